@@ -1,0 +1,54 @@
+# Every target does its own set-up; a second run of it starts at once.
+#
+#   make demo     the whole loop on the retail extract, into ./demo
+#   make test     all tests;  ARGS="tests/setup -k jars" runs some of them
+#   make lint     style, types, import layers
+#   make bench    the figures of docs/performance.md;  ARGS=... picks some
+#   make fuzz     the property tests with fifty times the examples
+#   make lock     the lock files from pyproject.toml;  ARGS=--upgrade moves every pin
+#   make clean    removes what the targets made, but not .venv and the cached jars
+#
+# PYTHON=/path/to/python3.11 names the interpreter for .venv.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench fuzz lock clean
+
+# in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
+REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,torch
+
+export PYTHON ARGS
+
+help:
+	@sed -n '3,11s/^# *//p' Makefile
+
+demo:
+	@tools/setup.sh demo
+	.venv/bin/paimon-features demo --into demo $(ARGS)
+
+test:
+	@tools/setup.sh test
+	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(ARGS)
+
+lint:
+	@tools/setup.sh test
+	.venv/bin/ruff check
+	.venv/bin/ruff format --check
+	.venv/bin/mypy
+	.venv/bin/lint-imports
+
+bench:
+	@tools/setup.sh test
+	.venv/bin/python -m benchmarks $(ARGS)
+
+fuzz:
+	@tools/setup.sh test
+	.venv/bin/python -m pytest --hypothesis-profile=fuzz -m "not flink" --timeout=0 $(ARGS)
+
+lock:
+	@tools/setup.sh test
+	tools/lock.sh $(ARGS)
+
+clean:
+	rm -rf demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

@@ -1,0 +1,116 @@
+"""What every test of the project obeys: what it needs, and what happens when that is missing.
+
+Plain ``pytest`` skips a test whose engine is missing, and says what is missing. ``make test``
+and CI name the engines in PAIMON_FEATURES_REQUIRE: there a missing engine is an error, so that
+a green run means that everything ran.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+
+from paimon_features.errors import PaimonFeaturesError, SetupError
+from paimon_features.setup.jars import missing_jars
+from paimon_features.setup.java import find_java_home
+from paimon_features.setup.redis_server import find_redis_server
+
+REQUIRED = {name for name in os.environ.get("PAIMON_FEATURES_REQUIRE", "").split(",") if name}
+
+ROOT = Path(__file__).parent
+
+# modules whose import needs an engine: without it they cannot be searched for doctests
+ENGINE_OF_MODULES = {
+    "jobs/flink": "pyflink",
+    "paimon_features/online/redis_store.py": "redis",
+    "trainer_bridge/adapters/torch.py": "torch",
+    "trainer_bridge/adapters/tensorflow.py": "tensorflow",
+}
+
+hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
+hypothesis.settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=5_000)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+def _package(module: str, extra: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise SetupError(f"the package {module} (pip install 'paimon-features[{extra}]')")
+
+
+def _flink() -> None:
+    _package("pyflink", "flink")
+    find_java_home()
+    if jars := missing_jars():
+        names = ", ".join(jar.file_name for jar in jars)
+        raise SetupError(f"the jars {names} (paimon-features jars)")
+
+
+def _redis() -> None:
+    _package("redis", "serve")
+    find_redis_server()
+
+
+def _torch() -> None:
+    _package("torch", "torch")
+
+
+NEEDS: dict[str, Callable[[], None]] = {"flink": _flink, "redis": _redis, "torch": _torch}
+
+
+@functools.cache
+def missing(engine: str) -> str | None:
+    """What ``engine`` lacks on this machine, None where it is complete."""
+    try:
+        NEEDS[engine]()
+    except PaimonFeaturesError as error:
+        return str(error)
+    return None
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if unknown := REQUIRED - NEEDS.keys():
+        raise pytest.UsageError(
+            f"PAIMON_FEATURES_REQUIRE names {sorted(unknown)}; it takes: {', '.join(NEEDS)}"
+        )
+    for engine in sorted(REQUIRED):
+        if lack := missing(engine):
+            raise pytest.UsageError(f"{engine} is required here, but it lacks: {lack}")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for engine in NEEDS:
+        if item.get_closest_marker(engine) and (lack := missing(engine)):
+            pytest.skip(f"needs {engine}, which lacks: {lack}")
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    place = collection_path.relative_to(ROOT).as_posix()
+    for modules, package in ENGINE_OF_MODULES.items():
+        if place == modules and importlib.util.find_spec(package) is None:
+            return True
+    return None
+
+
+@pytest.fixture
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Run in an empty folder, so that a code block of a document leaves nothing behind."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# The Python blocks of a document run in their order, in one namespace, in an empty folder. A
+# block that cannot run says why, in a comment before it:  <!-- skip: next "needs a cluster" -->
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()],
+    patterns=["README.md", "docs/**/*.md"],
+    fixtures=["in_empty_folder"],
+).pytest()

@@ -1,0 +1,1 @@
+"""The jobs on Flink: the only package that imports pyflink."""

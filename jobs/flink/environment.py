@@ -1,0 +1,174 @@
+"""A table environment that is ready to run our jobs, local or on a session cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from jobs.flink.gateway import DEFAULT_HEAP, start_gateway
+from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
+from paimon_features.tables import Lake
+from paimon_features.tables.ddl import literal, quote
+
+if TYPE_CHECKING:
+    from pyflink.table import TableEnvironment
+
+CATALOG = "lake"
+"""The name under which ``register_lake`` makes the project's tables known."""
+
+STANDARD_OPTIONS: Mapping[str, str] = {
+    # functions and sinks of ours keep no reference to a row
+    "pipeline.object-reuse": "true",
+    # Paimon merges by key itself; Flink's own step before the sink would keep state
+    "table.exec.sink.upsert-materialize": "NONE",
+    "table.local-time-zone": "UTC",
+    # a checkpoint outlives its job: only so can a job that died go on
+    "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+    "execution.checkpointing.num-retained": "3",
+    # checkpoints of stateless jobs are small and frequent
+    "execution.checkpointing.tolerable-failed-checkpoints": "3",
+}
+
+DISCOVERY_INTERVAL = "200 ms"
+"""How often a streaming scan looks for new snapshots, for a hint on the scan
+(``'continuous.discovery-interval'``); Flink's own default is 10 s."""
+
+
+def open_environment(
+    mode: Literal["streaming", "batch"] = "streaming",
+    parallelism: int = 2,
+    conf: Mapping[str, str] | None = None,
+    cluster: str | None = None,
+    *,
+    state_dir: Path | None = None,
+    heap: str = DEFAULT_HEAP,
+) -> TableEnvironment:
+    """A new table environment; the first one of a process starts its JVM (2 to 3 s).
+
+    Parameters
+    ----------
+    conf
+        Options of Flink; they win over ``STANDARD_OPTIONS``.
+    cluster
+        ``host:port`` of the REST interface of a session cluster that runs the jobs, detached:
+        they go on when this process ends. Its class path has to hold the jars of
+        ``paimon-features jars`` (in its ``lib`` folder, or by HADOOP_CLASSPATH at its start).
+        None runs them inside this process's JVM, where they end with it.
+    state_dir
+        The project's state folder, for the log of the JVM.
+    heap
+        Greatest heap of the JVM; the first call of a process decides.
+
+    Raises
+    ------
+    ConfigurationError
+        For a cluster address that is not ``host:port``.
+    SetupError, MissingExtraError, JobError
+        If the JVM cannot be started.
+    """
+    remote = {} if cluster is None else _remote_options(cluster)
+    start_gateway(state_dir, heap)
+    from pyflink.common import Configuration
+    from pyflink.table import EnvironmentSettings, TableEnvironment
+
+    options = {
+        **STANDARD_OPTIONS,
+        "parallelism.default": str(parallelism),
+        "execution.runtime-mode": mode.upper(),
+        **(conf or {}),
+        **remote,
+    }
+    configuration = Configuration()
+    for key, value in options.items():
+        configuration.set_string(key, value)
+    builder = EnvironmentSettings.new_instance().with_configuration(configuration)
+    with flink_errors("opening a Flink environment"):
+        chosen = builder.in_batch_mode() if mode == "batch" else builder.in_streaming_mode()
+        return TableEnvironment.create(chosen.build())
+
+
+def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> str:
+    """Make the lake's tables known to ``env`` and use its database; returns the catalog's name.
+
+    Raises
+    ------
+    JobError
+        If Paimon's catalog cannot be opened.
+    """
+    with flink_errors(f"opening the lake {lake.warehouse}"):
+        env.execute_sql(
+            f"CREATE CATALOG IF NOT EXISTS {quote(catalog)} WITH ('type' = 'paimon', "
+            f"'warehouse' = {literal(lake.warehouse)})"
+        )
+        env.use_catalog(catalog)
+        env.use_database(lake.database)
+    return catalog
+
+
+@contextmanager
+def flink_errors(doing: str) -> Iterator[None]:
+    """Turn an exception of Flink inside the block into a JobError.
+
+    Its message says first what is at the root, then what was being done; the chain of causes
+    follows as a note.
+    """
+    try:
+        yield
+    except PaimonFeaturesError:
+        raise
+    except Exception as error:
+        causes = java_causes(error)
+        if not causes:
+            raise
+        raised = JobError(f"{causes[-1]} (while {doing})")
+        for cause in reversed(causes[:-1]):
+            if cause not in str(raised):
+                raised.add_note(f"in: {cause}")
+        raise raised from error
+
+
+def java_causes(error: BaseException) -> list[str]:
+    """The messages of a Java exception and its causes, outermost first; empty for another one."""
+    java: Any = getattr(error, "java_exception", None)
+    if java is None:
+        trace = getattr(error, "stack_trace", None)
+        return [] if trace is None else _causes_of_trace(str(trace))
+    causes: list[str] = []
+    while java is not None and len(causes) < 50:
+        causes.append(_brief(java.toString()))
+        java = java.getCause()
+    return list(dict.fromkeys(causes))
+
+
+def _causes_of_trace(trace: str) -> list[str]:
+    lines = trace.splitlines()
+    found = lines[:1] + [line for line in lines if line.startswith("Caused by: ")]
+    return list(dict.fromkeys(_brief(line.removeprefix("Caused by: ")) for line in found))
+
+
+def _brief(message: str) -> str:
+    """One line of an exception: its class without the package, then the message.
+
+    >>> _brief("org.apache.flink.table.api.ValidationException: SQL validation failed.\\nAt 1")
+    'ValidationException: SQL validation failed. At 1'
+    """
+    head, _, tail = " ".join(message.split()).partition(":")
+    name = head.rsplit(".", 1)[-1] if " " not in head else head
+    return f"{name}:{tail}" if tail else name
+
+
+def _remote_options(cluster: str) -> dict[str, str]:
+    host, separator, port = cluster.rpartition(":")
+    if not separator or not host or not port.isdigit():
+        raise ConfigurationError(
+            f"cluster {cluster!r}: expected host:port of its REST interface, "
+            "for example 127.0.0.1:8081"
+        )
+    return {
+        "execution.target": "remote",
+        "rest.address": host,
+        "rest.port": port,
+        "execution.attached": "false",
+    }

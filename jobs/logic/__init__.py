@@ -1,0 +1,1 @@
+"""SQL texts, plans and records of the jobs: readable and testable without Flink."""

@@ -1,0 +1,358 @@
+"""Never twice: where a tile job may start, decided from what is recorded and what is there.
+
+The lake adds what is committed to it, so an event that is read twice counts twice. A job
+therefore starts on an empty generation, or from the checkpoint that its record names, or not at
+all. A commit of a streaming job carries the number of the checkpoint that made it, so that a
+checkpoint older than its tables is seen::
+
+    checkpoints         7      8      9
+    commits             7      8      9          the table holds what was read up to 9
+    resume from 9                      +--->     goes on
+    resume from 8               +----->          would add the events between 8 and 9 again
+
+Everything here is a function of its arguments; ``find_checkpoints`` alone looks at a folder.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paimon_features.errors import GenerationError
+from paimon_features.tables.snapshots import BATCH_IDENTIFIER, Snapshot
+
+METADATA = "_metadata"
+_MAGIC = 0x4960672D
+_JOB_ID = re.compile(r"[0-9a-f]{32}")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A complete checkpoint or savepoint: its number, its folder, the job that made it."""
+
+    id: int
+    path: Path
+    job_id: str
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.id} ({self.path})"
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """The jobs that, one resuming from the other, wrote what a generation holds now.
+
+    ``jobs`` are (job id, number of the checkpoint it started from, None for the first one).
+    A checkpoint that a later job did not go on from belongs to another history.
+    """
+
+    jobs: tuple[tuple[str, int | None], ...] = ()
+
+    @classmethod
+    def of(cls, job: Mapping[str, Any] | None) -> Branch:
+        """The branch as it stands in the generation's record."""
+        return cls(tuple((j, n) for j, n in (job or {}).get("branch", ())))
+
+    def holds(self, checkpoint: Checkpoint) -> bool:
+        """Whether the checkpoint lies on this branch."""
+        for (job_id, _), following in zip(self.jobs, (*self.jobs[1:], None), strict=True):
+            if job_id == checkpoint.job_id:
+                taken = None if following is None else following[1]
+                return taken is None or checkpoint.id <= taken
+        return False
+
+    def then(self, job_id: str, start: Checkpoint | None) -> Branch:
+        """The branch as it goes on with a new job from ``start`` (None: from nothing)."""
+        if start is None:
+            return Branch(((job_id, None),))
+        kept = [j for j, _ in self.jobs].index(start.job_id) + 1
+        return Branch((*self.jobs[:kept], (job_id, start.id)))
+
+
+@dataclass(frozen=True, slots=True)
+class TableHistory:
+    """The snapshots of a table that are still there, oldest first."""
+
+    name: str
+    snapshots: tuple[Snapshot, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.snapshots
+
+    def streamed(self, commit_user: str) -> int:
+        """The newest checkpoint that a streaming job of this user has committed; -1 if none."""
+        numbers = [s.commit_identifier for s in self.snapshots if _streamed(s, commit_user)]
+        return max(numbers, default=-1)
+
+    def foreign(self, commit_user: str) -> Snapshot | None:
+        """The newest snapshot that added rows in another name."""
+        others = [
+            s for s in self.snapshots if s.kind == "APPEND" and not _own(s, commit_user)
+        ]
+        return others[-1] if others else None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a job starts: ``resume`` from a checkpoint, or anew if it is None.
+
+    Anew, it reads the additions from events snapshot ``from_snapshot`` on; None stands for
+    everything there is.
+    """
+
+    resume: Checkpoint | None = None
+    from_snapshot: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """What is known of a generation before a job starts on it.
+
+    ``tables`` are the tile table and the one of skipped rows, ``checkpoints`` those that are
+    found; the rest comes from the record. ``last_committed`` is the newest checkpoint that was
+    seen committed: the tables may hold a later one, never less.
+    """
+
+    view: str
+    generation: int
+    commit_user: str | None
+    branch: Branch
+    backfilled: bool
+    handover_snapshot: int | None
+    last_committed: int | None
+    tables: tuple[TableHistory, ...]
+    checkpoints: tuple[Checkpoint, ...]
+
+    @property
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint on the generation's branch."""
+        own = [c for c in self.checkpoints if self.branch.holds(c)]
+        return max(own, key=lambda c: c.id, default=None)
+
+    @property
+    def is_empty(self) -> bool:
+        return all(table.is_empty for table in self.tables)
+
+    @property
+    def committed(self) -> int:
+        """The newest checkpoint that the generation's job has committed; -1 if none."""
+        user = self.commit_user
+        return -1 if user is None else max(table.streamed(user) for table in self.tables)
+
+
+def decide_start(ledger: Ledger) -> Start:
+    """Where the streaming job of a generation may start.
+
+    Raises
+    ------
+    GenerationError
+        If it may not; the message says why, and the command that helps.
+    """
+    newest = ledger.newest
+    if ledger.is_empty and newest is None and not ledger.backfilled:
+        return Start()
+    user = _check_owner(ledger)
+    if newest is not None:
+        if ledger.committed > newest.id:
+            raise GenerationError(
+                f"{newest} is older than the tables of generation {ledger.generation} of view "
+                f"{ledger.view!r}, which hold the commits up to checkpoint {ledger.committed}: to "
+                "go on from it would count the events between twice. "
+                f"{_command(ledger, '--rollback')} takes the tables back to it first"
+            )
+        return Start(resume=newest)
+    if ledger.backfilled and ledger.committed < 0:
+        assert ledger.handover_snapshot is not None
+        return Start(from_snapshot=ledger.handover_snapshot + 1)
+    if ledger.handover_snapshot is not None and not ledger.backfilled:
+        raise GenerationError(
+            f"a backfill of generation {ledger.generation} of view {ledger.view!r} did not end; "
+            f"'paimon-features backfill {ledger.view}' begins it anew, "
+            f"{_command(ledger, '--rebuild')} streams everything instead"
+        )
+    raise GenerationError(
+        f"generation {ledger.generation} of view {ledger.view!r} holds tiles, but none of its "
+        f"checkpoints is there any more ({_places(ledger)}): to begin anew would count every "
+        f"event twice. {_command(ledger, '--rebuild')} empties it and begins anew; "
+        f"{_command(ledger, '--rollback --checkpoint FOLDER')} goes on from a copy"
+    )
+
+
+def decide_backfill(ledger: Ledger) -> bool:
+    """Whether a backfill may begin: True on an empty generation, False after one that did not end.
+
+    In the second case the tables have to be emptied first; they hold nothing else.
+
+    Raises
+    ------
+    GenerationError
+        If the generation holds a backfill that ended, or anything of a stream.
+    """
+    unfinished = ledger.handover_snapshot is not None and not ledger.backfilled
+    if ledger.newest is None and not ledger.backfilled and not ledger.branch.jobs:
+        if ledger.is_empty:
+            return True
+        user = ledger.commit_user
+        if unfinished and user and all(_only_batches(table, user) for table in ledger.tables):
+            return False
+    raise GenerationError(
+        f"generation {ledger.generation} of view {ledger.view!r} is not empty: a backfill on top "
+        f"would count every event twice. 'paimon-features submit {ledger.view}' goes on from "
+        f"where it is; 'paimon-features backfill {ledger.view} --rebuild' empties it first"
+    )
+
+
+def decide_rollback(ledger: Ledger, checkpoint: Checkpoint) -> dict[str, int | None]:
+    """To which snapshot each table has to go back before a job may start from ``checkpoint``.
+
+    None stands for an empty table. Tables that are not ahead are not named.
+
+    Raises
+    ------
+    GenerationError
+        If the checkpoint belongs to another history, or the snapshot has expired.
+    """
+    user = _check_owner(ledger)
+    if not ledger.branch.holds(checkpoint):
+        raise GenerationError(
+            f"{checkpoint} is not on the way that generation {ledger.generation} of view "
+            f"{ledger.view!r} has come: it went from job to job as "
+            f"{_places(ledger)}; choose a checkpoint of these, or {_command(ledger, '--rebuild')}"
+        )
+    targets: dict[str, int | None] = {}
+    for table in ledger.tables:
+        if table.streamed(user) <= checkpoint.id:
+            continue
+        # all before the first commit that is too new; compactions on top of it go with it
+        cut = next(
+            s.id
+            for s in table.snapshots
+            if _streamed(s, user) and s.commit_identifier > checkpoint.id
+        )
+        kept = [s.id for s in table.snapshots if s.id < cut]
+        if not kept and cut > 1:
+            raise GenerationError(
+                f"table {table.name!r} cannot go back to {checkpoint}: that snapshot has expired, "
+                f"the oldest there is {table.snapshots[0].id}. {_command(ledger, '--rebuild')} "
+                "empties the generation and begins anew"
+            )
+        targets[table.name] = kept[-1] if kept else None
+    return targets
+
+
+def checkpoint_number(metadata: bytes) -> int:
+    """The checkpoint's number in the head of a ``_metadata`` file (big-endian: magic, version, id).
+
+    Raises
+    ------
+    GenerationError
+        If these are not the bytes of such a file.
+
+    >>> checkpoint_number(bytes.fromhex("4960672d 00000005 000000000000002a"))
+    42
+    """
+    if len(metadata) < 16 or struct.unpack_from(">i", metadata)[0] != _MAGIC:
+        raise GenerationError("no Flink checkpoint: its _metadata file does not begin like one")
+    return int(struct.unpack_from(">q", metadata, 8)[0])
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint or savepoint in this folder, ``.../<job id>/chk-N`` or the like.
+
+    Raises
+    ------
+    GenerationError
+        If there is no complete one.
+    """
+    try:
+        with (path / METADATA).open("rb") as file:
+            number = checkpoint_number(file.read(16))
+    except FileNotFoundError:
+        raise GenerationError(f"{path} holds no complete checkpoint: it has no {METADATA}") from None
+    except GenerationError as error:
+        raise GenerationError(f"{path}: {error}") from None
+    if not _JOB_ID.fullmatch(path.parent.name):
+        raise GenerationError(
+            f"{path}: expected .../<job id>/chk-N or .../<job id>/savepoint-...; the folder above "
+            "tells which job made it"
+        )
+    return Checkpoint(number, path, path.parent.name)
+
+
+def find_checkpoints(folder: Path | None) -> tuple[Checkpoint, ...]:
+    """All complete checkpoints and savepoints below ``folder``, which holds one folder per job.
+
+    What was being written when its job died has no metadata and is not among them.
+    """
+    if folder is None:
+        return ()
+    found = []
+    for metadata in folder.glob(f"*/*/{METADATA}"):
+        try:
+            found.append(read_checkpoint(metadata.parent))
+        except GenerationError:
+            continue
+    return tuple(sorted(found, key=lambda c: (c.id, str(c.path))))
+
+
+def _check_owner(ledger: Ledger) -> str:
+    """The commit user of the generation, all of whose rows have to be its own."""
+    user = ledger.commit_user
+    for table in ledger.tables:
+        if user is None and not table.is_empty:
+            raise GenerationError(
+                f"table {table.name!r} is not empty, but there is no record of who filled it: a "
+                f"job that begins anew would count twice. {_command(ledger, '--rebuild')} "
+                "empties it and begins anew"
+            )
+        stranger = None if user is None else table.foreign(user)
+        if stranger is not None:
+            raise GenerationError(
+                f"snapshot {stranger.id} of table {table.name!r} was committed by "
+                f"{stranger.commit_user!r}, not by this view's job ({user!r}): what it added is "
+                f"not known. {_command(ledger, '--rebuild')} empties the table and begins anew"
+            )
+    if user is None:
+        raise GenerationError(
+            f"generation {ledger.generation} of view {ledger.view!r} has checkpoints but no "
+            f"record of its job. {_command(ledger, '--rebuild')} begins anew"
+        )
+    lost = ledger.committed < (-1 if ledger.last_committed is None else ledger.last_committed)
+    if lost or (ledger.backfilled and ledger.tables[0].is_empty):
+        raise GenerationError(
+            f"the tables of generation {ledger.generation} of view {ledger.view!r} hold less than "
+            f"its record says (commits up to checkpoint {ledger.last_committed}, got "
+            f"{ledger.committed}): they were rolled back or restored from a copy. "
+            f"{_command(ledger, '--rebuild')} empties the generation and begins anew"
+        )
+    return user
+
+
+def _own(snapshot: Snapshot, commit_user: str) -> bool:
+    return snapshot.commit_user.startswith(f"{commit_user}_")
+
+
+def _streamed(snapshot: Snapshot, commit_user: str) -> bool:
+    return _own(snapshot, commit_user) and snapshot.commit_identifier != BATCH_IDENTIFIER
+
+
+def _only_batches(table: TableHistory, commit_user: str) -> bool:
+    return all(
+        _own(s, commit_user) and s.commit_identifier == BATCH_IDENTIFIER for s in table.snapshots
+    )
+
+
+def _command(ledger: Ledger, option: str) -> str:
+    return f"'paimon-features submit {ledger.view} {option}'"
+
+
+def _places(ledger: Ledger) -> str:
+    jobs: Sequence[tuple[str, int | None]] = ledger.branch.jobs
+    return ", ".join(
+        job if start is None else f"{job} from checkpoint {start}" for job, start in jobs
+    ) or "no job is recorded"

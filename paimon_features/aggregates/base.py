@@ -1,0 +1,231 @@
+"""What an aggregate is: partials per event, merged by the lake, finished at read.
+
+An event becomes one row of partials. Rows with the same key are merged column by column, by
+Paimon in the tile table and by ``fold`` everywhere else; ``finish`` turns the merged partials
+of a window into the feature's value. Merging is associative and commutative, so it does not
+matter which tiles, levels, or order a window was merged from.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.columns import Column, Mask
+from paimon_features.errors import DefinitionError
+from paimon_features.expressions import parse
+from paimon_features.schema import DataType, Int64, check_name
+from paimon_features.windows import format_duration, parse_duration
+
+EVENT_TIME = "__event_time"
+"""Name under which expressions see the event time (Int64, ms)."""
+TILE_END = "__tile_end"
+"""Name under which expressions see the end (exclusive, ms) of the event's tile."""
+
+INTEGER_BOUND = 2**63 // 10**9
+"""Default bound of summed integers (scaled units): a billion of them fit into a BIGINT."""
+FLOAT_BOUND = 1e290
+"""Default bound of summed floats: 10^18 of them stay finite."""
+
+
+class Merge(enum.Enum):
+    """How two values of a partial become one; nulls are skipped by each of them."""
+
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    DECAYED_SUM = "decayed_sum"
+
+    @property
+    def paimon(self) -> str:
+        """Paimon's aggregate function for the column (within a tile a decayed sum is a sum)."""
+        return "sum" if self is Merge.DECAYED_SUM else self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A condition on the inputs; an event for which it is false must not enter a tile."""
+
+    expression: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Partial:
+    """One column of the tile table.
+
+    ``expression`` gives its value for one event, in the columns of the source, the derived
+    columns, ``EVENT_TIME`` and ``TILE_END``. ``type`` is Int64, Float64 or String. A decayed
+    partial with half-life ``h`` holds ``v * 2^((ts - tile_end) / h)``.
+    """
+
+    name: str
+    type: DataType
+    merge: Merge
+    expression: str
+    half_life_ms: int | None = None
+    guards: tuple[Guard, ...] = ()
+
+
+EVENT_TIME_MAX = Partial("p_event_time_max", Int64, Merge.MAX, EVENT_TIME)
+"""In every tile: the newest event time. It tells freshness, expiry, and what decay counts from."""
+ROWS = Partial("p_rows", Int64, Merge.SUM, "1")
+"""In every tile: the number of events."""
+
+HIDDEN_PARTIALS = (EVENT_TIME_MAX, ROWS)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Values of one feature, and where a value exists but is too ill-conditioned to be told."""
+
+    column: Column
+    ill_conditioned: Mask | None = None
+
+
+Scope = Mapping[str, DataType]
+"""Types of all columns that an aggregate can name: those of the source and the derived ones."""
+
+
+@dataclass(frozen=True)
+class Aggregate(ABC):
+    """An aggregate of one column over one or more windows.
+
+    ``windows`` are durations ("1h", "30d"); ``None`` among them, or no windows at all, means
+    from the beginning. ``where`` is a condition: events for which it is not true are left out.
+    ``name`` replaces the part of the feature's name before the window. ``bound`` is the largest
+    absolute input value that may enter a tile; what is larger goes to the side table.
+    """
+
+    kind: ClassVar[str]
+    """First part of the feature's name, for example ``sum``."""
+
+    column: str | None = None
+    _: KW_ONLY
+    windows: Sequence[str | None] | None = None
+    where: str | None = None
+    name: str | None = None
+    bound: float | None = None
+    windows_ms: tuple[int | None, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        given = (None,) if self.windows is None else tuple(self.windows)
+        if isinstance(self.windows, str) or not given:
+            raise DefinitionError(
+                f"{self.kind}: windows={self.windows!r}; expected a list of durations such as "
+                "['1h', '30d'], or none for the whole lifetime"
+            )
+        lengths = tuple(None if w is None else parse_duration(w) for w in given)
+        if len(set(lengths)) != len(lengths):
+            raise DefinitionError(f"{self.kind}: windows={list(given)!r} names a window twice")
+        object.__setattr__(self, "windows", given)
+        object.__setattr__(self, "windows_ms", lengths)
+        if self.name is not None:
+            check_name("feature", self.name)
+
+    @property
+    def stem(self) -> str:
+        """The feature's name without its window."""
+        if self.name is not None:
+            return self.name
+        return "_".join(part for part in (self.kind, self.column, *self._name_parts()) if part)
+
+    def feature_name(self, window_ms: int | None) -> str:
+        """``<aggregate>_<column>_<window>``, without the window for a lifetime."""
+        return self.stem if window_ms is None else f"{self.stem}_{format_duration(window_ms)}"
+
+    def _name_parts(self) -> tuple[str, ...]:
+        return ()
+
+    @abstractmethod
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        """The tile columns that this aggregate needs, in the order ``finish`` takes them.
+
+        Raises
+        ------
+        DefinitionError
+            Where the column does not exist or its type does not fit.
+        """
+
+    @abstractmethod
+    def output_type(self, scope: Scope) -> DataType:
+        """Type of the finished feature."""
+
+    @abstractmethod
+    def finish(
+        self, scope: Scope, merged: Sequence[Column], since_ms: npt.NDArray[np.int64]
+    ) -> Finished:
+        """The feature's values, shape ``(rows,)``, from merged partials of the same shape.
+
+        ``since_ms`` is the time from the end of the newest tile in the window to ``q``
+        (negative while that tile is open): what a decayed sum has still to decay.
+        """
+
+    # -- helpers for the subclasses ------------------------------------------------------
+
+    def _partial(
+        self,
+        stem: str,
+        kind: DataType,
+        merge: Merge,
+        expression: str,
+        *,
+        half_life_ms: int | None = None,
+        guards: tuple[Guard, ...] = (),
+    ) -> Partial:
+        """A partial whose name tells its content, so that equal ones are shared."""
+        name = f"p_{stem}"
+        if self.where is not None:
+            name += "_w" + hashlib.sha256(self.where.encode()).hexdigest()[:8]
+            expression = f"CASE WHEN {self.where} THEN {expression} END"
+            guards = tuple(
+                Guard(f"NOT COALESCE({self.where}, FALSE) OR {g.expression}", g.detail)
+                for g in guards
+            )
+        return Partial(name, kind, merge, expression, half_life_ms, guards)
+
+    def _count_partial(self) -> Partial:
+        """The partial that counts the values that are not null."""
+        return self._partial(
+            f"count_{self.column}",
+            Int64,
+            Merge.SUM,
+            f"CASE WHEN {self.column} IS NOT NULL THEN 1 ELSE 0 END",
+        )
+
+    def _input_type(self, scope: Scope) -> DataType:
+        """Type of the aggregated column."""
+        if self.column is None:
+            raise DefinitionError(
+                f"{self.kind} needs a column; the columns are: {', '.join(scope)}"
+            )
+        if self.column not in scope:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): there is no such column; "
+                f"the columns are: {', '.join(scope)}"
+            )
+        return scope[self.column]
+
+    def _numeric_type(self, scope: Scope) -> DataType:
+        kind = self._input_type(scope)
+        if not kind.is_numeric:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): the column is {kind!r}; expected a number"
+            )
+        return kind
+
+    def check_where(self, scope: Scope) -> None:
+        """Raise DefinitionError where the condition is not one."""
+        if self.where is not None:
+            kind = parse(self.where, scope).type
+            if kind.text != "bool":
+                raise DefinitionError(
+                    f"{self.stem}: where={self.where!r} is {kind!r}; expected a condition"
+                )

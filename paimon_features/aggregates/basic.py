@@ -1,0 +1,266 @@
+"""Count, Sum, Mean, Min, Max."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal as PyDecimal
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.aggregates.base import (
+    FLOAT_BOUND,
+    INTEGER_BOUND,
+    ROWS,
+    Aggregate,
+    Finished,
+    Guard,
+    Merge,
+    Partial,
+    Scope,
+)
+from paimon_features.columns import Column
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import DataType, Decimal, DecimalType, Float64, Int64
+
+EXACT_SCALED = 2**51
+"""Largest scaled unit up to which rounding a float to an integer is exact in every engine."""
+EXACT_FLOAT = 2**53
+"""Integers up to here are floats without rounding, so that one division rounds once."""
+MAX_SCALE = 9
+
+Ints = npt.NDArray[np.int64]
+Numbers = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Count(Aggregate):
+    """Number of events, or of events in which a column is not null.
+
+    An empty window of a known entity counts 0.
+
+    >>> Count(windows=["7d"]).feature_name(7 * 86_400_000)
+    'count_7d'
+    """
+
+    kind: ClassVar[str] = "count"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        if self.column is not None:
+            self._input_type(scope)
+            return (self._count_partial(),)
+        if self.where is None:
+            return (ROWS,)
+        return (self._partial("rows", Int64, Merge.SUM, "1"),)
+
+    def output_type(self, scope: Scope) -> DataType:
+        return Int64
+
+    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+        return Finished(Column(or_zero(merged[0])))
+
+
+@dataclass(frozen=True)
+class Numeric(Aggregate):
+    """An aggregate of numbers, exact where they are integers or decimals.
+
+    ``scale`` is the number of decimals to keep of a float or decimal column: each value enters
+    as the half-even rounding of ``value * 10^scale`` to an integer (of a float: of the IEEE
+    product), and integers add exactly. A decimal column keeps its own scale by default.
+    """
+
+    scale: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.scale is not None and not 0 <= self.scale <= MAX_SCALE:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): scale={self.scale!r}; expected 0 to {MAX_SCALE}"
+            )
+
+    def _name_parts(self) -> tuple[str, ...]:
+        return ()
+
+    def scale_of(self, scope: Scope) -> int | None:
+        """Decimals kept by the integer partial; None where the partial is a float."""
+        kind = self._numeric_type(scope)
+        if self.scale is not None:
+            return self.scale
+        if isinstance(kind, DecimalType):
+            if kind.scale > MAX_SCALE:
+                raise DefinitionError(
+                    f"{self.kind}({self.column!r}): the column is {kind!r}; "
+                    f"give scale= (0 to {MAX_SCALE})"
+                )
+            return kind.scale
+        return 0 if kind.is_integer else None
+
+    def _value_partial(self, scope: Scope, merge: Merge, stem: str) -> Partial:
+        """The partial that holds the value itself: a scaled integer, or a float."""
+        kind = self._numeric_type(scope)
+        scale = self.scale_of(scope)
+        name = f"{stem}_{self.column}"
+        if scale is None:
+            bound = FLOAT_BOUND if self.bound is None else self.bound
+            guards = (bound_guard(f"CAST({self.column} AS float64)", bound),)
+            return self._partial(
+                name, Float64, merge, f"CAST({self.column} AS float64)", guards=guards
+            )
+        if kind.is_integer and scale == 0:
+            # only additions can overflow: a minimum or a maximum keeps every integer
+            bound = INTEGER_BOUND if self.bound is None else self.bound
+            unbounded = merge is not Merge.SUM and self.bound is None
+            own = () if unbounded else (bound_guard(f"{self.column}", bound),)
+            return self._partial(name, Int64, merge, f"CAST({self.column} AS int64)", guards=own)
+        limit = INTEGER_BOUND / 10**scale if self.bound is None else self.bound
+        limit = min(limit, EXACT_SCALED / 10**scale)
+        return self._partial(
+            f"{name}_s{scale}",
+            Int64,
+            merge,
+            f"scaled_int({self.column}, {scale})",
+            guards=(bound_guard(f"CAST({self.column} AS float64)", limit),),
+        )
+
+
+@dataclass(frozen=True)
+class Sum(Numeric):
+    """Sum of a column; 0 for an empty window.
+
+    Integers and decimals (and floats with ``scale``) add exactly; the finished value is then
+    the float nearest to the exact sum, an Int64 for integers, or with ``as_decimal=True`` the
+    decimal itself. Floats without ``scale`` agree within ``n * eps * sum(|v|)`` between paths.
+
+    >>> import numpy as np
+    >>> from paimon_features.schema import Float64
+    >>> total = Sum("amount", windows=["1h"], scale=2)
+    >>> merged = [Column(np.array([1999, 0]))]
+    >>> total.finish({"amount": Float64}, merged, np.array([0, 0])).column.values.tolist()
+    [19.99, 0.0]
+    """
+
+    kind: ClassVar[str] = "sum"
+    as_decimal: bool = field(default=False, kw_only=True)
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        if self.as_decimal and self.scale_of(scope) is None:
+            raise DefinitionError(
+                f"sum({self.column!r}): as_decimal=True on a float column; give scale="
+            )
+        return (self._value_partial(scope, Merge.SUM, "sum"),)
+
+    def output_type(self, scope: Scope) -> DataType:
+        scale = self.scale_of(scope)
+        if self.as_decimal and scale is not None:
+            return Decimal(38, scale)
+        return Int64 if self._numeric_type(scope).is_integer and scale == 0 else Float64
+
+    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+        total = or_zero(merged[0])
+        scale = self.scale_of(scope)
+        if scale is None or self.output_type(scope) is Int64:
+            return Finished(Column(total))
+        return Finished(
+            Column(decimals(total, scale) if self.as_decimal else ratio(total, 10**scale))
+        )
+
+
+@dataclass(frozen=True)
+class Mean(Numeric):
+    """Arithmetic mean of a column; null where no value was seen."""
+
+    kind: ClassVar[str] = "mean"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        return (self._value_partial(scope, Merge.SUM, "sum"), self._count_partial())
+
+    def output_type(self, scope: Scope) -> DataType:
+        return Float64
+
+    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+        total, count = or_zero(merged[0]), or_zero(merged[1])
+        seen = count > 0
+        scale = self.scale_of(scope)
+        divisor = np.where(seen, count, 1) * (1 if scale is None else 10**scale)
+        return Finished(Column(ratio(total, divisor), seen))
+
+
+@dataclass(frozen=True)
+class _Extreme(Numeric):
+    """Shared by Min and Max."""
+
+    merge: ClassVar[Merge]
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        return (self._value_partial(scope, self.merge, self.kind),)
+
+    def output_type(self, scope: Scope) -> DataType:
+        plain = self._numeric_type(scope).is_integer and self.scale_of(scope) == 0
+        return Int64 if plain else Float64
+
+    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+        scale = self.scale_of(scope)
+        if scale is None or self.output_type(scope) is Int64:
+            return Finished(merged[0])
+        values = np.where(merged[0].mask, merged[0].values, 0)
+        return Finished(Column(ratio(values, 10**scale), merged[0].valid))
+
+
+@dataclass(frozen=True)
+class Min(_Extreme):
+    """Smallest value of a column; null where no value was seen."""
+
+    kind: ClassVar[str] = "min"
+    merge: ClassVar[Merge] = Merge.MIN
+
+
+@dataclass(frozen=True)
+class Max(_Extreme):
+    """Greatest value of a column; null where no value was seen."""
+
+    kind: ClassVar[str] = "max"
+    merge: ClassVar[Merge] = Merge.MAX
+
+
+def bound_guard(expression: str, bound: float) -> Guard:
+    """The guard ``|expression| <= bound``: true for null, false for NaN.
+
+    >>> bound_guard("amount", 100).expression
+    '(amount IS NULL OR (amount >= -100 AND amount <= 100))'
+    """
+    limit = repr(int(bound)) if float(bound).is_integer() and bound < EXACT_FLOAT else repr(bound)
+    return Guard(
+        f"({expression} IS NULL OR ({expression} >= -{limit} AND {expression} <= {limit}))",
+        f"|{expression}| > {limit}",
+    )
+
+
+def or_zero(column: Column) -> Numbers:
+    """The values, with 0 where there is none: the sum of no value."""
+    values: Numbers = column.values
+    return values if column.valid is None else np.where(column.valid, values, values.dtype.type(0))
+
+
+def ratio(numerator: Numbers, denominator: Ints | int) -> Floats:
+    """``numerator / denominator``, rounded once to the nearest float.
+
+    Integers beyond 2^53 would be rounded before the division too; those few go through
+    Python's integers, whose true division is exact to the last bit.
+    """
+    below = np.broadcast_to(np.asarray(denominator), numerator.shape)
+    quotient: Floats = numerator / below
+    if np.issubdtype(numerator.dtype, np.integer):
+        large = (np.abs(numerator) > EXACT_FLOAT) | (np.abs(below) > EXACT_FLOAT)
+        for i in np.flatnonzero(large):
+            quotient[i] = int(numerator[i]) / int(below[i])
+    return quotient
+
+
+def decimals(units: Numbers, scale: int) -> npt.NDArray[np.object_]:
+    """Decimals of integers that count units of ``10^-scale``."""
+    out = np.empty(len(units), np.object_)
+    out[:] = [PyDecimal(int(unit)).scaleb(-scale) for unit in units]
+    return out

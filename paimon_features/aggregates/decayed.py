@@ -1,0 +1,130 @@
+"""Time-decayed aggregates: a value weighs ``2^(-age / half_life)``.
+
+A tile keeps ``v * 2^((ts - tile_end) / h)``; where tiles are merged, older partials are first
+brought to the end of the newest one. So the sum at any ``q`` is exact for every event before
+``q``, also in the open tile, and nothing overflows: weights are relative to the newest tile.
+Values more than about a thousand half-lives older than the newest event count as nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from paimon_features.aggregates.base import (
+    EVENT_TIME,
+    FLOAT_BOUND,
+    TILE_END,
+    Aggregate,
+    Finished,
+    Merge,
+    Partial,
+    Scope,
+)
+from paimon_features.aggregates.basic import Ints, bound_guard, or_zero
+from paimon_features.columns import Column
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import DataType, Float64
+from paimon_features.windows import format_duration, parse_duration
+
+
+@dataclass(frozen=True)
+class Decayed(Aggregate):
+    """Shared by the decayed aggregates."""
+
+    half_life: str = field(default="", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.half_life:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}) needs half_life=, for example '1d'"
+            )
+        parse_duration(self.half_life)
+
+    @property
+    def half_life_ms(self) -> int:
+        """The half-life in milliseconds."""
+        return parse_duration(self.half_life)
+
+    def _name_parts(self) -> tuple[str, ...]:
+        return (f"h{format_duration(self.half_life_ms)}",)
+
+    def _weight(self) -> str:
+        return f"exp2(({EVENT_TIME} - {TILE_END}) / {self.half_life_ms})"
+
+    def _decayed_partial(self, stem: str, expression: str, guarded: bool) -> Partial:
+        bound = FLOAT_BOUND if self.bound is None else self.bound
+        guards = (bound_guard(f"CAST({self.column} AS float64)", bound),) if guarded else ()
+        return self._partial(
+            f"{stem}_h{format_duration(self.half_life_ms)}",
+            Float64,
+            Merge.DECAYED_SUM,
+            expression,
+            half_life_ms=self.half_life_ms,
+            guards=guards,
+        )
+
+    def _sum_partial(self, scope: Scope) -> Partial:
+        self._numeric_type(scope)
+        value = f"CAST({self.column} AS float64) * {self._weight()}"
+        return self._decayed_partial(f"decayed_sum_{self.column}", value, guarded=True)
+
+    def _weight_partial(self) -> Partial:
+        if self.column is None:
+            return self._decayed_partial("decayed_rows", self._weight(), guarded=False)
+        counted = f"CASE WHEN {self.column} IS NOT NULL THEN {self._weight()} END"
+        return self._decayed_partial(f"decayed_count_{self.column}", counted, guarded=False)
+
+    def output_type(self, scope: Scope) -> DataType:
+        return Float64
+
+
+@dataclass(frozen=True)
+class DecayedSum(Decayed):
+    """Sum of ``v * 2^(-(q - ts) / half_life)``; 0 for an empty window.
+
+    >>> DecayedSum("amount", half_life="1d", windows=["30d"]).feature_name(30 * 86_400_000)
+    'decayed_sum_amount_h1d_30d'
+    """
+
+    kind: ClassVar[str] = "decayed_sum"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        return (self._sum_partial(scope),)
+
+    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+        return Finished(Column(or_zero(merged[0]) * np.exp2(-since_ms / self.half_life_ms)))
+
+
+@dataclass(frozen=True)
+class DecayedCount(Decayed):
+    """Sum of ``2^(-(q - ts) / half_life)`` over events, or over values that are not null."""
+
+    kind: ClassVar[str] = "decayed_count"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        if self.column is not None:
+            self._input_type(scope)
+        return (self._weight_partial(),)
+
+    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+        return Finished(Column(or_zero(merged[0]) * np.exp2(-since_ms / self.half_life_ms)))
+
+
+@dataclass(frozen=True)
+class DecayedMean(Decayed):
+    """Mean with weights ``2^(-(q - ts) / half_life)``; null where no value was seen."""
+
+    kind: ClassVar[str] = "decayed_mean"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        return (self._sum_partial(scope), self._weight_partial())
+
+    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+        total, weight = or_zero(merged[0]), or_zero(merged[1])
+        seen = weight > 0
+        return Finished(Column(total / np.where(seen, weight, 1.0), seen))

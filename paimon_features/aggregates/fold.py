@@ -1,0 +1,118 @@
+"""Merging rows of partials: the one NumPy implementation behind every path but the lake's own.
+
+Rows lie in segments (an entity's cell, an entity's window, a row of a point-in-time join), and
+each segment is folded to one row. Sums of integers wrap as the lake's do; an empty segment has
+no value. A decayed partial of a row is relative to the end of the row's newest tile, told by
+``EVENT_TIME_MAX``; in a folded row it is relative to the newest tile of the segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.aggregates.base import EVENT_TIME_MAX, Merge, Partial
+from paimon_features.columns import Column
+from paimon_features.windows import floor_ms
+
+Ints = npt.NDArray[np.int64]
+Columns = Mapping[str, Column]
+
+NEVER_MS = -(2**62)
+"""Stands for the time of the newest event where there is none."""
+
+
+def newest_tile_end(columns: Columns, tile_ms: int) -> Ints:
+    """End (exclusive, ms) of each row's newest tile; what its decayed partials count from."""
+    newest = columns[EVENT_TIME_MAX.name]
+    times = (
+        newest.values if newest.valid is None else np.where(newest.valid, newest.values, NEVER_MS)
+    )
+    return floor_ms(times.astype(np.int64, copy=False), tile_ms) + tile_ms
+
+
+def fold(
+    partials: Sequence[Partial], columns: Columns, offsets: Ints, tile_ms: int
+) -> dict[str, Column]:
+    """Fold rows ``offsets[i]:offsets[i + 1]`` to row ``i``, for each of ``partials``.
+
+    ``columns`` holds those partials, and ``EVENT_TIME_MAX`` where one of them decays. Returns
+    columns of ``len(offsets) - 1`` rows. A sum over no value is null here; ``finish`` knows
+    which aggregates call that zero.
+
+    >>> from paimon_features.aggregates.base import ROWS
+    >>> rows = {"p_rows": Column(np.array([1, 2, 4]))}
+    >>> folded = fold([ROWS], rows, np.array([0, 2, 2, 3]), 300_000)["p_rows"]
+    >>> folded.values[folded.mask].tolist(), folded.mask.tolist()
+    ([3, 4], [True, False, True])
+    """
+    segments = Segments(offsets)
+    out: dict[str, Column] = {}
+    ends: Ints | None = None
+    for partial in partials:
+        column = columns[partial.name]
+        if partial.merge is Merge.DECAYED_SUM:
+            if ends is None:
+                ends = newest_tile_end(columns, tile_ms)
+                newest = segments.reduce(np.maximum, ends, NEVER_MS)
+            assert partial.half_life_ms is not None
+            column = decay_to(column, segments.spread(newest) - ends, partial.half_life_ms)
+        out[partial.name] = _fold_column(partial.merge, column, segments)
+    return out
+
+
+def decay_to(column: Column, age_ms: Ints, half_life_ms: int) -> Column:
+    """A decayed partial brought ``age_ms`` (not negative) further: times ``2^(-age / h)``."""
+    if not age_ms.any():
+        return column
+    return Column(column.values * np.exp2(-age_ms / half_life_ms), column.valid)
+
+
+class Segments:
+    """Consecutive row ranges ``offsets[i]:offsets[i + 1]``, some of which may be empty."""
+
+    def __init__(self, offsets: Ints) -> None:
+        self.lengths = np.diff(offsets)
+        self.full = self.lengths > 0
+        self.starts = offsets[:-1][self.full]
+        self.all_full = bool(self.full.all())
+
+    def reduce(self, ufunc: np.ufunc, values: npt.NDArray[Any], empty: Any) -> npt.NDArray[Any]:
+        """``ufunc`` over each segment; ``empty`` for a segment without rows."""
+        if self.all_full:
+            return ufunc.reduceat(values, self.starts) if len(self.starts) else values[:0]
+        out = np.full(len(self.lengths), empty, values.dtype)
+        if len(self.starts):
+            out[self.full] = ufunc.reduceat(values, self.starts)
+        return out
+
+    def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Each segment's value on each of its rows."""
+        return np.repeat(values, self.lengths)
+
+
+def _fold_column(merge: Merge, column: Column, segments: Segments) -> Column:
+    ufunc = {Merge.MIN: np.minimum, Merge.MAX: np.maximum}.get(merge, np.add)
+    neutral = neutral_of(merge, column.values.dtype)
+    if column.valid is None:
+        values = segments.reduce(ufunc, column.values, neutral)
+        return Column(values, None if segments.all_full else segments.full)
+    # reduceat has no mask: nulls become the neutral value first
+    known = np.where(column.valid, column.values, neutral)
+    seen = segments.reduce(np.logical_or, column.valid, False)
+    return Column(segments.reduce(ufunc, known, neutral), None if seen.all() else seen)
+
+
+def neutral_of(merge: Merge, kind: np.dtype[Any]) -> Any:
+    """The value that changes nothing when it is merged."""
+    if merge in (Merge.SUM, Merge.DECAYED_SUM):
+        return kind.type(0)
+    if kind.kind == "O":  # text: nothing is below "", nothing is above the last code point
+        return "" if merge is Merge.MAX else "\U0010ffff"
+    if kind.kind == "f":
+        return kind.type(-np.inf if merge is Merge.MAX else np.inf)
+    info = np.iinfo(kind)
+    return kind.type(info.min if merge is Merge.MAX else info.max)

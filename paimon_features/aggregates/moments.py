@@ -1,0 +1,135 @@
+"""Variance and StdDev: from integers exactly, from floats as well as the sums allow.
+
+With ``scale`` (or on integers and decimals) the sum of squares is kept exactly: a value
+``v = a * 2^16 + b`` with ``0 <= b < 2^16`` has ``v^2 = a^2 * 2^32 + a*b * 2^17 + b^2``, three
+integers whose sums fit a BIGINT. Floats are shifted by ``center`` and the textbook formula
+``(S2 - S1^2 / n) / (n - ddof)`` is used; where its cancellation would leave fewer than about
+six good digits, the value is null and flagged, never clamped. See Chan, Golub and LeVeque,
+"Algorithms for computing the sample variance" (1983), for the condition number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from paimon_features.aggregates.base import (
+    Finished,
+    Merge,
+    Partial,
+    Scope,
+)
+from paimon_features.aggregates.basic import Floats, Ints, Numeric, bound_guard, or_zero
+from paimon_features.columns import Column, Mask
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import DataType, Float64, Int64
+
+MAX_CONDITION = 2.0**34
+"""Largest ``S2 / (S2 - S1^2/n)`` at which a float variance is still told (6 digits left)."""
+SQUARE_BOUND = 1e145
+"""Default bound of ``|value - center|``: its square, summed, stays finite."""
+LIMB = 2**16
+
+
+@dataclass(frozen=True)
+class Variance(Numeric):
+    """Variance with ``ddof`` (0: of the population); null for ``n <= ddof`` values.
+
+    ``center`` is a number near the mean of a float column; the nearer, the better the
+    condition. It is part of the tiles: another center is another generation.
+    """
+
+    kind: ClassVar[str] = "variance"
+    ddof: int = field(default=0, kw_only=True)
+    center: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.ddof not in (0, 1):
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): ddof={self.ddof!r}; expected 0, 1"
+            )
+        if not np.isfinite(self.center):
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): center={self.center!r} is not finite"
+            )
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        scale = self.scale_of(scope)
+        if scale is None:
+            if self.center == 0:
+                shifted, name = f"CAST({self.column} AS float64)", f"{self.column}"
+            else:
+                shifted = f"(CAST({self.column} AS float64) - ({float(self.center)!r}))"
+                name = f"{self.column}_c" + _safe(self.center)
+            guards = (bound_guard(shifted, SQUARE_BOUND if self.bound is None else self.bound),)
+            return (
+                self._partial(f"shifted_{name}", Float64, Merge.SUM, shifted, guards=guards),
+                self._partial(f"square_{name}", Float64, Merge.SUM, f"{shifted} * {shifted}"),
+                self._count_partial(),
+            )
+        if self.center != 0:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): center= is for floats; "
+                f"this column is summed exactly (scale {scale}) and needs none"
+            )
+        total = self._value_partial(scope, Merge.SUM, "sum")
+        unit = f"scaled_int({self.column}, {scale})"
+        high, low = f"({unit} // {LIMB})", f"({unit} % {LIMB})"
+        name = f"{self.column}" + (f"_s{scale}" if scale else "")
+        return (
+            total,
+            self._partial(f"high2_{name}", Int64, Merge.SUM, f"{high} * {high}"),
+            self._partial(f"cross_{name}", Int64, Merge.SUM, f"{high} * {low}"),
+            self._partial(f"low2_{name}", Int64, Merge.SUM, f"{low} * {low}"),
+            self._count_partial(),
+        )
+
+    def output_type(self, scope: Scope) -> DataType:
+        return Float64
+
+    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+        count = or_zero(merged[-1]).astype(np.int64)
+        seen = count > self.ddof
+        scale = self.scale_of(scope)
+        if scale is None:
+            return self._from_floats(or_zero(merged[0]), or_zero(merged[1]), count, seen)
+        total, high2, cross, low2 = (or_zero(column) for column in merged[:-1])
+        values = np.zeros(len(count))
+        unit2 = 10 ** (2 * scale)
+        for i in np.flatnonzero(seen):
+            n = int(count[i])
+            square = (int(high2[i]) << 32) + (int(cross[i]) << 17) + int(low2[i])
+            values[i] = (n * square - int(total[i]) ** 2) / (n * (n - self.ddof) * unit2)
+        return Finished(Column(self._of_variance(values), seen))
+
+    def _from_floats(self, s1: Floats, s2: Floats, count: Ints, seen: Mask) -> Finished:
+        n = np.where(count > 0, count, 1).astype(np.float64)
+        m2 = s2 - s1 * s1 / n
+        # one value, or all of them at the center: the spread is zero by definition
+        plain = (count == 1) | (s2 == 0)
+        told = plain | (m2 * MAX_CONDITION >= s2)
+        values = np.where(plain, 0.0, m2 / np.where(seen, n - self.ddof, 1.0))
+        good = seen & told
+        return Finished(Column(self._of_variance(np.where(good, values, 0.0)), good), seen & ~told)
+
+    def _of_variance(self, values: Floats) -> Floats:
+        return values
+
+
+@dataclass(frozen=True)
+class StdDev(Variance):
+    """Square root of the variance, with the same ``ddof``, ``center`` and rules."""
+
+    kind: ClassVar[str] = "stddev"
+
+    def _of_variance(self, values: Floats) -> Floats:
+        return np.sqrt(values)
+
+
+def _safe(number: float) -> str:
+    """A number as part of a column name."""
+    return repr(float(number)).replace("-", "m").replace(".", "p").replace("+", "")

@@ -1,0 +1,169 @@
+"""Paimon's fixed buckets: in which bucket of a table the rows of an entity are.
+
+A row's bucket is ``abs(hash % buckets)`` with truncated division, and the hash is Murmur3
+(32 bit, seed 42) over the words of the bucket key as a Paimon ``BinaryRow``: a header and null
+bits, eight bytes per column, then the strings longer than seven bytes, each padded to a word
+of eight. Here whole columns are hashed at once.
+
+>>> import numpy as np
+>>> from paimon_features.schema import Int64
+>>> bucket_of([np.array([12346, 12347, 17850])], [Int64], 4).tolist()
+[0, 1, 2]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.errors import RequestError
+from paimon_features.schema import DataType
+
+Bytes = npt.NDArray[np.uint8]
+Words = npt.NDArray[np.uint32]
+Integers = npt.NDArray[np.int64]
+
+_HEADER_BITS = 8
+_INLINE_BYTES = 7
+"""Strings up to this length stand in the eight bytes of their column."""
+_STORED = {"bool": "<u1", "int32": "<i4", "int64": "<i8", "date": "<i4"}
+
+
+def bucket_of(
+    columns: Sequence[npt.NDArray[Any]], types: Sequence[DataType], num_buckets: int
+) -> npt.NDArray[np.int32]:
+    """The bucket of each row, shape ``(rows,)``, in ``[0, num_buckets)``.
+
+    Parameters
+    ----------
+    columns
+        The bucket key's columns in the table's order: integers, bools, dates as days since
+        1970, strings as object arrays of ``str``. No nulls.
+    types
+        Their column types: bool, int32, int64, date or string.
+
+    Raises
+    ------
+    RequestError
+        For another type, a null, columns of different lengths, or no bucket.
+    """
+    if num_buckets < 1:
+        raise RequestError(f"a table has at least one bucket, got {num_buckets}")
+    if not columns or len(columns) != len(types):
+        raise RequestError(f"{len(columns)} columns for {len(types)} types of a bucket key")
+    rows = len(columns[0])
+    if any(len(column) != rows for column in columns):
+        raise RequestError(
+            f"columns of a bucket key have different lengths: {[len(c) for c in columns]}"
+        )
+    data, offsets = _binary_rows(columns, types, rows)
+    # Java's remainder takes the sign of the dividend
+    hashes = _murmur3(data, offsets).astype(np.int64)
+    buckets: npt.NDArray[np.int32] = np.abs(np.fmod(hashes, num_buckets)).astype(np.int32)
+    return buckets
+
+
+def _binary_rows(
+    columns: Sequence[npt.NDArray[Any]], types: Sequence[DataType], rows: int
+) -> tuple[Bytes, Integers]:
+    """All rows one after another, and where each starts (with the end as the last offset)."""
+    null_bytes = (len(types) + 63 + _HEADER_BITS) // 64 * 8
+    fixed_bytes = null_bytes + 8 * len(types)
+    texts = {
+        i: _utf8(columns[i]) for i, kind in enumerate(types) if kind.text == "string"
+    }  # column -> (bytes, offsets)
+    sizes = np.full(rows, fixed_bytes, np.int64)
+    for _, ends in texts.values():
+        sizes += _padded(np.diff(ends))
+    offsets = np.zeros(rows + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    data = np.zeros(int(offsets[-1]), np.uint8)
+    starts = offsets[:-1]
+    tail = np.full(rows, fixed_bytes, np.int64)  # where in its row the next long string goes
+    for i, kind in enumerate(types):
+        slot = starts + null_bytes + 8 * i
+        if i not in texts:
+            _put_words(data, slot, _fixed(columns[i], kind))
+            continue
+        flat, ends = texts[i]
+        lengths = np.diff(ends)
+        short = lengths <= _INLINE_BYTES
+        _put_bytes(data, np.where(short, slot, starts + tail), flat, ends)
+        data[slot[short] + _INLINE_BYTES] = (0x80 | lengths[short]).astype(np.uint8)
+        _put_words(data, slot[~short], (tail << 32 | lengths)[~short])
+        tail += _padded(lengths)
+    return data, offsets
+
+
+def _padded(lengths: Integers) -> Integers:
+    """Bytes that a string takes in the variable part of its row."""
+    return np.where(lengths <= _INLINE_BYTES, 0, (lengths + 7) // 8 * 8)
+
+
+def _utf8(column: npt.NDArray[Any]) -> tuple[Bytes, Integers]:
+    try:
+        array = pa.array(column, pa.large_string())
+    except pa.ArrowException as error:
+        raise RequestError(f"a string column of a bucket key: {error}") from error
+    if array.null_count:
+        raise RequestError("a bucket key cannot be null")
+    _, ends, flat = array.buffers()
+    offsets = np.frombuffer(ends, np.int64, len(array) + 1)
+    text = np.frombuffer(flat, np.uint8) if flat is not None else np.zeros(0, np.uint8)
+    return text[: offsets[-1]], offsets
+
+
+def _fixed(column: npt.NDArray[Any], kind: DataType) -> Integers:
+    stored = _STORED.get(kind.text)
+    if stored is None:
+        raise RequestError(f"a bucket key cannot be {kind!r}")
+    if column.dtype == object and any(value is None for value in column):
+        raise RequestError("a bucket key cannot be null")
+    # little endian, zeros above the stored bytes: an int32 -1 is not an int64 -1
+    narrow = column.astype(stored)
+    return narrow.astype(narrow.dtype.str.replace("i", "u")).astype("<u8").view("<i8")
+
+
+def _put_words(data: Bytes, positions: Integers, words: Integers) -> None:
+    data.view("<i8")[positions // 8] = words  # every slot starts at a multiple of eight
+
+
+def _put_bytes(data: Bytes, positions: Integers, flat: Bytes, ends: Integers) -> None:
+    lengths = np.diff(ends)
+    data[np.repeat(positions - ends[:-1], lengths) + np.arange(len(flat))] = flat
+
+
+def _murmur3(data: Bytes, offsets: Integers) -> npt.NDArray[np.int32]:
+    words: Words = data.view("<u4")
+    starts, counts = offsets[:-1] // 4, np.diff(offsets) // 4
+    # axes: rows, longest first, so that the rows that have a further word are a prefix
+    order = np.argsort(-counts, kind="stable")
+    starts, counts = starts[order], counts[order]
+    state = np.full(len(counts), 42, np.uint32)
+    ascending = -counts
+    for step in range(int(counts[0]) if len(counts) else 0):
+        active = int(np.searchsorted(ascending, -step, side="left"))
+        part = state[:active]
+        part ^= _mix_word(words[starts[:active] + step])
+        part[:] = _rotate(part, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    state ^= (counts * 4).astype(np.uint32)
+    state ^= state >> np.uint32(16)
+    state *= np.uint32(0x85EBCA6B)
+    state ^= state >> np.uint32(13)
+    state *= np.uint32(0xC2B2AE35)
+    state ^= state >> np.uint32(16)
+    result = np.empty(len(state), np.uint32)
+    result[order] = state
+    return result.view(np.int32)
+
+
+def _mix_word(word: Words) -> Words:
+    return _rotate(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+
+
+def _rotate(value: Words, bits: int) -> Words:
+    return value << np.uint32(bits) | value >> np.uint32(32 - bits)

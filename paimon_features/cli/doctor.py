@@ -1,0 +1,94 @@
+"""``paimon-features doctor``: what this machine and project lack, and what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from paimon_features.config import FILE_NAME, find_root, read_config
+from paimon_features.errors import ConfigurationError
+from paimon_features.setup.cache import cache_root
+from paimon_features.setup.doctor import (
+    EXTRAS,
+    Check,
+    check_extra,
+    check_folder,
+    check_jars,
+    check_java,
+    check_online_store,
+    check_python,
+    check_redis_server,
+    has_extra,
+)
+
+_LABELS = {"ok": ("OK", "green"), "missing": ("MISSING", "red"), "optional": ("-", "yellow")}
+
+
+@click.command()
+@click.option(
+    "--project",
+    "folder",
+    type=click.Path(path_type=Path),
+    default=".",
+    help="A folder in the project; by default the current one. Needs not be a project.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+def doctor(folder: Path, as_json: bool) -> None:
+    """Check what the machine and the project need: OK, MISSING, or - for what is not needed.
+
+    Exits 1 if something is MISSING. Jars are read and hashed in full. In a project, its online
+    store and its warehouse are checked too.
+
+    \b
+      paimon-features doctor
+      paimon-features doctor --project churn --json
+    """
+    checks = [*_machine(), *_project(folder)]
+    healthy = all(check.state != "missing" for check in checks)
+    if as_json:
+        document = {"healthy": healthy, "checks": [asdict(check) for check in checks]}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        for check in checks:
+            label, colour = _LABELS[check.state]
+            click.echo(f"{click.style(f'{label:8}', fg=colour)} {check.name}: {check.found}")
+            if check.remedy:
+                click.echo(f"{'':8}   {check.remedy}")
+    raise SystemExit(0 if healthy else 1)
+
+
+def _machine() -> Iterator[Check]:
+    yield check_python()
+    yield from map(check_extra, EXTRAS)
+    # a serving or training host runs no jobs, and so needs no Java
+    runs_jobs = has_extra("flink")
+    yield check_java(needed=runs_jobs)
+    yield from check_jars(needed=runs_jobs)
+    yield check_redis_server()
+    yield check_folder("cache", cache_root())
+
+
+def _project(folder: Path) -> Iterator[Check]:
+    try:
+        root = find_root(folder)
+    except ConfigurationError:
+        yield Check(
+            "project", "optional", f"no {FILE_NAME} here", "to make one: paimon-features init"
+        )
+        return
+    try:
+        config = read_config(root)
+    except ConfigurationError as error:
+        yield Check("project", "missing", str(error), f"correct {root / FILE_NAME}")
+        return
+    yield Check("project", "ok", f"{config.name} in {root}")
+    if "://" in config.warehouse:
+        yield Check("warehouse", "ok", f"{config.warehouse} is not on this machine: not tried")
+    else:
+        yield check_folder("warehouse", Path(config.warehouse))
+    yield check_folder("state", config.state_dir)
+    yield check_online_store(config.online_url, needed=has_extra("serve"))

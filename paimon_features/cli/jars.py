@@ -1,0 +1,92 @@
+"""``paimon-features jars``: fetch and verify the Flink jars."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from paimon_features.setup.jars import DEFAULT_GROUPS, fetch_jar_details, locked_jars
+
+
+@click.command()
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    type=click.Choice(list(dict.fromkeys(jar.group for jar in locked_jars()))),
+    help=f"Only this group; may be repeated. By default: {', '.join(DEFAULT_GROUPS)}.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@click.option("--quiet", is_flag=True, help="Print nothing when all jars are in the cache.")
+@click.option("--class-path", is_flag=True, help="Print the jars as a class path, nothing else.")
+def jars(groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool) -> None:
+    """Fetch the jars that Flink jobs need into the cache, and verify them by sha256.
+
+    A jar comes from the cache, from ~/.m2 or from a Maven repository, whichever has it first
+    with the right hash. A second run needs no network; an interrupted one goes on.
+
+    \b
+      paimon-features jars                      the jars of every job, and Kafka's
+      paimon-features jars --group s3           for a warehouse on S3
+      export HADOOP_CLASSPATH=$(paimon-features jars --group flink --class-path)
+
+    \b
+    Environment:
+      PAIMON_FEATURES_CACHE         the cache, by default ~/.cache/paimon-features
+      PAIMON_FEATURES_MAVEN_MIRROR  address of a Maven repository to download from
+    """
+    console = Console(stderr=True)
+    with Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bars:
+        fetched = fetch_jar_details(groups or DEFAULT_GROUPS, progress=_reporter(bars, console))
+    if class_path:
+        click.echo(os.pathsep.join(str(item.path) for item in fetched))
+    elif as_json:
+        click.echo(
+            json.dumps(
+                [
+                    {
+                        "group": item.jar.group,
+                        "coordinate": item.jar.coordinate,
+                        "sha256": item.jar.sha256,
+                        "origin": item.origin,
+                        "size_bytes": item.size_bytes,
+                        "path": str(item.path),
+                    }
+                    for item in fetched
+                ],
+                indent=2,
+            )
+        )
+    elif not quiet or any(item.origin != "cache" for item in fetched):
+        for item in fetched:
+            size = f"{item.size_bytes / 1e6:.1f} MB"
+            click.echo(f"{item.jar.coordinate:60} {size:>9}  {item.origin:8}  {item.path}")
+
+
+def _reporter(
+    bars: Progress, console: Console
+) -> Callable[[str, int], AbstractContextManager[Callable[[int], None]]]:
+    @contextmanager
+    def report(name: str, size_bytes: int) -> Iterator[Callable[[int], None]]:
+        if not console.is_terminal:
+            # a log has no bars, but it should say what takes so long
+            click.echo(f"fetching {name} ({size_bytes / 1e6:.1f} MB)", err=True)
+        task = bars.add_task(name, total=size_bytes)
+        yield lambda step: bars.advance(task, step)
+        bars.remove_task(task)
+
+    return report

@@ -1,0 +1,68 @@
+"""``plan``, ``apply``, ``switch``: from definitions to tables."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from paimon_features.planning import Plan
+from paimon_features.project import Project
+
+PROJECT = click.option(
+    "--project", "path", default=".", show_default=True, help="Folder of the project."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
+
+
+@click.command()
+@PROJECT
+@JSON
+def plan(path: str, as_json: bool) -> None:
+    """Check the definitions and show what 'apply' would change. Changes nothing.
+
+    \b
+    + would be created    ~ would change    - is no longer defined (its tables stay)
+    """
+    _show(Project.open(path).plan(), as_json, "nothing to do: what is defined is applied")
+
+
+@click.command()
+@PROJECT
+@JSON
+def apply(path: str, as_json: bool) -> None:
+    """Create tables and generations for the definitions, and write the registry.
+
+    Shows the same difference as 'plan'. Repeating it is harmless.
+    """
+    _show(Project.open(path).apply(), as_json, "nothing to do: what is defined is applied")
+
+
+@click.command()
+@click.argument("view")
+@click.option("--to", type=int, help="Generation; default: the newest. An older one rolls back.")
+@PROJECT
+def switch(view: str, to: int | None, path: str) -> None:
+    """Make another generation of VIEW the one that is read, in one write.
+
+    \b
+    paimon-features switch customer_spend          # to the newest generation
+    paimon-features switch customer_spend --to 1   # and back
+    """
+    from paimon_features.tables import generations
+
+    project = Project.open(path)
+    project.view(view)
+    records = generations.load(project.lake, view)
+    number = to if to is not None else max((r.generation for r in records), default=0)
+    record = generations.activate(project.lake, view, number)
+    click.echo(f"{view}: generation {record.generation} ({record.table}) is read from now on")
+
+
+def _show(changes: Plan, as_json: bool, nothing: str) -> None:
+    if as_json:
+        click.echo(json.dumps([asdict(change) for change in changes.changes], indent=2))
+        return
+    shown = [change for change in changes.changes if change.action != "same" or change.details]
+    click.echo("\n".join(map(str, shown)) if shown else nothing)

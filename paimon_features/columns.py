@@ -1,0 +1,93 @@
+"""One column of values in NumPy: the values and which of them are not null.
+
+Every vectorised path (expressions, folds, finishing, online reads, the point-in-time join)
+moves such columns. Where a value is null its slot in ``values`` holds anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.schema import DataType
+
+Values = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Values of one column, shape ``(rows,)``, and a mask that is True where there is one.
+
+    ``valid`` is None where no value is null. Strings and bytes are object arrays of ``str`` and
+    ``bytes``, decimals object arrays of ``decimal.Decimal``, dates int32 days and timestamps
+    int64 milliseconds since 1970, all else the NumPy type of that name.
+
+    >>> column = Column.from_arrow(pa.array([1, None, 3]))
+    >>> column.values[column.mask].tolist(), len(column)
+    ([1, 3], 3)
+    >>> column.to_arrow(pa.int64()).to_pylist()
+    [1, None, 3]
+    """
+
+    values: Values
+    valid: Mask | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def mask(self) -> Mask:
+        """The validity mask, made of ones where nothing is null."""
+        return np.ones(len(self.values), np.bool_) if self.valid is None else self.valid
+
+    def take(self, indices: npt.NDArray[np.int64]) -> Column:
+        """Rows at ``indices``, in their order."""
+        return Column(self.values[indices], None if self.valid is None else self.valid[indices])
+
+    @classmethod
+    def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> Column:
+        """The column of an Arrow array; zero copy for numbers without nulls."""
+        if isinstance(array, pa.ChunkedArray):
+            array = array.combine_chunks() if array.num_chunks != 1 else array.chunk(0)
+            if isinstance(array, pa.ChunkedArray):  # no chunk at all
+                array = pa.array([], array.type)
+        kind = array.type
+        if pa.types.is_timestamp(kind):
+            array = array.cast(pa.timestamp("ms"), safe=False).view(pa.int64())
+        elif pa.types.is_date32(kind):
+            array = array.view(pa.int32())
+        elif pa.types.is_dictionary(kind):
+            array = array.dictionary_decode()
+        valid = None
+        if array.null_count:
+            valid = np.asarray(array.is_valid())
+            if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
+                array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
+        return cls(array.to_numpy(zero_copy_only=False), valid)
+
+    @classmethod
+    def nulls(cls, rows: int, kind: DataType) -> Column:
+        """A column of ``rows`` nulls."""
+        return cls(np.zeros(rows, numpy_type(kind)), np.zeros(rows, np.bool_))
+
+    def to_arrow(self, kind: pa.DataType) -> pa.Array:
+        """The Arrow array of type ``kind`` (times and dates from their integers)."""
+        mask = None if self.valid is None else ~self.valid
+        if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
+            plain = pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
+            return pa.array(self.values, plain, mask=mask).view(kind)
+        return pa.array(self.values, kind, mask=mask)
+
+
+def numpy_type(kind: DataType) -> np.dtype[Any]:
+    """The NumPy type in which a ``Column`` holds values of this type."""
+    names = {
+        "bool": "?", "int32": "<i4", "int64": "<i8", "float32": "<f4", "float64": "<f8",
+        "date": "<i4", "timestamp": "<i8",
+    }  # fmt: skip
+    return np.dtype(names.get(kind.text, "O"))

@@ -1,0 +1,53 @@
+"""An entity: what a feature is about, told apart by one or more keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import DataType, check_name
+
+
+@dataclass(frozen=True, eq=False)
+class Entity:
+    """A named set of key columns, for example a customer told apart by ``customer_id``.
+
+    The key columns stand in the source under the same names. Keys may be integers, strings,
+    booleans or dates: equal values have to have equal bytes, which floats do not promise.
+
+    >>> from paimon_features.schema import Int64
+    >>> Entity("customer", keys={"customer_id": Int64}).key_names
+    ('customer_id',)
+    """
+
+    name: str
+    keys: Mapping[str, DataType]
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("entity", self.name)
+        if not self.keys:
+            raise DefinitionError(f"entity {self.name!r} has no keys; expected at least one column")
+        for key, kind in self.keys.items():
+            check_name(f"entity {self.name!r}: key", key)
+            if key.startswith("p_") or key in ("tile_day", "tile_start", "event_time_ms"):
+                raise DefinitionError(
+                    f"entity {self.name!r}: the key name {key!r} is taken by the tile table; "
+                    "names that begin with 'p_', tile_day, tile_start and event_time_ms are"
+                )
+            if not kind.is_key:
+                raise DefinitionError(
+                    f"entity {self.name!r}: key {key!r} is {kind!r}; "
+                    "a key is Int32, Int64, String, Bool or Date"
+                )
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """Names of the key columns, in their order."""
+        return tuple(self.keys)
+
+    def to_document(self) -> dict[str, object]:
+        """Canonical JSON form, as it stands in the registry."""
+        keys = {name: kind.text for name, kind in self.keys.items()}
+        return {"kind": "entity", "name": self.name, "keys": keys}

@@ -1,0 +1,308 @@
+"""A feature view: which aggregates of which events, per entity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+
+from paimon_features.aggregates import (
+    EVENT_TIME,
+    HIDDEN_PARTIALS,
+    TILE_END,
+    Aggregate,
+    Guard,
+    Partial,
+)
+from paimon_features.aggregates.decayed import Decayed
+from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
+from paimon_features.definitions.entity import Entity
+from paimon_features.definitions.source import EventSource
+from paimon_features.errors import DefinitionError
+from paimon_features.expressions import Expression, overflow_guard, parse
+from paimon_features.schema import DataType, Int64, check_name
+from paimon_features.windows import (
+    DAY_MS,
+    HOUR_MS,
+    MAX_TIME_MS,
+    MIN_TIME_MS,
+    MINUTE_MS,
+    format_duration,
+    hop_of,
+    parse_duration,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureView:
+    """Windowed and time-decayed aggregates of one source for one entity.
+
+    ``tile`` is the finest grain that is kept, and the least hop of a window. ``derive`` names
+    columns computed from others; ``where`` says which events count at all. ``resolution`` maps
+    window lengths to hops ("from 12h on, hops of 1h") and replaces the defaults of
+    ``windows.hop_of``. With ``ttl``, values of an entity without an event for so long are null
+    (EXPIRED); with ``max_staleness``, online values are STALE when the online store has been
+    behind the tile table for longer. ``buckets`` is how many shards the tile table and the
+    online store have; all tiles of an entity are in one.
+
+    Raises
+    ------
+    DefinitionError
+        For anything that cannot mean something: unknown columns, wrong types, a window shorter
+        than a tile, steps that do not divide one another, two features of one name.
+    """
+
+    name: str
+    source: EventSource
+    entity: Entity
+    features: Sequence[Aggregate]
+    tile: str = "5min"
+    derive: Mapping[str, str] = field(default_factory=dict)
+    where: str | None = None
+    resolution: Mapping[str, str] | None = None
+    ttl: str | None = None
+    max_staleness: str | None = None
+    kind: str = "sawtooth"
+    buckets: int = 2
+    description: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("feature view", self.name)
+        if self.kind != "sawtooth":
+            raise DefinitionError(
+                f"feature view {self.name!r}: kind={self.kind!r}; only 'sawtooth' windows so far"
+            )
+        if self.buckets < 1:
+            raise DefinitionError(
+                f"feature view {self.name!r}: buckets={self.buckets}; expected >= 1"
+            )
+        if not self.features:
+            raise DefinitionError(f"feature view {self.name!r} has no features")
+        try:
+            _ = self.compiled
+        except DefinitionError as error:
+            error.add_note(f"in feature view {self.name!r}")
+            raise
+
+    @cached_property
+    def compiled(self) -> CompiledView:
+        """The view worked out for the engines."""
+        return _Compiler(self).compile()
+
+    def to_document(self) -> dict[str, object]:
+        """Canonical JSON form, as it stands in the registry."""
+        view = self.compiled
+        return {
+            "kind": "feature_view",
+            "name": self.name,
+            "source": self.source.name,
+            "entity": self.entity.name,
+            "tile": format_duration(view.tile_ms),
+            "buckets": view.buckets,
+            "derive": dict(self.derive),
+            "where": self.where,
+            "ttl_ms": view.ttl_ms,
+            "max_staleness_ms": view.max_staleness_ms,
+            "features": {
+                f.name: {
+                    "type": f.type.text,
+                    "window": None if f.window_ms is None else format_duration(f.window_ms),
+                    "hop": format_duration(f.hop_ms),
+                    "partials": list(f.partials),
+                }
+                for f in view.features
+            },
+            "tiles": view.fingerprint,
+            "online": view.online_fingerprint,
+        }
+
+
+class _Compiler:
+    """Works one feature view out, checking each part on the way."""
+
+    def __init__(self, view: FeatureView) -> None:
+        self.view = view
+        self.tile_ms = parse_duration(view.tile)
+        resolution = view.resolution
+        self.resolution = (
+            None
+            if resolution is None
+            else {parse_duration(w): parse_duration(h) for w, h in resolution.items()}
+        )
+        if DAY_MS % self.tile_ms:
+            raise DefinitionError(f"tile={view.tile!r} does not divide a day")
+
+    def compile(self) -> CompiledView:
+        view = self.view
+        self._check_keys()
+        derived = self._derived()
+        scope = {**view.source.schema, **{name: e.type for name, e in derived.items()}}
+        internal = {**scope, EVENT_TIME: Int64, TILE_END: Int64}
+
+        def parsed(text: str) -> Expression:
+            return parse(text, internal).substitute(derived)
+
+        where = self._where(scope)
+        partials = self._partials(scope)
+        levels = self._levels()
+        rules = [*self._key_rules(), *self._time_rules(), *self._overflow_rules(derived)]
+        for guard in dict.fromkeys(g for p in partials for g in p.guards):
+            rules.append(SkipRule("out_of_bounds", guard.detail, parsed(guard.expression)))
+        return CompiledView(
+            name=view.name,
+            source=view.source,
+            entity=view.entity,
+            tile_ms=self.tile_ms,
+            levels_ms=levels,
+            where=None if where is None else where.substitute(derived),
+            skip_rules=tuple(rules),
+            partials=partials,
+            expressions={p.name: parsed(p.expression) for p in partials},
+            features=self._features(scope, levels),
+            scope=scope,
+            ttl_ms=None if view.ttl is None else parse_duration(view.ttl),
+            buckets=view.buckets,
+            max_staleness_ms=(
+                None if view.max_staleness is None else parse_duration(view.max_staleness)
+            ),
+        )
+
+    def _check_keys(self) -> None:
+        schema = self.view.source.schema
+        for key, kind in self.view.entity.keys.items():
+            if key not in schema:
+                raise DefinitionError(
+                    f"source {self.view.source.name!r} has no column {key!r}, a key of entity "
+                    f"{self.view.entity.name!r}; its columns are: {', '.join(schema)}"
+                )
+            if schema[key] != kind:
+                raise DefinitionError(
+                    f"key {key!r} is {schema[key]!r} in source {self.view.source.name!r} "
+                    f"and {kind!r} in entity {self.view.entity.name!r}"
+                )
+
+    def _derived(self) -> dict[str, Expression]:
+        """Derived columns over the source's columns; a later one may use an earlier one."""
+        derived: dict[str, Expression] = {}
+        scope = dict(self.view.source.schema)
+        for name, text in self.view.derive.items():
+            check_name("derived column", name)
+            if name in scope:
+                raise DefinitionError(f"derive: the column {name!r} exists already")
+            derived[name] = parse(text, scope).substitute(derived)
+            scope[name] = derived[name].type
+        return derived
+
+    def _where(self, scope: Mapping[str, DataType]) -> Expression | None:
+        if self.view.where is None:
+            return None
+        where = parse(self.view.where, scope)
+        if where.type.text != "bool":
+            raise DefinitionError(
+                f"where={self.view.where!r} is {where.type!r}; expected a condition"
+            )
+        return where
+
+    def _partials(self, scope: Mapping[str, DataType]) -> tuple[Partial, ...]:
+        """All partials, those hidden in every table first, shared ones once, by name."""
+        found = {p.name: p for p in HIDDEN_PARTIALS}
+        guards: dict[str, dict[Guard, None]] = {}
+        for aggregate in self.view.features:
+            aggregate.check_where(scope)
+            for partial in aggregate.partials(scope):
+                known = found.setdefault(partial.name, partial)
+                if known.expression != partial.expression or known.merge != partial.merge:
+                    raise DefinitionError(
+                        f"{aggregate.stem}: its partial {partial.name!r} would mean two things: "
+                        f"{known.expression!r} and {partial.expression!r}"
+                    )
+                guards.setdefault(partial.name, {}).update(dict.fromkeys(partial.guards))
+        rest = sorted(name for name in found if name not in {p.name for p in HIDDEN_PARTIALS})
+        # an equal partial may come with several bounds: all of them hold
+        return HIDDEN_PARTIALS + tuple(
+            Partial(
+                p.name, p.type, p.merge, p.expression, p.half_life_ms, tuple(guards.get(p.name, ()))
+            )
+            for p in map(found.__getitem__, rest)
+        )
+
+    def _levels(self) -> tuple[int, ...]:
+        """Cell sizes from the tile up to the coarsest hop in use, each dividing the next."""
+        hops = {self._hop(w) for a in self.view.features for w in a.windows_ms}
+        steps = (
+            {5 * MINUTE_MS, HOUR_MS, DAY_MS}
+            if self.resolution is None
+            else set(self.resolution.values())
+        )
+        between = {s for s in steps if self.tile_ms < s < max(hops)}
+        levels = tuple(sorted({self.tile_ms} | hops | between))
+        for fine, coarse in pairwise(levels):
+            if coarse % fine:
+                raise DefinitionError(
+                    f"a step of {format_duration(fine)} does not divide the next one, "
+                    f"{format_duration(coarse)}; choose tile= or resolution= so that it does"
+                )
+        return levels
+
+    def _hop(self, window_ms: int | None) -> int:
+        return hop_of(window_ms, self.tile_ms, self.resolution)
+
+    def _features(
+        self, scope: Mapping[str, DataType], levels: tuple[int, ...]
+    ) -> tuple[CompiledFeature, ...]:
+        out: dict[str, CompiledFeature] = {}
+        for aggregate in self.view.features:
+            self._check_half_life(aggregate)
+            names = tuple(p.name for p in aggregate.partials(scope))
+            for window_ms in aggregate.windows_ms:
+                if window_ms is not None and window_ms < self.tile_ms:
+                    raise DefinitionError(
+                        f"{aggregate.stem}: a window of {format_duration(window_ms)} is shorter "
+                        f"than the tile, {self.view.tile}"
+                    )
+                hop_ms = self._hop(window_ms)
+                feature = CompiledFeature(
+                    aggregate.feature_name(window_ms),
+                    aggregate,
+                    window_ms,
+                    hop_ms,
+                    levels.index(hop_ms),
+                    names,
+                    aggregate.output_type(scope),
+                )
+                if feature.name in out:
+                    raise DefinitionError(
+                        f"two features are called {feature.name!r}; give one of them a name="
+                    )
+                if feature.name in self.view.entity.keys:
+                    raise DefinitionError(f"the feature {feature.name!r} is called like a key")
+                out[feature.name] = feature
+        return tuple(out.values())
+
+    def _check_half_life(self, aggregate: Aggregate) -> None:
+        if isinstance(aggregate, Decayed) and aggregate.half_life_ms * 500 < self.tile_ms:
+            raise DefinitionError(
+                f"{aggregate.stem}: half_life={aggregate.half_life!r} is below a 500th of the "
+                f"tile, {self.view.tile}; weights within a tile would underflow"
+            )
+
+    def _key_rules(self) -> list[SkipRule]:
+        schema = self.view.source.schema
+        return [
+            SkipRule("null_key", key, parse(f"{key} IS NOT NULL", schema))
+            for key in self.view.entity.keys
+        ]
+
+    def _time_rules(self) -> list[SkipRule]:
+        time = self.view.source.event_time
+        text = f"{time} IS NOT NULL AND {time} >= {MIN_TIME_MS} AND {time} <= {MAX_TIME_MS}"
+        return [SkipRule("absurd_time", time, parse(text, self.view.source.schema))]
+
+    def _overflow_rules(self, derived: Mapping[str, Expression]) -> list[SkipRule]:
+        rules = []
+        for name, expression in derived.items():
+            guard = overflow_guard(expression)
+            if guard is not None:
+                rules.append(SkipRule("overflow", name, guard))
+        return rules

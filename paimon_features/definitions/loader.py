@@ -1,0 +1,128 @@
+"""Reading a definitions file: a Python file whose top level holds definitions."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from paimon_features.definitions.entity import Entity
+from paimon_features.definitions.feature_view import FeatureView
+from paimon_features.definitions.service import FeatureService
+from paimon_features.definitions.source import EventSource
+from paimon_features.errors import DefinitionError, UnknownNameError
+
+Named = TypeVar("Named", Entity, EventSource, FeatureView, FeatureService)
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """All definitions of a project, by kind and name."""
+
+    entities: dict[str, Entity] = field(default_factory=dict)
+    sources: dict[str, EventSource] = field(default_factory=dict)
+    views: dict[str, FeatureView] = field(default_factory=dict)
+    services: dict[str, FeatureService] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, items: Iterable[object]) -> Definitions:
+        """Collect definitions; what they refer to comes with them.
+
+        Raises
+        ------
+        DefinitionError
+            Where two different definitions of a kind have one name, or a service refers to a
+            view or feature that is not there.
+        """
+        out = cls()
+        for item in items:
+            out._add(item)
+        for service in out.services.values():
+            for ref in service.refs():
+                view = out.views.get(ref.view)
+                if view is None or view.compiled.feature(ref.feature) is None:
+                    known = (
+                        list(out.views)
+                        if view is None
+                        else [f.name for f in view.compiled.features]
+                    )
+                    what = "feature view" if view is None else f"feature of view {ref.view!r}"
+                    raise DefinitionError(
+                        f"service {service.name!r} refers to {ref}, but there is no such {what}; "
+                        f"there is: {', '.join(known)}"
+                    )
+        return out
+
+    def source(self, name: str) -> EventSource:
+        """The source of that name, or UnknownNameError."""
+        return _get("source", self.sources, name)
+
+    def view(self, name: str) -> FeatureView:
+        """The feature view of that name, or UnknownNameError."""
+        return _get("feature view", self.views, name)
+
+    def service(self, name: str) -> FeatureService:
+        """The service of that name, or UnknownNameError."""
+        return _get("service", self.services, name)
+
+    def _add(self, item: object) -> None:
+        if isinstance(item, FeatureService):
+            self._put("service", self.services, item)
+            for part in item.features:
+                self._add(part)
+        elif isinstance(item, FeatureView):
+            self._put("feature view", self.views, item)
+            self._add(item.source)
+            self._add(item.entity)
+        elif isinstance(item, EventSource):
+            self._put("source", self.sources, item)
+        elif isinstance(item, Entity):
+            self._put("entity", self.entities, item)
+
+    def _put(self, what: str, known: dict[str, Named], item: Named) -> None:
+        other = known.setdefault(item.name, item)
+        if other is not item and other.to_document() != item.to_document():
+            raise DefinitionError(f"two different definitions of {what} {item.name!r}")
+
+
+def _get(what: str, known: dict[str, Named], name: str) -> Named:
+    if name not in known:
+        raise UnknownNameError.of(what, name, known)
+    return known[name]
+
+
+def load_definitions(path: Path) -> Definitions:
+    """Run the Python file at ``path`` and collect the definitions at its top level.
+
+    Raises
+    ------
+    DefinitionError
+        If the file is missing, does not run, or holds no definition.
+    """
+    if not path.is_file():
+        raise DefinitionError(
+            f"there is no definitions file {path}; 'paimon-features init' writes an example"
+        )
+    spec = importlib.util.spec_from_file_location("paimon_features_definitions", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # definitions beside the file may be imported by it
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except DefinitionError as error:
+        error.add_note(f"while reading {path}")
+        raise
+    except Exception as error:
+        raise DefinitionError(f"{path} does not run: {type(error).__name__}: {error}") from error
+    finally:
+        sys.path.remove(str(path.parent))
+    found: list[Any] = list(vars(module).values())
+    definitions = Definitions.of(found)
+    if not definitions.views and not definitions.sources:
+        raise DefinitionError(f"{path} holds no EventSource and no FeatureView at its top level")
+    return definitions

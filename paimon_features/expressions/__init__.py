@@ -1,0 +1,31 @@
+"""The typed expression language of derived columns and filters, with one meaning everywhere.
+
+A text is parsed and type-checked once; from then on one tree is printed as Flink SQL, printed
+as DuckDB SQL, or computed with NumPy, and all three give the same values. ``docs/expressions.md``
+describes the language.
+
+>>> import numpy as np
+>>> from paimon_features.columns import Column
+>>> from paimon_features.schema import Int64
+>>> half = parse("n / 2", {"n": Int64})
+>>> evaluate(half, {"n": Column(np.array([5, 6]))}, rows=2).values.tolist()
+[2.5, 3.0]
+"""
+
+from paimon_features.expressions.duckdb import to_duckdb
+from paimon_features.expressions.evaluate import evaluate
+from paimon_features.expressions.flink import to_flink
+from paimon_features.expressions.nodes import Expression
+from paimon_features.expressions.ordered import decode_ordered
+from paimon_features.expressions.overflow import overflow_guard
+from paimon_features.expressions.parse import parse
+
+__all__ = [
+    "Expression",
+    "decode_ordered",
+    "evaluate",
+    "overflow_guard",
+    "parse",
+    "to_duckdb",
+    "to_flink",
+]

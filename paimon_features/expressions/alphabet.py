@@ -1,0 +1,26 @@
+"""The letters that ``lower`` and ``upper`` map: those with exactly one partner each way.
+
+Engines differ on all others (``ß``, ``İ``, final sigma), so these stay as they are.
+"""
+
+from __future__ import annotations
+
+_FIRST, _LAST = 0x41, 0x52F  # Latin, Greek, Cyrillic
+
+
+def _pairs() -> list[tuple[str, str]]:
+    letters = map(chr, range(_FIRST, _LAST + 1))
+    pairs = [(letter, letter.lower()) for letter in letters if letter.lower() != letter]
+    return [
+        (upper, lower)
+        for upper, lower in pairs
+        if len(lower) == 1 and lower.upper() == upper and ord(lower) <= _LAST
+    ]
+
+
+_PAIRS = _pairs()
+UPPER = "".join(upper for upper, _ in _PAIRS)
+"""Upper-case letters, in the order of their partners in ``LOWER``."""
+LOWER = "".join(lower for _, lower in _PAIRS)
+TO_LOWER = str.maketrans(UPPER, LOWER)
+TO_UPPER = str.maketrans(LOWER, UPPER)

@@ -1,0 +1,310 @@
+"""The expression computed with NumPy, over a whole batch at once.
+
+Each step gives a ``Column`` of ``rows`` values, or of one that stands for all of them. Null
+slots hold anything, so steps are computed on them too unless their values are objects.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from paimon_features.columns import Column, Mask, Values, numpy_type
+from paimon_features.errors import ExpressionError
+from paimon_features.expressions import alphabet
+from paimon_features.expressions.nodes import Call, Expression, Literal, Name
+from paimon_features.expressions.ordered import encode_ordered
+from paimon_features.expressions.overflow import INT64_MAX, INT64_MIN
+from paimon_features.expressions.scaling import BEYOND, LIMIT
+from paimon_features.schema import Float64, Int64
+
+_EXACT = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_EVEN)
+
+
+def evaluate(expr: Expression, columns: Mapping[str, Column], rows: int) -> Column:
+    """The value of ``expr`` on each of ``rows`` rows, as its ``expr.type``.
+
+    ``columns`` holds the columns of ``expr.columns`` at least, each of length ``rows``. Integer
+    overflow wraps (see ``overflow_guard``); NumPy warnings are silenced. The columns given are
+    not changed, but the result may share memory with them.
+
+    Raises
+    ------
+    ExpressionError
+        If a column that the expression needs is missing.
+    """
+    missing = expr.columns - columns.keys()
+    if missing:
+        raise ExpressionError(
+            f"{expr.text!r} needs the columns {', '.join(sorted(missing))}; "
+            f"got {', '.join(sorted(columns)) or 'none'}"
+        )
+    with np.errstate(all="ignore"):
+        column = _Evaluation(columns).of(expr)
+    values, valid = column.values, column.valid
+    if values.shape != (rows,):
+        values = np.broadcast_to(values, (rows,)).copy()
+    if valid is not None:
+        valid = np.broadcast_to(valid, (rows,)).copy() if valid.shape != (rows,) else valid
+        valid = None if valid.all() else valid
+    return Column(values, valid)
+
+
+class _Evaluation:
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = columns
+        self._known: dict[Expression, Column] = {}
+
+    def of(self, expr: Expression) -> Column:
+        """The value of a node; equal nodes are computed once."""
+        if isinstance(expr, Literal):
+            return _constant(expr)
+        known = self._known.get(expr)
+        if known is None:
+            known = self._known[expr] = self._compute(expr)
+        return known
+
+    def _compute(self, expr: Expression) -> Column:
+        if isinstance(expr, Name):
+            column = self._columns[expr.name]
+            if expr.declared == expr.type and column.values.dtype == numpy_type(expr.type):
+                return column
+            return Column(column.values.astype(numpy_type(expr.type)), column.valid)
+        assert isinstance(expr, Call)
+        return _STEPS[expr.op](expr, *map(self.of, expr.args))
+
+
+def _constant(literal: Literal) -> Column:
+    values = np.zeros(1, numpy_type(literal.type))
+    if literal.value is None:
+        return Column(values, np.zeros(1, np.bool_))
+    values[0] = literal.value
+    return Column(values)
+
+
+def _both(*columns: Column) -> Mask | None:
+    """Where none of the columns is null; None for everywhere."""
+    mask: Mask | None = None
+    for column in columns:
+        if column.valid is not None:
+            mask = column.valid if mask is None else mask & column.valid
+    return mask
+
+
+Step = Callable[..., Column]
+
+
+def _plain(function: Callable[..., Any]) -> Step:
+    """A function of whole arrays that is defined for all numbers."""
+    return lambda _, *args: Column(function(*(arg.values for arg in args)), _both(*args))
+
+
+def _objects(function: Callable[..., Any], result: Any) -> Step:
+    """A function of arrays of objects, called on the rows where none is null."""
+
+    def step(_: Call, *args: Column) -> Column:
+        valid = _both(*args)
+        arrays: list[Values] = [*np.broadcast_arrays(*(arg.values for arg in args))]
+        if valid is None:
+            return Column(np.asarray(function(*arrays)).astype(result, copy=False))
+        mask = np.broadcast_to(valid, np.broadcast_shapes(valid.shape, arrays[0].shape))
+        values = np.zeros(mask.shape, result)
+        if mask.any():
+            values[mask] = function(*(np.broadcast_to(a, mask.shape)[mask] for a in arrays))
+        return Column(values, mask)
+
+    return step
+
+
+def _comparison(function: Callable[..., Any]) -> Step:
+    plain, objects = _plain(function), _objects(function, np.bool_)
+    return lambda expr, a, b: (objects if a.values.dtype == object else plain)(expr, a, b)
+
+
+def _defined(function: Callable[..., Any], domain: Callable[..., Any]) -> Step:
+    """A function that is NULL outside of its domain."""
+
+    def step(_: Call, *args: Column) -> Column:
+        arrays = [arg.values for arg in args]
+        inside, valid = domain(*arrays), _both(*args)
+        return Column(function(*arrays), inside if valid is None else inside & valid)
+
+    return step
+
+
+def _map_text(function: Callable[[str], Any], result: Any) -> Step:
+    def mapped(texts: Values) -> Values:
+        out = np.empty(len(texts), result)
+        out[:] = [function(text) for text in texts]
+        return out
+
+    return _objects(mapped, result)
+
+
+def _and(_: Call, a: Column, b: Column) -> Column:
+    if a.valid is None and b.valid is None:
+        return Column(a.values & b.values)
+    true = a.values & a.mask & b.values & b.mask
+    return Column(true, true | (~a.values & a.mask) | (~b.values & b.mask))
+
+
+def _or(_: Call, a: Column, b: Column) -> Column:
+    if a.valid is None and b.valid is None:
+        return Column(a.values | b.values)
+    true = (a.values & a.mask) | (b.values & b.mask)
+    return Column(true, true | (a.mask & b.mask))
+
+
+def _in(_: Call, x: Column, *items: Column) -> Column:
+    found = np.zeros(x.values.shape, np.bool_)
+    for item in items:
+        found |= np.equal(x.values, item.values).astype(np.bool_)
+    return Column(found, x.valid)
+
+
+def _chosen(taken: Mask, then: Column, otherwise: Column) -> Column:
+    values = np.where(taken, then.values, otherwise.values)
+    if then.valid is None and otherwise.valid is None:
+        return Column(values)
+    return Column(values, np.where(taken, then.mask, otherwise.mask))
+
+
+def _case(_: Call, *args: Column) -> Column:
+    result = args[-1]
+    for condition, value in zip(args[-3::-2], args[-2::-2], strict=True):
+        taken = condition.values if condition.valid is None else condition.values & condition.valid
+        result = _chosen(taken, value, result)
+    return result
+
+
+def _coalesce(_: Call, *args: Column) -> Column:
+    result = args[-1]
+    for arg in args[-2::-1]:
+        result = arg if arg.valid is None else _chosen(arg.valid, arg, result)
+    return result
+
+
+def _extreme(function: Callable[..., Any]) -> Step:
+    def step(_: Call, *args: Column) -> Column:
+        values = args[0].values
+        for arg in args[1:]:
+            values = function(values, arg.values)
+        return Column(values, _both(*args))
+
+    return step
+
+
+def _concat(*texts: Values) -> Values:
+    out = texts[0]
+    for text in texts[1:]:
+        out = out + text
+    return out
+
+
+def _inside_int64(x: Values) -> Mask:
+    return (x >= float(INT64_MIN)) & (x < -float(INT64_MIN))
+
+
+def _to_int(x: Values) -> Values:
+    return np.where(_inside_int64(x), x, 0.0).astype(np.int64)
+
+
+def _to_decimal(values: Values) -> Values:
+    out = np.empty(len(values), object)
+    out[:] = [v if isinstance(v, decimal.Decimal) else decimal.Decimal(int(v)) for v in values]
+    return out
+
+
+def _power_domain(x: Values, y: Values) -> Mask:
+    inside: Mask = (x > 0) | ((x < 0) & (y == np.floor(y))) | ((x == 0) & (y >= 0))
+    return inside
+
+
+def _scaled_int(expr: Call, x: Column, _: Column) -> Column:
+    value, scale = expr.args[0], expr.args[1].value  # type: ignore[attr-defined]
+    if value.type is Float64:
+        rounded = np.rint(x.values * 10.0**scale)
+        rounded[np.isnan(rounded)] = 0.0
+        return Column(np.clip(rounded, -float(BEYOND), float(BEYOND)).astype(np.int64), x.valid)
+    bound = LIMIT // 10**scale
+    if value.type is Int64:
+        scaled = np.where(x.values > bound, BEYOND, x.values * 10**scale)
+        return Column(np.where(x.values < -bound, -BEYOND, scaled), x.valid)
+
+    def one(number: decimal.Decimal) -> int:
+        if abs(number) > bound:
+            return BEYOND if number > 0 else -BEYOND
+        return int(_EXACT.scaleb(number, scale).to_integral_value(context=_EXACT))
+
+    return _map_text(one, np.int64)(expr, x)  # type: ignore[arg-type]
+
+
+def _ordered(expr: Call, ts: Column, x: Column) -> Column:
+    kind = expr.args[1].type
+    return _objects(lambda t, v: encode_ordered(t, v, kind), object)(expr, ts, x)
+
+
+def _not_null(function: Callable[..., Any]) -> Step:
+    """A test that is true where an argument is null."""
+
+    def step(_: Call, *args: Column) -> Column:
+        inside, valid = function(*(arg.values for arg in args)), _both(*args)
+        return Column(inside if valid is None else inside | ~valid)
+
+    return step
+
+
+def _fits_add(a: Values, b: Values) -> Mask:
+    total = a + b
+    return ((a ^ total) & (b ^ total)) >= 0
+
+
+def _fits_sub(a: Values, b: Values) -> Mask:
+    rest = a - b
+    return ((a ^ b) & (a ^ rest)) >= 0
+
+
+def _fits_mul(a: Values, b: Values) -> Mask:
+    a, b = np.broadcast_arrays(a, b)
+    size = np.abs(a.astype(np.float64) * b.astype(np.float64))
+    inside = size < 2.0**62
+    for row in np.flatnonzero(~inside & (size < 2.0**64)):  # so near that floats cannot tell
+        inside[row] = INT64_MIN <= int(a[row]) * int(b[row]) <= INT64_MAX
+    return inside
+
+
+_STEPS: dict[str, Step] = {
+    "and": _and, "or": _or, "not": _plain(np.logical_not),
+    "eq": _comparison(np.equal), "ne": _comparison(np.not_equal),
+    "lt": _comparison(np.less), "le": _comparison(np.less_equal),
+    "gt": _comparison(np.greater), "ge": _comparison(np.greater_equal),
+    "isnull": lambda _, x: Column(~x.mask), "isnotnull": lambda _, x: Column(x.mask),
+    "in": _in, "case": _case, "coalesce": _coalesce,
+    "add": _plain(np.add), "sub": _plain(np.subtract), "mul": _plain(np.multiply),
+    "neg": _plain(np.negative), "abs": _plain(np.abs),
+    "div": _defined(np.divide, lambda _, b: b != 0),
+    "floordiv": _defined(np.floor_divide, lambda _, b: b != 0),
+    "mod": _defined(np.remainder, lambda _, b: b != 0),
+    "to_float": _plain(lambda x: x.astype(np.float64)),
+    "decimal_to_float": _map_text(float, np.float64),
+    "to_decimal": _objects(_to_decimal, object),
+    "to_int": _defined(_to_int, _inside_int64),
+    "bool_to_int": _plain(lambda x: x.astype(np.int64)),
+    "int_to_string": _plain(lambda x: x.astype("U20").astype(object)),
+    "bool_to_string": _plain(lambda x: np.where(x, "true", "false").astype(object)),
+    "least": _extreme(np.minimum), "greatest": _extreme(np.maximum),
+    "floor": _plain(np.floor), "ceil": _plain(np.ceil), "round": _plain(np.rint),
+    "sqrt": _defined(np.sqrt, lambda x: x >= 0), "ln": _defined(np.log, lambda x: x > 0),
+    "exp": _plain(np.exp), "exp2": _plain(np.exp2),
+    "power": _defined(np.power, _power_domain), "finite": _plain(np.isfinite),
+    "lower": _map_text(lambda text: text.translate(alphabet.TO_LOWER), object),
+    "upper": _map_text(lambda text: text.translate(alphabet.TO_UPPER), object),
+    "length": _map_text(len, np.int64), "concat": _objects(_concat, object),
+    "scaled_int": _scaled_int, "ordered": _ordered,
+    "fits_add": _not_null(_fits_add), "fits_sub": _not_null(_fits_sub),
+    "fits_mul": _not_null(_fits_mul), "fits_neg": _not_null(lambda a: a != INT64_MIN),
+    "fits_floordiv": _not_null(lambda a, b: (a != INT64_MIN) | (b != -1)),
+}  # fmt: skip

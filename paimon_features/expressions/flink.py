@@ -1,0 +1,260 @@
+"""Flink SQL of an expression (Flink 2.2, streaming or batch).
+
+What Flink would do otherwise, and is printed around: integer literals are INT and wrap at 32
+bits; ``/`` and ``MOD`` truncate towards zero; strings compare by UTF-16 units unless they are
+bytes; ``x IN (0E0)`` and chains of ``x = 0E0 OR ...`` become a hash set in which -0.0 is not
+0.0; SQRT is POWER(x, 0.5); ROUND goes through decimals and fails on infinities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paimon_features.expressions import alphabet, sql
+from paimon_features.expressions.nodes import Call, Expression, Literal, Name, quoted
+from paimon_features.expressions.overflow import INT64_MAX, INT64_MIN, int_range
+from paimon_features.expressions.scaling import BEYOND, LIMIT, ROUNDER
+from paimon_features.schema import DecimalType, Float64, Int64
+from paimon_features.windows import MIN_TIME_MS
+
+Quote = Callable[[str], str]
+
+
+def backticks(name: str) -> str:
+    """A Flink SQL identifier."""
+    return quoted(name, "`")
+
+
+def to_flink(expr: Expression, quote: Quote = backticks) -> str:
+    """The expression in Flink SQL; its columns are written by ``quote``.
+
+    Every column has to have the type that the expression was parsed with. The text is safe to
+    stand inside any other expression.
+
+    >>> from paimon_features.expressions.parse import parse
+    >>> from paimon_features.schema import Int64
+    >>> to_flink(parse("n + 1", {"n": Int64}))
+    '(`n` + CAST(1 AS BIGINT))'
+    """
+    return _Printer(quote).print(expr)
+
+
+class _Printer:
+    def __init__(self, quote: Quote) -> None:
+        self._quote = quote
+
+    def print(self, expr: Expression) -> str:
+        if isinstance(expr, Literal):
+            return sql.literal(expr, expr.type.flink)
+        if isinstance(expr, Name):
+            column = self._quote(expr.name)
+            return column if expr.declared == expr.type else f"CAST({column} AS {expr.type.flink})"
+        assert isinstance(expr, Call)
+        args = [self.print(arg) for arg in expr.args]
+        if expr.op in _INFIX:
+            return f"({args[0]} {_INFIX[expr.op]} {args[1]})"
+        if expr.op in _PLAIN:
+            return f"{_PLAIN[expr.op]}({', '.join(args)})"
+        return _SPECIAL[expr.op](expr, *args)
+
+
+def _ordering(sign: str) -> Callable[..., str]:
+    def special(expr: Call, a: str, b: str) -> str:
+        if expr.args[0].type.text == "string":
+            return f"(CAST({a} AS BYTES) {sign} CAST({b} AS BYTES))"
+        return f"({a} {sign} {b})"
+
+    return special
+
+
+def _equality(sign: str) -> Callable[..., str]:
+    def special(expr: Call, a: str, b: str) -> str:
+        for zero, other in (expr.args[0], b), (expr.args[1], a):
+            if isinstance(zero, Literal) and zero.type is Float64 and zero.value == 0:
+                return f"(ABS({other}) {sign} 0E0)"
+        return f"({a} {sign} {b})"
+
+    return special
+
+
+def _in(expr: Call, x: str, *items: str) -> str:
+    if expr.args[0].type is not Float64:
+        return f"({x} IN ({', '.join(items)}))"
+    # constants are literals, so that equal values have equal texts
+    others = [item for item in items if item != "0.0E0"]
+    tests = [f"{x} IN ({', '.join(others)})"] if others else []
+    tests += [f"ABS({x}) = 0E0"] if len(others) < len(items) else []
+    return f"({' OR '.join(tests)})"
+
+
+def _floordiv(expr: Call, a: str, b: str) -> str:
+    constant = sql.constant_divisor(expr)
+    if constant is not None:
+        sign = "<" if constant > 0 else ">"
+        lower = f"CASE WHEN MOD({a}, {b}) {sign} 0 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END"
+        return f"({a} / {b} - {lower})"
+    lower = f"(MOD({a}, {b}) < 0 AND {b} > 0) OR (MOD({a}, {b}) > 0 AND {b} < 0)"
+    return (
+        f"(CASE WHEN {b} = 0 THEN CAST(NULL AS BIGINT) "
+        f"WHEN {lower} THEN {a} / {b} - 1 ELSE {a} / {b} END)"
+    )
+
+
+def _mod(expr: Call, a: str, b: str) -> str:
+    constant = sql.constant_divisor(expr)
+    if constant is not None:
+        sign = "<" if constant > 0 else ">"
+        return f"(CASE WHEN MOD({a}, {b}) {sign} 0 THEN MOD({a}, {b}) + {b} ELSE MOD({a}, {b}) END)"
+    lower = f"(MOD({a}, {b}) < 0 AND {b} > 0) OR (MOD({a}, {b}) > 0 AND {b} < 0)"
+    return (
+        f"(CASE WHEN {b} = 0 THEN CAST(NULL AS BIGINT) "
+        f"WHEN {lower} THEN MOD({a}, {b}) + {b} ELSE MOD({a}, {b}) END)"
+    )
+
+
+def _to_int(_: Call, x: str) -> str:
+    inside = f"{x} >= -9.223372036854775808E18 AND {x} < 9.223372036854775808E18"
+    return f"(CASE WHEN {inside} THEN CAST({x} AS BIGINT) ELSE CAST(NULL AS BIGINT) END)"
+
+
+def _power(_: Call, x: str, y: str) -> str:
+    defined = f"{x} > 0E0 OR ({x} < 0E0 AND {y} = FLOOR({y})) OR {y} >= 0E0 AND ABS({x}) = 0E0"
+    return sql.where(defined, f"POWER({x}, {y})")
+
+
+def _scaled_int(expr: Call, x: str, _: str) -> str:
+    value, scale = expr.args[0], expr.args[1].value  # type: ignore[attr-defined]
+    if value.type is Float64:
+        return f"CAST(({x} * {10.0**scale!r}E0 + {ROUNDER}) - {ROUNDER} AS BIGINT)"
+    bound = LIMIT // 10**scale
+    if value.type is Int64:
+        exact = f"{x} * CAST({10**scale} AS BIGINT)"
+        low, high = int_range(value)
+        if scale == 0 or (-bound <= low and high <= bound):
+            return f"({exact})"
+    else:
+        exact = _scaled_decimal(x, value.type, scale)
+    return (
+        f"(CASE WHEN {x} > {bound} THEN CAST({BEYOND} AS BIGINT) "
+        f"WHEN {x} < -{bound} THEN CAST(-{BEYOND} AS BIGINT) ELSE {exact} END)"
+    )
+
+
+def _scaled_decimal(x: str, kind: object, scale: int) -> str:
+    """Half-even rounding of x * 10^scale, for |x| up to LIMIT // 10^scale."""
+    assert isinstance(kind, DecimalType)
+    whole = len(str(LIMIT)) - scale
+    narrow = f"CAST({x} AS DECIMAL({whole + kind.scale}, {kind.scale}))"
+    product = f"({narrow} * CAST({10**scale} AS DECIMAL({scale + 1}, 0)))"
+    if scale >= kind.scale:
+        return f"CAST({product} AS BIGINT)"
+    floor = f"CAST(FLOOR({product}) AS BIGINT)"
+    rest = f"({product} - FLOOR({product}))"
+    return (
+        f"({floor} + CASE WHEN {rest} > 0.5 OR ({rest} = 0.5 AND MOD({floor}, 2) <> 0) "
+        "THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END)"
+    )
+
+
+def _float_bits(x: str) -> str:
+    """IEEE 754 bits of |x| as BIGINT, by exact arithmetic: Flink has no function for it.
+
+    With e = floor(log2 |x|) and the significand m = |x| * 2^(52 - e) in [2^52, 2^53) the bits are
+    (e + 1022) * 2^52 + m. The logarithm is taken a trace too low, so that e is right or one too
+    small; then m is twice as large, and the lesser of m and m / 2 + 2^52 corrects both terms.
+    Denormals are those with e fixed at -1022. Powers of two and products with them are exact.
+    """
+    low = "2.2250738585072014E-308"
+    e = f"GREATEST(FLOOR(LOG2(GREATEST(ABS({x}), {low})) - 1E-9), -1022E0)"
+    m = f"ABS({x}) * POWER(2E0, -{e})"
+    unit = f"CAST({2**52} AS BIGINT)"
+    return (
+        f"(CAST({e} + 1022E0 AS BIGINT) * {unit} + LEAST("
+        f"CAST({m} * {float(2**52)!r}E0 AS BIGINT), "
+        f"CAST({m} * {float(2**51)!r}E0 AS BIGINT) + {unit}))"
+    )
+
+
+def _ordered(expr: Call, ts: str, x: str) -> str:
+    kind = expr.args[1].type
+    time = f"LPAD(CAST({ts} - CAST({MIN_TIME_MS} AS BIGINT) AS STRING), 15, '0')"
+    if kind is Int64:
+        value = sql.signed_text(f"{x} < 0", x, f"({x} + CAST({INT64_MAX} AS BIGINT)) + 1")
+    elif kind is Float64:
+        bits = _float_bits(x)
+        value = sql.signed_text(f"{x} < 0E0", bits, f"(CAST({INT64_MAX} AS BIGINT) - {bits}) + 1")
+    elif isinstance(kind, DecimalType):
+        value = sql.decimal_text(x, kind, f"CAST(ABS({x}) AS STRING)")
+    elif kind.text == "bool":
+        value = f"CASE WHEN {x} THEN '1' ELSE '0' END"
+    elif kind.text == "string":
+        value = x
+    else:  # years have four digits, so that dates and times sort as their texts
+        value = f"CAST({x} AS STRING)"
+    return (
+        f"(CASE WHEN {x} IS NOT NULL THEN {time} || {value} ELSE CAST(NULL AS STRING) END)"
+    )
+
+
+def _fits(kind: str) -> Callable[..., str]:
+    low, high = f"CAST({INT64_MIN} AS BIGINT)", f"CAST({INT64_MAX} AS BIGINT)"
+
+    def special(_: Call, a: str, b: str = "") -> str:
+        if kind == "add":
+            inside = f"CASE WHEN {b} >= 0 THEN {a} <= {high} - {b} ELSE {a} >= {low} - {b} END"
+        elif kind == "sub":
+            inside = f"CASE WHEN {b} >= 0 THEN {a} >= {low} + {b} ELSE {a} <= {high} + {b} END"
+        elif kind == "neg":
+            inside = f"{a} > {low}"
+        elif kind == "floordiv":
+            inside = f"({a} > {low} OR {b} <> -1)"
+        else:
+            inside = (
+                f"CASE WHEN {b} > 0 THEN {a} >= {low} / {b} AND {a} <= {high} / {b} "
+                f"WHEN {b} < -1 THEN {a} >= {high} / {b} AND {a} <= {low} / {b} "
+                f"WHEN {b} = -1 THEN {a} > {low} ELSE TRUE END"
+            )
+        return f"COALESCE({inside}, TRUE)"
+
+    return special
+
+
+_INFIX = {"and": "AND", "or": "OR", "add": "+", "sub": "-", "mul": "*"}
+_PLAIN = {
+    "abs": "ABS", "floor": "FLOOR", "ceil": "CEIL", "least": "LEAST", "greatest": "GREATEST",
+    "exp": "EXP", "length": "CHAR_LENGTH", "concat": "CONCAT", "coalesce": "COALESCE",
+}  # fmt: skip
+_SPECIAL: dict[str, Callable[..., str]] = {
+    "not": lambda _, a: f"(NOT {a})",
+    "neg": lambda _, a: f"(-{a})",
+    "eq": _equality("="), "ne": _equality("<>"),
+    "lt": _ordering("<"), "le": _ordering("<="), "gt": _ordering(">"), "ge": _ordering(">="),
+    "isnull": lambda _, a: f"({a} IS NULL)",
+    "isnotnull": lambda _, a: f"({a} IS NOT NULL)",
+    "in": _in, "case": sql.case, "floordiv": _floordiv, "mod": _mod,
+    "div": lambda _, a, b: sql.where(f"ABS({b}) > 0E0", f"{a} / {b}"),
+    "to_float": lambda _, a: f"CAST({a} AS DOUBLE)",
+    "decimal_to_float": lambda _, a: f"CAST({a} AS DOUBLE)",
+    "to_decimal": lambda expr, a: f"CAST({a} AS {expr.type.flink})",
+    "to_int": _to_int,
+    "bool_to_int": lambda _, a: (
+        f"(CASE WHEN {a} THEN CAST(1 AS BIGINT) WHEN NOT {a} THEN CAST(0 AS BIGINT) END)"
+    ),
+    "int_to_string": lambda _, a: f"CAST({a} AS STRING)",
+    "bool_to_string": lambda _, a: (
+        f"(CASE WHEN {a} THEN CAST('true' AS STRING) "
+        f"WHEN NOT {a} THEN CAST('false' AS STRING) END)"
+    ),
+    "round": lambda _, x: sql.half_even(x),
+    "sqrt": lambda _, x: sql.where(f"{x} >= 0E0", f"SQRT({x})"),
+    "ln": lambda _, x: sql.where(f"{x} > 0E0", f"LN({x})"),
+    "exp2": lambda _, x: f"POWER(2E0, {x})",
+    "power": _power,
+    # zero only for finite numbers; an equality, as NOT (a <= b) would be turned into a > b
+    "finite": lambda _, x: f"({x} * 0E0 = 0E0)",
+    "lower": lambda _, x: f"TRANSLATE({x}, '{alphabet.UPPER}', '{alphabet.LOWER}')",
+    "upper": lambda _, x: f"TRANSLATE({x}, '{alphabet.LOWER}', '{alphabet.UPPER}')",
+    "scaled_int": _scaled_int, "ordered": _ordered,
+    "fits_add": _fits("add"), "fits_sub": _fits("sub"), "fits_mul": _fits("mul"),
+    "fits_neg": _fits("neg"), "fits_floordiv": _fits("floordiv"),
+}  # fmt: skip

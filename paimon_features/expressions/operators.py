@@ -1,0 +1,404 @@
+"""What the operators and functions of the language take and give.
+
+``build`` is the only way to make a call: it checks the argument types, converts arguments that
+may be converted (int64 to float64, decimals to wider ones, literals to what stands beside them)
+and folds what the canonical text could not tell apart. Its errors name no position: the parser
+adds it.
+"""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from paimon_features.errors import ExpressionError
+from paimon_features.expressions.nodes import Call, Expression, Literal
+from paimon_features.schema import (
+    Bool,
+    DataType,
+    Date,
+    Decimal,
+    DecimalType,
+    Float64,
+    Int64,
+    String,
+    Timestamp,
+)
+
+NULL = DataType("null", pa.null(), "NULL")
+"""Type of a bare NULL until its neighbours give it one; never the type of a whole expression."""
+
+MAX_SCALE = 9
+"""Greatest number of decimal digits that ``scaled_int`` keeps."""
+MAX_DECIMAL_SCALE = 18
+"""Digits behind the point that a decimal given to ``scaled_int`` may have."""
+
+_MAX_DIGITS = 38  # of a decimal, in Arrow, Flink and DuckDB alike
+_INT_DIGITS = 19
+_FLOAT_TEXT_DIGITS = 15  # up to here a float literal still is the decimal that was written
+
+Rule = Callable[[Sequence[Expression], DataType | None], Expression]
+
+
+def build(op: str, args: Sequence[Expression], kind: DataType | None = None) -> Expression:
+    """The call of ``op``, type-checked; ``kind`` is the target where the arguments leave it open.
+
+    Raises
+    ------
+    ExpressionError
+        If the arguments do not fit; the message says what was got and what is expected.
+    """
+    return RULES[op](args, kind)
+
+
+def is_null(expr: Expression) -> bool:
+    """Whether this is a NULL literal."""
+    return isinstance(expr, Literal) and expr.value is None
+
+
+def _types(args: Sequence[Expression]) -> str:
+    return " and ".join(arg.type.text for arg in args)
+
+
+def _digits(expr: Expression) -> tuple[int, int] | None:
+    """Digits before and behind the point that an exact number needs; None for all others."""
+    if isinstance(expr, Literal) and expr.value is not None and expr.type.is_numeric:
+        value = decimal.Decimal(repr(expr.value) if expr.type.is_float else expr.value)
+        _, digits, exponent = value.as_tuple()
+        if not isinstance(exponent, int) or (
+            expr.type.is_float and len(digits) > _FLOAT_TEXT_DIGITS
+        ):
+            return None
+        return max(len(digits) + exponent, 1), max(-exponent, 0)
+    if isinstance(expr.type, DecimalType):
+        return expr.type.precision - expr.type.scale, expr.type.scale
+    return (_INT_DIGITS, 0) if expr.type is Int64 else None
+
+
+def _common_decimal(what: str, args: Sequence[Expression]) -> DataType:
+    sizes = []
+    for arg in args:
+        if is_null(arg) and arg.type is NULL:
+            continue
+        size = _digits(arg)
+        if size is None:
+            raise ExpressionError(
+                f"{what}: {arg.text} of type {arg.type.text} does not mix with decimals; write "
+                "CAST(... AS float64) around the decimal, or DECIMAL '...' for an exact literal"
+            )
+        sizes.append(size)
+    whole, scale = max(size[0] for size in sizes), max(size[1] for size in sizes)
+    if whole + scale > _MAX_DIGITS:
+        raise ExpressionError(
+            f"{what}: {_types(args)} together need {whole + scale} digits, at most "
+            f"{_MAX_DIGITS} can be held; write CAST(... AS float64)"
+        )
+    return Decimal(whole + scale, scale)
+
+
+def _common(what: str, args: Sequence[Expression]) -> DataType:
+    """The one type in which all arguments can be held without a change of value or meaning."""
+    kinds = {arg.type for arg in args if arg.type is not NULL}
+    for kind in kinds:
+        if kind.text == "bytes" or kind.text.startswith("list("):
+            raise ExpressionError(
+                f"{what}: {kind.text} columns can only be taken as they are, or with IS NULL"
+            )
+    if not kinds:
+        raise ExpressionError(f"{what}: NULL alone has no type; write CAST(NULL AS int64)")
+    if len(kinds) == 1:
+        return kinds.pop()
+    if kinds == {Int64, Float64}:
+        return Float64
+    if all(kind.is_numeric for kind in kinds):
+        return _common_decimal(what, args)
+    raise ExpressionError(f"{what} needs values of one type, got {_types(args)}")
+
+
+def coerce(expr: Expression, kind: DataType) -> Expression:
+    """``expr`` as ``kind``, to which ``_common`` found that it can be converted."""
+    if expr.type == kind:
+        return expr
+    if isinstance(expr, Literal):
+        value = expr.value
+        if value is not None and kind is Float64:
+            value = float(value)
+        elif value is not None and kind.is_decimal:
+            value = decimal.Decimal(repr(value) if isinstance(value, float) else value)
+        return Literal(kind, value)
+    return Call(kind, "to_float" if kind is Float64 else "to_decimal", (expr,))
+
+
+def _coerced(what: str, args: Sequence[Expression]) -> tuple[DataType, tuple[Expression, ...]]:
+    kind = _common(what, args)
+    return kind, tuple(coerce(arg, kind) for arg in args)
+
+
+def _expect(what: str, args: Sequence[Expression], *kinds: DataType) -> tuple[Expression, ...]:
+    """Each argument as the type expected at its place."""
+    if len(args) != len(kinds):
+        raise ExpressionError(f"{what} takes {len(kinds)} arguments, got {len(args)}")
+    out = []
+    for arg, kind in zip(args, kinds, strict=True):
+        if arg.type in (kind, NULL) or (arg.type is Int64 and kind is Float64):
+            out.append(coerce(arg, kind))
+        else:
+            raise ExpressionError(f"{what} needs {kind.text}, got {arg.text} of {arg.type.text}")
+    return tuple(out)
+
+
+def _fixed(op: str, result: DataType, *kinds: DataType) -> Rule:
+    """A function of arguments of these types."""
+    return lambda args, _: Call(result, op, _expect(op, args, *kinds))
+
+
+def _logic(op: str) -> Rule:
+    return lambda args, _: Call(Bool, op, _expect(op.upper(), args, *[Bool] * len(args)))
+
+
+def _comparison(op: str, sign: str) -> Rule:
+    def rule(args: Sequence[Expression], _: DataType | None) -> Expression:
+        kind, operands = _coerced(sign, args)
+        if kind is Bool and op not in ("eq", "ne"):
+            raise ExpressionError(f"{sign}: bool has no order; use =, <>, AND, OR, NOT")
+        return Call(Bool, op, operands)
+
+    return rule
+
+
+def _arithmetic(op: str, sign: str) -> Rule:
+    def rule(args: Sequence[Expression], _: DataType | None) -> Expression:
+        kind, operands = _coerced(sign, args)
+        _no_decimals(sign, operands)
+        if not kind.is_numeric:
+            raise ExpressionError(f"{sign} needs numbers, got {_types(args)}")
+        return Call(kind, op, operands)
+
+    return rule
+
+
+def _no_decimals(what: str, args: Sequence[Expression]) -> None:
+    if any(arg.type.is_decimal for arg in args):
+        raise ExpressionError(
+            f"{what} is not defined for decimals (they can be compared, stand in CASE and COALESCE "
+            "and be given to scaled_int); write CAST(... AS float64)"
+        )
+
+
+def _divide(args: Sequence[Expression], _: DataType | None) -> Expression:
+    _no_decimals("/", args)
+    operands = _expect("/", args, Float64, Float64)
+    _no_zero("/", operands[1])
+    return Call(Float64, "div", operands)
+
+
+def _no_zero(sign: str, divisor: Expression) -> None:
+    if isinstance(divisor, Literal) and divisor.value == 0:
+        raise ExpressionError(f"{sign} by the constant 0 is always NULL")
+
+
+def _whole(op: str, sign: str) -> Rule:
+    def rule(args: Sequence[Expression], _: DataType | None) -> Expression:
+        if any(arg.type not in (Int64, NULL) for arg in args):
+            raise ExpressionError(
+                f"{sign} needs integers, got {_types(args)}; for floats write floor(a / b)"
+            )
+        operands = _expect(sign, args, Int64, Int64)
+        _no_zero(sign, operands[1])
+        return Call(Int64, op, operands)
+
+    return rule
+
+
+def _negate(args: Sequence[Expression], _: DataType | None) -> Expression:
+    _no_decimals("-", args)
+    (arg,) = args
+    if not arg.type.is_numeric:
+        raise ExpressionError(f"- needs a number, got {arg.text} of {arg.type.text}")
+    if isinstance(arg, Literal) and arg.value is not None and arg.value != -(2**63):
+        return Literal(arg.type, 0.0 if arg.value == 0 and arg.type is Float64 else -arg.value)
+    return Call(arg.type, "neg", (arg,))
+
+
+def _null_test(op: str) -> Rule:
+    def rule(args: Sequence[Expression], _: DataType | None) -> Expression:
+        if args[0].type is NULL:
+            raise ExpressionError("IS NULL of NULL itself is always true")
+        return Call(Bool, op, tuple(args))
+
+    return rule
+
+
+def _in(args: Sequence[Expression], _: DataType | None) -> Expression:
+    for item in args[1:]:
+        if not isinstance(item, Literal) or item.value is None:
+            raise ExpressionError(f"IN takes constants that are not NULL, got {item.text}")
+    kind, operands = _coerced("IN", args)
+    if kind != args[0].type and args[0].type is not Int64 and not kind.is_decimal:
+        raise ExpressionError(f"IN: {args[0].text} of {args[0].type.text} in {kind.text} values")
+    return Call(Bool, "in", operands)
+
+
+def _case(args: Sequence[Expression], _: DataType | None) -> Expression:
+    conditions = _expect("CASE WHEN", args[:-1:2], *[Bool] * (len(args) // 2))
+    values = [*args[1::2], args[-1]]
+    result, values_tuple = _coerced("CASE", values)
+    pairs = zip(conditions, values_tuple[:-1], strict=True)
+    flat = tuple(part for pair in pairs for part in pair)
+    return Call(result, "case", (*flat, values_tuple[-1]))
+
+
+def _coalesce(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if len(args) < 2:
+        raise ExpressionError("coalesce takes at least 2 arguments")
+    kind, operands = _coerced("coalesce", args)
+    return Call(kind, "coalesce", operands)
+
+
+def _nullif(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if len(args) != 2:
+        raise ExpressionError(f"nullif takes 2 arguments, got {len(args)}")
+    return build("case", (build("eq", args), Literal(NULL, None), args[0]))
+
+
+def _extreme(op: str) -> Rule:
+    def rule(args: Sequence[Expression], _: DataType | None) -> Expression:
+        if len(args) < 2:
+            raise ExpressionError(f"{op} takes at least 2 arguments, got {len(args)}")
+        _no_decimals(op, args)
+        kind, operands = _coerced(op, args)
+        if kind not in (Int64, Float64, Date, Timestamp):
+            raise ExpressionError(f"{op} needs numbers, dates or timestamps, got {kind.text}")
+        return Call(kind, op, operands)
+
+    return rule
+
+
+def _numeric(op: str, *, keep_int: bool) -> Rule:
+    """A function of one number that gives its type; of integers nothing where they are kept."""
+
+    def rule(args: Sequence[Expression], _: DataType | None) -> Expression:
+        if len(args) != 1:
+            raise ExpressionError(f"{op} takes 1 argument, got {len(args)}")
+        _no_decimals(op, args)
+        if args[0].type not in (Int64, Float64):
+            raise ExpressionError(f"{op} needs a number, got {args[0].text} of {args[0].type.text}")
+        if keep_int and args[0].type is Int64:
+            return args[0]
+        return Call(args[0].type, op, tuple(args))
+
+    return rule
+
+
+def _concat(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if len(args) < 2:
+        raise ExpressionError(f"concat takes at least 2 arguments, got {len(args)}")
+    return Call(String, "concat", _expect("concat", args, *[String] * len(args)))
+
+
+def _scaled_int(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if len(args) != 2:
+        raise ExpressionError(f"scaled_int takes 2 arguments, got {len(args)}")
+    value, scale = args
+    if not isinstance(scale, Literal) or scale.type is not Int64:
+        raise ExpressionError(f"scaled_int needs a literal scale, got {scale.text}")
+    if not isinstance(scale.value, int) or not 0 <= scale.value <= MAX_SCALE:
+        raise ExpressionError(f"scaled_int needs a scale of 0 to {MAX_SCALE}, got {scale.text}")
+    if not value.type.is_numeric:
+        raise ExpressionError(f"scaled_int needs a number, got {value.text} of {value.type.text}")
+    if isinstance(value.type, DecimalType) and value.type.scale > MAX_DECIMAL_SCALE:
+        raise ExpressionError(
+            f"scaled_int takes decimals of up to {MAX_DECIMAL_SCALE} digits behind the point, "
+            f"got {value.type.text}; write CAST(... AS float64)"
+        )
+    return Call(Int64, "scaled_int", (value, scale))
+
+
+def _ordered(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if len(args) != 2 or args[0].type is not Int64:
+        raise ExpressionError(f"ordered takes an int64 time and a value, got {_types(args)}")
+    _common("ordered", args[1:])
+    return Call(String, "ordered", tuple(args))
+
+
+def _cast(args: Sequence[Expression], kind: DataType | None) -> Expression:
+    """CAST; all that it can do is done by calls of their own, so that none is named ``cast``."""
+    (arg,) = args
+    assert kind is not None
+    if arg.type is NULL or arg.type == kind:
+        return coerce(arg, kind)
+    source, target = arg.type, kind.text
+    if isinstance(arg, Literal) and arg.value is None and kind in (Int64, Float64, String, Bool):
+        return Literal(kind, None)
+    if target == "bool" and source in (Int64, Float64):
+        return build("ne", (arg, Literal(Int64, 0)))
+    if target == "float64" and source is Bool:
+        return coerce(build("bool_to_int", args, Int64), Float64)
+    if target == "float64" and source is Int64:
+        return coerce(arg, Float64)
+    by_types = {
+        ("float64", "int64"): "to_int", ("bool", "int64"): "bool_to_int",
+        ("int64", "string"): "int_to_string", ("bool", "string"): "bool_to_string",
+    }  # fmt: skip
+    op = "decimal_to_float" if source.is_decimal and target == "float64" else None
+    op = op or by_types.get((source.text, target))
+    if op is None:
+        raise ExpressionError(
+            f"CAST of {source.text} to {target} is not defined the same way everywhere; casts are: "
+            "int64 to float64, string, bool; float64 to int64 (towards zero), bool; "
+            "bool to int64, float64, string; decimals to float64"
+        )
+    return Call(kind, op, tuple(args))
+
+
+def _conversion(op: str) -> Rule:
+    """A conversion that ``coerce`` or ``cast`` made, built again after a substitution."""
+
+    def rule(args: Sequence[Expression], kind: DataType | None) -> Expression:
+        assert kind is not None
+        return coerce(args[0], kind) if op in ("to_float", "to_decimal") else _cast(args, kind)
+
+    return rule
+
+
+RULES: dict[str, Rule] = {
+    "and": _logic("and"), "or": _logic("or"), "not": _logic("not"),
+    "eq": _comparison("eq", "="), "ne": _comparison("ne", "<>"),
+    "lt": _comparison("lt", "<"), "le": _comparison("le", "<="),
+    "gt": _comparison("gt", ">"), "ge": _comparison("ge", ">="),
+    "isnull": _null_test("isnull"), "isnotnull": _null_test("isnotnull"), "in": _in,
+    "add": _arithmetic("add", "+"), "sub": _arithmetic("sub", "-"),
+    "mul": _arithmetic("mul", "*"), "div": _divide, "neg": _negate,
+    "floordiv": _whole("floordiv", "//"), "mod": _whole("mod", "%"),
+    "case": _case, "cast": _cast,
+    **{op: _conversion(op) for op in (
+        "to_float", "to_decimal", "decimal_to_float", "to_int", "bool_to_int",
+        "int_to_string", "bool_to_string")},
+}  # fmt: skip
+"""How each operator is type-checked and built; ``FUNCTIONS`` are part of it."""
+
+FUNCTIONS: dict[str, Rule] = {
+    "abs": _numeric("abs", keep_int=False),
+    "floor": _numeric("floor", keep_int=True),
+    "ceil": _numeric("ceil", keep_int=True),
+    "round": _numeric("round", keep_int=True),
+    "least": _extreme("least"), "greatest": _extreme("greatest"),
+    "sqrt": _fixed("sqrt", Float64, Float64), "ln": _fixed("ln", Float64, Float64),
+    "exp": _fixed("exp", Float64, Float64), "exp2": _fixed("exp2", Float64, Float64),
+    "power": _fixed("power", Float64, Float64, Float64),
+    "finite": _fixed("finite", Bool, Float64),
+    "lower": _fixed("lower", String, String), "upper": _fixed("upper", String, String),
+    "length": _fixed("length", Int64, String), "concat": _concat,
+    "coalesce": _coalesce, "nullif": _nullif,
+    "scaled_int": _scaled_int, "ordered": _ordered,
+    "fits_add": _fixed("fits_add", Bool, Int64, Int64),
+    "fits_sub": _fixed("fits_sub", Bool, Int64, Int64),
+    "fits_mul": _fixed("fits_mul", Bool, Int64, Int64),
+    "fits_neg": _fixed("fits_neg", Bool, Int64),
+    "fits_floordiv": _fixed("fits_floordiv", Bool, Int64, Int64),
+}  # fmt: skip
+"""Functions that a text can call by name."""
+
+RULES.update(FUNCTIONS)

@@ -1,0 +1,371 @@
+"""From text to a typed tree: a Pratt parser (Pratt, "Top Down Operator Precedence", 1973).
+
+Precedence, loosest first::
+
+    OR
+    AND
+    NOT
+    = == <> != < <= > >=  IS [NOT] NULL  [NOT] BETWEEN  [NOT] IN     (these do not chain)
+    + -
+    * / // %
+    - (sign)
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from paimon_features.errors import DefinitionError, ExpressionError
+from paimon_features.expressions.nodes import (
+    EPOCH_DATE,
+    EPOCH_TIME,
+    KEYWORDS,
+    Expression,
+    Literal,
+    Name,
+    promoted,
+)
+from paimon_features.expressions.operators import FUNCTIONS, NULL, build
+from paimon_features.schema import (
+    Bool,
+    DataType,
+    Date,
+    Decimal,
+    Float64,
+    Int64,
+    String,
+    Timestamp,
+    type_from_text,
+)
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+    | (?P<string>'(?:[^']|'')*')
+    | (?P<quoted>"(?:[^"]|"")+")
+    | (?P<sign>//|==|!=|<>|<=|>=|[-+*/%=<>(),])
+    | (?P<end>$)
+    )""",
+    re.VERBOSE,
+)
+_COMPARISONS = {
+    "=": "eq", "==": "eq", "<>": "ne", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge",
+}  # fmt: skip
+_OR, _AND, _NOT, _COMPARE, _ADD, _MULTIPLY, _NEGATE = range(1, 8)
+_INFIX = {
+    "or": (_OR, "or"), "and": (_AND, "and"), "+": (_ADD, "add"), "-": (_ADD, "sub"),
+    "*": (_MULTIPLY, "mul"), "/": (_MULTIPLY, "div"),
+    "//": (_MULTIPLY, "floordiv"), "%": (_MULTIPLY, "mod"),
+}  # fmt: skip
+_COMPARE_WORDS = ("is", "in", "between", "not")
+_MAX_DEPTH = 100
+"""Deepest nesting; bounds the recursion of every reader of the tree and the size of its SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    position: int
+    """Position of the first character, from 1."""
+
+    @property
+    def word(self) -> str:
+        """What the grammar compares: keywords in lower case, signs, else nothing."""
+        if self.kind == "word" and self.text.lower() in KEYWORDS:
+            return self.text.lower()
+        return self.text if self.kind == "sign" else ""
+
+
+def parse(text: str, columns: Mapping[str, DataType]) -> Expression:
+    """Read an expression over ``columns`` and check its types.
+
+    Keywords and function names are case-insensitive, column names are not; a column whose name
+    is a keyword stands in double quotes. Integers are promoted to int64, floats to float64.
+
+    Raises
+    ------
+    ExpressionError
+        If the text is no expression of the language or its types do not fit; the message names
+        the text, the position (from 1), what was got, and what could have been.
+
+    >>> from paimon_features.schema import Int32
+    >>> parse("-n // 2 + 1", {"n": Int32}).text
+    '-n // 2 + 1'
+    >>> parse("quantity + 1", {"n": Int32})
+    Traceback (most recent call last):
+    ...
+    paimon_features.errors.ExpressionError: expression 'quantity + 1', position 1: there is no \
+column 'quantity'; columns are: n
+    """
+    return _Parser(text, columns).parse()
+
+
+class _Parser:
+    def __init__(self, text: str, columns: Mapping[str, DataType]) -> None:
+        self._text = text
+        self._columns = columns
+        self._depth = 0
+        self._index = 0
+        self._tokens = self._split(text)
+
+    def _split(self, text: str) -> list[_Token]:
+        tokens: list[_Token] = []
+        at = 0
+        while not tokens or tokens[-1].kind != "end":
+            match = _TOKEN.match(text, at)
+            if match is None:
+                at += len(text[at:]) - len(text[at:].lstrip())
+                what = "a string without its closing '" if text[at] == "'" else repr(text[at])
+                raise ExpressionError(
+                    f"expression {text!r}, position {at + 1}: {what} is not part of the language"
+                )
+            kind = str(match.lastgroup)
+            tokens.append(_Token(kind, match[kind], match.start(kind) + 1))
+            at = match.end()
+        return tokens
+
+    # tokens
+
+    @property
+    def _next(self) -> _Token:
+        return self._tokens[self._index]
+
+    def _take(self) -> _Token:
+        token = self._next
+        self._index = min(self._index + 1, len(self._tokens) - 1)
+        return token
+
+    def _error(self, token: _Token, message: str) -> ExpressionError:
+        return ExpressionError(
+            f"expression {self._text!r}, position {token.position}: {message}"
+        )
+
+    def _unexpected(self, expected: str) -> ExpressionError:
+        token = self._next
+        got = "the end" if token.kind == "end" else repr(token.text)
+        return self._error(token, f"got {got}, expected {expected}")
+
+    def _accept(self, word: str) -> bool:
+        if self._next.word != word:
+            return False
+        self._take()
+        return True
+
+    def _expect(self, word: str) -> None:
+        if not self._accept(word):
+            raise self._unexpected(repr(word.upper()))
+
+    def _build(
+        self, op: str, args: Sequence[Expression], token: _Token, kind: DataType | None = None
+    ) -> Expression:
+        try:
+            return build(op, args, kind)
+        except ExpressionError as error:
+            raise self._error(token, str(error)) from None
+
+    # grammar
+
+    def parse(self) -> Expression:
+        expr = self._expression(0)
+        if self._next.kind != "end":
+            raise self._unexpected("an operator or the end")
+        if expr.type is NULL:
+            raise self._error(self._next, "NULL alone has no type; write CAST(NULL AS int64)")
+        return expr
+
+    def _expression(self, binding: int) -> Expression:
+        """Read operators that bind tighter than ``binding``."""
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self._error(self._next, f"nested deeper than {_MAX_DEPTH}; derive columns first")
+        left = self._prefix()
+        height = 0
+        while True:
+            token = self._next
+            if token.word in _COMPARISONS or token.word in _COMPARE_WORDS:
+                if binding > _COMPARE:
+                    break
+                if binding == _COMPARE:
+                    raise self._error(token, "comparisons do not chain; write AND or parentheses")
+                left = self._comparison(left)
+                if self._next.word in _COMPARISONS or self._next.word in _COMPARE_WORDS:
+                    raise self._error(
+                        self._next, "comparisons do not chain; write AND or parentheses"
+                    )
+                continue
+            tightness, op = _INFIX.get(token.word, (0, ""))
+            if tightness <= binding:
+                break
+            self._take()
+            left = self._build(op, (left, self._expression(tightness)), token)
+            height += 1
+            if self._depth + height > _MAX_DEPTH:
+                raise self._error(token, f"more than {_MAX_DEPTH} operators; derive columns first")
+        self._depth -= 1
+        return left
+
+    def _comparison(self, left: Expression) -> Expression:
+        token = self._take()
+        if token.word in _COMPARISONS:
+            right = self._expression(_COMPARE)
+            return self._build(_COMPARISONS[token.word], (left, right), token)
+        if token.word == "is":
+            op = "isnotnull" if self._accept("not") else "isnull"
+            self._expect("null")
+            return self._build(op, (left,), token)
+        if token.word == "not":
+            if self._next.word not in ("in", "between"):
+                raise self._unexpected("'IN' or 'BETWEEN'")
+            return self._build("not", (self._comparison(left),), token)
+        if token.word == "between":
+            low = self._expression(_COMPARE)
+            self._expect("and")
+            high = self._expression(_COMPARE)
+            above = self._build("ge", (left, low), token)
+            return self._build("and", (above, self._build("le", (left, high), token)), token)
+        self._expect("(")
+        return self._build("in", (left, *self._arguments()), token)
+
+    def _arguments(self) -> list[Expression]:
+        """Expressions up to the closing parenthesis; the opening one has been read."""
+        args = [self._expression(0)]
+        while self._accept(","):
+            args.append(self._expression(0))
+        self._expect(")")
+        return args
+
+    def _prefix(self) -> Expression:
+        token = self._next
+        if token.kind == "number":
+            return self._number(self._take(), "")
+        if token.kind == "string":
+            return Literal(String, self._take().text[1:-1].replace("''", "'"))
+        if token.kind == "quoted":
+            return self._name(self._take().text[1:-1].replace('""', '"'), token)
+        if token.word == "-":
+            self._take()
+            if self._next.kind == "number":
+                return self._number(self._take(), "-")
+            return self._build("neg", (self._expression(_NEGATE),), token)
+        if token.word == "not":
+            self._take()
+            return self._build("not", (self._expression(_NOT),), token)
+        if token.word == "(":
+            self._take()
+            inner = self._expression(0)
+            self._expect(")")
+            return inner
+        if token.word in ("true", "false"):
+            return Literal(Bool, self._take().word == "true")
+        if token.word == "null":
+            self._take()
+            return Literal(NULL, None)
+        if token.word == "case":
+            return self._case()
+        if token.word == "cast":
+            return self._cast()
+        if token.kind == "word" and not token.word:
+            return self._named()
+        raise self._unexpected("a column, a constant, a function or '('")
+
+    def _number(self, token: _Token, sign: str) -> Expression:
+        if token.text.isdigit():
+            value = int(sign + token.text)
+            if not -(2**63) <= value < 2**63:
+                raise self._error(token, f"{sign}{token.text} is not an int64")
+            return Literal(Int64, value)
+        number = float(sign + token.text)
+        if not math.isfinite(number):
+            raise self._error(token, f"{sign}{token.text} is not a float64")
+        return Literal(Float64, number or 0.0)
+
+    def _named(self) -> Expression:
+        """A column, a function call, or a typed literal such as DATE '2011-12-09'."""
+        token = self._take()
+        if self._next.kind == "string" and token.text.lower() in ("date", "timestamp", "decimal"):
+            return self._typed_literal(token.text.lower(), self._take())
+        if not self._accept("("):
+            return self._name(token.text, token)
+        function = token.text.lower()
+        if function not in FUNCTIONS:
+            raise self._error(
+                token,
+                f"there is no function {token.text!r}; functions are: "
+                + ", ".join(sorted(FUNCTIONS)),
+            )
+        return self._build(function, self._arguments(), token)
+
+    def _name(self, name: str, token: _Token) -> Expression:
+        kind = self._columns.get(name)
+        if kind is None:
+            known = ", ".join(sorted(self._columns)) or "none"
+            raise self._error(token, f"there is no column {name!r}; columns are: {known}")
+        return Name(promoted(kind), name, kind)
+
+    def _typed_literal(self, kind: str, token: _Token) -> Expression:
+        text = token.text[1:-1]
+        try:
+            if kind == "date":
+                return Literal(Date, (dt.date.fromisoformat(text) - EPOCH_DATE).days)
+            if kind == "timestamp":
+                time = dt.datetime.fromisoformat(text)
+                if time.tzinfo is None and time.microsecond % 1000 == 0:
+                    return Literal(Timestamp, (time - EPOCH_TIME) // dt.timedelta(milliseconds=1))
+            elif re.fullmatch(r"-?\d+(\.\d+)?", text):
+                value = decimal.Decimal(text)
+                scale = len(text.partition(".")[2])
+                digits = max(len(value.as_tuple().digits), scale)
+                return Literal(Decimal(max(digits, 1), scale), value)
+        except ValueError:
+            pass
+        form = {
+            "date": "YYYY-MM-DD", "timestamp": "YYYY-MM-DD HH:MM:SS.mmm (UTC, no zone)",
+            "decimal": "digits, a point, digits, 38 at most",
+        }[kind]  # fmt: skip
+        raise self._error(token, f"{text!r} is no {kind}; expected {form}")
+
+    def _case(self) -> Expression:
+        token = self._take()
+        args: list[Expression] = []
+        if self._next.word != "when":
+            raise self._unexpected("'WHEN' (CASE has conditions, not a value to compare)")
+        while self._accept("when"):
+            args.append(self._expression(0))
+            self._expect("then")
+            args.append(self._expression(0))
+        args.append(self._expression(0) if self._accept("else") else Literal(NULL, None))
+        self._expect("end")
+        return self._build("case", args, token)
+
+    def _cast(self) -> Expression:
+        token = self._take()
+        self._expect("(")
+        arg = self._expression(0)
+        self._expect("as")
+        kind = self._type()
+        self._expect(")")
+        return self._build("cast", (arg,), token, kind)
+
+    def _type(self) -> DataType:
+        token = self._take()
+        text = token.text.lower()
+        if text == "decimal" and self._accept("("):
+            precision = self._take().text
+            self._expect(",")
+            text = f"decimal({precision}, {self._take().text})"
+            self._expect(")")
+        try:
+            kind = type_from_text(text)
+        except DefinitionError:
+            raise self._error(token, f"{text!r} is no type; casts go to int64, float64, string, "
+                              "bool, those of NULL to any type") from None
+        if kind != promoted(kind):
+            raise self._error(token, f"{text} is held as {promoted(kind).text}; cast to that")
+        return kind

@@ -1,0 +1,81 @@
+"""What Flink SQL and DuckDB SQL have in common."""
+
+from __future__ import annotations
+
+from paimon_features.expressions.nodes import Call, Literal, date_text, quoted, time_text
+from paimon_features.schema import DecimalType, Float64, Int64
+
+def literal(constant: Literal, type_name: str) -> str:
+    """A constant of exactly its type; ``type_name`` is the type in the dialect."""
+    value, kind = constant.value, constant.type
+    if value is None:
+        return f"CAST(NULL AS {type_name})"
+    if kind is Float64:
+        return float_text(value)
+    if kind.is_numeric:
+        return f"CAST({value:{'f' if kind.is_decimal else 'd'}} AS {type_name})"
+    if kind.text == "bool":
+        return "TRUE" if value else "FALSE"
+    if kind.text == "string":
+        return f"CAST({quoted(value, chr(39))} AS {type_name})"
+    text = date_text(value) if kind.text == "date" else time_text(value)
+    return f"CAST({kind.text.upper()} '{text}' AS {type_name})"
+
+
+def float_text(value: float) -> str:
+    """A float literal that both SQL dialects read as this very float64."""
+    text = repr(value)
+    text = text.replace("e", "E") if "e" in text else text + "E0"
+    return f"({text})" if text.startswith("-") else text
+
+
+def constant_divisor(expr: Call) -> int | None:
+    """The divisor where it is a constant."""
+    divisor = expr.args[1]
+    return divisor.value if isinstance(divisor, Literal) else None
+
+
+def case(_: Call, *args: str) -> str:
+    """CASE of its conditions and values in turn, and the value that is left."""
+    whens = [f"WHEN {c} THEN {v}" for c, v in zip(args[:-1:2], args[1::2], strict=True)]
+    return f"(CASE {' '.join(whens)} ELSE {args[-1]} END)"
+
+
+def where(test: str, value: str) -> str:
+    """``value`` where the test holds, else NULL."""
+    return f"(CASE WHEN {test} THEN {value} END)"
+
+
+def half_even(x: str) -> str:
+    """``x`` rounded to a whole float64, half to even.
+
+    From 2^52 on there is nothing to round; below, the unit in the last place of x + 2^52 is 1,
+    and IEEE addition rounds half to even. See Hacker's Delight, section 17-2.
+    """
+    big = "4503599627370496E0"
+    return (
+        f"(CASE WHEN ABS({x}) >= {big} THEN {x} WHEN {x} < 0E0 THEN ({x} - {big}) + {big} "
+        f"ELSE ({x} + {big}) - {big} END)"
+    )
+
+
+def signed_text(negative: str, value: str, below: str) -> str:
+    """Order-preserving text of an integer: a sign and 19 digits (both SQL dialects).
+
+    ``below`` is the value plus 2^63 where it is negative.
+    """
+    return (
+        f"CASE WHEN {negative} THEN '0' || LPAD(CAST({below} AS STRING), 19, '0') "
+        f"ELSE '1' || LPAD(CAST({value} AS STRING), 19, '0') END"
+    )
+
+
+def decimal_text(x: str, kind: DecimalType, absolute: str) -> str:
+    """Order-preserving text of a decimal: a sign, then its digits, complemented below zero."""
+    digits = f"LPAD({absolute}, {kind.precision + 2}, '0')"
+    return (
+        f"CASE WHEN {x} < 0 THEN '0' || TRANSLATE({digits}, '0123456789', '9876543210') "
+        f"ELSE '1' || {digits} END"
+    )
+
+

@@ -1,0 +1,6 @@
+"""Bringing tiles to the online store, exactly once: follow, fold, apply, rebuild."""
+
+from paimon_features.materialize.follow import Materializer
+from paimon_features.materialize.progress import Progress
+
+__all__ = ["Materializer", "Progress"]

@@ -1,0 +1,119 @@
+"""Writing contributions to the records of one bucket, by compare-and-set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from paimon_features.errors import OnlineStoreError
+from paimon_features.materialize.fold import Contributions, merge
+from paimon_features.online.codec import HEADER_SIZE, RecordLayout
+from paimon_features.online.expiry import forget_after_ms
+from paimon_features.online.keys import BucketKeys
+from paimon_features.online.store import OnlineStore, Write
+
+BATCH_RECORDS = 1_000
+BATCH_ROWS = 50_000
+
+
+class BucketWriter:
+    """Brings the records of one bucket of one epoch forward.
+
+    ``run`` is the server's run under which the bucket's marker was read: if the server is
+    restarted in between, what was written before may be lost, so that nothing more is written.
+    ``alive`` is called between batches and raises if the work is no longer ours.
+    """
+
+    def __init__(
+        self,
+        store: OnlineStore,
+        layout: RecordLayout,
+        keys: BucketKeys,
+        *,
+        bucket: int,
+        incarnation: int,
+        run: str,
+        alive: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._layout = layout
+        self._stem = keys.record_stem
+        self._bucket = bucket
+        self._incarnation = incarnation
+        self._run = run
+        self._alive = alive
+        self._expire_ms = forget_after_ms(layout.view)
+
+    def apply(self, new: Contributions, snapshot: int, high_ms: int) -> int:
+        """Merge the rows into the stored records; repeating it changes nothing.
+
+        All rows of these entities up to ``snapshot`` have to be in ``new`` or applied before.
+        Returns the number of records written.
+        """
+        written = 0
+        for batch in _batches(new):
+            self._alive()
+            # a record that another writer changed in between is read and merged again
+            while batch.entities:
+                keys = [self._stem + entity for entity in batch.entities]
+                old = self._store.get_many(keys)
+                merged = self._merge(old, batch, snapshot, high_ms)
+                writes = [
+                    Write(key, before[:HEADER_SIZE] if before else None, record, self._expire_ms)
+                    for key, before, record in zip(keys, old, merged, strict=True)
+                    if record is not None
+                ]
+                done = self._store.compare_and_set_many(writes, self._run)
+                written += sum(done)
+                places = np.array([i for i, r in enumerate(merged) if r is not None], np.int64)
+                batch = batch.select(places[~np.array(done, bool)])
+        return written
+
+    def fill(self, new: Contributions, snapshot: int, high_ms: int) -> int:
+        """Write the records of a new epoch from all rows of these entities, each once.
+
+        Raises
+        ------
+        OnlineStoreError
+            If a record is there already: someone else fills the same epoch.
+        """
+        written = 0
+        for batch in _batches(new):
+            self._alive()
+            merged = self._merge([None] * len(batch.entities), batch, snapshot, high_ms)
+            writes = [
+                Write(self._stem + entity, None, record, self._expire_ms)
+                for entity, record in zip(batch.entities, merged, strict=True)
+                if record is not None
+            ]
+            if not all(self._store.compare_and_set_many(writes, self._run)):
+                raise OnlineStoreError(
+                    f"feature view {self._layout.view.name!r}, bucket {self._bucket}: another "
+                    "process writes the same new epoch; the rebuild starts again"
+                )
+            written += len(writes)
+        return written
+
+    def _merge(
+        self, old: list[bytes | None], batch: Contributions, snapshot: int, high_ms: int
+    ) -> list[bytes | None]:
+        return merge(
+            self._layout,
+            old,
+            batch,
+            bucket=self._bucket,
+            incarnation=self._incarnation,
+            snapshot=snapshot,
+            high_ms=high_ms,
+        )
+
+
+def _batches(new: Contributions) -> Iterator[Contributions]:
+    """Runs of entities of bounded size; an entity stays whole."""
+    start, count = 0, len(new.entities)
+    while start < count:
+        by_rows = int(np.searchsorted(new.offsets, new.offsets[start] + BATCH_ROWS, side="right"))
+        stop = max(start + 1, min(start + BATCH_RECORDS, by_rows - 1))
+        yield new.slice(start, stop)
+        start = stop

@@ -1,0 +1,102 @@
+"""Epochs: sets of records that are built aside and switched to in one write.
+
+The state of a view names the epoch that is read and the one that is being built. Both change by
+compare-and-set, so that several materializers (shards) agree on one new epoch, and the switch
+happens once, when every bucket is complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from paimon_features.errors import OnlineStoreError
+from paimon_features.online.keys import ViewKeys, new_epoch
+from paimon_features.online.markers import Building, Content, Marker, ViewState
+from paimon_features.online.store import OnlineStore, Write
+
+_ATTEMPTS = 20
+
+
+class Epochs:
+    """The state of one view in the store."""
+
+    def __init__(self, store: OnlineStore, keys: ViewKeys) -> None:
+        self._store = store
+        self._keys = keys
+
+    def state(self) -> ViewState:
+        """What the store says now; an empty state where there is none."""
+        return self._read()[1]
+
+    def begin(self, content: Content, now_ms: int, *, spoiled: str | None = None) -> Building:
+        """The epoch that is being built from ``content``; a new one where there is none.
+
+        ``spoiled`` is an epoch that cannot be completed any more and is replaced.
+        """
+        for _ in range(_ATTEMPTS):
+            raw, state = self._read()
+            found = state.building
+            if found is not None and found.content == content and found.epoch != spoiled:
+                return found
+            building = Building(new_epoch(), content, now_ms)
+            if self._write(raw, ViewState(state.epoch, state.content, building)):
+                return building
+        raise self._contended()
+
+    def switch(self, building: Building) -> bool:
+        """Make a complete epoch the one that is read.
+
+        False if some bucket is not complete yet. True also if someone else switched already.
+        """
+        for _ in range(_ATTEMPTS):
+            raw, state = self._read()
+            if state.epoch == building.epoch:
+                return True
+            if state.building != building or not self.complete(building):
+                return False
+            if self._write(raw, ViewState(building.epoch, building.content, None)):
+                return True
+        raise self._contended()
+
+    def complete(self, building: Building) -> bool:
+        """Whether every bucket of the epoch has its marker."""
+        markers = self.markers(building.epoch, range(building.content.buckets))
+        return all(marker is not None and marker.complete for marker in markers)
+
+    def markers(self, epoch: str, buckets: Sequence[int]) -> list[Marker | None]:
+        """The markers of some buckets."""
+        found = self._store.get_many([self._keys.bucket(epoch, b).marker for b in buckets])
+        return [None if data is None else Marker.from_bytes(data) for data in found]
+
+    def sweep(self) -> Iterator[int]:
+        """Delete the keys of all epochs but those that are read or built; yields counts.
+
+        A bucket's marker goes before its records, so that a reader of an old state sees that
+        the bucket is gone, never that an entity is.
+        """
+        stale = [k for page in self._store.scan(self._keys.all_epochs) for k in self._stale(page)]
+        stale.sort(key=lambda key: not key.endswith(b"#marker"))
+        for start in range(0, len(stale), 1_000):
+            # a key found long ago may be of an epoch that was switched to since: ask again
+            page = self._stale(stale[start : start + 1_000])
+            self._store.delete(page)
+            yield len(page)
+
+    def _stale(self, keys: Sequence[bytes]) -> list[bytes]:
+        state = self.state()
+        used = {state.epoch, None if state.building is None else state.building.epoch}
+        return [key for key in keys if self._keys.epoch_of(key) not in used]
+
+    def _read(self) -> tuple[bytes | None, ViewState]:
+        raw = self._store.get_many([self._keys.state])[0]
+        return raw, ViewState() if raw is None else ViewState.from_bytes(raw)
+
+    def _write(self, before: bytes | None, state: ViewState) -> bool:
+        write = Write(self._keys.state, before, state.to_bytes())
+        return self._store.compare_and_set_many([write])[0]
+
+    def _contended(self) -> OnlineStoreError:
+        return OnlineStoreError(
+            f"{self._keys.state.decode()} changes faster than it can be written; "
+            "are several materializers of different definitions at work?"
+        )

@@ -1,0 +1,69 @@
+"""What a snapshot of a tile table means for the online store: rows, nothing, or a rebuild."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from paimon_features.definitions import CompiledView
+from paimon_features.materialize.progress import RebuildNeeded
+from paimon_features.tables.deltas import DataFile, Delta
+from paimon_features.tables.snapshots import Snapshot
+from paimon_features.tables.specs import TILE_DAY
+from paimon_features.windows import DAY_MS
+
+
+def identity(snapshot: Snapshot) -> int:
+    """Tells a snapshot from another one that got its number after a rollback."""
+    text = f"{snapshot.commit_user}\n{snapshot.commit_identifier}\n{snapshot.time_ms}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def added_files(
+    view: CompiledView, delta: Delta, high_ms: Mapping[int, int]
+) -> dict[int, list[DataFile]]:
+    """The files whose rows a snapshot added, by bucket; only buckets of ``high_ms`` count.
+
+    ``high_ms`` maps each bucket to its newest applied event time.
+
+    Raises
+    ------
+    RebuildNeeded
+        For a snapshot that did more than add rows: an overwrite, other than the expiry of
+        partitions that no window reaches any more; an append that deletes files.
+    """
+    files = {b: files for b, files in delta.by_bucket().items() if b in high_ms}
+    snapshot = delta.snapshot
+    if snapshot.kind in ("COMPACT", "ANALYZE"):
+        return {}
+    if snapshot.kind == "APPEND":
+        for file in (file for of_bucket in files.values() for file in of_bucket):
+            if file.kind != "ADD" or file.level != 0:
+                raise RebuildNeeded(
+                    f"snapshot {snapshot.id} is an append that has {file.kind} at level "
+                    f"{file.level}, expected ADD at level 0"
+                )
+        return files
+    if snapshot.kind == "OVERWRITE":
+        for bucket, of_bucket in files.items():
+            oldest_ms = oldest_needed(view, high_ms[bucket])
+            for file in of_bucket:
+                if file.kind == "ADD" or partition_end_ms(file) > oldest_ms:
+                    raise RebuildNeeded(
+                        f"snapshot {snapshot.id} overwrites day {file.partition[TILE_DAY]}, "
+                        "which windows still reach"
+                    )
+        return {}
+    raise RebuildNeeded(f"snapshot {snapshot.id} is of the unknown kind {snapshot.kind!r}")
+
+
+def oldest_needed(view: CompiledView, high_ms: int) -> int:
+    """Start (inclusive, ms) of what any allowed read may still need."""
+    return int(view.known_from(np.array([high_ms - view.margin_ms], np.int64))[0])
+
+
+def partition_end_ms(file: DataFile) -> int:
+    """End (exclusive, ms) of the day that a file's partition holds."""
+    return (int(file.partition[TILE_DAY]) + 1) * DAY_MS

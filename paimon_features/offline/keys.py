@@ -1,0 +1,125 @@
+"""Entities as dense integers, and (entity, time) pairs as integers that sort like them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.columns import Column, Values
+
+Ints = npt.NDArray[np.int64]
+
+_ROOM = 2**62
+
+
+class Entities:
+    """The distinct entities that a table of rows asks for, numbered from 0.
+
+    ``codes`` has one number per row, -1 where one of its keys is null.
+
+    >>> rows = pa.table({"user": ["b", "a", None, "b"], "shop": [1, 1, 1, 1]})
+    >>> entities = Entities(rows, ["user", "shop"])
+    >>> entities.codes.tolist(), entities.count
+    ([0, 1, -1, 0], 2)
+    >>> entities.codes_of(pa.table({"user": ["a", "c"], "shop": [1, 1]})).tolist()
+    [1, -1]
+    """
+
+    def __init__(self, rows: pa.Table, keys: Iterable[str]) -> None:
+        self.keys = tuple(keys)
+        self._dictionaries: list[pa.Array] = []
+        self._pairs: list[pa.Array] = []
+        codes: Ints | None = None
+        for key in self.keys:
+            own, dictionary = _encode(rows.column(key))
+            self._dictionaries.append(dictionary)
+            if codes is None:
+                codes, self.count = own, len(dictionary)
+            else:
+                # dense again after each column, so that the product of two counts fits
+                codes, pairs = _encode(_paired(codes, own, len(dictionary)))
+                self._pairs.append(pairs)
+                self.count = len(pairs)
+        assert codes is not None, "an entity has at least one key"
+        self.codes = codes
+        self._rows = rows
+
+    def codes_of(self, table: pa.Table) -> Ints:
+        """The numbers of another table's rows; -1 for an entity that was not asked for."""
+        codes: Ints | None = None
+        pairs = iter(self._pairs)
+        for key, dictionary in zip(self.keys, self._dictionaries, strict=True):
+            own = _find(table.column(key), dictionary)
+            if codes is None:
+                codes = own
+            else:
+                codes = _find(_paired(codes, own, len(dictionary)), next(pairs))
+        assert codes is not None
+        return codes
+
+    def columns(self) -> list[Values]:
+        """The key columns of the distinct entities, by their numbers."""
+        first = np.zeros(self.count, np.int64)
+        known = np.flatnonzero(self.codes >= 0)[::-1]
+        first[self.codes[known]] = known  # of several rows the last write stays: the first row
+        taken = self._rows.select(self.keys).take(pa.array(first))
+        return [Column.from_arrow(taken.column(key)).values for key in self.keys]
+
+
+def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
+    """Dense codes of a column's values (-1 for null) and the values in the order of codes."""
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks)
+    encoded = column.dictionary_encode()
+    codes = encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+    return codes, encoded.dictionary
+
+
+def _find(column: pa.ChunkedArray | pa.Array, dictionary: pa.Array) -> Ints:
+    """The codes of a column's values, -1 for null and for what the dictionary has not."""
+    found = pc.index_in(column, value_set=dictionary, skip_nulls=True)
+    return found.cast(pa.int64()).fill_null(-1).to_numpy()
+
+
+def _paired(left: Ints, right: Ints, right_count: int) -> pa.Array:
+    """One integer for each pair of codes; null where one of them is -1."""
+    missing = (left < 0) | (right < 0)
+    return pa.array(left * max(right_count, 1) + right, mask=missing)
+
+
+class TimeKeys:
+    """Integers that sort like (entity number, time), for binary search.
+
+    ``times`` are all the times that will stand in the sorted list, multiples of ``step_ms``. A
+    time that is asked for may be any: its key finds the first listed time at or after it, of
+    the same entity, where it is a multiple of ``step_ms`` too.
+
+    >>> keys = TimeKeys(np.array([0, 600]), entities=2, step_ms=300)
+    >>> keys.of(np.array([0, 0, 0, 1, 1]), np.array([-900, 300, 900, -900, 600])).tolist()
+    [0, 1, 3, 4, 6]
+    """
+
+    def __init__(self, times: Ints, entities: int, step_ms: int) -> None:
+        self._first = int(times.min()) if len(times) else 0
+        self._step_ms = step_ms
+        last = int(times.max()) if len(times) else 0
+        self._span = (last - self._first) // step_ms + 2
+        self._distinct: Ints | None = None
+        if self._span * max(entities, 1) > _ROOM:
+            # thousands of years in milliseconds: the listed times are counted instead
+            self._distinct = np.unique(times)
+            self._span = len(self._distinct) + 1
+
+    def of(self, codes: Ints, times: Ints) -> Ints:
+        """The keys of pairs; ``codes`` are not negative."""
+        if self._distinct is not None:
+            ticks = np.searchsorted(self._distinct, times).astype(np.int64, copy=False)
+        else:
+            ticks = ((times - self._first) // self._step_ms).clip(0, self._span - 1)
+        return codes * self._span + ticks

@@ -1,0 +1,263 @@
+"""The point-in-time join: features of entities at given times, from tiles and raw events.
+
+A row ``(entity, q)`` sees the tiles in ``[window start, floor(q, tile))`` and the raw events in
+``[floor(q, tile), q)``, never an event at or after ``q``. Everything is sorted once, by entity
+and time; then a window is a range of rows, found by binary search and folded in a few gathers
+(``ranges``). Nothing here knows a table or an engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.aggregates import EVENT_TIME_MAX, Finished
+from paimon_features.aggregates.fold import NEVER_MS, fold, newest_tile_end
+from paimon_features.columns import Column, Mask, Values
+from paimon_features.definitions import CompiledFeature, CompiledView
+from paimon_features.offline.heads import Heads, concat
+from paimon_features.offline.keys import Entities, Ints, TimeKeys
+from paimon_features.offline.ranges import RangeIndex
+from paimon_features.windows import floor_ms, window_start
+
+TILE_START = "tile_start"
+BLOCK_ROWS = 1 << 17
+"""Rows that are answered at a time: what a block works on stays near the processor."""
+
+PRESENT, EXPIRED, MISSING, ILL_CONDITIONED = range(4)
+STATUSES = ("PRESENT", "EXPIRED", "MISSING", "ILL_CONDITIONED")
+"""What can be said of a value; the numbers above are positions in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Features of one view, one value per row, and a status (position in ``STATUSES``) for each."""
+
+    columns: dict[str, Column]
+    statuses: dict[str, npt.NDArray[np.int8]]
+
+
+class PointInTimeJoin:
+    """The features of one view for many rows ``(entity keys, q_ms)``.
+
+    ``rows`` holds the key columns, in the types of the entity; duplicates and nulls are fine, a
+    row with a null key is MISSING. Call ``add_events`` for the events of ``head_days``, then
+    ``add_tiles`` for groups of tiles (all tiles of an entity in one group, for example a
+    bucket), then ``answers``.
+
+    Memory is bounded by the rows, the head events, and the tiles of one group that belong to
+    entities that were asked for.
+    """
+
+    def __init__(
+        self,
+        view: CompiledView,
+        features: Sequence[CompiledFeature],
+        rows: pa.Table,
+        q_ms: Ints,
+    ) -> None:
+        self.view, self.features = view, tuple(features)
+        needed = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
+        self.partials = [p for p in view.partials if p.name in needed]
+        self.entities = Entities(rows, view.keys)
+        codes = self.entities.codes
+        known = np.flatnonzero(codes >= 0)
+        codes, times = codes[known], q_ms[known]
+        order = np.argsort(TimeKeys(times, self.entities.count, 1).of(codes, times))
+        self._order = known[order]
+        self._codes, self._q = codes[order], times[order]
+        self._floor = floor_ms(self._q, view.tile_ms)
+        self._heads = Heads(
+            view, self.partials, self.entities, self._codes, self._q, self._floor
+        )
+        self._answered = np.zeros(self.entities.count, np.bool_)
+        self._out = {
+            f.name: Column.nulls(len(q_ms), f.type) for f in self.features
+        }
+        self._statuses = {f.name: np.full(len(q_ms), MISSING, np.int8) for f in self.features}
+
+    @property
+    def head_days(self) -> Ints:
+        """Days since 1970 whose events are needed, ascending."""
+        return self._heads.days
+
+    @property
+    def event_columns(self) -> list[str]:
+        """Columns of the events table that are needed."""
+        return self._heads.columns
+
+    @property
+    def tile_columns(self) -> list[str]:
+        """Columns of the tile table that are needed."""
+        return [*self.view.keys, TILE_START, *(p.name for p in self.partials)]
+
+    @property
+    def tile_range(self) -> tuple[int, int]:
+        """Tile starts that can matter: from (inclusive), to (exclusive), both ms."""
+        if not len(self._q):
+            return 0, 0
+        first = floor_ms(self.view.known_from(np.array([self._q.min()])), self.view.tile_ms)
+        return int(first[0]), int(self._floor.max())
+
+    def add_events(self, events: pa.Table) -> None:
+        """Take the events of heads from these events; all others are passed over."""
+        self._heads.add(events)
+
+    def add_tiles(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
+        """Answer the rows of the entities that have tiles in this group.
+
+        Returns the number of rows answered. An entity may be in one group only.
+        """
+        tiles = _Tiles(self, batches)
+        mine = tiles.present[self._codes]
+        self._answered |= tiles.present
+        return self._answer_all(np.flatnonzero(mine), tiles)
+
+    def answers(self) -> Answers:
+        """Answer the rows whose entities have no tiles, and give all answers."""
+        rest = np.flatnonzero(~self._answered[self._codes])
+        self._answer_all(rest, _Tiles(self, ()))
+        return Answers(self._out, self._statuses)
+
+    def _answer_all(self, rows: Ints, tiles: _Tiles) -> int:
+        if self._heads.index is None:
+            self._heads.close()
+        for start in range(0, len(rows), BLOCK_ROWS):
+            self._answer(rows[start : start + BLOCK_ROWS], tiles)
+        return len(rows)
+
+    def _answer(self, rows: Ints, tiles: _Tiles) -> None:
+        """Answer a block of rows; positions are those of the sorted rows."""
+        codes, q_ms = self._codes[rows], self._q[rows]
+        hi = tiles.before(codes, self._floor[rows])
+        head = _Head(self._heads, rows)
+        newest = tiles.newest_before(codes, hi)
+        newest[head.rows] = head.columns[EVENT_TIME_MAX.name].values
+        present = newest >= self.view.known_from(q_ms)
+        status = np.where(present, np.int8(PRESENT), np.int8(MISSING))
+        if self.view.ttl_ms is not None:
+            status[present & (newest < q_ms - self.view.ttl_ms)] = EXPIRED
+            present = status == PRESENT
+        target = self._order[rows]
+        for (window_ms, hop_ms), features in self._by_window():
+            lo = tiles.before(codes, window_start(q_ms, window_ms, hop_ms))
+            names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
+            merged = tiles.index.fold(lo, hi, names)
+            head.merge_into(merged)
+            since_ms = q_ms - newest_tile_end(merged, self.view.tile_ms)
+            for feature in features:
+                taken = [merged[name] for name in feature.partials]
+                done = feature.aggregate.finish(self.view.scope, taken, since_ms)
+                self._put(feature, target, done, present, status)
+
+    def _put(
+        self,
+        feature: CompiledFeature,
+        target: Ints,
+        done: Finished,
+        present: Mask,
+        status: npt.NDArray[np.int8],
+    ) -> None:
+        out = self._out[feature.name]
+        assert out.valid is not None
+        out.values[target] = done.column.values
+        valid = present if done.column.valid is None else present & done.column.valid
+        out.valid[target] = valid
+        if done.ill_conditioned is not None and done.ill_conditioned.any():
+            status = np.where(present & done.ill_conditioned, np.int8(ILL_CONDITIONED), status)
+        self._statuses[feature.name][target] = status
+
+    def _by_window(self) -> Iterator[tuple[tuple[int | None, int], list[CompiledFeature]]]:
+        """Features that share a window share its range and its folds."""
+        windows: dict[tuple[int | None, int], list[CompiledFeature]] = {}
+        for feature in self.features:
+            windows.setdefault((feature.window_ms, feature.hop_ms), []).append(feature)
+        yield from windows.items()
+
+
+class _Tiles:
+    """A group of tiles, sorted by entity and time."""
+
+    def __init__(self, join: PointInTimeJoin, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
+        codes, starts, columns = _read(join, batches)
+        count = join.entities.count
+        self._time_keys = TimeKeys(starts, count, join.view.tile_ms)
+        keys = self._time_keys.of(codes, starts)
+        order = np.argsort(keys, kind="stable")
+        self._keys = keys[order]
+        sizes = np.bincount(codes, minlength=count)
+        self.present: Mask = sizes > 0
+        self._first = np.cumsum(sizes) - sizes
+        columns = {name: column.take(order) for name, column in columns.items()}
+        self._newest: Values = columns[EVENT_TIME_MAX.name].values
+        self.index = RangeIndex(join.partials, columns, sizes, join.view.tile_ms)
+
+    def before(self, codes: Ints, time_ms: Ints) -> Ints:
+        """How many tiles sort before the tile of each entity that starts at that time."""
+        return np.searchsorted(self._keys, self._time_keys.of(codes, time_ms))
+
+    def newest_before(self, codes: Ints, hi: Ints) -> Ints:
+        """Time of each entity's newest event in the tiles before ``hi``."""
+        if not len(self._newest):
+            return np.full(len(codes), NEVER_MS)
+        some = hi > self._first[codes]
+        return np.where(some, self._newest[np.maximum(hi - 1, 0)], NEVER_MS)
+
+
+class _Head:
+    """The heads of a block of rows, folded; most rows have none."""
+
+    def __init__(self, heads: Heads, rows: Ints) -> None:
+        assert heads.index is not None
+        lo, hi = heads.ranges(rows)
+        self.rows = np.flatnonzero(hi > lo)
+        self.columns = heads.index.fold(lo[self.rows], hi[self.rows])
+        self._partials = {p.name: p for p in heads.partials}
+        self._tile_ms = heads.view.tile_ms
+
+    def merge_into(self, merged: dict[str, Column]) -> None:
+        """Merge the heads into a window's partials, as one more tile."""
+        count = len(self.rows)
+        if not count:
+            return
+        # axes: row by row, first what the tiles gave, then the head
+        pairs = {}
+        for name, column in merged.items():
+            own, head = column.take(self.rows), self.columns[name]
+            values = np.stack([own.values, head.values], axis=1).reshape(-1)
+            mask = np.stack([own.mask, head.mask], axis=1).reshape(-1)
+            pairs[name] = Column(values, mask)
+        partials = [self._partials[name] for name in merged]
+        both = fold(partials, pairs, np.arange(0, 2 * count + 1, 2), self._tile_ms)
+        for name, column in both.items():
+            old = merged[name]
+            old.values[self.rows] = column.values
+            if old.valid is not None:
+                old.valid[self.rows] = column.mask
+
+
+def _read(
+    join: PointInTimeJoin, batches: Iterable[pa.RecordBatch | pa.Table]
+) -> tuple[Ints, Ints, dict[str, Column]]:
+    """Entity numbers, starts and partials of the tiles of entities that were asked for."""
+    codes, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    columns: dict[str, list[Column]] = {p.name: [] for p in join.partials}
+    for batch in batches:
+        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+        own = join.entities.codes_of(table)
+        asked = np.flatnonzero(own >= 0)
+        if len(asked) < len(own):
+            table, own = table.take(pa.array(asked)), own[asked]
+        codes.append(own)
+        starts.append(Column.from_arrow(table.column(TILE_START)).values)
+        for name, parts in columns.items():
+            parts.append(Column.from_arrow(table.column(name)))
+    return (
+        np.concatenate(codes),
+        np.concatenate(starts),
+        {p.name: concat(p, columns[p.name]) for p in join.partials},
+    )

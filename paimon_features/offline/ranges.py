@@ -1,0 +1,294 @@
+"""Many windows over one sorted list of tiles, each folded in a few gathers.
+
+The rows of an entity lie side by side in the order of time, so a window is a row range
+``[lo, hi)``. Integer sums of a range are the difference of two prefix sums, exact even where
+the prefix wraps. Everything else is read from a dyadic tree: level ``k`` holds the folds of
+``2^k`` neighbouring rows, and a range is at most two nodes per level.
+
+::
+
+    rows     0   1   2   3   4   5   6   7          [1, 7) = 1 | 2-3 | 4-5 | 6
+    level 1  (0-1)   (2-3)   (4-5)   (6-7)
+    level 2  (0 to 3)        (4 to 7)
+
+A difference of float prefixes would cancel: a small window after a large sum would have the
+error of the large one. A tree adds only what is in the range, within ``n * eps * sum(|v|)``.
+Each entity has a tree of its own, so that a sum has the same bits whoever else is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.aggregates.base import EVENT_TIME_MAX, Merge, Partial
+from paimon_features.aggregates.fold import Columns, Ints, neutral_of, newest_tile_end
+from paimon_features.columns import Column, Mask
+
+Array = npt.NDArray[Any]
+
+
+class Step(NamedTuple):
+    """On one level, the ranges ``rows`` take in the nodes ``nodes``."""
+
+    level: int
+    rows: Ints
+    nodes: Ints
+
+
+class RangeIndex:
+    """Folds of row ranges over rows of partials that are sorted by entity, then time.
+
+    ``columns`` holds ``partials`` and ``EVENT_TIME_MAX``; ``sizes`` are the numbers of rows of
+    the entities, in their order. A range has to lie within one entity: there the newest tile is
+    the last one, and what decays counts from it.
+
+    >>> from paimon_features.aggregates.base import ROWS
+    >>> rows = {"p_rows": Column(np.array([1, 2, 4])), "p_event_time_max": Column(np.arange(3))}
+    >>> index = RangeIndex([ROWS], rows, sizes=np.array([3]), tile_ms=300_000)
+    >>> folded = index.fold(np.array([0, 1, 2]), np.array([2, 3, 2]))["p_rows"]
+    >>> folded.values[folded.mask].tolist(), folded.mask.tolist()
+    ([3, 6], [True, True, False])
+    """
+
+    def __init__(
+        self, partials: Sequence[Partial], columns: Columns, sizes: Ints, tile_ms: int
+    ) -> None:
+        self._layout = _Layout(sizes)
+        self._ends: Ints | None = None
+        if any(p.merge is Merge.DECAYED_SUM for p in partials):
+            self._ends = newest_tile_end(columns, tile_ms)
+        self._folds = {p.name: self._fold_of(p, columns[p.name]) for p in partials}
+
+    def _fold_of(self, partial: Partial, column: Column) -> _Fold:
+        if partial.name == EVENT_TIME_MAX.name:
+            return _Newest(column)
+        if partial.merge is Merge.DECAYED_SUM:
+            assert self._ends is not None and partial.half_life_ms is not None
+            return _Decayed(column, self._ends, partial.half_life_ms, self._layout)
+        if partial.merge is Merge.SUM and np.issubdtype(column.values.dtype, np.integer):
+            return _Prefix(column)
+        if column.values.dtype == object:
+            return _Texts(column, partial.merge, self._layout)
+        return _Tree(column, partial.merge, self._layout)
+
+    def fold(self, lo: Ints, hi: Ints, names: Iterable[str] | None = None) -> dict[str, Column]:
+        """Fold rows ``lo[i]:hi[i]`` to row ``i``; ``names`` says which partials (all by default).
+
+        A range without rows (``hi <= lo``), or with nulls only, is null. A decayed partial is
+        relative to the end of the range's newest tile.
+        """
+        ranges = _Ranges(lo, hi, self._layout)
+        chosen = self._folds if names is None else names
+        return {name: self._folds[name].fold(ranges) for name in chosen}
+
+
+class _Layout:
+    """Where rows stand in the trees: each entity from a multiple of a power of two up.
+
+    Entities are laid out from the largest to the smallest, each in a space of the next power of
+    two, so that every one begins on its own border and at most half of the space is empty.
+    """
+
+    def __init__(self, sizes: Ints) -> None:
+        largest = int(sizes.max(initial=1))
+        powers = 1 << np.arange(largest.bit_length() + 1)
+        space = powers[np.searchsorted(powers, sizes)] * (sizes > 0)
+        order = np.argsort(-space, kind="stable")
+        begin = np.empty(len(sizes), np.int64)
+        begin[order] = np.cumsum(space[order]) - space[order]
+        self.shift = np.repeat(begin - (np.cumsum(sizes) - sizes), sizes)
+        self.size = int(space.sum())
+
+    def place(self, values: Array, neutral: Any) -> Array:
+        """The values at their places, and the neutral one between them."""
+        out = np.full(self.size, neutral, values.dtype)
+        out[np.arange(len(values)) + self.shift] = values
+        return out
+
+
+class _Ranges:
+    """Row ranges, and the tree nodes that make them up, worked out once for all partials."""
+
+    def __init__(self, lo: Ints, hi: Ints, layout: _Layout) -> None:
+        self._layout = layout
+        self.lo = lo
+        self.hi = np.maximum(hi, lo)
+        self.full: Mask = self.hi > self.lo
+        self._steps: list[Step] | None = None
+
+    def __len__(self) -> int:
+        return len(self.lo)
+
+    @property
+    def last(self) -> Ints:
+        """The last row of each range; of an empty one the row before it, or row 0."""
+        return np.maximum(self.hi - 1, 0)
+
+    def steps(self) -> list[Step]:
+        """Which nodes each range takes, level by level: a segment tree, bottom up."""
+        if self._steps is None:
+            self._steps = []
+            rows = np.flatnonzero(self.full)
+            lo, hi = self.lo[rows], self.hi[rows]
+            shift = self._layout.shift[lo]
+            lo, hi = lo + shift, hi + shift
+            level = 0
+            while len(rows):
+                left = np.flatnonzero(lo & 1)
+                if len(left):
+                    self._steps.append(Step(level, rows[left], lo[left]))
+                right = np.flatnonzero(hi & 1)
+                if len(right):
+                    self._steps.append(Step(level, rows[right], hi[right] - 1))
+                lo, hi = (lo + 1) >> 1, hi >> 1
+                level += 1
+                more = lo < hi
+                if not more.all():
+                    rows, lo, hi = rows[more], lo[more], hi[more]
+        return self._steps
+
+    def valid(self, counts: Ints | None) -> Mask | None:
+        """Which ranges hold a value, from the running count of values (None: no nulls)."""
+        # a mask of its own for each column: who gets it may write into it
+        seen = self.full.copy() if counts is None else counts[self.hi] > counts[self.lo]
+        return None if seen.all() else seen
+
+
+class _Fold:
+    """How the ranges of one partial are folded."""
+
+    def __init__(self, column: Column) -> None:
+        self.counts = None if column.valid is None else _running(column.valid)
+
+    def fold(self, ranges: _Ranges) -> Column:
+        return Column(self.values(ranges), ranges.valid(self.counts))
+
+    def values(self, ranges: _Ranges) -> Array:
+        raise NotImplementedError
+
+
+class _Newest(_Fold):
+    """The newest event of a range is that of its last row."""
+
+    def __init__(self, column: Column) -> None:
+        super().__init__(Column(column.values))
+        self.times = column.values
+
+    def values(self, ranges: _Ranges) -> Array:
+        if not len(self.times):
+            return np.zeros(len(ranges), np.int64)
+        return self.times[ranges.last]
+
+
+class _Prefix(_Fold):
+    """Sums of integers: two running sums, whose wrapped difference is the wrapped sum."""
+
+    def __init__(self, column: Column) -> None:
+        super().__init__(column)
+        self.sums = _running(_with(column, 0))
+
+    def values(self, ranges: _Ranges) -> Array:
+        return self.sums[ranges.hi] - self.sums[ranges.lo]
+
+
+class _Tree(_Fold):
+    """Minima, maxima and sums of floats, from a dyadic tree that grows as it is needed."""
+
+    def __init__(self, column: Column, merge: Merge, layout: _Layout) -> None:
+        super().__init__(column)
+        self.ufunc = {Merge.MIN: np.minimum, Merge.MAX: np.maximum}.get(merge, np.add)
+        self.neutral = neutral_of(merge, column.values.dtype)
+        self.levels = [layout.place(_with(column, self.neutral), self.neutral)]
+
+    def level(self, k: int) -> Array:
+        while len(self.levels) <= k:
+            below = self.levels[-1]
+            half = len(below) // 2 * 2
+            self.levels.append(self.ufunc(below[0:half:2], below[1:half:2]))
+        return self.levels[k]
+
+    def values(self, ranges: _Ranges) -> Array:
+        out = np.full(len(ranges), self.neutral, self.levels[0].dtype)
+        for level, rows, nodes in ranges.steps():
+            out[rows] = self.ufunc(out[rows], self.level(level)[nodes])
+        return out
+
+
+class _Texts(_Fold):
+    """Least or greatest texts: a tree over their ranks, which are integers."""
+
+    def __init__(self, column: Column, merge: Merge, layout: _Layout) -> None:
+        super().__init__(column)
+        encoded = pa.array(column.values, pa.string(), mask=~column.mask).dictionary_encode()
+        # Arrow orders texts by their UTF-8 bytes, which is the order of code points
+        order = pc.sort_indices(encoded.dictionary).to_numpy()
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        ranks = rank[encoded.indices.fill_null(0).to_numpy()] if len(order) else _zeros(column)
+        self.texts = encoded.dictionary.take(pa.array(order)).to_numpy(zero_copy_only=False)
+        self.tree = _Tree(Column(ranks, column.valid), merge, layout)
+
+    def values(self, ranges: _Ranges) -> Array:
+        out = np.empty(len(ranges), np.object_)
+        if len(self.texts):
+            ranks = self.tree.values(ranges)
+            known = ranks.clip(0, len(self.texts) - 1)  # a range of nulls has a neutral rank
+            out[:] = self.texts[known]
+        return out
+
+
+class _Decayed(_Fold):
+    """Decayed sums: a node is relative to the end of its last row's tile."""
+
+    def __init__(
+        self, column: Column, ends: Ints, half_life_ms: int, layout: _Layout
+    ) -> None:
+        super().__init__(column)
+        self.half_life_ms = half_life_ms
+        self.ends = ends
+        self.levels = [(layout.place(_with(column, 0.0), 0.0), layout.place(ends, 0))]
+
+    def level(self, k: int) -> tuple[Array, Ints]:
+        while len(self.levels) <= k:
+            values, ends = self.levels[-1]
+            half = len(values) // 2 * 2
+            newest = ends[1:half:2]
+            # a node that is not full, or across entities, means nothing: no range takes it
+            age = np.maximum(newest - ends[0:half:2], 0)
+            older = values[0:half:2] * np.exp2(-age / self.half_life_ms)
+            self.levels.append((older + values[1:half:2], newest))
+        return self.levels[k]
+
+    def values(self, ranges: _Ranges) -> Array:
+        out = np.zeros(len(ranges))
+        if not len(self.ends):
+            return out
+        newest = self.ends[ranges.last]
+        for level, rows, nodes in ranges.steps():
+            values, node_ends = self.level(level)
+            age = newest[rows] - node_ends[nodes]
+            out[rows] += values[nodes] * np.exp2(-age / self.half_life_ms)
+        return out
+
+
+def _with(column: Column, neutral: Any) -> Array:
+    """The values, with the neutral one where there is none."""
+    return column.values if column.valid is None else np.where(column.valid, column.values, neutral)
+
+
+def _running(values: Array) -> Ints:
+    """Sums of the first ``0, 1, ... n`` values; integers wrap."""
+    out = np.zeros(len(values) + 1, np.int64)
+    np.cumsum(values, out=out[1:])
+    return out
+
+
+def _zeros(column: Column) -> Ints:
+    return np.zeros(len(column), np.int64)

@@ -1,0 +1,19 @@
+"""The online store: Redis as a view of one snapshot of each tile table."""
+
+from paimon_features.online.codec import RecordLayout, Records
+from paimon_features.online.markers import Building, Marker, ViewState
+from paimon_features.online.memory_store import MemoryStore
+from paimon_features.online.store import Lease, OnlineStore, Write, open_store
+
+__all__ = [
+    "Building",
+    "Lease",
+    "Marker",
+    "MemoryStore",
+    "OnlineStore",
+    "RecordLayout",
+    "Records",
+    "ViewState",
+    "Write",
+    "open_store",
+]

@@ -1,0 +1,296 @@
+"""Record bytes: what the online store holds for one entity of one view.
+
+::
+
+    header                                       56 bytes, little endian, fixed
+      format u1, flags u1 (1: has a lifetime cell), reserved u2,
+      bucket u4, layout u4, incarnation u4, cells u4, tail bytes u4,
+      snapshot i8, event_high i8, pruned_high i8, bucket_high i8
+    cells, ascending by key                      8 * (1 + partials) + validity bytes each
+      key i8 = level << 56 | tile index + 2^55   (tile index = tile start // level's step)
+      partials in the view's order: i8, f8, or for a text (offset u4, length u4) in the tail
+      validity bits of the partials that can be null
+    tail                                         the texts, UTF-8
+
+``snapshot`` is the newest snapshot of the tile table that the record has its share of;
+``event_high`` the newest event time of the entity; ``pruned_high`` the newest event time among
+what was pruned; ``bucket_high`` the newest event time of the bucket by which it was pruned (all
+ms). The lifetime cell (level 127) holds everything before the kept cells of the top level.
+Equal headers of one epoch mean equal records, so a compare-and-set compares headers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.aggregates import HIDDEN_PARTIALS, Partial
+from paimon_features.columns import Column
+from paimon_features.definitions import CompiledView
+from paimon_features.errors import OnlineStoreError
+
+FORMAT = 1
+HAS_LIFETIME = 1
+LIFETIME_LEVEL = 127
+LEVEL_SHIFT = 56
+INDEX_BIAS = 1 << 55
+
+HEADER = np.dtype(
+    [
+        ("format", "u1"),
+        ("flags", "u1"),
+        ("reserved", "<u2"),
+        ("bucket", "<u4"),
+        ("layout", "<u4"),
+        ("incarnation", "<u4"),
+        ("cells", "<u4"),
+        ("tail", "<u4"),
+        ("snapshot", "<i8"),
+        ("event_high", "<i8"),
+        ("pruned_high", "<i8"),
+        ("bucket_high", "<i8"),
+    ]
+)
+HEADER_SIZE = HEADER.itemsize
+
+Structured = npt.NDArray[Any]
+Ints = npt.NDArray[np.int64]
+
+LIFETIME_KEY = LIFETIME_LEVEL << LEVEL_SHIFT | INDEX_BIAS
+
+
+def cell_keys(level: int, indices: Ints) -> Ints:
+    """The keys of the cells of ``level`` with these tile indices.
+
+    >>> cell_keys(0, np.array([-1, 0])).tolist() == [2**55 - 1, 2**55]
+    True
+    """
+    keys: Ints = indices + ((level << LEVEL_SHIFT) + INDEX_BIAS)
+    return keys
+
+
+def cell_key(level: int, index: int) -> int:
+    """The key of one cell."""
+    return (level << LEVEL_SHIFT) + INDEX_BIAS + index
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Cells with their texts: what is between bytes and columns.
+
+    ``rows`` has the layout's cell type, shape ``(cells,)``. Texts are (offset, length) into
+    ``text``, which may hold more than what is referred to.
+    """
+
+    rows: Structured
+    text: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: npt.NDArray[Any]) -> Cells:
+        """The cells at ``indices``, or where a mask is True."""
+        return Cells(self.rows[indices], self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Decoded records: headers, and all cells one after another.
+
+    The cells of record ``i`` are ``offsets[i]:offsets[i + 1]``.
+    """
+
+    headers: Structured
+    cells: Cells
+    offsets: Ints
+
+
+class RecordLayout:
+    """Bytes to arrays and back, for the records of one view, many at a time."""
+
+    def __init__(self, view: CompiledView) -> None:
+        self.view = view
+        self.id = int(view.online_fingerprint[:8], 16)
+        self.texts = tuple(p.name for p in view.partials if p.type.text == "string")
+        always = {p.name for p in HIDDEN_PARTIALS}
+        nullable = [p.name for p in view.partials if p.name not in always]
+        self._bit = {name: divmod(i, 8) for i, name in enumerate(nullable)}
+        fields: list[tuple[Any, ...]] = [("key", "<i8")]
+        fields += [(p.name, *_stored(p)) for p in view.partials]
+        if nullable:
+            fields.append(("valid", "u1", ((len(nullable) + 7) // 8,)))
+        self.cell = np.dtype(fields)
+
+    def empty(self) -> Cells:
+        """No cells."""
+        return Cells(np.empty(0, self.cell))
+
+    # -- columns and cells -----------------------------------------------------------------
+
+    def cells(self, keys: Ints, columns: Mapping[str, Column]) -> Cells:
+        """Cells of these keys (see ``cell_keys``) from a column per partial."""
+        rows = np.zeros(len(keys), self.cell)
+        rows["key"] = keys
+        texts: list[bytes] = []
+        size = 0
+        for partial in self.view.partials:
+            column = columns[partial.name]
+            mask = column.valid
+            if partial.name in self.texts:
+                encoded = [
+                    text.encode() if ok else b""
+                    for text, ok in zip(column.values.tolist(), column.mask.tolist(), strict=True)
+                ]
+                lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+                ends = size + np.cumsum(lengths)
+                rows[partial.name][:, 0] = ends - lengths
+                rows[partial.name][:, 1] = lengths
+                texts += encoded
+                size += int(lengths.sum())
+            else:
+                # a slot without a value is zero, so that equal cells have equal bytes
+                values = column.values
+                rows[partial.name] = values if mask is None else np.where(mask, values, 0)
+            if partial.name in self._bit:
+                byte, bit = self._bit[partial.name]
+                flags = np.uint8(1 << bit)
+                valid = rows["valid"]
+                valid[:, byte] |= flags if mask is None else mask * flags
+        return Cells(rows, b"".join(texts))
+
+    def columns(self, cells: Cells, names: Sequence[str]) -> dict[str, Column]:
+        """The partials of ``names`` as columns, one row per cell."""
+        return {name: self.column(cells, name) for name in names}
+
+    def column(self, cells: Cells, name: str) -> Column:
+        """One partial as a column, one row per cell."""
+        values = cells.rows[name]
+        valid = None
+        if name in self._bit:
+            byte, bit = self._bit[name]
+            valid = (cells.rows["valid"][:, byte] & (1 << bit)) != 0
+            if valid.all():
+                valid = None
+        if name in self.texts:
+            texts = np.empty(len(values), np.object_)
+            text = cells.text
+            texts[:] = [
+                text[start : start + length].decode() for start, length in values.tolist()
+            ]
+            return Column(texts, valid)
+        return Column(values, valid)
+
+    def concat(self, parts: Sequence[Cells]) -> Cells:
+        """Cells of several parts, one after another."""
+        if not self.texts:
+            return Cells(np.concatenate([part.rows for part in parts]))
+        rows = np.concatenate([part.rows for part in parts])
+        bases = np.cumsum([0] + [len(part.text) for part in parts[:-1]])
+        shift = np.repeat(bases, [len(part) for part in parts])
+        for name in self.texts:
+            rows[name][:, 0] += shift.astype(np.uint32)
+        return Cells(rows, b"".join([part.text for part in parts]))
+
+    # -- bytes -----------------------------------------------------------------------------
+
+    def encode(self, headers: Structured, cells: Cells, offsets: Ints) -> list[bytes]:
+        """The bytes of each record; cells of record ``i`` are ``offsets[i]:offsets[i + 1]``.
+
+        The cells of a record have to be ascending by key. Format, layout, flags and sizes of
+        the headers are filled in here.
+        """
+        rows, tails = self._tails(cells, offsets)
+        counts = np.diff(offsets)
+        last = np.zeros(len(headers), np.int64)
+        full = counts > 0
+        last[full] = rows["key"][offsets[1:][full] - 1]
+        headers = headers.copy()
+        headers["format"] = FORMAT
+        headers["layout"] = self.id
+        headers["flags"] = np.where(last == LIFETIME_KEY, HAS_LIFETIME, 0)
+        headers["cells"] = counts
+        headers["tail"] = 0 if tails is None else [len(tail) for tail in tails]
+        head, body = headers.tobytes(), rows.tobytes()
+        ends = (offsets * self.cell.itemsize).tolist()
+        records = [
+            head[i * HEADER_SIZE : (i + 1) * HEADER_SIZE] + body[ends[i] : ends[i + 1]]
+            for i in range(len(headers))
+        ]
+        if tails is not None:
+            records = [record + tail for record, tail in zip(records, tails, strict=True)]
+        return records
+
+    def decode(self, records: Sequence[bytes]) -> Records:
+        """The inverse of ``encode``.
+
+        Raises
+        ------
+        OnlineStoreError
+            For bytes that are no record of this layout.
+        """
+        heads = b"".join([record[:HEADER_SIZE] for record in records])
+        lengths = np.fromiter(map(len, records), np.int64, len(records))
+        if len(heads) != HEADER_SIZE * len(records):
+            raise self._corrupt("a record is shorter than its header")
+        headers = np.frombuffer(heads, HEADER)
+        if (headers["format"] != FORMAT).any() or (headers["layout"] != self.id).any():
+            raise self._corrupt(
+                f"records of format {sorted(set(headers['format'].tolist()))} and layout "
+                f"{sorted(set(headers['layout'].tolist()))}, expected {FORMAT} and {self.id}"
+            )
+        counts = headers["cells"].astype(np.int64)
+        ends = HEADER_SIZE + counts * self.cell.itemsize
+        if (ends + headers["tail"] != lengths).any():
+            raise self._corrupt("a record's length does not fit its header")
+        stops = ends.tolist()
+        body = b"".join(
+            [record[HEADER_SIZE:stop] for record, stop in zip(records, stops, strict=True)]
+        )
+        rows = np.frombuffer(body, self.cell)
+        offsets = np.zeros(len(records) + 1, np.int64)
+        np.cumsum(counts, out=offsets[1:])
+        text = b""
+        if self.texts:
+            text = b"".join([record[stop:] for record, stop in zip(records, stops, strict=True)])
+            tails = headers["tail"].astype(np.int64)
+            bases = np.repeat(np.cumsum(tails) - tails, counts).astype(np.uint32)
+            rows = rows.copy()
+            for name in self.texts:
+                rows[name][:, 0] += bases
+        return Records(headers, Cells(rows, text), offsets)
+
+    def _tails(self, cells: Cells, offsets: Ints) -> tuple[Structured, list[bytes] | None]:
+        """Cells whose texts are relative to their record's tail, and the tails."""
+        if not self.texts:
+            return cells.rows, None
+        # axes: cells, text partials: in this order the texts stand in the tail
+        spans = np.stack([cells.rows[name] for name in self.texts], axis=1).astype(np.int64)
+        starts, lengths = spans[..., 0].ravel(), spans[..., 1].ravel()
+        ends = np.cumsum(lengths)
+        gather = np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
+        packed = np.frombuffer(cells.text, np.uint8)[gather].tobytes()
+        bounds = np.concatenate([[0], ends])[offsets * len(self.texts)]
+        relative = (ends - lengths).reshape(len(cells), -1) - np.repeat(
+            bounds[:-1], np.diff(offsets)
+        )[:, None]
+        rows = cells.rows.copy()
+        for i, name in enumerate(self.texts):
+            rows[name][:, 0] = relative[:, i]
+        edges = bounds.tolist()
+        return rows, [packed[edges[i] : edges[i + 1]] for i in range(len(offsets) - 1)]
+
+    def _corrupt(self, what: str) -> OnlineStoreError:
+        return OnlineStoreError(
+            f"feature view {self.view.name!r}: {what}; another version or definition wrote them: "
+            "run 'paimon-features materialize --rebuild'"
+        )
+
+
+def _stored(partial: Partial) -> tuple[Any, ...]:
+    if partial.type.text == "string":
+        return ("<u4", (2,))
+    return ("<i8",) if partial.type.text == "int64" else ("<f8",)

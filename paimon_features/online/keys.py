@@ -1,0 +1,169 @@
+"""Key bytes: where records, markers and states are in the online store.
+
+::
+
+    pf:{shop:spend:1a2b3c4d:7}:12346      record of entity 12346, bucket 7, epoch 1a2b3c4d
+    pf:{shop:spend:1a2b3c4d:7}#marker     how far this bucket is applied
+    pf:{shop:spend:1a2b3c4d:7}#lease      who applies it now
+    pf:{shop:spend}#state                 which epoch is read
+
+The hash tag (what stands in braces) puts a bucket's records and its marker on one node of a
+cluster, so that one command reads both at one time. Equal entities have equal bytes and
+different entities different ones: the parts of a composite key are joined by ``|``, and a text
+writes ``|`` as ``\\|`` and ``\\`` as ``\\\\``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from paimon_features.errors import RequestError
+from paimon_features.schema import DataType
+
+PREFIX = "pf:"
+_SEPARATOR = b"|"
+
+
+def new_epoch() -> str:
+    """A name for a set of records that was never used before: eight hexadecimal digits."""
+    return secrets.token_hex(4)
+
+
+class ViewKeys:
+    """The keys of one view of one project.
+
+    >>> keys = ViewKeys("shop", "spend")
+    >>> keys.state, keys.bucket("1a2b3c4d", 7).marker
+    (b'pf:{shop:spend}#state', b'pf:{shop:spend:1a2b3c4d:7}#marker')
+    """
+
+    def __init__(self, project: str, view: str) -> None:
+        self._stem = f"{PREFIX}{{{project}:{view}"
+        self.state = f"{self._stem}}}#state".encode()
+
+    @property
+    def all_epochs(self) -> bytes:
+        """What the keys of all epochs begin with; the state's key does not."""
+        return f"{self._stem}:".encode()
+
+    def epoch(self, epoch: str) -> bytes:
+        """What all keys of an epoch begin with."""
+        return f"{self._stem}:{epoch}:".encode()
+
+    def epoch_of(self, key: bytes) -> str:
+        """The epoch of a key that begins with ``all_epochs``."""
+        return key[len(self.all_epochs) :].split(b":", 1)[0].decode()
+
+    def bucket(self, epoch: str, bucket: int) -> BucketKeys:
+        """The keys of one bucket."""
+        return BucketKeys(f"{self._stem}:{epoch}:{bucket}}}".encode())
+
+
+class BucketKeys:
+    """The keys of one bucket of one epoch."""
+
+    __slots__ = ("lease", "marker", "record_stem")
+
+    def __init__(self, stem: bytes) -> None:
+        self.record_stem = stem + b":"
+        """What the bucket's record keys begin with; the entity's bytes follow."""
+        self.marker = stem + b"#marker"
+        self.lease = stem + b"#lease"
+
+
+def entity_bytes(types: Sequence[DataType], columns: Sequence[pa.Array]) -> list[bytes]:
+    """The canonical bytes of each entity, from one Arrow array per key column.
+
+    The arrays have the key columns' types and no nulls.
+
+    >>> from paimon_features.schema import Bool, Int64, String
+    >>> entity_bytes([Int64, String, Bool],
+    ...     [pa.array([-5]), pa.array(["a|b"]), pa.array([True])])
+    [b'-5|a\\\\|b|t']
+
+    Raises
+    ------
+    RequestError
+        For a type that no entity key can have.
+    """
+    parts = [_part(kind, column) for kind, column in zip(types, columns, strict=True)]
+    if len(parts) == 1:
+        return parts[0]
+    return [_SEPARATOR.join(row) for row in zip(*parts, strict=True)]
+
+
+def _part(kind: DataType, column: pa.Array) -> list[bytes]:
+    if kind.text in ("int32", "int64"):
+        return [b"%d" % value for value in column.to_pylist()]
+    if kind.text == "date":
+        return [b"%d" % value for value in column.view(pa.int32()).to_pylist()]
+    if kind.text == "bool":
+        return [b"t" if value else b"f" for value in column.to_pylist()]
+    if kind.text == "string":
+        return [
+            text.replace(b"\\", b"\\\\").replace(_SEPARATOR, b"\\|")
+            for text in column.cast(pa.binary()).to_pylist()
+        ]
+    raise RequestError(f"an entity key cannot be {kind!r}")
+
+
+def key_arrays(
+    keys: Mapping[str, DataType], entities: Mapping[str, object]
+) -> list[pa.Array]:
+    """The key columns of a request as Arrow arrays of their types.
+
+    Raises
+    ------
+    RequestError
+        For a missing column, a null, columns of different lengths, or a value that is not of
+        the key's type. Nothing is rounded or parsed: ``"12346"`` and ``12346.5`` are no Int64.
+    """
+    missing = [name for name in keys if name not in entities]
+    if missing:
+        raise RequestError(
+            f"the request has no entity key {missing[0]!r}; "
+            f"it has: {', '.join(entities) or 'none'}, expected: {', '.join(keys)}"
+        )
+    arrays = [_key_array(name, kind, entities[name]) for name, kind in keys.items()]
+    lengths = {name: len(array) for name, array in zip(keys, arrays, strict=True)}
+    if len(set(lengths.values())) > 1:
+        raise RequestError(f"entity keys of different lengths: {lengths}")
+    return arrays
+
+
+def _key_array(name: str, kind: DataType, values: object) -> pa.Array:
+    try:
+        array = _as_arrow(values, kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise RequestError(f"entity key {name!r}: expected {kind!r} values; {error}") from error
+    if array.null_count:
+        row = array.is_null().to_pylist().index(True)
+        raise RequestError(f"entity key {name!r} is null in row {row}; a null is no entity")
+    return array
+
+
+def _as_arrow(values: object, kind: DataType) -> pa.Array:
+    if isinstance(values, str | bytes):
+        raise TypeError(f"got the single value {values!r}, expected a sequence")
+    if isinstance(values, pa.ChunkedArray):
+        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    if not isinstance(values, pa.Array):
+        if isinstance(values, list | tuple):
+            # arrow would cut 5.5 down to 5 where it is told the type
+            odd = next((v for v in values if isinstance(v, float)), None)
+            if odd is not None:
+                raise TypeError(f"got {odd!r}")
+            return pa.array(values, kind.arrow)
+        values = pa.array(values)
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+    if values.type == kind.arrow:
+        return values
+    narrower = pa.types.is_integer(values.type) and kind.is_integer
+    text = pa.types.is_large_string(values.type) and kind.text == "string"
+    if not (narrower or text or pa.types.is_null(values.type)):
+        raise TypeError(f"got {values.type}")
+    return values.cast(kind.arrow)

@@ -1,0 +1,102 @@
+"""What an online store can do: the contract of Redis, of the memory store, of any other.
+
+A store maps keys to bytes. Records and markers change by compare-and-set only, so that writers
+that do not know of each other cannot undo one another's work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
+
+from paimon_features.errors import ConfigurationError
+
+
+class Write(NamedTuple):
+    """One compare-and-set.
+
+    The write happens if the stored value begins with ``expected`` (None: if there is no value).
+    ``expire_ms`` removes the key so long after the write; None keeps it, and lifts an earlier
+    expiry.
+    """
+
+    key: bytes
+    expected: bytes | None
+    value: bytes
+    expire_ms: int | None = None
+
+
+class Lease(NamedTuple):
+    """Who holds a lease: ``fence`` grows whenever another owner takes it."""
+
+    owner: str
+    fence: int
+    mine: bool
+
+
+@runtime_checkable
+class OnlineStore(Protocol):
+    """Bytes by key. Every method raises ``OnlineStoreError`` if the store cannot be asked.
+
+    A *run* names one life of the server: after a restart, which may have lost the newest
+    writes, it is another one.
+    """
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of ``keys`` in their order, all at one time; None where there is none."""
+
+    def compare_and_set_many(
+        self, writes: Sequence[Write], run: str | None = None
+    ) -> list[bool]:
+        """Do each write whose expectation holds, and say which were done.
+
+        All keys belong to one bucket. With ``run``, nothing is written (OnlineStoreError)
+        unless the server is still in this run.
+        """
+
+    def run_and_values(self, keys: Sequence[bytes]) -> tuple[str, list[bytes | None]]:
+        """The server's run and the values of ``keys`` (of one bucket), at one time."""
+
+    def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> Lease:
+        """Take the lease if it is free or ours already, for ``ttl_ms`` from now."""
+
+    def release_lease(self, key: bytes, owner: str) -> None:
+        """Give the lease back if it is ours."""
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        """Remove keys; harmless where there is none."""
+
+    def scan(self, prefix: bytes) -> Iterator[list[bytes]]:
+        """The keys that begin with ``prefix``, page by page.
+
+        A key that is there from the first page to the last comes at least once.
+        """
+
+    def check(self) -> None:
+        """Raise OnlineStoreError unless the store answers and never drops keys by itself."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+Clock = Callable[[], int]
+"""Now, in UTC milliseconds."""
+
+
+def open_store(url: str) -> OnlineStore:
+    """The store at ``redis://`` or ``rediss://``; connects when it is first used.
+
+    Raises
+    ------
+    ConfigurationError
+        For an address of another form.
+    MissingExtraError
+        If the Redis client is not installed.
+    """
+    if not url.startswith(("redis://", "rediss://")):
+        raise ConfigurationError(
+            f"online store {url!r}: expected redis://[user:password@]host[:port][/db] or rediss://"
+        )
+    from paimon_features.online.redis_store import RedisStore
+
+    return RedisStore.connect(url)

@@ -1,0 +1,157 @@
+"""Column types: one set of types, with their names in Arrow and in Flink SQL.
+
+>>> Int64.arrow
+DataType(int64)
+>>> Decimal(10, 2).flink
+'DECIMAL(10, 2)'
+>>> type_from_text("list(float32, 3)")
+List(Float32, 3)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from paimon_features.errors import DefinitionError
+
+NAME = re.compile(r"[a-z][a-z0-9_]*")
+"""What a name of a definition or column looks like: lower case, digits, underscores."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataType:
+    """A column type. ``text`` is its canonical name, as it stands in the registry."""
+
+    text: str
+    arrow: pa.DataType
+    flink: str
+
+    def __repr__(self) -> str:
+        return self.text.title()
+
+    @property
+    def is_integer(self) -> bool:
+        return self.text in ("int32", "int64")
+
+    @property
+    def is_float(self) -> bool:
+        return self.text in ("float32", "float64")
+
+    @property
+    def is_decimal(self) -> bool:
+        return isinstance(self, DecimalType)
+
+    @property
+    def is_numeric(self) -> bool:
+        return self.is_integer or self.is_float or self.is_decimal
+
+    @property
+    def is_key(self) -> bool:
+        """Whether an entity key can have this type: equal values must have equal bytes."""
+        return self.text in ("int32", "int64", "string", "bool", "date")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class DecimalType(DataType):
+    """Exact decimals of ``precision`` digits, ``scale`` of them behind the point."""
+
+    precision: int
+    scale: int
+
+    def __repr__(self) -> str:
+        return f"Decimal({self.precision}, {self.scale})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ListType(DataType):
+    """Lists of ``length`` items (any length where it is None)."""
+
+    item: DataType
+    length: int | None
+
+    def __repr__(self) -> str:
+        tail = "" if self.length is None else f", {self.length}"
+        return f"List({self.item!r}{tail})"
+
+
+Bool = DataType("bool", pa.bool_(), "BOOLEAN")
+Int32 = DataType("int32", pa.int32(), "INT")
+Int64 = DataType("int64", pa.int64(), "BIGINT")
+Float32 = DataType("float32", pa.float32(), "FLOAT")
+Float64 = DataType("float64", pa.float64(), "DOUBLE")
+String = DataType("string", pa.string(), "STRING")
+Bytes = DataType("bytes", pa.binary(), "BYTES")
+Date = DataType("date", pa.date32(), "DATE")
+Timestamp = DataType("timestamp", pa.timestamp("ms"), "TIMESTAMP(3)")
+
+
+def Decimal(precision: int, scale: int) -> DecimalType:  # noqa: N802 - reads as a type
+    """Exact decimals; ``1 <= precision <= 38`` and ``0 <= scale <= precision``.
+
+    Raises
+    ------
+    DefinitionError
+        For a precision or scale outside these bounds.
+    """
+    if not (1 <= precision <= 38 and 0 <= scale <= precision):
+        raise DefinitionError(
+            f"Decimal({precision}, {scale}): expected 1 <= precision <= 38 "
+            "and 0 <= scale <= precision"
+        )
+    return DecimalType(
+        f"decimal({precision}, {scale})",
+        pa.decimal128(precision, scale),
+        f"DECIMAL({precision}, {scale})",
+        precision,
+        scale,
+    )
+
+
+def List(item: DataType, length: int | None = None) -> ListType:  # noqa: N802 - reads as a type
+    """Lists of numbers, of exactly ``length`` items where it is given."""
+    if not (item.is_integer or item.is_float):
+        raise DefinitionError(f"List({item!r}): items must be integers or floats")
+    tail = "" if length is None else f", {length}"
+    arrow = pa.list_(item.arrow)
+    return ListType(f"list({item.text}{tail})", arrow, f"ARRAY<{item.flink}>", item, length)
+
+
+_PLAIN = {t.text: t for t in (Bool, Int32, Int64, Float32, Float64, String, Bytes, Date, Timestamp)}
+
+
+def type_from_text(text: str) -> DataType:
+    """The type with this canonical name, the inverse of ``DataType.text``.
+
+    Raises
+    ------
+    DefinitionError
+        For a text that names no type.
+    """
+    plain = _PLAIN.get(text)
+    if plain is not None:
+        return plain
+    if match := re.fullmatch(r"decimal\((\d+), (\d+)\)", text):
+        return Decimal(int(match[1]), int(match[2]))
+    if match := re.fullmatch(r"list\((\w+)(?:, (\d+))?\)", text):
+        return List(type_from_text(match[1]), int(match[2]) if match[2] else None)
+    known = ", ".join([*_PLAIN, "decimal(p, s)", "list(type, n)"])
+    raise DefinitionError(f"{text!r} is not a column type; types are: {known}")
+
+
+def check_name(what: str, name: str) -> str:
+    """Return ``name`` if it can name a definition or column, else raise DefinitionError."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise DefinitionError(
+            f"{what} {name!r}: a name starts with a lower-case letter and goes on with "
+            "lower-case letters, digits and underscores"
+        )
+    return name
+
+
+def arrow_schema(columns: Mapping[str, DataType]) -> pa.Schema:
+    """The Arrow schema of named columns, all of them nullable, in their order."""
+    return pa.schema([pa.field(name, kind.arrow) for name, kind in columns.items()])

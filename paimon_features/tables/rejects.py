@@ -1,0 +1,135 @@
+"""Which rows do not enter an events table, and why: the same rules for every way in.
+
+The reasons are the values of the column ``reason`` of a rejected table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
+
+UNREADABLE = "unreadable"
+TOO_FEW_COLUMNS = "too_few_columns"
+WRONG_TYPE = "wrong_type"
+NOT_FINITE = "not_finite"
+MISSING_TIME = "missing_time"
+TIME_OUT_OF_RANGE = "time_out_of_range"
+
+DEFAULT_MAX_SKEW_MS = DAY_MS
+"""How far in the future an event time may lie, against the clock of whoever ingests."""
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass
+class Verdict:
+    """What is wrong with each row; the first complaint about a row counts."""
+
+    rows: int
+    bad: Flags = field(init=False)
+    reason: list[str | None] = field(init=False)
+    detail: list[str | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bad = np.zeros(self.rows, np.bool_)
+        self.reason = [None] * self.rows
+        self.detail = [None] * self.rows
+
+    def complain(self, rows: Flags, reason: str, detail: str) -> None:
+        """Reject these rows, unless they are rejected already."""
+        for row in np.flatnonzero(rows & ~self.bad):
+            self.reason[row], self.detail[row] = reason, detail
+        self.bad |= rows
+
+    def counts(self) -> dict[str, int]:
+        """How many rows were rejected, by reason, sorted by reason."""
+        reasons = [reason for reason in self.reason if reason is not None]
+        return {reason: reasons.count(reason) for reason in sorted(set(reasons))}
+
+
+def judge(
+    rows: pa.Table,
+    columns: Mapping[str, pa.DataType],
+    event_time: str,
+    now_ms: int,
+    max_skew_ms: int = DEFAULT_MAX_SKEW_MS,
+) -> tuple[pa.Table, Verdict]:
+    """Cast the columns to their types and say which rows cannot be events.
+
+    Returns the table with exactly ``columns`` (null where a value did not fit) and the verdict.
+    Bad are: a value that has no counterpart in its column's type, NaN and infinities, a missing
+    event time, one outside the years 1 to 9999 or after ``now_ms + max_skew_ms``.
+    """
+    verdict = Verdict(rows.num_rows)
+    arrays = []
+    for name, kind in columns.items():
+        array = rows.column(name).combine_chunks()
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.array([], array.type) if array.num_chunks == 0 else array.chunk(0)
+        cast, wrong = _cast(array, kind)
+        verdict.complain(wrong, WRONG_TYPE, f"column {name}: no {kind}")
+        if pa.types.is_floating(kind):
+            infinite = pc.invert(pc.is_finite(cast)).fill_null(False)
+            verdict.complain(_flags(infinite), NOT_FINITE, f"column {name}: NaN or infinity")
+        arrays.append(cast)
+    table = pa.table(arrays, names=list(columns))
+    times = time_ms(table.column(event_time).combine_chunks())
+    verdict.complain(_flags(times.is_null()), MISSING_TIME, f"column {event_time} is null")
+    plain = times.fill_null(0).to_numpy(zero_copy_only=False)
+    absurd = (plain < MIN_TIME_MS) | (plain > MAX_TIME_MS) | (plain > now_ms + max_skew_ms)
+    verdict.complain(
+        absurd,
+        TIME_OUT_OF_RANGE,
+        f"column {event_time}: outside the years 1 to 9999, or more than {max_skew_ms} ms ahead",
+    )
+    return table, verdict
+
+
+def time_ms(times: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Event times as int64 milliseconds, from integers or timestamps."""
+    if isinstance(times, pa.ChunkedArray):
+        times = pa.concat_arrays(times.chunks) if times.num_chunks else pa.array([], times.type)
+    if pa.types.is_timestamp(times.type):
+        return _floor_times(times, pa.timestamp("ms")).view(pa.int64())
+    return times.cast(pa.int64())
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Flags]:
+    none = np.zeros(len(array), np.bool_)
+    if array.type == kind:
+        return array, none
+    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(array.type):
+        return _floor_times(array, kind), none
+    try:
+        return array.cast(kind), none
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass
+    if len(array) == 1:
+        return pa.nulls(1, kind), ~none
+    # some value does not fit: halve until it is alone, for bad rows are few
+    middle = len(array) // 2
+    left, wrong_left = _cast(array.slice(0, middle), kind)
+    right, wrong_right = _cast(array.slice(middle), kind)
+    return pa.concat_arrays([left, right]), np.concatenate([wrong_left, wrong_right])
+
+
+def _floor_times(array: pa.Array, kind: pa.TimestampType) -> pa.Array:
+    """Times in a coarser or finer unit, rounded down below zero too (Arrow's cast does not)."""
+    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+    have, want = per_second[array.type.unit], per_second[kind.unit]
+    if have < want:
+        return array.cast(kind)
+    ticks = array.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    mask = np.asarray(array.is_null())
+    return pa.array(ticks // (have // want), pa.int64(), mask=mask).view(kind)
+
+
+def _flags(array: pa.Array | pa.ChunkedArray) -> Flags:
+    return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)

@@ -1,0 +1,78 @@
+"""Rolling a table back to an earlier snapshot.
+
+A rollback gives snapshot numbers out again, so whoever remembers one has to be able to tell:
+the generation's incarnation grows with it.
+"""
+
+from __future__ import annotations
+
+from paimon_features.errors import TableError
+from paimon_features.tables import generations
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.consumers import consumers, reset_consumer
+from paimon_features.tables.files import locked
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.snapshots import latest_snapshot, snapshot, tagged
+
+AUTOMATIC_TAG_LENGTH = len("2011-12-09 10")
+"""Length of the names that Paimon gives to its hourly tags; those pin nothing."""
+
+
+def pins_above(lake: Lake, name: str, snapshot_id: int) -> list[str]:
+    """Tags and consumers that a rollback to ``snapshot_id`` would leave without their snapshots."""
+    tags = [
+        f"tag {tag!r} (snapshot {s.id})"
+        for tag, s in tagged(lake, name).items()
+        if s.id > snapshot_id and not _automatic(tag)
+    ]
+    held = [
+        f"consumer {consumer!r} (has read up to {following - 1})"
+        for consumer, following in sorted(consumers(lake, name).items())
+        if following > snapshot_id + 1
+    ]
+    return tags + held
+
+
+def rollback(
+    lake: Lake, record: GenerationRecord, snapshot_id: int, release: tuple[str, ...] = ()
+) -> GenerationRecord:
+    """Roll a generation's table back and return its record, one incarnation on.
+
+    Call it as the table's owner. ``release`` names consumers that may be moved back (the
+    materializer's: it rebuilds when it sees the new incarnation). The incarnation is written
+    first: a crash in between makes readers rebuild once too often, never too seldom.
+
+    Raises
+    ------
+    SnapshotExpiredError
+        If the snapshot is not there.
+    TableError
+        If a tag or consumer pins a later one; the message names them.
+    """
+    name = record.table
+    snapshot(lake, name, snapshot_id)
+    held = [p for p in pins_above(lake, name, snapshot_id) if not _released(p, release)]
+    if held:
+        raise TableError(
+            f"table {name!r} cannot be rolled back to snapshot {snapshot_id}: later ones are "
+            f"pinned by {', '.join(held)}. Delete these pins first if what they protect may go"
+        )
+    with locked(lake.lock_path(name), f"rolling back table {name!r}"):
+        updated = generations.update(
+            lake, record.view, record.generation, incarnation=record.incarnation + 1
+        )
+        newest = latest_snapshot(lake, name)
+        if newest is not None and newest.id != snapshot_id:
+            lake.table(name).rollback_to(snapshot_id)
+        for consumer, following in consumers(lake, name).items():
+            if following > snapshot_id + 1:
+                reset_consumer(lake, name, consumer, snapshot_id + 1)
+    return updated
+
+
+def _released(pin: str, release: tuple[str, ...]) -> bool:
+    return any(pin.startswith(f"consumer {consumer!r} ") for consumer in release)
+
+
+def _automatic(tag: str) -> bool:
+    return len(tag) == AUTOMATIC_TAG_LENGTH and tag[:4].isdigit() and tag[4] == "-"

@@ -1,0 +1,214 @@
+"""What the tables of a project look like: columns, keys, partitions, options.
+
+A spec is plain data; ``ddl`` turns it into Flink SQL and ``Lake.create`` into a table.
+
+>>> from paimon_features.schema import Int64
+>>> spec = tiles_spec("tiles_spend_g1", {"customer_id": Int64}, [("n", Int64, "sum")], buckets=4)
+>>> spec.primary_key, spec.options["bucket-key"]
+(('tile_day', 'customer_id', 'tile_start'), 'customer_id')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from paimon_features.definitions.source import FEEDBACK_COLUMNS
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import (
+    DataType,
+    Int32,
+    Int64,
+    String,
+    check_name,
+)
+
+EVENT_DAY = "event_day"
+"""Days since 1970 of the event time, INT: the partition column of an events table."""
+INGEST_TIME_MS = "ingest_time_ms"
+TILE_DAY = "tile_day"
+"""Days since 1970 of the tile's start, INT: the partition column of a tile table."""
+TILE_START = "tile_start"
+"""First millisecond of the tile, BIGINT."""
+
+MERGES = ("sum", "min", "max")
+
+RETENTION: Mapping[str, str] = MappingProxyType(
+    {
+        "file.format": "parquet",
+        "snapshot.time-retained": "2 h",
+        "snapshot.num-retained.min": "20",
+        # Paimon counts first and looks at the time second; a snapshot a second is 7,200 in 2 h
+        "snapshot.num-retained.max": "2147483647",
+    }
+)
+"""Options of every table: Paimon's own default keeps snapshots for one hour."""
+
+HOURLY_TAGS: Mapping[str, str] = MappingProxyType(
+    {
+        "tag.automatic-creation": "process-time",
+        "tag.creation-period": "hourly",
+        "tag.num-retained-max": "48",
+    }
+)
+"""Two days of hourly tags on the tables that time travel reads; Flink's committer makes them."""
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table of the lake.
+
+    ``columns`` keep their order; key columns come first, in the order of the key, because
+    composite keys have to be declared in column order. ``options`` are Paimon's.
+    """
+
+    name: str
+    columns: Mapping[str, DataType]
+    primary_key: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("table", self.name)
+        for column in self.columns:
+            check_name(f"column of table {self.name!r}:", column)
+        for role, names in (("primary key", self.primary_key), ("partition", self.partition_by)):
+            missing = [name for name in names if name not in self.columns]
+            if missing:
+                raise DefinitionError(
+                    f"table {self.name!r}: the {role} names {', '.join(missing)}; "
+                    f"its columns are: {', '.join(self.columns)}"
+                )
+
+    def with_options(self, options: Mapping[str, str]) -> TableSpec:
+        """The same table with further options; later ones win."""
+        merged = {**self.options, **options}
+        return TableSpec(self.name, self.columns, self.primary_key, self.partition_by, merged)
+
+
+def _free(table: str, columns: Mapping[str, DataType], reserved: Sequence[str]) -> None:
+    taken = [name for name in reserved if name in columns]
+    if taken:
+        raise DefinitionError(
+            f"table {table!r}: the column name {taken[0]!r} is taken by the table itself; "
+            "give the column another name"
+        )
+
+
+def events_spec(table: str, columns: Mapping[str, DataType]) -> TableSpec:
+    """An append table of events, one partition per day of the event time (UTC).
+
+    ``event_day`` and ``ingest_time_ms`` are written by whoever ingests.
+    """
+    _free(table, columns, (EVENT_DAY, INGEST_TIME_MS))
+    return TableSpec(
+        table,
+        {**columns, EVENT_DAY: Int32, INGEST_TIME_MS: Int64},
+        partition_by=(EVENT_DAY,),
+        options=RETENTION,
+    )
+
+
+def rejected_spec(table: str) -> TableSpec:
+    """An append table of the rows that did not enter an events table, with the reason.
+
+    ``origin`` is the file or topic, ``ingest_id`` the run that read it, ``raw`` the row as text.
+    """
+    texts = dict.fromkeys(("reason", "detail", "raw", "origin", "ingest_id"), String)
+    return TableSpec(table, {**texts, INGEST_TIME_MS: Int64}, options=RETENTION)
+
+
+def tiles_spec(
+    table: str,
+    keys: Mapping[str, DataType],
+    partials: Sequence[tuple[str, DataType, str]],
+    buckets: int,
+) -> TableSpec:
+    """An aggregation table of tiles; ``partials`` are (column, type, merge function).
+
+    All tiles of an entity are in one bucket (``bucket-key`` is the entity's keys). There is no
+    changelog producer: with ``lookup`` pypaimon reads wrong sums.
+
+    Raises
+    ------
+    DefinitionError
+        For a merge that is not sum, min or max, a key type that cannot be one, no bucket.
+    """
+    _free(table, keys, (TILE_DAY, TILE_START, *(name for name, _, _ in partials)))
+    for name, kind in keys.items():
+        if not kind.is_key:
+            raise DefinitionError(f"table {table!r}: the key {name!r} cannot be {kind!r}")
+    if buckets < 1:
+        raise DefinitionError(f"table {table!r}: {buckets} buckets; expected at least 1")
+    merges: dict[str, str] = {}
+    for name, _, merge in partials:
+        if merge not in MERGES:
+            raise DefinitionError(
+                f"table {table!r}: the column {name!r} is merged by {merge!r}; "
+                f"expected one of: {', '.join(MERGES)}"
+            )
+        merges[f"fields.{name}.aggregate-function"] = merge
+    return TableSpec(
+        table,
+        {TILE_DAY: Int32, **keys, TILE_START: Int64, **{n: kind for n, kind, _ in partials}},
+        primary_key=(TILE_DAY, *keys, TILE_START),
+        partition_by=(TILE_DAY,),
+        options={
+            **RETENTION,
+            **HOURLY_TAGS,
+            "merge-engine": "aggregation",
+            **merges,
+            "bucket": str(buckets),
+            "bucket-key": ",".join(keys),
+            "changelog-producer": "none",
+            "local-merge-buffer-size": "64 mb",
+        },
+    )
+
+
+def skipped_spec(table: str) -> TableSpec:
+    """How many rows a view skipped, per day and reason: an aggregation table, merged by sum."""
+    return TableSpec(
+        table,
+        {TILE_DAY: Int32, "reason": String, "detail": String, "p_rows": Int64},
+        primary_key=(TILE_DAY, "reason", "detail"),
+        options={
+            **RETENTION,
+            "merge-engine": "aggregation",
+            "fields.p_rows.aggregate-function": "sum",
+            "bucket": "1",
+            "changelog-producer": "none",
+            "local-merge-buffer-size": "4 mb",
+        },
+    )
+
+
+def training_spec(
+    table: str, columns: Mapping[str, DataType], properties: Mapping[str, str] | None = None
+) -> TableSpec:
+    """An append table of training rows; ``properties`` name what it was made from."""
+    return TableSpec(table, dict(columns), options={**RETENTION, **(properties or {})})
+
+
+def feedback_spec(
+    table: str,
+    sample_keys: Mapping[str, DataType],
+    extra: Mapping[str, DataType] | None = None,
+) -> TableSpec:
+    """An append table of what trainers saw of each sample; ``extra`` are further columns."""
+    _free(table, {**sample_keys, **(extra or {})}, tuple(FEEDBACK_COLUMNS))
+    return TableSpec(table, {**sample_keys, **FEEDBACK_COLUMNS, **(extra or {})}, options=RETENTION)
+
+
+def registry_spec(table: str = "registry") -> TableSpec:
+    """The append table of applied definitions: one row per version, its canonical JSON and hash."""
+    columns = {
+        "applied_at_ms": Int64,
+        "kind": String,
+        "name": String,
+        "version": Int32,
+        "hash": String,
+        "document": String,
+    }
+    return TableSpec(table, columns, options=RETENTION)

@@ -1,0 +1,280 @@
+"""Commits from Python: one at a time per table, and each of them once.
+
+Two pypaimon processes that commit to one table at the same time can lose a commit that was
+acknowledged, so each commit here holds a file lock. The lock works between processes of one
+host (and of hosts that share the folder with working locks); a lease keeps others away.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.errors import TableError, UnknownNameError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.files import locked, read_json, write_json
+from paimon_features.tables.rejects import DEFAULT_MAX_SKEW_MS, Verdict, judge, time_ms
+from paimon_features.tables.snapshots import (
+    BATCH_IDENTIFIER,
+    Snapshot,
+    latest_snapshot,
+    read_snapshot_file,
+    snapshot_ids,
+    tagged,
+)
+from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS, rejected_spec
+from paimon_features.windows import DAY_MS
+
+
+def append_arrow(
+    lake: Lake,
+    name: str,
+    table: pa.Table,
+    *,
+    commit_user: str | None = None,
+    commit_identifier: int | None = None,
+    properties: Mapping[str, str] | None = None,
+) -> int:
+    """Append rows in one atomic commit and return its snapshot id.
+
+    With a ``commit_user`` and a ``commit_identifier`` (that grows from call to call of this
+    user) a repeat is harmless: what was committed already is not committed again, and the id of
+    the newest snapshot is returned. Rows may come in any order of columns; a missing column is
+    null. An empty table commits nothing. ``properties`` are stored in the snapshot.
+
+    Raises
+    ------
+    TableError
+        If the columns do not fit the table, or another process holds the commit lock.
+    """
+    if (commit_user is None) != (commit_identifier is None):
+        raise TableError(
+            f"table {name!r}: commit_user and commit_identifier belong together, got "
+            f"{commit_user!r} and {commit_identifier!r}"
+        )
+    rows = _conform(lake, name, table)
+    with locked(lake.lock_path(name), f"committing to table {name!r}"):
+        newest = latest_snapshot(lake, name)
+        if commit_user is not None and commit_identifier is not None:
+            done = committed_identifiers(lake, name, commit_user)
+            if newest is not None and done is not None and commit_identifier <= done:
+                return newest.id
+        if rows.num_rows == 0:
+            return 0 if newest is None else newest.id
+        user = commit_user or str(uuid.uuid4())
+        identifier = BATCH_IDENTIFIER if commit_identifier is None else commit_identifier
+        after = 0 if newest is None else newest.id
+        try:
+            _commit(lake, name, rows, user, identifier, properties)
+        except Exception:
+            # an error after the snapshot was published is no failure: look before raising
+            if _find(lake, name, user, identifier, after) is None:
+                raise
+        found = _find(lake, name, user, identifier, after)
+        if found is None:
+            raise TableError(
+                f"table {name!r}: the commit {identifier} of {user} was acknowledged and is not "
+                "there; another process commits to this table without the lock"
+            )
+        if commit_user is not None:
+            write_json(_record_path(lake, name, user), {"identifier": identifier, "id": found.id})
+        return found.id
+
+
+def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None:
+    """The greatest commit identifier that this user has committed, None before the first.
+
+    It is remembered beyond the expiry of the snapshots themselves, as long as commits go
+    through ``append_arrow``; for a Flink job it looks at the snapshots and tags that are there.
+    """
+    record = read_json(_record_path(lake, name, commit_user)) or {}
+    known, since = record.get("identifier"), record.get("id", 0)
+    folder = f"{lake.path(name)}/snapshot"
+    ids = snapshot_ids(lake, name)
+    if known is not None:
+        remembered = read_snapshot_file(folder, since) if since in ids else None
+        undone = (not ids or since > ids[-1]) or (
+            remembered is not None
+            and (remembered.commit_user, remembered.commit_identifier) != (commit_user, known)
+        )
+        if undone:  # the table was rolled back or made anew since
+            known, since = None, 0
+    found = [read_snapshot_file(folder, i) for i in ids if i > since]
+    if known is None:
+        found += tagged(lake, name).values()
+    own = [s.commit_identifier for s in found if s is not None and s.commit_user == commit_user]
+    return max([*own, *([known] if known is not None else [])], default=None)
+
+
+def _record_path(lake: Lake, name: str, user: str) -> Path:
+    folder = lake.side_folder / "commits" / f"{lake.database}.{name}"
+    return folder / f"{quote(user, safe='')}.json"
+
+
+def _find(lake: Lake, name: str, user: str, identifier: int, after: int) -> Snapshot | None:
+    folder = f"{lake.path(name)}/snapshot"
+    for snapshot_id in reversed(snapshot_ids(lake, name)):
+        if snapshot_id <= after:
+            return None
+        found = read_snapshot_file(folder, snapshot_id)
+        if found and (found.commit_user, found.commit_identifier) == (user, identifier):
+            return found
+    return None
+
+
+def _commit(
+    lake: Lake,
+    name: str,
+    rows: pa.Table,
+    user: str,
+    identifier: int,
+    properties: Mapping[str, str] | None,
+) -> None:
+    builder: Any = lake.table(name).new_stream_write_builder()._with_commit_user(user)
+    write, commit = builder.new_write(), builder.new_commit()
+    try:
+        write.write_arrow(rows)
+        messages = write.prepare_commit(identifier)
+        commit.commit(messages, identifier, dict(properties) if properties else None)
+    finally:
+        write.close()
+        commit.close()
+
+
+def _conform(lake: Lake, name: str, table: pa.Table) -> pa.Table:
+    schema = lake.schema(name)
+    unknown = [column for column in table.column_names if column not in schema.names]
+    if unknown:
+        raise TableError(
+            f"table {name!r} has no column {unknown[0]!r}; it has: {', '.join(schema.names)}"
+        )
+    arrays = []
+    for field in schema:
+        if field.name not in table.column_names:
+            arrays.append(pa.nulls(table.num_rows, field.type))
+            continue
+        try:
+            arrays.append(table.column(field.name).cast(field.type))
+        except pa.ArrowException as error:
+            raise TableError(f"table {name!r}: column {field.name!r}: {error}") from error
+        if not field.nullable and arrays[-1].null_count:
+            raise TableError(
+                f"table {name!r}: the key column {field.name!r} is null in "
+                f"{arrays[-1].null_count} of {table.num_rows} rows"
+            )
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteReport:
+    """What became of the rows of one ``EventWriter.write``.
+
+    ``rejected`` counts by reason; ``snapshot_id`` is the newest one of the events table
+    afterwards (0 while it has none).
+    """
+
+    written: int
+    rejected: Mapping[str, int]
+    snapshot_id: int
+
+
+class EventWriter:
+    """Writes events from Python into an events table; bad rows go to its rejected table.
+
+    The rules are those of the ingest job (see ``rejects``). The writer has to be the table's
+    owner: take the lease first.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: str,
+        event_time: str,
+        clock: Callable[[], int],
+        *,
+        rejected_table: str | None = None,
+        max_skew_ms: int = DEFAULT_MAX_SKEW_MS,
+        origin: str = "EventWriter",
+    ) -> None:
+        """``clock`` gives now in UTC milliseconds; ``event_time`` is int64 ms or a timestamp.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such table or column.
+        """
+        schema = lake.schema(table)
+        self.columns = {f.name: f.type for f in schema if f.name not in (EVENT_DAY, INGEST_TIME_MS)}
+        if event_time not in self.columns:
+            raise UnknownNameError.of(f"column of table {table!r}", event_time, self.columns)
+        self.lake, self.table, self.event_time, self.clock = lake, table, event_time, clock
+        source = table.removeprefix("events_")
+        self.rejected_table = rejected_table or f"rejected_{source}"
+        self.max_skew_ms = max_skew_ms
+        self.origin = origin
+        lake.create(rejected_spec(self.rejected_table))
+
+    def write(
+        self,
+        rows: pa.Table,
+        *,
+        commit_user: str | None = None,
+        commit_identifier: int | None = None,
+    ) -> WriteReport:
+        """Write the good rows in one commit, the bad ones in another before it.
+
+        A repeat with the same user and identifier writes nothing twice. Values are cast where
+        that loses nothing.
+
+        Raises
+        ------
+        TableError
+            If a column is missing or not declared: that is no matter of single rows.
+        """
+        missing = [column for column in self.columns if column not in rows.column_names]
+        unknown = [column for column in rows.column_names if column not in self.columns]
+        if missing or unknown:
+            raise TableError(
+                f"table {self.table!r}: expected the columns {', '.join(self.columns)}; "
+                f"missing: {', '.join(missing) or 'none'}, "
+                f"not declared: {', '.join(unknown) or 'none'}"
+            )
+        now_ms = self.clock()
+        table, verdict = judge(rows, self.columns, self.event_time, now_ms, self.max_skew_ms)
+        ids = {"commit_user": commit_user, "commit_identifier": commit_identifier}
+        if verdict.bad.any():
+            bad = self._rejected(rows, verdict, now_ms, f"{commit_user}:{commit_identifier}")
+            append_arrow(self.lake, self.rejected_table, bad, **ids)  # type: ignore[arg-type]
+        good = table.filter(pa.array(~verdict.bad))
+        times = time_ms(good.column(self.event_time))
+        days = (times.to_numpy(zero_copy_only=False) // DAY_MS).astype(np.int32)
+        good = good.append_column(EVENT_DAY, pa.array(days, pa.int32())).append_column(
+            INGEST_TIME_MS, pa.array(np.full(len(days), now_ms, np.int64))
+        )
+        newest = append_arrow(self.lake, self.table, good, **ids)  # type: ignore[arg-type]
+        return WriteReport(good.num_rows, verdict.counts(), newest)
+
+    def _rejected(self, rows: pa.Table, verdict: Verdict, now_ms: int, ingest_id: str) -> pa.Table:
+        indices = np.flatnonzero(verdict.bad)
+        raws = [
+            json.dumps(row, default=str, ensure_ascii=False)
+            for row in rows.take(pa.array(indices)).to_pylist()
+        ]
+        return pa.table(
+            {
+                "reason": [verdict.reason[i] for i in indices],
+                "detail": [verdict.detail[i] for i in indices],
+                "raw": raws,
+                "origin": [self.origin] * len(indices),
+                "ingest_id": [ingest_id] * len(indices),
+                INGEST_TIME_MS: pa.array(np.full(len(indices), now_ms, np.int64)),
+            }
+        )

@@ -1,0 +1,243 @@
+"""The oracle: features straight from raw events, by loops that anyone can check by eye.
+
+Nothing here knows tiles, levels, partials or engines. Every clever path of the project is
+compared with these functions, on generated and on real events.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN
+from decimal import Decimal as PyDecimal
+from fractions import Fraction
+from typing import Any
+
+from paimon_features.testing.naive_expressions import Unsafe, evaluate_row
+
+from paimon_features.aggregates import (
+    Aggregate,
+    Count,
+    DecayedCount,
+    DecayedMean,
+    DecayedSum,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Sum,
+    Variance,
+)
+from paimon_features.aggregates.basic import Numeric
+from paimon_features.aggregates.moments import MAX_CONDITION, StdDev
+from paimon_features.definitions import CompiledFeature, FeatureView
+from paimon_features.expressions import parse
+
+Event = Mapping[str, Any]
+"""One raw event: a value (or None) for each column of the source."""
+
+
+def members(times_ms: Iterable[int], q_ms: int, window_ms: int | None, hop_ms: int) -> list[int]:
+    """Positions of the events that are in the window read at ``q_ms``.
+
+    ::
+
+        floor(q - w, hop)                        q
+               [---------------------------------)
+             in                                  out
+
+    >>> members([0, 299_999, 300_000, 899_999, 900_000], 900_000, 600_000, 300_000)
+    [2, 3]
+    """
+    inside = []
+    for position, ts in enumerate(times_ms):
+        start = -math.inf if window_ms is None else (q_ms - window_ms) // hop_ms * hop_ms
+        if start <= ts < q_ms:
+            inside.append(position)
+    return inside
+
+
+def enters(view: FeatureView, event: Event) -> bool:
+    """Whether an event enters the view's tiles: it is a member and breaks no rule."""
+    try:
+        row = with_derived(view, event)
+        where = None if view.where is None else parse(view.where, view.compiled.scope)
+        if where is not None and evaluate_row(where, row) is not True:
+            return False
+        return all(evaluate_row(r.condition, event) is True for r in view.compiled.skip_rules)
+    except Unsafe:  # a step overflows, or hides an infinity: a rule keeps such an event out
+        return False
+
+
+def with_derived(view: FeatureView, event: Event) -> dict[str, Any]:
+    """The event with the view's derived columns."""
+    row = dict(event)
+    scope = dict(view.source.schema)
+    for name, text in view.derive.items():
+        expression = parse(text, scope)
+        row[name] = evaluate_row(expression, row)
+        scope[name] = expression.type
+    return row
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a read has to give for one entity: its status, and a value for each feature."""
+
+    status: str
+    values: dict[str, Any]
+    ill_conditioned: frozenset[str] = frozenset()
+
+
+def answer(
+    view: FeatureView, events: Sequence[Event], q_ms: int, *, online: bool = False
+) -> Answer:
+    """The features of one entity at ``q_ms``, from all raw events of that entity.
+
+    ``online`` takes the open tile whole, as an online read does: the tile that contains
+    ``q_ms`` also counts what has arrived with a later event time.
+    """
+    compiled = view.compiled
+    time = view.source.event_time
+    end = q_ms
+    if online:
+        end = -(-q_ms // compiled.tile_ms) * compiled.tile_ms
+    rows = [with_derived(view, e) for e in events if enters(view, e)]
+    rows = [row for row in rows if row[time] < end]
+    nothing: dict[str, Any] = {f.name: None for f in compiled.features}
+    known_from = min(
+        -math.inf if f.window_ms is None else (q_ms - f.window_ms) // f.hop_ms * f.hop_ms
+        for f in compiled.features
+    )
+    if compiled.ttl_ms is not None:
+        known_from = min(known_from, q_ms - compiled.ttl_ms)
+    newest = max((row[time] for row in rows), default=None)
+    if newest is None or newest < known_from:
+        return Answer("MISSING", nothing)
+    if compiled.ttl_ms is not None and newest < q_ms - compiled.ttl_ms:
+        return Answer("EXPIRED", nothing)
+    values = {}
+    ill = set()
+    for feature in compiled.features:
+        value = feature_value(view, feature, rows, q_ms, end)
+        if isinstance(value, IllConditioned):
+            ill.add(feature.name)
+            value = None
+        values[feature.name] = value
+    return Answer("PRESENT", values, frozenset(ill))
+
+
+class IllConditioned:
+    """Stands for a variance that the sums of the stream cannot tell."""
+
+
+def feature_value(
+    view: FeatureView, feature: CompiledFeature, rows: Sequence[Event], q_ms: int, end_ms: int
+) -> Any:
+    """One feature from the entity's rows (derived columns included) before ``end_ms``."""
+    aggregate = feature.aggregate
+    scope = view.compiled.scope
+    window = []
+    start = (
+        -math.inf
+        if feature.window_ms is None
+        else (q_ms - feature.window_ms) // feature.hop_ms * feature.hop_ms
+    )
+    for row in rows:
+        if not start <= row[view.source.event_time] < end_ms:
+            continue
+        if aggregate.where is None or evaluate_row(parse(aggregate.where, scope), row) is True:
+            window.append(row)
+    times = [row[view.source.event_time] for row in window]
+    if aggregate.column is None:
+        values: list[Any] = [1] * len(window)
+    else:
+        values = [row[aggregate.column] for row in window]
+    seen = [(ts, v) for ts, v in zip(times, values, strict=True) if v is not None]
+    return aggregate_value(aggregate, scope, seen, q_ms)
+
+
+def aggregate_value(
+    aggregate: Aggregate, scope: Mapping[str, Any], seen: Sequence[tuple[int, Any]], q_ms: int
+) -> Any:
+    """The aggregate of the (event time, value) pairs of a window, nulls already left out."""
+    values = [value for _, value in seen]
+    if isinstance(aggregate, Count):
+        return len(values)
+    if isinstance(aggregate, Last):
+        return _float_zero(max(seen)[1]) if seen else None
+    if isinstance(aggregate, DecayedSum | DecayedCount | DecayedMean):
+        return _decayed(aggregate, seen, q_ms)
+    assert isinstance(aggregate, Numeric), f"no naive twin for {aggregate.kind}"
+    scale = aggregate.scale_of(scope)
+    exact = [_exact(value, scale) for value in values]
+    if isinstance(aggregate, Variance):
+        return _variance(aggregate, scale, exact, values)
+    if isinstance(aggregate, Sum):
+        if aggregate.as_decimal:
+            assert scale is not None
+            total = sum(exact, Fraction(0))
+            return PyDecimal(int(total * 10**scale)).scaleb(-scale)
+        total = sum(exact, Fraction(0))
+    elif not values:
+        return None
+    elif isinstance(aggregate, Mean):
+        total = sum(exact, Fraction(0)) / len(exact)
+        return float(total)
+    elif isinstance(aggregate, Min):
+        total = min(exact)
+    else:
+        assert isinstance(aggregate, Max), f"no naive twin for {aggregate.kind}"
+        total = max(exact)
+    return int(total) if aggregate.output_type(scope).text == "int64" else float(total)
+
+
+def _exact(value: Any, scale: int | None) -> Fraction:
+    """The number that enters the sum, exactly: rounded half-even where there is a scale."""
+    if scale is None:
+        return Fraction(value)
+    if isinstance(value, float):
+        return Fraction(round(value * 10.0**scale), 10**scale)
+    if isinstance(value, PyDecimal):
+        value = value.quantize(PyDecimal(1).scaleb(-scale), ROUND_HALF_EVEN)
+    return Fraction(value)
+
+
+def _decayed(
+    aggregate: DecayedSum | DecayedCount | DecayedMean, seen: Sequence[tuple[int, Any]], q_ms: int
+) -> float | None:
+    half_life = aggregate.half_life_ms
+    if isinstance(aggregate, DecayedMean):
+        if not seen:
+            return None
+        newest = max(ts for ts, _ in seen)
+        weights = [2.0 ** ((ts - newest) / half_life) for ts, _ in seen]
+        total = math.fsum(w * float(v) for w, (_, v) in zip(weights, seen, strict=True))
+        return total / math.fsum(weights)
+    terms = []
+    for ts, value in seen:
+        number = 1.0 if isinstance(aggregate, DecayedCount) else float(value)
+        terms.append(number * 2.0 ** ((ts - q_ms) / half_life))
+    return math.fsum(terms)
+
+
+def _variance(
+    aggregate: Variance, scale: int | None, exact: Sequence[Fraction], values: Sequence[Any]
+) -> float | IllConditioned | None:
+    n = len(exact)
+    if n <= aggregate.ddof:
+        return None
+    mean = sum(exact, Fraction(0)) / n
+    spread = sum(((x - mean) ** 2 for x in exact), Fraction(0))
+    if scale is None and n > 1:
+        squares = sum(((x - Fraction(aggregate.center)) ** 2 for x in exact), Fraction(0))
+        if squares > 0 and spread * Fraction(MAX_CONDITION) < squares:
+            return IllConditioned()
+    variance = float(spread / (n - aggregate.ddof))
+    return math.sqrt(variance) if isinstance(aggregate, StdDev) else variance
+
+
+def _float_zero(value: Any) -> Any:
+    """A negative zero is a zero; other values stay."""
+    return value + 0.0 if isinstance(value, float) else value

@@ -1,0 +1,79 @@
+"""A naive tile job: events to the rows of a tile table, one event and one value at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from paimon_features.aggregates import EVENT_TIME, TILE_END, Merge
+from paimon_features.definitions import FeatureView
+from paimon_features.schema import Int32, Int64, arrow_schema
+from paimon_features.testing.naive import Event, enters
+from paimon_features.testing.naive_expressions import evaluate_row
+from paimon_features.windows import DAY_MS, floor_ms
+
+
+def partial_row(view: FeatureView, event: Event) -> dict[str, Any]:
+    """The partials of one event, by name."""
+    compiled = view.compiled
+    time = event[view.source.event_time]
+    row = {**event, EVENT_TIME: time}
+    row[TILE_END] = floor_ms(time, compiled.tile_ms) + compiled.tile_ms
+    return {p.name: evaluate_row(compiled.expressions[p.name], row) for p in compiled.partials}
+
+
+def merged(merge: Merge, left: Any, right: Any) -> Any:
+    """Two values of a partial as one, as the lake merges them inside a tile."""
+    if left is None or right is None:
+        return right if left is None else left
+    if merge is Merge.MIN:
+        return min(left, right)
+    if merge is Merge.MAX:
+        return max(left, right)
+    total = left + right
+    return (total + 2**63) % 2**64 - 2**63 if isinstance(total, int) else total
+
+
+def tile_table(view: FeatureView, events: Iterable[Event]) -> pa.Table:
+    """The rows of the tile table of these events, with its columns, in no particular order."""
+    compiled = view.compiled
+    cells: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for event in events:
+        if not enters(view, event):
+            continue
+        start = floor_ms(event[view.source.event_time], compiled.tile_ms)
+        cell = (*(event[key] for key in compiled.keys), start)
+        partials = partial_row(view, event)
+        known = cells.setdefault(cell, dict.fromkeys(partials))
+        for partial in compiled.partials:
+            known[partial.name] = merged(
+                partial.merge, known[partial.name], partials[partial.name]
+            )
+    rows = [
+        {**dict(zip((*compiled.keys, "tile_start"), cell, strict=True)),
+         "tile_day": cell[-1] // DAY_MS, **partials}
+        for cell, partials in cells.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=tile_schema(view))
+
+
+def tile_schema(view: FeatureView) -> pa.Schema:
+    """The columns of a view's tile table, in its order."""
+    compiled = view.compiled
+    columns = {"tile_day": Int32, **compiled.keys, "tile_start": Int64}
+    return arrow_schema({**columns, **{p.name: p.type for p in compiled.partials}})
+
+
+def event_rows(events: pa.Table) -> list[Event]:
+    """Events as the oracle takes them: dates are days and timestamps ms since 1970."""
+    columns = []
+    for name in events.schema.names:
+        column = events.column(name)
+        if pa.types.is_date32(column.type):
+            column = column.cast(pa.int32())
+        elif pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("ms")).cast(pa.int64())
+        columns.append(column.to_pylist())
+    return [dict(zip(events.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]

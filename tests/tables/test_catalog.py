@@ -1,0 +1,114 @@
+"""The lake: making, finding, checking and dropping tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.errors import ConfigurationError, TableError, UnknownNameError
+from paimon_features.schema import (
+    Bool,
+    Bytes,
+    Date,
+    Decimal,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    List,
+    String,
+    Timestamp,
+)
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.specs import TableSpec, events_spec, registry_spec, tiles_spec
+
+
+def test_a_table_is_listed_from_its_creation_to_its_drop(lake: Lake) -> None:
+    assert lake.list() == []
+    assert not lake.exists("registry")
+    lake.create(registry_spec())
+    assert lake.list() == ["registry"]
+    assert lake.exists("registry")
+    assert Path(lake.path("registry")).is_dir()
+    lake.drop("registry")
+    lake.drop("registry")
+    assert lake.list() == []
+
+
+def test_every_column_type_keeps_its_arrow_type(lake: Lake) -> None:
+    kinds = [Bool, Int32, Int64, Float32, Float64, String, Bytes, Date, Timestamp]
+    kinds += [Decimal(10, 2), List(Float32, 3)]
+    columns = {f"c{i}": kind for i, kind in enumerate(kinds)}
+    lake.create(events_spec("events_all", columns))
+    schema = lake.schema("events_all")
+    for name, kind in columns.items():
+        assert schema.field(name).type == kind.arrow
+    lake.create(events_spec("events_all", columns))  # and is the same table the second time
+
+
+def test_creating_a_table_again_is_harmless_unless_asked_otherwise(lake: Lake) -> None:
+    lake.create(registry_spec())
+    lake.create(registry_spec())
+    with pytest.raises(TableError, match="'registry' exists already"):
+        lake.create(registry_spec(), ignore_existing=False)
+
+
+def test_an_existing_table_that_differs_is_refused_with_every_difference(lake: Lake) -> None:
+    lake.create(tiles_spec("tiles", {"k": Int64}, [("p_a", Int64, "sum")], 4))
+    other = tiles_spec("tiles", {"k": String}, [("p_a", Int64, "max"), ("p_b", Int64, "sum")], 8)
+    with pytest.raises(TableError) as caught:
+        lake.create(other)
+    message = str(caught.value)
+    assert "column 'p_b' is missing" in message
+    assert "column 'k' is int64, expected string" in message
+    assert "option 'bucket' is '4', expected '8'" in message
+    assert "option 'fields.p_a.aggregate-function' is 'sum', expected 'max'" in message
+
+
+def test_another_key_or_partition_is_a_difference(lake: Lake) -> None:
+    columns = {"a": Int32, "b": Int64, "c": Int64}
+    lake.create(TableSpec("t", columns, ("a", "b"), ("a",), {"bucket": "1"}))
+    with pytest.raises(TableError, match=r"primary key is \(a, b\), expected \(a, b, c\)"):
+        lake.create(TableSpec("t", columns, ("a", "b", "c"), ("a",), {"bucket": "1"}))
+    with pytest.raises(TableError, match=r"partition is \(a\), expected \(\)"):
+        lake.create(TableSpec("t", columns, ("a", "b"), (), {"bucket": "1"}))
+
+
+def test_an_unknown_table_is_named_with_those_there_are(lake: Lake) -> None:
+    lake.create(registry_spec())
+    with pytest.raises(UnknownNameError, match="no table 'tiles'; there is: registry"):
+        lake.table("tiles")
+
+
+def test_properties_live_with_the_table_and_are_seen_by_another_lake(lake: Lake) -> None:
+    lake.create(registry_spec())
+    other = Lake.open(lake.warehouse, lake.database)
+    assert other.properties("registry") == {}
+    lake.set_properties("registry", {"source": "events_retail@7", "note": "x"})
+    lake.set_properties("registry", {"note": None})
+    assert other.properties("registry") == {"source": "events_retail@7"}
+
+
+def test_a_table_that_another_process_made_anew_is_seen_anew(lake: Lake) -> None:
+    other = Lake.open(lake.warehouse, lake.database)
+    lake.create(TableSpec("t", {"a": Int64}))
+    assert other.schema("t").names == ["a"]
+    lake.drop("t")
+    lake.create(TableSpec("t", {"b": Int64}))
+    assert other.schema("t") == pa.schema([pa.field("b", pa.int64())])
+
+
+def test_a_warehouse_is_a_path_or_a_file_address(tmp_path: Path) -> None:
+    lake = Lake.open(f"file://{tmp_path}/a%20b", "features")
+    assert lake.warehouse == f"{tmp_path}/a b"
+    with pytest.raises(ConfigurationError, match="'s3://bucket/x': only a local or mounted"):
+        Lake.open("s3://bucket/x", "features")
+
+
+def test_the_side_folder_is_no_database_and_no_table(lake: Lake) -> None:
+    lake.create(registry_spec())
+    lake.side_folder.mkdir(exist_ok=True)
+    assert lake.catalog.list_databases() == ["features"]
+    assert lake.list() == ["registry"]

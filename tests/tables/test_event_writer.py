@@ -1,0 +1,123 @@
+"""Events written from Python: good rows once, bad rows aside with their reason."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.errors import TableError, UnknownNameError
+from paimon_features.schema import Decimal, Float64, Int32, Int64, String, Timestamp
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.reader import read_arrow
+from paimon_features.tables.specs import events_spec
+from paimon_features.tables.writer import EventWriter
+from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
+
+NOW_MS = 1_323_421_200_000  # 2011-12-09T09:00Z
+
+
+@pytest.fixture
+def writer(lake: Lake) -> EventWriter:
+    columns = {"customer_id": Int64, "price": Float64, "note": String, "time_ms": Int64}
+    lake.create(events_spec("events_retail", columns))
+    return EventWriter(lake, "events_retail", "time_ms", lambda: NOW_MS)
+
+
+def rows(*events: tuple[object, ...]) -> pa.Table:
+    names = ("customer_id", "price", "note", "time_ms")
+    return pa.table({name: [event[i] for event in events] for i, name in enumerate(names)})
+
+
+def test_good_rows_get_their_day_and_the_time_of_writing(lake: Lake, writer: EventWriter) -> None:
+    #  day     -2        -1         0         1
+    #           [---------)[---------)[--------)
+    #  events           a  b        c d
+    times = [-DAY_MS - 1, -DAY_MS, -1, 0]
+    report = writer.write(rows(*((1, 2.5, "x", t) for t in times)))
+    assert (report.written, report.rejected, report.snapshot_id) == (4, {}, 1)
+    got = read_arrow(lake, "events_retail").sort_by("time_ms")
+    assert got.column("event_day").to_pylist() == [-2, -1, -1, 0]
+    assert got.column("ingest_time_ms").to_pylist() == [NOW_MS] * 4
+    assert read_arrow(lake, "rejected_retail").num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        ((1, 1.0, "x", None), "missing_time"),
+        ((1, 1.0, "x", MIN_TIME_MS - 1), "time_out_of_range"),
+        ((1, 1.0, "x", MAX_TIME_MS + 1), "time_out_of_range"),
+        ((1, 1.0, "x", NOW_MS + DAY_MS + 1), "time_out_of_range"),
+        ((1, math.nan, "x", 5), "not_finite"),
+        ((1, -math.inf, "x", 5), "not_finite"),
+    ],
+)
+def test_a_bad_row_goes_aside_with_its_reason_and_the_others_stay(
+    lake: Lake, writer: EventWriter, event: tuple[object, ...], reason: str
+) -> None:
+    report = writer.write(rows((1, 1.0, "good", 5), event, (2, None, None, NOW_MS + DAY_MS)))
+    assert (report.written, report.rejected) == (2, {reason: 1})
+    assert set(read_arrow(lake, "events_retail").column("note").to_pylist()) == {"good", None}
+    (bad,) = read_arrow(lake, "rejected_retail").to_pylist()
+    assert (bad["reason"], bad["origin"], bad["ingest_time_ms"]) == (
+        reason, "EventWriter", NOW_MS
+    )  # fmt: skip
+    assert json.loads(bad["raw"])["time_ms"] == event[3]
+
+
+def test_only_the_values_of_a_wrong_type_are_rejected(lake: Lake, writer: EventWriter) -> None:
+    table = pa.table(
+        {
+            "customer_id": ["1", "two", None, "4"],
+            "price": ["1.5", "2", "x", "nan"],
+            "note": [1, 2, 3, 4],
+            "time_ms": [5, 5, 5, 5],
+        }
+    )
+    report = writer.write(table)
+    assert (report.written, report.rejected) == (1, {"not_finite": 1, "wrong_type": 2})
+    (good,) = read_arrow(lake, "events_retail", ["customer_id", "price", "note"]).to_pylist()
+    assert good == {"customer_id": 1, "price": 1.5, "note": "1"}
+
+
+def test_a_repeated_write_adds_nothing(lake: Lake, writer: EventWriter) -> None:
+    table = rows((1, 1.0, "good", 5), (1, 1.0, "bad", None))
+    for _ in range(3):
+        writer.write(table, commit_user="producer", commit_identifier=8)
+    assert read_arrow(lake, "events_retail").num_rows == 1
+    assert read_arrow(lake, "rejected_retail").num_rows == 1
+
+
+def test_columns_that_are_not_the_sources_are_no_matter_of_rows(writer: EventWriter) -> None:
+    with pytest.raises(TableError, match="missing: time_ms, not declared: extra"):
+        writer.write(
+            rows((1, 1.0, "x", 5)).rename_columns(["customer_id", "price", "note", "extra"])
+        )
+
+
+def test_the_event_time_may_be_a_timestamp(lake: Lake) -> None:
+    lake.create(events_spec("events_x", {"at": Timestamp, "n": Int32, "d": Decimal(6, 2)}))
+    writer = EventWriter(lake, "events_x", "at", lambda: NOW_MS, rejected_table="rejected_other")
+    times = pa.array([-1, None, DAY_MS], pa.timestamp("ms"))
+    numbers = pa.array([1, 2, 2**40])
+    decimals = pa.array(["1.25", "2", "3"])
+    report = writer.write(pa.table({"at": times, "n": numbers, "d": decimals}))
+    assert (report.written, report.rejected) == (1, {"missing_time": 1, "wrong_type": 1})
+    assert read_arrow(lake, "events_x").column("event_day").to_pylist() == [-1]
+
+
+def test_finer_times_are_rounded_down_below_zero_too(lake: Lake) -> None:
+    lake.create(events_spec("events_x", {"at": Timestamp}))
+    writer = EventWriter(lake, "events_x", "at", lambda: NOW_MS)
+    times = pa.array([-1, 1_999_999, None], pa.timestamp("ns", "Europe/Berlin"))
+    assert writer.write(pa.table({"at": times})).rejected == {"missing_time": 1}
+    got = read_arrow(lake, "events_x").sort_by("at").column("at").cast(pa.int64())
+    assert got.to_pylist() == [-1, 1]
+
+
+def test_a_time_column_that_is_not_there_is_named(lake: Lake, writer: EventWriter) -> None:
+    with pytest.raises(UnknownNameError, match="'when'"):
+        EventWriter(lake, "events_retail", "when", lambda: 0)

@@ -1,0 +1,237 @@
+"""One committing owner per table: refused while it lives, taken over when it is dead."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+from paimon_features.errors import OwnershipError
+from paimon_features.tables import lease
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire, holders
+
+_HOLD = """
+import sys, time
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.lease import acquire
+acquire(Lake.open(sys.argv[1], "features"), "tiles", purpose="hold it")
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other(lake: Lake) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds the lease on ``tiles``."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, lake.warehouse],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdin.close()
+    process.stdout.close()
+
+
+def test_a_second_process_is_refused_until_the_first_is_killed(
+    lake: Lake, other: subprocess.Popen[str]
+) -> None:
+    with pytest.raises(OwnershipError) as caught:
+        acquire(lake, "tiles")
+    message = str(caught.value)
+    assert f"table 'tiles' is owned by process {other.pid} on" in message
+    assert "UTC to hold it (it is running)" in message
+    assert "paimon-features jobs --release tiles" in message
+    os.kill(other.pid, signal.SIGKILL)
+    other.wait()
+    with acquire(lake, "tiles", purpose="go on") as taken:
+        assert taken.record.holder == ProcessHolder.current()
+        assert [record.table for record in holders(lake)] == ["tiles"]
+    assert holders(lake) == []
+
+
+def test_a_killed_process_that_no_one_waited_for_counts_as_dead(
+    lake: Lake, other: subprocess.Popen[str]
+) -> None:
+    os.kill(other.pid, signal.SIGKILL)
+    while not Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].startswith(" Z"):
+        pass
+    acquire(lake, "tiles").release()
+
+
+def test_another_process_with_the_same_number_is_not_the_holder(
+    lake: Lake, other: subprocess.Popen[str]
+) -> None:
+    path = lake.side_folder / "leases" / "features.tiles.json"
+    record = json.loads(path.read_text())
+    record["holder"]["started"] -= 1  # so it is an earlier process that had this number
+    path.write_text(json.dumps(record))
+    acquire(lake, "tiles").release()
+
+
+def test_an_operator_can_release_a_lease_by_force(lake: Lake, other: subprocess.Popen[str]) -> None:
+    released = lease.release(lake, "tiles")
+    assert released is not None
+    assert released.purpose == "hold it"
+    acquire(lake, "tiles").release()
+    assert lease.release(lake, "tiles") is None
+
+
+def test_the_start_of_a_process_is_known_without_proc(other: subprocess.Popen[str]) -> None:
+    if shutil.which("ps") is None:
+        pytest.skip("there is no ps on this host")
+    started = lease._process_start_of_ps(other.pid)
+    assert started is not None
+    assert started == lease._process_start_of_ps(other.pid)
+    other.kill()
+    assert lease._process_start_of_ps(other.pid) is None  # also as a zombie
+    other.wait()
+    assert lease._process_start_of_ps(other.pid) is None
+
+
+def test_leases_on_other_tables_do_not_matter(lake: Lake) -> None:
+    with acquire(lake, "a"), acquire(lake, "b"):
+        assert [record.table for record in holders(lake)] == ["a", "b"]
+
+
+def test_the_holder_may_acquire_again_and_its_old_lease_ends(lake: Lake) -> None:
+    first = acquire(lake, "tiles")
+    second = acquire(lake, "tiles")
+    with pytest.raises(OwnershipError, match="no longer held"):
+        first.check()
+    first.release()  # must not take the second one with it
+    second.check()
+    second.release()
+    assert lease.holder_of(lake, "tiles") is None
+
+
+def test_a_holder_on_another_host_counts_as_alive(lake: Lake) -> None:
+    elsewhere = replace(ProcessHolder.current(), host="elsewhere", pid=1)
+    acquire(lake, "tiles", elsewhere)
+    with pytest.raises(OwnershipError, match="on another host, where this one cannot look"):
+        acquire(lake, "tiles")
+
+
+def test_a_process_from_before_a_restart_of_the_host_is_dead(lake: Lake) -> None:
+    acquire(lake, "tiles", replace(ProcessHolder.current(), boot="before"))
+    acquire(lake, "tiles").release()
+
+
+@pytest.fixture
+def cluster() -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
+    """Flink's REST interface as far as a lease asks it: job id -> (status, state)."""
+    jobs: dict[str, tuple[int, str]] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, state = jobs.get(self.path.removeprefix("/jobs/"), (404, ""))
+            body = json.dumps({"state": state}).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", jobs
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "alive"),
+    [
+        ((200, "RUNNING"), "it is RUNNING"),
+        ((200, "RESTARTING"), "it is RESTARTING"),
+        ((503, ""), "answers with 503, so it counts as running"),
+        ((200, "FINISHED"), None),
+        ((200, "FAILED"), None),
+        ((200, "CANCELED"), None),
+        ((404, ""), None),
+    ],
+)
+def test_a_job_holds_its_lease_as_long_as_its_cluster_says(
+    lake: Lake,
+    cluster: tuple[str, dict[str, tuple[int, str]]],
+    answer: tuple[int, str],
+    alive: str | None,
+) -> None:
+    url, jobs = cluster
+    client = acquire(lake, "tiles", purpose="submit")
+    client.transfer(FlinkJobHolder(url, "0af1"))
+    client.release()  # the client ends; the lease is the job's now
+    jobs["0af1"] = answer
+    if alive is None:
+        acquire(lake, "tiles").release()
+    else:
+        with pytest.raises(OwnershipError, match=f"Flink job 0af1 at {url} .*{alive}"):
+            acquire(lake, "tiles")
+
+
+def test_a_cluster_that_does_not_answer_keeps_the_lease_unless_its_process_is_gone(
+    lake: Lake,
+) -> None:
+    job = FlinkJobHolder("http://127.0.0.1:9", "0af1")
+    acquire(lake, "tiles", job)
+    with pytest.raises(OwnershipError, match=r"cannot be asked .*--release tiles"):
+        acquire(lake, "tiles")
+    lease.release(lake, "tiles")
+    gone = replace(ProcessHolder.current(), started=1)
+    acquire(lake, "tiles", replace(job, cluster=gone))
+    acquire(lake, "tiles").release()
+
+
+def test_handing_on_a_lease_that_is_no_longer_held_is_refused(lake: Lake) -> None:
+    held = acquire(lake, "tiles")
+    held.release()
+    with pytest.raises(OwnershipError, match="it is held by no one"):
+        held.transfer(FlinkJobHolder("http://127.0.0.1:9", "0af1"))
+
+
+def test_many_processes_at_once_give_one_owner(lake: Lake) -> None:
+    command = [sys.executable, "-c", _HOLD, lake.warehouse]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    running = [
+        subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+    try:
+        lines = [process.stdout.readline() for process in running if process.stdout]
+        assert sorted(lines) == ["", "", "", "held\n"]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream:
+                    stream.close()

@@ -1,0 +1,67 @@
+"""A rollback gives snapshot numbers out again, so it counts the incarnation up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from paimon_features.errors import SnapshotExpiredError, TableError
+from paimon_features.tables import generations
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.consumers import consumers, register_consumer
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.reader import read_arrow
+from paimon_features.tables.rollback import rollback
+from paimon_features.tables.snapshots import latest_snapshot
+from paimon_features.tables.writer import append_arrow
+
+
+@pytest.fixture
+def record(lake: Lake, tiles: Any) -> GenerationRecord:
+    for _ in range(4):
+        append_arrow(lake, tiles.spec.name, tiles.rows(10))
+    made = GenerationRecord("spend", 1, tiles.spec.name, "abc", 2)
+    generations.save(lake, made)
+    return made
+
+
+def total(lake: Lake, name: str) -> int:
+    return int(sum(read_arrow(lake, name).column("p_n").to_pylist()))
+
+
+def test_the_table_is_as_it_was_and_the_incarnation_grows(
+    lake: Lake, tiles: Any, record: GenerationRecord
+) -> None:
+    updated = rollback(lake, record, 2)
+    assert total(lake, record.table) == 20
+    assert updated.incarnation == 1
+    assert generations.get(lake, "spend", 1).incarnation == 1
+    append_arrow(lake, record.table, tiles.rows(7))
+    newest = latest_snapshot(lake, record.table)
+    assert newest is not None
+    assert newest.id == 3  # the number is given out again
+    assert total(lake, record.table) == 27
+
+
+def test_a_rollback_below_a_tag_or_consumer_is_refused(
+    lake: Lake, record: GenerationRecord
+) -> None:
+    lake.table(record.table).create_tag("training-churn", 3)
+    lake.table(record.table).create_tag("2011-12-09 10", 4)  # as Paimon's hourly ones
+    register_consumer(lake, record.table, "online-0", 5)
+    with pytest.raises(TableError) as caught:
+        rollback(lake, record, 2)
+    assert "tag 'training-churn' (snapshot 3)" in str(caught.value)
+    assert "consumer 'online-0' (has read up to 4)" in str(caught.value)
+    assert "2011-12-09" not in str(caught.value)
+    assert total(lake, record.table) == 40
+    assert generations.get(lake, "spend", 1).incarnation == 0
+    rollback(lake, record, 3, release=("online-0",))
+    assert consumers(lake, record.table) == {"online-0": 4}
+    assert total(lake, record.table) == 30
+
+
+def test_an_expired_snapshot_cannot_be_rolled_back_to(lake: Lake, record: GenerationRecord) -> None:
+    with pytest.raises(SnapshotExpiredError, match="no snapshot 9"):
+        rollback(lake, record, 9)

@@ -1,0 +1,130 @@
+"""Snapshots: listed in order, found by time, and an error where one has expired."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.errors import SnapshotExpiredError, UnknownNameError
+from paimon_features.schema import Int64
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.snapshots import (
+    earliest_snapshot_id,
+    latest_snapshot,
+    snapshot,
+    snapshot_as_of,
+    snapshots,
+)
+from paimon_features.tables.specs import TableSpec
+from paimon_features.tables.writer import append_arrow
+
+
+@pytest.fixture
+def table(lake: Lake) -> str:
+    lake.create(TableSpec("t", {"a": Int64}))
+    return "t"
+
+
+def commit(lake: Lake, count: int) -> None:
+    for value in range(count):
+        append_arrow(lake, "t", pa.table({"a": [value] * (value + 1)}))
+        time.sleep(0.003)  # commit times that differ
+
+
+def expire(lake: Lake, *ids: int) -> None:
+    for snapshot_id in ids:
+        os.remove(f"{lake.path('t')}/snapshot/snapshot-{snapshot_id}")
+
+
+def test_an_empty_table_has_no_snapshot(lake: Lake, table: str) -> None:
+    assert latest_snapshot(lake, table) is None
+    assert earliest_snapshot_id(lake, table) is None
+    assert list(snapshots(lake, table)) == []
+    assert list(snapshots(lake, table, from_id=1)) == []
+    assert snapshot_as_of(lake, table, time.time_ns()) is None
+    with pytest.raises(SnapshotExpiredError, match="it has none"):
+        snapshot(lake, table, 1)
+
+
+def test_snapshots_come_in_order_with_what_they_added(lake: Lake, table: str) -> None:
+    commit(lake, 4)
+    found = list(snapshots(lake, table))
+    assert [s.id for s in found] == [1, 2, 3, 4]
+    assert [s.delta_records for s in found] == [1, 2, 3, 4]
+    assert [s.total_records for s in found] == [1, 3, 6, 10]
+    assert {s.commit_kind for s in found} == {"APPEND"}
+    assert [s.id for s in snapshots(lake, table, from_id=3)] == [3, 4]
+    assert list(snapshots(lake, table, from_id=5)) == []
+    assert latest_snapshot(lake, table) == found[-1]
+    assert snapshot(lake, table, 2) == found[1]
+
+
+def test_following_from_an_expired_snapshot_raises_and_does_not_start_later(
+    lake: Lake, table: str
+) -> None:
+    commit(lake, 4)
+    expire(lake, 1, 2)
+    assert earliest_snapshot_id(lake, table) == 3
+    assert [s.id for s in snapshots(lake, table)] == [3, 4]
+    with pytest.raises(SnapshotExpiredError, match="no snapshot 2; it has 3 to 4"):
+        list(snapshots(lake, table, from_id=2))
+
+
+def test_following_from_beyond_the_next_snapshot_raises(lake: Lake, table: str) -> None:
+    commit(lake, 2)
+    with pytest.raises(SnapshotExpiredError, match="no snapshot 9; it has 1 to 2"):
+        list(snapshots(lake, table, from_id=9))
+
+
+def test_a_snapshot_that_expires_while_following_raises(lake: Lake, table: str) -> None:
+    commit(lake, 3)
+    following = snapshots(lake, table, from_id=1)
+    assert next(following).id == 1
+    expire(lake, 1, 2)
+    with pytest.raises(SnapshotExpiredError, match="no snapshot 2"):
+        next(following)
+
+
+def test_the_snapshot_of_a_time_is_the_newest_at_or_before_it(lake: Lake, table: str) -> None:
+    commit(lake, 5)
+    found = list(snapshots(lake, table))
+    for moment in range(found[0].time_ms - 1, found[-1].time_ms + 2):
+        naive = [s for s in found if s.time_ms <= moment]
+        assert snapshot_as_of(lake, table, moment) == (naive[-1] if naive else None)
+
+
+def test_a_time_whose_snapshot_has_expired_is_refused(lake: Lake, table: str) -> None:
+    commit(lake, 4)
+    times = [s.time_ms for s in snapshots(lake, table)]
+    lake.table(table).create_tag("kept", 1)
+    expire(lake, 1, 2)
+    with pytest.raises(SnapshotExpiredError, match=r"expired; the oldest there is 3.*tagged: 1 of"):
+        snapshot_as_of(lake, table, times[0])
+    lake.table(table).create_tag("kept_too", 3)
+    expire(lake, 3)
+    found = snapshot_as_of(lake, table, times[2])  # nothing came between 3 and 4
+    assert found is not None
+    assert found.id == 3
+
+
+@pytest.mark.parametrize("hint", ["1", "99", "", None])
+def test_the_newest_snapshot_does_not_depend_on_the_hint_file(
+    lake: Lake, table: str, hint: str | None
+) -> None:
+    commit(lake, 3)
+    path = f"{lake.path(table)}/snapshot/LATEST"
+    os.remove(path)
+    if hint is not None:
+        with open(path, "w") as file:
+            file.write(hint)
+    newest = latest_snapshot(lake, table)
+    assert newest is not None
+    assert newest.id == 3
+
+
+def test_a_name_that_is_no_table_is_no_empty_table(lake: Lake) -> None:
+    with pytest.raises(UnknownNameError):
+        latest_snapshot(lake, "nope")

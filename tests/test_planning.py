@@ -1,0 +1,118 @@
+"""Plan and apply: what is made for which change of the definitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paimon_features.aggregates import Count, Sum
+from paimon_features.definitions import (
+    Definitions,
+    Entity,
+    EventSource,
+    FeatureService,
+    FeatureView,
+    FeedbackSource,
+)
+from paimon_features.errors import DefinitionError
+from paimon_features.planning import apply_plan, applied, make_plan
+from paimon_features.schema import Float64, Int64
+from paimon_features.tables import Lake, generations
+
+SCHEMA = {"user_id": Int64, "t": Int64, "amount": Float64}
+
+
+def shop(windows: list[str], tile: str = "5min", **more: object) -> Definitions:
+    source = EventSource("shop", schema=SCHEMA, event_time="t")
+    user = Entity("user", keys={"user_id": Int64})
+    view = FeatureView(
+        "spend",
+        source=source,
+        entity=user,
+        tile=tile,
+        features=[Count(windows=windows), Sum("amount", windows=windows, scale=2)],
+        **more,  # type: ignore[arg-type]
+    )
+    return Definitions.of([FeatureService("model", [view])])
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake.open(tmp_path / "lake", "features")
+
+
+def test_the_first_apply_creates_every_table_and_an_active_generation(lake: Lake) -> None:
+    plan = apply_plan(lake, shop(["1h"]), now_ms=1)
+    assert [(c.kind, c.name, c.action) for c in plan.changes] == [
+        ("entity", "user", "create"),
+        ("source", "shop", "create"),
+        ("feature_view", "spend", "create"),
+        ("service", "model", "create"),
+    ]
+    tables = ["events_shop", "registry", "rejected_shop", "skipped_spend_g1", "tiles_spend_g1"]
+    assert lake.list() == tables
+    record = generations.active(lake, "spend")
+    assert record is not None
+    assert (record.generation, record.table) == (1, "tiles_spend_g1")
+
+
+def test_a_plan_changes_nothing(lake: Lake) -> None:
+    make_plan(lake, shop(["1h"]))
+    assert lake.list() == []
+
+
+def test_applying_twice_does_nothing_the_second_time(lake: Lake) -> None:
+    apply_plan(lake, shop(["1h"]), now_ms=1)
+    assert apply_plan(lake, shop(["1h"]), now_ms=2).is_empty
+    assert {document["version"] for document in applied(lake).values()} == {1}
+
+
+def test_another_window_needs_no_new_generation(lake: Lake) -> None:
+    apply_plan(lake, shop(["1h"]), now_ms=1)
+    plan = apply_plan(lake, shop(["1h", "30d"]), now_ms=2)
+    change = next(c for c in plan.changes if c.kind == "feature_view")
+    assert (change.action, change.generation) == ("change", None)
+    assert "its tiles hold what this needs: no backfill" in change.details
+    assert applied(lake)["feature_view", "spend"]["version"] == 2
+
+
+@pytest.mark.parametrize(
+    "other", [{"tile": "1h"}, {"where": "amount > 0"}, {"buckets": 4}], ids=lambda o: next(iter(o))
+)
+def test_other_tiles_make_a_new_generation_beside_the_old_one(
+    lake: Lake, other: dict[str, object]
+) -> None:
+    apply_plan(lake, shop(["1d"]), now_ms=1)
+    plan = apply_plan(lake, shop(["1d"], **other), now_ms=2)  # type: ignore[arg-type]
+    change = next(c for c in plan.changes if c.kind == "feature_view")
+    assert (change.action, change.generation) == ("generation", 2)
+    assert [(r.generation, r.state) for r in generations.load(lake, "spend")] == [
+        (1, "active"),
+        (2, "building"),
+    ]
+    generations.activate(lake, "spend", 2)
+    assert apply_plan(lake, shop(["1d"], **other), now_ms=3).is_empty  # type: ignore[arg-type]
+
+
+def test_other_columns_of_a_source_with_history_are_refused(lake: Lake) -> None:
+    apply_plan(lake, shop(["1h"]), now_ms=1)
+    more = EventSource("shop", schema={**SCHEMA, "country": Int64}, event_time="t")
+    with pytest.raises(DefinitionError, match=r"source 'shop': its schema differs.*\+ schema"):
+        make_plan(lake, Definitions.of([more]))
+
+
+def test_what_is_no_longer_defined_is_shown_and_keeps_its_tables(lake: Lake) -> None:
+    apply_plan(lake, shop(["1h"]), now_ms=1)
+    loop = FeedbackSource("loop", {"sample_id": Int64})
+    plan = apply_plan(lake, Definitions.of([loop]), now_ms=2)
+    gone = {(c.kind, c.name) for c in plan.changes if c.action == "gone"}
+    assert ("feature_view", "spend") in gone
+    assert lake.exists("tiles_spend_g1")
+    assert lake.exists("feedback_loop")
+
+
+def test_the_plan_says_which_events_are_kept_out(lake: Lake) -> None:
+    text = str(make_plan(lake, shop(["1h"])))
+    assert "+ feature view spend" in text
+    assert "keeps out and counts events with |CAST(amount AS float64)| > 92233720.36" in text

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Makes .venv ready for a profile (demo or test) from nothing but Python 3.11 or 3.12:
+# uv and the hashed lock of the profile into .venv, the Flink jars into the user's cache.
+# A second run finds everything and takes a fraction of a second.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+profile=${1:?usage: tools/setup.sh demo|test}
+lock=locks/$profile.txt
+stamp=.venv/.ready-$profile
+
+say() { echo "set-up: $*" >&2; }
+
+fits() {
+    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1
+}
+
+find_python() {
+    if [ -n "${PYTHON:-}" ]; then
+        fits "$PYTHON" || { say "PYTHON=$PYTHON is not Python 3.11 or 3.12"; exit 2; }
+        echo "$PYTHON"
+        return
+    fi
+    for candidate in python3.11 python3.12 python3 python; do
+        if fits "$candidate"; then
+            echo "$candidate"
+            return
+        fi
+    done
+    say "no Python 3.11 or 3.12 on PATH; install one, or name it: make PYTHON=/path/to/python3.11"
+    exit 2
+}
+
+if ! fits .venv/bin/python; then
+    python=$(find_python)
+    say "making .venv with $("$python" --version)"
+    "$python" -m venv --clear .venv || {
+        say "$python cannot make a virtual environment; on Debian: apt install python3-venv"
+        exit 2
+    }
+fi
+
+# the stamp names what it was made from; the path too, as a virtual environment cannot be moved
+wanted="$(pwd) $(cat "$lock" locks/bootstrap.txt pyproject.toml | cksum)"
+if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    say "installing $lock into .venv"
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
+        -r locks/bootstrap.txt
+    uv() { .venv/bin/python -m uv pip "$@" --quiet --python .venv/bin/python; }
+    uv install --require-hashes -r "$lock"
+    uv install --no-deps --no-build-isolation --editable .
+    echo "$wanted" >"$stamp"
+fi
+
+.venv/bin/paimon-features jars --quiet

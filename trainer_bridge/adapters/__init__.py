@@ -1,0 +1,1 @@
+"""Adapters to training frameworks: each module is the only importer of its framework."""

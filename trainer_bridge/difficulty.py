@@ -1,0 +1,199 @@
+"""How hard each sample is: a feature view over the feedback, and scores for samplers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.aggregates import Count, DecayedMean, Last, Max, Mean, Sum, Variance
+from paimon_features.definitions import Entity, FeatureView, FeedbackSource
+from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.schema import DataType
+from paimon_features.windows import parse_duration
+
+PRESENTATIONS = "presentations"
+LOSS = "loss_decayed"
+LOSS_SQUARE = "loss_square_decayed"
+LOSS_MEAN = "loss_mean"
+LOSS_VARIANCE = "loss_variance"
+LAST_STEP = "last_step"
+LAST_SEEN_MS = "last_seen_ms"
+FORGOTTEN = "forgotten"
+
+FEATURES = (
+    PRESENTATIONS,
+    LOSS,
+    LOSS_SQUARE,
+    LOSS_MEAN,
+    LOSS_VARIANCE,
+    LAST_STEP,
+    LAST_SEEN_MS,
+    FORGOTTEN,
+)
+
+Scores = npt.NDArray[np.float64]
+
+
+class _Historical(Protocol):
+    def get_historical_features(self, features: Any, rows: Any, **options: Any) -> pa.Table:
+        """As ``paimon_features.Project`` has it."""
+
+
+def difficulty_view(
+    loop: FeedbackSource,
+    sample_keys: Mapping[str, DataType] | None = None,
+    half_life: str = "7d",
+    *,
+    name: str | None = None,
+    tile: str = "5min",
+    loss_center: float = 0.0,
+    max_staleness: str | None = None,
+) -> FeatureView:
+    """The difficulty of each sample as a feature view over a loop's feedback.
+
+    All features run from the beginning: ``presentations``, the decayed mean of the loss
+    and of its square (``half_life`` in event time; their difference is the decayed
+    variance), the plain mean and variance, the last step and event time, and how often
+    the sample was ``forgotten``. ``loss_center`` is about what losses are (see Variance).
+
+    >>> from paimon_features.schema import Int64
+    >>> view = difficulty_view(FeedbackSource("churn", sample_keys={"customer_id": Int64}))
+    >>> view.name, [feature.name for feature in view.compiled.features][:2]
+    ('churn_difficulty', ['presentations', 'loss_decayed'])
+    """
+    keys = dict(loop.sample_keys if sample_keys is None else sample_keys)
+    return FeatureView(
+        name or f"{loop.name}_difficulty",
+        source=loop,
+        entity=Entity(f"{loop.name}_sample", keys=keys),
+        tile=tile,
+        derive={
+            "loss_square": "loss * loss",
+            "forgot_number": "CASE WHEN forgot THEN 1 ELSE 0 END",
+        },
+        features=[
+            Count(name=PRESENTATIONS),
+            DecayedMean("loss", half_life=half_life, name=LOSS),
+            DecayedMean("loss_square", half_life=half_life, name=LOSS_SQUARE),
+            Mean("loss", name=LOSS_MEAN),
+            Variance("loss", center=loss_center, name=LOSS_VARIANCE),
+            Last("step", name=LAST_STEP),
+            Max("event_time_ms", name=LAST_SEEN_MS),
+            Sum("forgot_number", name=FORGOTTEN),
+        ],
+        max_staleness=max_staleness,
+        description=f"How hard each sample of the loop {loop.name!r} is for its model.",
+    )
+
+
+def read_difficulty(
+    project: _Historical, view: FeatureView | str, keys: pa.Table, q_ms: int, **options: Any
+) -> pa.Table:
+    """The difficulty features of samples at ``q_ms`` (events before it), by the offline path.
+
+    ``keys`` holds the sample keys, a row per sample; the result has the same rows in the
+    same order, null features for samples never seen. ``options`` go to
+    ``get_historical_features``; ``as_of=`` pins what had been committed.
+    """
+    name = view if isinstance(view, str) else view.name
+    times = pa.repeat(pa.scalar(q_ms, pa.int64()), keys.num_rows)
+    rows = keys.append_column("event_time_ms", times)
+    return project.get_historical_features(
+        [f"{name}:{feature}" for feature in FEATURES], rows, **options
+    )
+
+
+def scores_from_features(
+    table: pa.Table,
+    sample_keys: Sequence[str],
+    order_of_samples: pa.Table,
+    *,
+    q_ms: int,
+    half_life: str = "7d",
+    unseen_quantile: float = 0.75,
+) -> Scores:
+    """One score per sample, to draw the next epoch by.
+
+    The score of a sample is its decayed mean loss. With age it fades into the mean ``mu``
+    of all samples seen: ``mu + (score - mu) * 2 ** (-(q_ms - last_seen_ms) / half_life)``.
+    A sample never seen gets the ``unseen_quantile`` of those, or 1 where none was seen.
+
+    Parameters
+    ----------
+    table
+        Key columns and the features ``loss_decayed`` and ``last_seen_ms``, as
+        :func:`read_difficulty` gives them; each sample at most once.
+    sample_keys
+        Names of the key columns.
+    order_of_samples
+        Keys of all samples in the order of their row numbers, as ``SnapshotReader`` numbers
+        them; a sample may come several times.
+    q_ms
+        The time of reading: ages count from it.
+
+    Returns
+    -------
+    Float64 array of shape ``(rows of order_of_samples,)``.
+
+    Raises
+    ------
+    RequestError
+        If the table has a sample twice, or one seen at or after ``q_ms``.
+
+    Examples
+    --------
+    >>> seen = pa.table({"id": [1, 2], "loss_decayed": [4.0, 2.0], "last_seen_ms": [0, 0]})
+    >>> day = 86_400_000
+    >>> scores_from_features(
+    ...     seen, ["id"], pa.table({"id": [2, 1, 9]}), q_ms=day, half_life="1d"
+    ... ).tolist()
+    [2.5, 3.5, 3.25]
+    """
+    if not 0 <= unseen_quantile <= 1:
+        raise ConfigurationError(f"unseen_quantile={unseen_quantile}: expected 0 to 1")
+    keys = list(sample_keys)
+    loss, last_seen = _feature(table, LOSS), _feature(table, LAST_SEEN_MS)
+    known = pa.table(
+        {
+            **{key: table.column(key) for key in keys},
+            "__loss": table.column(loss).cast(pa.float64()),
+            "__seen": table.column(last_seen).cast(pa.int64()),
+        }
+    ).filter(table.column(loss).is_valid())
+    if known.group_by(keys).aggregate([]).num_rows != known.num_rows:
+        raise RequestError(f"a sample ({', '.join(keys)}) comes twice in the difficulty features")
+    losses = known.column("__loss").to_numpy()
+    ages = q_ms - known.column("__seen").to_numpy()
+    if len(ages) and ages.min() <= 0:
+        raise RequestError(
+            f"a sample was seen {-int(ages.min())} ms after q_ms={q_ms} or at that very time; "
+            "features at q_ms hold what was before it"
+        )
+    mean = float(losses.mean()) if len(losses) else 1.0
+    faded = mean + (losses - mean) * np.exp2(-ages / parse_duration(half_life))
+    unseen = float(np.quantile(faded, unseen_quantile)) if len(faded) else 1.0
+    scored = known.select(keys).append_column("__score", pa.array(faded))
+    numbers = pa.array(np.arange(order_of_samples.num_rows))
+    wanted = order_of_samples.select(keys).append_column("__row", numbers)
+    wanted = wanted.cast(
+        pa.schema([*(scored.schema.field(key) for key in keys), ("__row", "int64")])
+    )
+    # Arrow's join keeps no order
+    joined = wanted.join(scored, keys, join_type="left outer").sort_by("__row")
+    return joined.column("__score").fill_null(unseen).to_numpy()
+
+
+def _feature(table: pa.Table, feature: str) -> str:
+    """The column of a feature, which may carry its view's name before it."""
+    found = [
+        name
+        for name in table.column_names
+        if name == feature or name.endswith((f":{feature}", f"__{feature}"))
+    ]
+    if len(found) != 1:
+        raise UnknownNameError.of("difficulty feature", feature, table.column_names)
+    return found[0]

@@ -1,0 +1,526 @@
+"""``SnapshotReader``: one rank's batches of a pinned table snapshot, in the global order."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.errors import ConfigurationError, RequestError, TableError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.consumers import delete_consumer, register_consumer
+from paimon_features.tables.reader import latest_snapshot
+from trainer_bridge.blocks import read_layout, select_schema
+from trainer_bridge.forms import ArrowForm, Batch, Form, NumpyForm
+from trainer_bridge.order import GlobalOrder, Ints, choose_streams, shuffle_quality
+from trainer_bridge.pipeline import Assembler, BlockStore, Prefetcher, ReadStats, Work
+from trainer_bridge.shard import Last, Shard
+from trainer_bridge.state import ReaderState
+
+SAMPLE_WEIGHT = "sample_weight"
+_CHUNK_ROWS = 65_536
+
+
+class RowSampler(Protocol):
+    """What ``with_sampler`` needs; every sampler of ``trainer_bridge.samplers`` has it."""
+
+    num_rows: int
+    num_samples: int
+
+    def draw(self, epoch: int, positions: Ints) -> Ints:
+        """Row numbers at global positions of an epoch: a pure function."""
+
+    def loss_weights(self, indices: Ints) -> np.ndarray[Any, Any] | None:
+        """Weight of each row's loss, or None."""
+
+    def identity(self) -> dict[str, Any]:
+        """What the draws depend on, as small JSON."""
+
+
+class SnapshotReader:
+    """Batches of an append table at one snapshot: sharded, shuffled, resumable.
+
+    Iterating goes on from where the reader stands to the end of the epoch; the reader then
+    stands at the start of the next one. What comes is a function of the seed, the epoch,
+    the snapshot and the position alone (``docs/loading.md``); every rank gets the same
+    number of batches.
+
+    Parameters
+    ----------
+    lake, table
+        The append table.
+    snapshot_id
+        Which snapshot; the newest at the time of the call by default.
+    columns
+        Which columns, in which order; all by default.
+    batch_size
+        Rows per rank and batch; the global batch is ``batch_size * world_size``.
+    global_batch_size
+        Rows of all ranks together, instead of ``batch_size``: the same batches then come
+        for every world size.
+    rank, world_size
+        This process among those that train together.
+    seed, epoch, shuffle
+        Key of the order. ``shuffle=False`` gives the rows by file and row.
+    drop_last, pad_last
+        What becomes of the rows that do not fill a global batch: left out, filled up with
+        the first rows of the epoch (``Batch.num_padding`` counts them), or by default a
+        smaller batch.
+    canonical_streams
+        Most streams of the order (V); the largest divisor of it that fits the table is
+        taken, so world sizes that divide it read each block once.
+    block_rows
+        Row groups smaller than this are read together. Part of the order.
+    open_bytes
+        Most file bytes of the blocks that are open at once over all ranks; bounds the
+        streams. Part of the order.
+    output
+        ``"numpy"`` (one contiguous array per dtype) or ``"arrow"``.
+    fill, masks, float_dtype
+        See :class:`trainer_bridge.forms.NumpyForm`; only with ``output="numpy"``.
+    threads
+        Decoding threads; 0 does everything in the calling thread, when it is asked for.
+    byte_budget
+        Most bytes of decoded rows, those in flight included.
+    consumer
+        Name under which the snapshot is held against expiry until :meth:`close`.
+
+    Raises
+    ------
+    ConfigurationError
+        For arguments that do not fit together, and where the open blocks alone exceed
+        the budget.
+    TableError, SnapshotExpiredError, UnknownNameError
+        If the table, snapshot or a column is not there or cannot be read.
+    RequestError
+        For a column that has no tensor form, or a null that nothing was declared for.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: str,
+        *,
+        snapshot_id: int | None = None,
+        columns: Collection[str] | None = None,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        epoch: int = 0,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        pad_last: bool = False,
+        canonical_streams: int = 960,
+        block_rows: int = 65_536,
+        open_bytes: int = 64 << 20,
+        output: Literal["numpy", "arrow"] = "numpy",
+        fill: Mapping[str, float] | None = None,
+        masks: Collection[str] = (),
+        float_dtype: str | None = None,
+        threads: int = 2,
+        byte_budget: int = 1 << 30,
+        consumer: str | None = None,
+    ) -> None:
+        self.lake = lake
+        self.table = table
+        self.global_batch_size = _global_size(batch_size, global_batch_size, world_size)
+        if drop_last and pad_last:
+            raise ConfigurationError("drop_last and pad_last exclude each other; set one of them")
+        for name, number in (
+            ("canonical_streams", canonical_streams),
+            ("block_rows", block_rows),
+            ("open_bytes", open_bytes),
+            ("byte_budget", byte_budget),
+        ):
+            if number < 1:
+                raise ConfigurationError(f"{name}={number}: expected at least 1")
+        if threads < 0:
+            raise ConfigurationError(f"threads={threads}: expected 0 or more")
+        self.rank, self.world_size = rank, world_size
+        self._last: Last = "drop" if drop_last else "pad" if pad_last else "short"
+        self._canonical_streams = canonical_streams
+        self._open_bytes = open_bytes
+        self._threads = threads
+        self._byte_budget = byte_budget
+        self._consumer = consumer
+        self._columns = None if columns is None else list(columns)
+        self._sampler: RowSampler | None = None
+        self._running: Callable[[], Generator[Batch, None, None] | None] = _nothing
+        self.stats = ReadStats()
+
+        schema = select_schema(lake.schema(table), self._columns, table)
+        self._schema = pa.schema([field.with_nullable(True) for field in schema])
+        self._form = _form(self._schema, table, output, fill, masks, float_dtype)
+        if snapshot_id is None:
+            newest = latest_snapshot(lake, table)
+            if newest is None:
+                raise TableError(f"table {table!r} has no rows yet: nothing was committed to it")
+            snapshot_id = newest.id
+        self._open(snapshot_id, block_rows, None)
+        self._state = ReaderState(
+            table=table,
+            snapshot_id=snapshot_id,
+            rows=self._layout.num_rows,
+            seed=seed,
+            epoch=epoch,
+            shuffle=shuffle,
+            streams=self._streams,
+            block_rows=block_rows,
+            position=0,
+        )
+        self._check()
+
+    # --- where it stands ---
+
+    @property
+    def snapshot_id(self) -> int:
+        """The pinned snapshot."""
+        return self._state.snapshot_id
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of the snapshot."""
+        return self._state.rows
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that iterating goes on with."""
+        return self._state.epoch
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch: the same on every rank."""
+        return self._shard.num_batches(0)
+
+    def column_dtypes(self) -> dict[str, np.dtype[Any]]:
+        """The dtype of each column of a batch, without ``sample_weight``.
+
+        Raises
+        ------
+        ConfigurationError
+            For a reader with ``output="arrow"``.
+        """
+        if not isinstance(self._form, NumpyForm):
+            raise ConfigurationError("a reader with output='arrow' has no NumPy columns")
+        return dict(self._form.kinds)
+
+    def remaining(self) -> int:
+        """Batches from here to the end of the epoch: the same on every rank."""
+        return self._shard.num_batches(self._state.position)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the reader stands: what was handed out, not what was fetched ahead. O(1)."""
+        return self._state.to_dict()
+
+    def state_after(self, num_batches: int) -> dict[str, Any]:
+        """The state as it will be ``num_batches`` further on, at most at the epoch's end.
+
+        For loops that read through worker processes, where this object does not advance.
+        """
+        position = self._state.position + num_batches * self.global_batch_size
+        done = num_batches >= self.remaining()
+        return self._at(None if done else position).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a state was taken: on any rank, for any world size and batch size.
+
+        Seed, epoch, snapshot, shuffle and streams are those of the state, whatever this
+        reader was made with. O(1) for the same snapshot, else its manifests are read; none
+        of the rows before the position is.
+
+        Raises
+        ------
+        RequestError
+            For the state of another table or sampler, or if the snapshot has other rows now.
+        SnapshotExpiredError
+            If its snapshot has expired.
+        """
+        found = ReaderState.from_dict(dict(state))
+        if found.table != self.table:
+            raise RequestError(
+                f"a state of table {found.table!r} does not fit a reader of {self.table!r}"
+            )
+        expected = None if self._sampler is None else self._sampler.identity()
+        if found.sampler != expected:
+            raise RequestError(
+                f"the state was taken with the sampler {found.sampler}, this reader has "
+                f"{expected}: make it with the same scores, or start a new epoch"
+            )
+        self._stop()
+        mine = (self._state.snapshot_id, self._state.block_rows)
+        if (found.snapshot_id, found.block_rows) != mine:
+            self._open(found.snapshot_id, found.block_rows, found.streams)
+        if self._layout.num_rows != found.rows:
+            raise RequestError(
+                f"table {self.table!r}, snapshot {found.snapshot_id} has {self._layout.num_rows} "
+                f"rows; it had {found.rows} when the state was taken (was it rolled back?)"
+            )
+        self._state = found
+        self._check()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; stays where it is if it is in that epoch already."""
+        if epoch != self._state.epoch:
+            self._stop()
+            self._state = replace(self._state, epoch=epoch, position=0)
+
+    def with_sampler(self, sampler: RowSampler) -> SnapshotReader:
+        """A reader of the rows that a sampler draws, in its order, from epoch on epoch.
+
+        The sampler's indices are row numbers of this snapshot, drawn for the whole world
+        (its own rank does not matter: the reader shards). Where it has loss weights, each
+        batch carries them as the float32 column ``sample_weight``. Draws go all over the
+        table: one that exceeds the byte budget is decoded again chunk by chunk.
+        """
+        if sampler.num_rows != self.num_rows:
+            raise ConfigurationError(
+                f"the sampler draws from {sampler.num_rows} rows, table {self.table!r} has "
+                f"{self.num_rows} at snapshot {self.snapshot_id}"
+            )
+        other = copy.copy(self)
+        other._sampler, other._running, other.stats = sampler, _nothing, ReadStats()
+        other._store = self._new_store(other.stats)
+        other._state = replace(self._state, position=0, sampler=sampler.identity())
+        other._check()
+        return other
+
+    # --- reading ---
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.iterate()
+
+    def iterate(self, worker: int = 0, num_workers: int = 1) -> Iterator[Batch]:
+        """The batches from here on, or every ``num_workers``-th of them from ``worker`` on.
+
+        The reader advances with each batch; one iteration runs at a time, a new one ends
+        the one before.
+        """
+        self._stop()
+        batches = self._batches(worker, num_workers)
+        # Weakly, so that a loop that breaks off ends its threads at once.
+        self._running = weakref.ref(batches)
+        return batches
+
+    def close(self) -> None:
+        """End what is running, free what is held, let go of the consumer. Can be repeated."""
+        self._stop()
+        self._store.clear()
+        if self._consumer is not None:
+            delete_consumer(self.lake, self.table, self._consumer)
+
+    def __enter__(self) -> SnapshotReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def describe(self, quality: bool = False) -> dict[str, Any]:
+        """What is read and at what cost, for people.
+
+        ``reads_each_block_once`` tells whether this world size gives each rank whole
+        streams; otherwise every rank decodes the blocks of up to ``ranks_per_block``.
+        ``quality=True`` adds how well the epoch is shuffled; that costs O(rows).
+        """
+        streams = self._shard.streams(self._state.position, self._streams_in_use)
+        own = self._streams_in_use if streams is None else len(streams)
+        result = {
+            "table": self.table,
+            "snapshot_id": self.snapshot_id,
+            "rows": self.num_rows,
+            "blocks": len(self._layout.blocks),
+            "streams": self._streams_in_use,
+            "global_batch_size": self.global_batch_size,
+            "batches": len(self),
+            "ranks_per_block": own * self.world_size / self._streams_in_use,
+            "reads_each_block_once": own * self.world_size == self._streams_in_use,
+        }
+        return {**result, **(shuffle_quality(self._order()) if quality else {})}
+
+    # --- inside ---
+
+    @property
+    def _streams_in_use(self) -> int:
+        return self._state.streams if self._state.shuffle else 1
+
+    def _open(self, snapshot_id: int, block_rows: int, streams: int | None) -> None:
+        if self._consumer is not None:
+            register_consumer(self.lake, self.table, self._consumer, snapshot_id)
+        self._layout = read_layout(self.lake, self.table, snapshot_id, block_rows)
+        if not self._layout.blocks:
+            raise TableError(f"table {self.table!r} has no rows at snapshot {snapshot_id}")
+        sizes = [block.size for block in self._layout.blocks]
+        self._streams = streams or choose_streams(sizes, self._canonical_streams, self._open_bytes)
+        self._store = self._new_store(self.stats)
+
+    def _new_store(self, stats: ReadStats) -> BlockStore:
+        return BlockStore(self._layout, self._schema, self._form, self._byte_budget, stats)
+
+    @property
+    def _shard(self) -> Shard:
+        rows = self._state.rows if self._sampler is None else self._sampler.num_samples
+        return Shard(rows, self.global_batch_size, self.rank, self.world_size, self._last)
+
+    def _check(self) -> None:
+        shard = self._shard
+        if not shard.num_batches(0):
+            raise ConfigurationError(
+                f"table {self.table!r} gives {shard.num_rows} rows, less than one global batch of "
+                f"{self.global_batch_size}, and drop_last would leave them all out"
+            )
+        if self._sampler is not None or isinstance(self._form, ArrowForm):
+            return  # neither needs its blocks together, or knows their size beforehand
+        own = shard.streams(self._state.position, self._streams_in_use)
+        at = min(self._state.position, shard.num_rows - 1)
+        opened = self._order().open_blocks(at, at + 1, own)
+        rows = sum(self._layout.blocks[number].rows for number in opened)
+        needed = int(rows * self._form.row_bytes)
+        if needed > self._byte_budget:
+            raise ConfigurationError(
+                f"table {self.table!r}: {len(opened)} blocks have to be open at once, which takes "
+                f"{needed:,} bytes; byte_budget is {self._byte_budget:,}. Raise it, read fewer "
+                "columns, or lower open_bytes (another order), or write smaller row groups"
+            )
+
+    def _order(self) -> GlobalOrder:
+        state = self._state
+        return GlobalOrder(
+            np.array([block.rows for block in self._layout.blocks], dtype=np.int64),
+            streams=state.streams,
+            seed=state.seed,
+            epoch=state.epoch,
+            shuffle=state.shuffle,
+        )
+
+    def _at(self, position: int | None) -> ReaderState:
+        """The state at a position; None is the start of the next epoch."""
+        if position is None:
+            return replace(self._state, epoch=self._state.epoch + 1, position=0)
+        return replace(self._state, position=position)
+
+    def _works(self, shard: Shard, starts: range) -> Iterator[Work]:
+        size = shard.global_batch_size // shard.world_size + 1
+        fitting = int(self._byte_budget // 16 // max(self._form.row_bytes, 1.0))
+        each = max(1, min(_CHUNK_ROWS, fitting) // size)
+        for low in range(0, len(starts), each):
+            part = starts[low : low + each]
+            positions = [shard.positions(start) for start in part]
+            yield Work(tuple(part), tuple(map(len, positions)), np.concatenate(positions))
+
+    def _assembler(self, shard: Shard) -> Assembler:
+        sampler, epoch = self._sampler, self._state.epoch
+        if sampler is not None:
+            return Assembler(self._store, lambda p: sampler.draw(epoch, p), None, shard.num_rows)
+        order = self._order()
+        own = shard.streams(self._state.position, self._streams_in_use)
+
+        def opened(work: Work) -> Ints:
+            last = work.starts[-1] + shard.global_batch_size
+            return order.open_blocks(work.starts[0], min(last, shard.num_rows), own)
+
+        return Assembler(self._store, order.rows, opened, shard.num_rows)
+
+    def _batches(self, worker: int, num_workers: int) -> Generator[Batch, None, None]:
+        shard, store = self._shard, self._store
+        begin = self._state.position
+        count = shard.num_batches(begin)
+        step = shard.global_batch_size
+        all_starts = range(begin, begin + count * step, step)
+        starts = all_starts[worker::num_workers]
+        if not starts:
+            self._state = self._at(None)
+            return
+        chunks: Iterator[Any] = self._assembler(shard).chunks(self._works(shard, starts))
+        prefetcher: Prefetcher | None = None
+        if self._threads:
+            store.threads = self._threads
+            store.pool = ThreadPoolExecutor(self._threads, thread_name_prefix="snapshot-decode")
+            prefetcher = Prefetcher(chunks, store)
+        try:
+            for chunk in chunks if prefetcher is None else prefetcher:
+                at = 0
+                for start, size in zip(chunk.work.starts, chunk.work.sizes, strict=True):
+                    batch = self._form.batch(
+                        chunk.rows,
+                        at,
+                        at + size,
+                        row_numbers=chunk.row_numbers[at : at + size],
+                        epoch=self._state.epoch,
+                        position=start,
+                        num_padding=shard.num_padding(start),
+                    )
+                    at += size
+                    # What is handed out counts as read, so the state is set before.
+                    ended = start + step >= all_starts.stop
+                    following = self._at(None if ended else start + step)
+                    batch = self._weighted(batch)
+                    self._state = following
+                    self.stats.rows_delivered += size
+                    yield batch
+                store.release(chunk)
+        finally:
+            if prefetcher is not None:
+                prefetcher.close()
+            store.drop_pending()
+            if store.pool is not None:
+                store.pool.shutdown(wait=True, cancel_futures=True)
+                store.pool = None
+
+    def _weighted(self, batch: Batch) -> Batch:
+        if self._sampler is None:
+            return batch
+        weights = self._sampler.loss_weights(batch.row_numbers)
+        if weights is None:
+            return batch
+        weights = np.asarray(weights, dtype=np.float32)
+        if batch.arrow is not None:
+            return replace(batch, arrow=batch.arrow.append_column(SAMPLE_WEIGHT, pa.array(weights)))
+        return replace(batch, columns={**batch.columns, SAMPLE_WEIGHT: weights})
+
+    def _stop(self) -> None:
+        running, self._running = self._running(), _nothing
+        if running is not None:
+            running.close()
+
+
+def _nothing() -> None:
+    """In place of a weak reference to an iteration, while none is running."""
+
+
+def _global_size(batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:
+    if batch_size is None and global_batch_size is None:
+        raise ConfigurationError("give batch_size (rows per rank) or global_batch_size")
+    if global_batch_size is None:
+        assert batch_size is not None
+        global_batch_size = batch_size * world_size
+    elif batch_size is not None and batch_size * world_size != global_batch_size:
+        raise ConfigurationError(
+            f"batch_size={batch_size} on {world_size} ranks is not "
+            f"global_batch_size={global_batch_size}; give one of them"
+        )
+    if global_batch_size < 1:
+        raise ConfigurationError(f"a batch of {global_batch_size} rows: expected at least 1")
+    return global_batch_size
+
+
+def _form(
+    schema: pa.Schema,
+    table: str,
+    output: str,
+    fill: Mapping[str, float] | None,
+    masks: Collection[str],
+    float_dtype: str | None,
+) -> Form:
+    if output == "numpy":
+        return NumpyForm(schema, table=table, fill=fill, masks=masks, float_dtype=float_dtype)
+    if output != "arrow":
+        raise ConfigurationError(f"output={output!r}: expected 'numpy' or 'arrow'")
+    if fill or masks or float_dtype:
+        raise ConfigurationError("fill, masks and float_dtype go with output='numpy' only")
+    return ArrowForm(schema)
