@@ -144,7 +144,7 @@ def type_from_text(text: str) -> DataType:
 
 def check_name(what: str, name: str) -> str:
     """Return ``name`` if it can name a definition or column, else raise DefinitionError."""
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not NAME.fullmatch(str(name)):
         raise DefinitionError(
             f"{what} {name!r}: a name starts with a lower-case letter and goes on with "
             "lower-case letters, digits and underscores"

@@ -1,76 +1,79 @@
 """Verify: online = tiles = raw events, on sampled entities and times.
 
-Three independent ways to one number are compared: the online store as it answers now, the
-tile table at the snapshot that the online store has applied, and the raw events through the
-naive oracle. Online takes the open tile whole and offline does not, so that all three are
-compared at times on a tile's edge, and two by two between the edges.
+Three independent ways to one number are compared: the online store as it answers, the tile
+table joined point in time, and the raw events through the naive oracle. Both of the first have
+to be what the oracle says, to the bit where that is promised. Online takes the open tile whole
+and offline does not; at times on a tile's edge all three have to be the same number.
+
+While events stream in, the three are not at the same point. Entities that got events within
+the last seconds are left out and counted, and what differs is looked at again until the time
+to wait is over: a difference that stays is one.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from paimon_features.aggregates import Aggregate, DecayedCount, DecayedMean, DecayedSum, Mean
-from paimon_features.aggregates.basic import Numeric
-from paimon_features.aggregates.moments import StdDev, Variance
-from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef, FeatureView
+from paimon_features.aggregates import EVENT_TIME_MAX
+from paimon_features.definitions import CompiledView, FeatureRef
 from paimon_features.errors import VerificationError
-from paimon_features.project import Features, Project
-from paimon_features.tables import latest_snapshot, read_arrow
-from paimon_features.tables.consumers import consumers
+from paimon_features.project import Features, Project, now_ms
+from paimon_features.tables import iter_batches, latest_snapshot, read_arrow
 from paimon_features.tables.deltas import read_delta, read_file
-from paimon_features.tables.snapshots import snapshots
-from paimon_features.testing import naive
+from paimon_features.tables.snapshots import snapshot_as_of
+from paimon_features.testing.compare import differences
+from paimon_features.testing.naive import Event, answer
+from paimon_features.windows import floor_ms
 
 Key = tuple[Any, ...]
+
+RETRY_S = 1.0
+KEYS_READ = 500_000
+"""Tiles that are read to sample entities from, at the most."""
+PAIRS_KEPT = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One feature of one entity at one time on which two paths disagree beyond the tolerance."""
+    """One path that does not give what the raw events say."""
 
     view: str
-    feature: str
-    entity: Mapping[str, Any]
+    entity: Key
     q_ms: int
-    paths: str
-    left: Any
-    right: Any
+    path: str
+    detail: str
 
     def __str__(self) -> str:
-        entity = ", ".join(f"{key}={value!r}" for key, value in self.entity.items())
-        return (
-            f"{self.view}:{self.feature} of {entity} at {self.q_ms}: "
-            f"{self.paths}: {self.left!r} != {self.right!r}"
-        )
+        entity = ", ".join(map(repr, self.entity))
+        return f"{self.view} of ({entity}) at {self.q_ms}, {self.path}: {self.detail}"
 
 
 @dataclass
 class Report:
     """What was compared and what differed.
 
-    ``largest`` is the largest relative difference that was seen per feature, within the
-    tolerance too; ``moved`` counts entities left out because events came in meanwhile.
+    ``compared`` counts values, ``moved`` entities left out because their events were too new.
+    ``largest`` is the largest relative difference of a number, allowed ones included, and
+    ``pairs`` some (feature, online, raw) numbers to be drawn.
     """
 
     compared: int = 0
     entities: int = 0
     moved: int = 0
+    largest: float = 0.0
     differences: list[Difference] = field(default_factory=list)
-    largest: dict[str, float] = field(default_factory=dict)
     pairs: list[tuple[str, float, float]] = field(default_factory=list)
-    """Up to a few thousand (feature, online, raw) values, to be drawn."""
 
     @property
     def ok(self) -> bool:
-        return not self.differences
+        """Whether nothing differed, and something was compared."""
+        return self.compared > 0 and not self.differences
 
 
 def verify(
@@ -80,21 +83,208 @@ def verify(
     sample: int = 50,
     times: int = 6,
     seed: int = 0,
-    wait_s: float = 30.0,
+    wait_s: float = 20.0,
+    settle_s: float = 10.0,
     progress: Callable[[str], None] | None = None,
 ) -> Report:
-    """Compare the three paths on ``sample`` entities per view at ``times`` times each.
+    """Compare the three paths on ``sample`` entities per view, at ``times`` times each.
+
+    ``settle_s`` is how long ago an event has to be committed to be expected everywhere.
 
     Raises
     ------
     VerificationError
-        If tile job or materializer have not caught up within ``wait_s``: then there is
-        nothing to compare yet.
+        If a view has no tiles yet, so that there is nothing to compare.
+    StoreNotReadyError, OnlineStoreError
+        If the online store cannot answer.
     """
     report = Report()
     refs = project.refs(features)
     for view in project.views_of(refs):
         wanted = [ref for ref in refs if ref.view == view.name]
-        _verify_view(project, view, wanted, report, sample, times, random.Random(seed), wait_s,
-                     progress or (lambda _: None))  # fmt: skip
+        check = _ViewCheck(project, view, wanted, random.Random(seed), settle_s, report)
+        entities = check.sample(sample)
+        moments = check.times(times)
+        deadline = time.monotonic() + wait_s
+        while True:
+            found = check.compare(entities, moments)
+            if progress is not None:
+                progress(f"{view.name}: {report.compared:,} values, {len(found)} differences")
+            if not found or time.monotonic() > deadline:
+                break
+            entities = sorted({difference.entity for difference in found}, key=repr)
+            time.sleep(RETRY_S)
+        report.differences += found
     return report
+
+
+class _ViewCheck:
+    """The comparison of one view."""
+
+    def __init__(
+        self,
+        project: Project,
+        view: CompiledView,
+        refs: Sequence[FeatureRef],
+        rng: random.Random,
+        settle_s: float,
+        report: Report,
+    ) -> None:
+        self.project = project
+        self.view = view
+        self.refs = refs
+        self.rng = rng
+        self.settle_s = settle_s
+        self.report = report
+        self.definition = project.definitions.view(view.name)
+        self.table = project.generation(view).table
+        self.fetcher = project.fetcher([str(ref) for ref in refs])
+        self.high_ms = 0
+
+    def sample(self, size: int) -> list[Key]:
+        """Some entities that have tiles; also finds the newest event time."""
+        keys = list(self.view.keys)
+        found: dict[Key, None] = {}
+        read = 0
+        for batch in iter_batches(self.project.lake, self.table, [*keys, EVENT_TIME_MAX.name]):
+            high = max(filter(None, batch.column(EVENT_TIME_MAX.name).to_pylist()), default=0)
+            self.high_ms = max(self.high_ms, high)
+            if read < KEYS_READ:
+                columns = [batch.column(key).to_pylist() for key in keys]
+                found.update(dict.fromkeys(zip(*columns, strict=True)))
+            read += batch.num_rows
+        if not found:
+            raise VerificationError(
+                f"feature view {self.view.name!r} has no tiles yet; "
+                f"run 'paimon-features submit {self.view.name}'"
+            )
+        entities = self.rng.sample(sorted(found), min(size, len(found)))
+        self.report.entities += len(entities)
+        return entities
+
+    def times(self, count: int) -> list[int]:
+        """Times to read at: on tile edges and between them, around and after the newest event."""
+        tile = self.view.tile_ms
+        first = self.high_ms - self.view.margin_ms + 1
+        last = self.high_ms + (self.view.longest_ms or 30 * 86_400_000)
+        chosen = [floor_ms(self.high_ms, tile) + tile, self.high_ms + 1]
+        while len(chosen) < count:
+            q_ms = self.rng.randint(first, self.rng.choice((self.high_ms, last)))
+            on_edge = floor_ms(q_ms, tile) + tile
+            chosen.append(q_ms if len(chosen) % 2 else on_edge)
+        return chosen[:count]
+
+    def compare(self, entities: Sequence[Key], moments: Sequence[int]) -> list[Difference]:
+        """The differences of all entities that have settled."""
+        settled_ms = now_ms() - int(self.settle_s * 1000)
+        online = {q: self._online(entities, q) for q in moments}
+        offline = {q: self._offline(entities, q) for q in moments}
+        events = self._events(entities)
+        moving = self._touched_since(settled_ms)
+        self.report.moved += len(moving & set(entities))
+        found = []
+        for i, entity in enumerate(entities):
+            if entity in moving:
+                continue
+            for q_ms in moments:
+                found += self._check(
+                    entity, q_ms, events.get(entity, []), online[q_ms][i], offline[q_ms][i]
+                )
+        return found
+
+    def _check(
+        self,
+        entity: Key,
+        q_ms: int,
+        events: Sequence[Event],
+        online: dict[str, Any],
+        offline: dict[str, Any],
+    ) -> list[Difference]:
+        found = []
+        for path, values, whole in (("online", online, True), ("tiles", offline, False)):
+            expected = answer(self.definition, events, q_ms, online=whole)
+            self.report.compared += len(values)
+            every = {**expected.values, **values}
+            wrong = differences(self.definition, events, q_ms, expected, every, online=whole)
+            found += [Difference(self.view.name, entity, q_ms, path, text) for text in wrong]
+            if whole:
+                self._note_pairs(values, expected.values)
+        if q_ms % self.view.tile_ms == 0:
+            for name, value in online.items():
+                if value != offline[name] and not _near(value, offline[name]):
+                    detail = f"{name}: {value!r}, but tiles: {offline[name]!r}"
+                    found.append(Difference(self.view.name, entity, q_ms, "online", detail))
+        return found
+
+    def _note_pairs(self, values: dict[str, Any], expected: dict[str, Any]) -> None:
+        for name, value in values.items():
+            truth = expected[name]
+            if isinstance(value, int | float) and isinstance(truth, int | float):
+                if truth:
+                    self.report.largest = max(
+                        self.report.largest, abs(value - truth) / abs(float(truth))
+                    )
+                if len(self.report.pairs) < PAIRS_KEPT:
+                    self.report.pairs.append((name, float(value), float(truth)))
+
+    def _online(self, entities: Sequence[Key], q_ms: int) -> list[dict[str, Any]]:
+        response = self.fetcher.get(self.refs, self._columns(entities), q_ms)
+        rows: list[dict[str, Any]] = response.table.select(response.features).to_pylist()
+        return rows
+
+    def _offline(self, entities: Sequence[Key], q_ms: int) -> list[dict[str, Any]]:
+        columns = self._columns(entities)
+        rows = pa.table({**columns, "event_time_ms": pa.repeat(pa.scalar(q_ms), len(entities))})
+        texts = [str(ref) for ref in self.refs]
+        table = self.project.get_historical_features(texts, rows)
+        found: list[dict[str, Any]] = table.select([ref.feature for ref in self.refs]).to_pylist()
+        return found
+
+    def _columns(self, entities: Sequence[Key]) -> dict[str, pa.Array]:
+        lists = zip(*entities, strict=True)
+        return {
+            name: pa.array(list(values), kind.arrow)
+            for (name, kind), values in zip(self.view.keys.items(), lists, strict=True)
+        }
+
+    def _events(self, entities: Sequence[Key]) -> dict[Key, list[Event]]:
+        """All raw events of the entities."""
+        keys = list(self.view.keys)
+        where = {
+            key: sorted({entity[i] for entity in entities}, key=repr) for i, key in enumerate(keys)
+        }
+        source = self.view.source
+        rows = read_arrow(self.project.lake, source.table, list(source.schema), where=where)
+        wanted = set(entities)
+        found: dict[Key, list[Event]] = {}
+        for row in rows.to_pylist():
+            entity = tuple(row[key] for key in keys)
+            if entity in wanted:
+                found.setdefault(entity, []).append(row)
+        return found
+
+    def _touched_since(self, time_ms: int) -> set[Key]:
+        """Entities with events that were committed after ``time_ms``."""
+        lake, table = self.project.lake, self.view.source.table
+        settled = snapshot_as_of(lake, table, time_ms)
+        newest = latest_snapshot(lake, table)
+        keys = list(self.view.keys)
+        touched: set[Key] = set()
+        if newest is None:
+            return touched
+        for number in range(0 if settled is None else settled.id + 1, newest.id + 1):
+            if number == 0:
+                continue
+            for file in read_delta(lake, table, number).files:
+                if file.kind == "ADD":
+                    rows = read_file(file, keys)
+                    columns = [rows.column(key).to_pylist() for key in keys]
+                    touched.update(zip(*columns, strict=True))
+        return touched
+
+
+def _near(left: Any, right: Any) -> bool:
+    """Whether two floats are one number but for the order of additions."""
+    if not (isinstance(left, float) and isinstance(right, float)):
+        return False
+    return abs(left - right) <= 1e-9 * max(abs(left), abs(right), 1e-9)

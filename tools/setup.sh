@@ -11,6 +11,14 @@ stamp=.venv/.ready-$profile
 
 say() { echo "set-up: $*" >&2; }
 
+case $profile in
+demo | test) ;;
+*)
+    say "there is no profile '$profile'; there is: demo, test"
+    exit 2
+    ;;
+esac
+
 fits() {
     "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1
 }

@@ -10,7 +10,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer_bridge.difficulty import difficulty_view, read_difficulty, scores_from_features
+    from trainer_bridge.difficulty import (
+        Difficulty,
+        difficulty_view,
+        read_difficulty,
+        scores_from_features,
+    )
     from trainer_bridge.feedback import FeedbackWriter
     from trainer_bridge.forms import Batch
     from trainer_bridge.order import GlobalOrder
@@ -18,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Batch": "forms",
+    "Difficulty": "difficulty",
     "FeedbackWriter": "feedback",
     "GlobalOrder": "order",
     "SnapshotReader": "reader",
@@ -28,6 +34,7 @@ _HOMES = {
 
 __all__ = [
     "Batch",
+    "Difficulty",
     "FeedbackWriter",
     "GlobalOrder",
     "SnapshotReader",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,9 +39,48 @@ FEATURES = (
 Scores = npt.NDArray[np.float64]
 
 
-class _Historical(Protocol):
-    def get_historical_features(self, features: Any, rows: Any, **options: Any) -> pa.Table:
-        """As ``paimon_features.Project`` has it."""
+class _Project(Protocol):
+    """What is used of ``paimon_features.Project``."""
+
+    def refs(self, features: Any) -> Any: ...
+
+    @property
+    def offline(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Difficulty:
+    """The difficulty of samples, read once.
+
+    Attributes
+    ----------
+    samples
+        The sample keys, a row per sample, as they were given.
+    features
+        Each of these samples once, with the features of :func:`difficulty_view`; null for
+        a sample never seen.
+    q_ms
+        The time of reading: events before it are in.
+    snapshot_id
+        Snapshot of the tile table that was read, to be named in a sampler's state; None
+        where nothing was committed yet.
+    """
+
+    samples: pa.Table
+    features: pa.Table
+    q_ms: int
+    snapshot_id: int | None
+
+    def scores(self, *, half_life: str = "7d", unseen_quantile: float = 0.75) -> Scores:
+        """One score per row of ``samples``; see :func:`scores_from_features`."""
+        return scores_from_features(
+            self.features,
+            self.samples.column_names,
+            self.samples,
+            q_ms=self.q_ms,
+            half_life=half_life,
+            unseen_quantile=unseen_quantile,
+        )
 
 
 def difficulty_view(
@@ -91,20 +131,31 @@ def difficulty_view(
 
 
 def read_difficulty(
-    project: _Historical, view: FeatureView | str, keys: pa.Table, q_ms: int, **options: Any
-) -> pa.Table:
-    """The difficulty features of samples at ``q_ms`` (events before it), by the offline path.
+    project: _Project,
+    view: FeatureView | str,
+    samples: pa.Table,
+    q_ms: int,
+    *,
+    as_of: int | None = None,
+) -> Difficulty:
+    """The difficulty of samples at ``q_ms``, by the offline path.
 
-    ``keys`` holds the sample keys, a row per sample; the result has the same rows in the
-    same order, null features for samples never seen. ``options`` go to
-    ``get_historical_features``; ``as_of=`` pins what had been committed.
+    ``samples`` holds the sample keys and nothing else, in the order of the row numbers
+    (``reader.read_columns`` gives them). ``as_of`` (UTC milliseconds) limits what is read
+    to what had been committed by then, so that a run can be repeated.
+
+    Raises
+    ------
+    UnknownNameError, GenerationError, SnapshotExpiredError
+        If the view is not defined or applied, or its snapshot of that time has expired.
     """
     name = view if isinstance(view, str) else view.name
-    times = pa.repeat(pa.scalar(q_ms, pa.int64()), keys.num_rows)
-    rows = keys.append_column("event_time_ms", times)
-    return project.get_historical_features(
-        [f"{name}:{feature}" for feature in FEATURES], rows, **options
-    )
+    refs = project.refs([f"{name}:{feature}" for feature in FEATURES])
+    pinned = project.offline.pin(refs, as_of=as_of)
+    once = samples.group_by(samples.column_names).aggregate([])
+    times = pa.repeat(pa.scalar(q_ms, pa.int64()), once.num_rows)
+    features = pinned.read(once.append_column("event_time_ms", times))
+    return Difficulty(samples, features, q_ms, pinned.pins[0].snapshot_id)
 
 
 def scores_from_features(
@@ -126,7 +177,7 @@ def scores_from_features(
     ----------
     table
         Key columns and the features ``loss_decayed`` and ``last_seen_ms``, as
-        :func:`read_difficulty` gives them; each sample at most once.
+        :class:`Difficulty` has them; each sample at most once.
     sample_keys
         Names of the key columns.
     order_of_samples
@@ -156,14 +207,16 @@ def scores_from_features(
     if not 0 <= unseen_quantile <= 1:
         raise ConfigurationError(f"unseen_quantile={unseen_quantile}: expected 0 to 1")
     keys = list(sample_keys)
-    loss, last_seen = _feature(table, LOSS), _feature(table, LAST_SEEN_MS)
+    for name in (*keys, LOSS, LAST_SEEN_MS):
+        if name not in table.column_names:
+            raise UnknownNameError.of("difficulty feature", name, table.column_names)
     known = pa.table(
         {
             **{key: table.column(key) for key in keys},
-            "__loss": table.column(loss).cast(pa.float64()),
-            "__seen": table.column(last_seen).cast(pa.int64()),
+            "__loss": table.column(LOSS).cast(pa.float64()),
+            "__seen": table.column(LAST_SEEN_MS).cast(pa.int64()),
         }
-    ).filter(table.column(loss).is_valid())
+    ).filter(table.column(LOSS).is_valid())
     if known.group_by(keys).aggregate([]).num_rows != known.num_rows:
         raise RequestError(f"a sample ({', '.join(keys)}) comes twice in the difficulty features")
     losses = known.column("__loss").to_numpy()
@@ -185,15 +238,3 @@ def scores_from_features(
     # Arrow's join keeps no order
     joined = wanted.join(scored, keys, join_type="left outer").sort_by("__row")
     return joined.column("__score").fill_null(unseen).to_numpy()
-
-
-def _feature(table: pa.Table, feature: str) -> str:
-    """The column of a feature, which may carry its view's name before it."""
-    found = [
-        name
-        for name in table.column_names
-        if name == feature or name.endswith((f":{feature}", f"__{feature}"))
-    ]
-    if len(found) != 1:
-        raise UnknownNameError.of("difficulty feature", feature, table.column_names)
-    return found[0]

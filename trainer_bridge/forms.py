@@ -9,7 +9,7 @@ five times as fast as from one array per column, and a model gets one contiguous
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,6 +88,10 @@ class Form(ABC):
     def gather(self, sources: Iterable[Source], size: int) -> Any:
         """A copy of ``size`` rows. Sources are taken one by one, so that they need not all
         be in memory at once."""
+
+    @abstractmethod
+    def join(self, parts: Sequence[Any]) -> Any:
+        """A copy of all rows of the parts, one after the other."""
 
     @abstractmethod
     def batch(self, rows: Any, start: int, stop: int, **fields: Any) -> Batch:
@@ -210,10 +214,14 @@ class NumpyForm(Form):
         out = {
             dtype: np.empty((size, len(names)), dtype=dtype) for dtype, names in self.names.items()
         }
+        whole = {dtype: _as_items(block) for dtype, block in out.items()}
         for rows, numbers, places in sources:
-            for dtype, block in out.items():
-                block[places] = rows[dtype].take(numbers, axis=0)
+            for dtype, items in whole.items():
+                items[places] = _as_items(rows[dtype]).take(numbers, mode="clip")
         return out
+
+    def join(self, parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+        return {dtype: np.concatenate([part[dtype] for part in parts]) for dtype in self.names}
 
     def batch(self, rows: dict[str, Array], start: int, stop: int, **fields: Any) -> Batch:
         blocks = self.view(rows, start, stop)
@@ -252,6 +260,9 @@ class ArrowForm(Form):
         back = np.empty(size, dtype=np.int64)
         back[np.concatenate(order)] = np.arange(size)
         return pa.concat_tables(taken).combine_chunks().take(pa.array(back))
+
+    def join(self, parts: Sequence[pa.Table]) -> pa.Table:
+        return pa.concat_tables(parts).combine_chunks()
 
     def batch(self, rows: pa.Table, start: int, stop: int, **fields: Any) -> Batch:
         return Batch(arrow=self.view(rows, start, stop), **fields)
@@ -293,3 +304,8 @@ def _as_numbers(values: pa.ChunkedArray) -> pa.ChunkedArray:
     cut = pc.divide(numbers, per_ms)
     below = pc.less(numbers, pc.multiply(cut, per_ms)).cast(pa.int64())
     return pc.subtract(cut, below)
+
+
+def _as_items(block: Array) -> Array:
+    """Each row of a contiguous matrix as one item: moving items is thrice as fast as rows."""
+    return block.view(np.dtype((np.void, block.shape[1] * block.itemsize)))[:, 0]

@@ -245,19 +245,17 @@ class Assembler:
 
     def _assemble(self, work: Work) -> Chunk:
         form = self.store.form
-        if work.positions[-1] >= self.num_positions:
+        positions = work.positions
+        if positions[-1] >= self.num_positions:  # padding
             self.store.drop_lent()
-        numbers = self.rows_of(work.positions % self.num_positions)
+            positions = positions % self.num_positions
+        numbers = self.rows_of(positions)
+        size = len(numbers)
+        first, last = int(numbers[0]), int(numbers[-1])
+        if last - first == size - 1 and bool((np.diff(numbers) == 1).all()):
+            return self._consecutive(work, numbers, first, last + 1)
         home = np.searchsorted(self._first_rows, numbers, side="right") - 1
         low, high = int(home.min()), int(home.max())
-        size = len(numbers)
-        if low == high:
-            local = numbers - self._first_rows[low]
-            start = int(local[0])
-            if int(local[-1]) - start == size - 1 and bool((np.diff(local) == 1).all()):
-                rows = form.view(self.store.get(low), start, start + size)
-                self.store.view(low)
-                return Chunk(work, rows, numbers, 0, viewed=low)
         # Sorting 16-bit numbers is a radix sort, ten times as fast as another.
         small = home - low
         order = np.argsort(
@@ -274,6 +272,26 @@ class Assembler:
             for block, part in zip(touched, parts, strict=True)
         )
         rows = form.gather(sources, size)
+        chunk = Chunk(work, rows, numbers, form.nbytes(rows))
+        self.store.add_chunk(chunk)
+        return chunk
+
+    def _consecutive(self, work: Work, numbers: Ints, first: int, stop: int) -> Chunk:
+        """The rows ``[first, stop)``: a view where they lie in one block."""
+        form, blocks = self.store.form, self.store.layout.blocks
+        low, high = (
+            int(np.searchsorted(self._first_rows, row, side="right")) - 1
+            for row in (first, stop - 1)
+        )
+        parts = []
+        for number in range(low, high + 1):
+            begin = blocks[number].first_row
+            end = min(stop - begin, blocks[number].rows)
+            parts.append(form.view(self.store.get(number), max(first - begin, 0), end))
+        if low == high:
+            self.store.view(low)
+            return Chunk(work, parts[0], numbers, 0, viewed=low)
+        rows = form.join(parts)
         chunk = Chunk(work, rows, numbers, form.nbytes(rows))
         self.store.add_chunk(chunk)
         return chunk

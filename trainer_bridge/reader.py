@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import weakref
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Literal, Protocol
@@ -91,6 +92,13 @@ class SnapshotReader:
     consumer
         Name under which the snapshot is held against expiry until :meth:`close`.
 
+    Attributes
+    ----------
+    layout
+        The blocks of the snapshot.
+    stats
+        What was read so far.
+
     Raises
     ------
     ConfigurationError
@@ -168,7 +176,7 @@ class SnapshotReader:
         self._state = ReaderState(
             table=table,
             snapshot_id=snapshot_id,
-            rows=self._layout.num_rows,
+            rows=self.layout.num_rows,
             seed=seed,
             epoch=epoch,
             shuffle=shuffle,
@@ -257,9 +265,9 @@ class SnapshotReader:
         mine = (self._state.snapshot_id, self._state.block_rows)
         if (found.snapshot_id, found.block_rows) != mine:
             self._open(found.snapshot_id, found.block_rows, found.streams)
-        if self._layout.num_rows != found.rows:
+        if self.layout.num_rows != found.rows:
             raise RequestError(
-                f"table {self.table!r}, snapshot {found.snapshot_id} has {self._layout.num_rows} "
+                f"table {self.table!r}, snapshot {found.snapshot_id} has {self.layout.num_rows} "
                 f"rows; it had {found.rows} when the state was taken (was it rolled back?)"
             )
         self._state = found
@@ -308,6 +316,13 @@ class SnapshotReader:
         self._running = weakref.ref(batches)
         return batches
 
+    def read_columns(self, columns: Sequence[str]) -> pa.Table:
+        """Columns of the whole snapshot by row number, for a sampler's labels or scores."""
+        schema = select_schema(self.lake.schema(self.table), columns, self.table)
+        schema = pa.schema([field.with_nullable(True) for field in schema])
+        blocks = range(len(self.layout.blocks))
+        return pa.concat_tables([self.layout.decode(number, schema) for number in blocks])
+
     def close(self) -> None:
         """End what is running, free what is held, let go of the consumer. Can be repeated."""
         self._stop()
@@ -334,7 +349,7 @@ class SnapshotReader:
             "table": self.table,
             "snapshot_id": self.snapshot_id,
             "rows": self.num_rows,
-            "blocks": len(self._layout.blocks),
+            "blocks": len(self.layout.blocks),
             "streams": self._streams_in_use,
             "global_batch_size": self.global_batch_size,
             "batches": len(self),
@@ -352,15 +367,15 @@ class SnapshotReader:
     def _open(self, snapshot_id: int, block_rows: int, streams: int | None) -> None:
         if self._consumer is not None:
             register_consumer(self.lake, self.table, self._consumer, snapshot_id)
-        self._layout = read_layout(self.lake, self.table, snapshot_id, block_rows)
-        if not self._layout.blocks:
+        self.layout = read_layout(self.lake, self.table, snapshot_id, block_rows)
+        if not self.layout.blocks:
             raise TableError(f"table {self.table!r} has no rows at snapshot {snapshot_id}")
-        sizes = [block.size for block in self._layout.blocks]
+        sizes = [block.size for block in self.layout.blocks]
         self._streams = streams or choose_streams(sizes, self._canonical_streams, self._open_bytes)
         self._store = self._new_store(self.stats)
 
     def _new_store(self, stats: ReadStats) -> BlockStore:
-        return BlockStore(self._layout, self._schema, self._form, self._byte_budget, stats)
+        return BlockStore(self.layout, self._schema, self._form, self._byte_budget, stats)
 
     @property
     def _shard(self) -> Shard:
@@ -379,7 +394,7 @@ class SnapshotReader:
         own = shard.streams(self._state.position, self._streams_in_use)
         at = min(self._state.position, shard.num_rows - 1)
         opened = self._order().open_blocks(at, at + 1, own)
-        rows = sum(self._layout.blocks[number].rows for number in opened)
+        rows = sum(self.layout.blocks[number].rows for number in opened)
         needed = int(rows * self._form.row_bytes)
         if needed > self._byte_budget:
             raise ConfigurationError(
@@ -391,7 +406,7 @@ class SnapshotReader:
     def _order(self) -> GlobalOrder:
         state = self._state
         return GlobalOrder(
-            np.array([block.rows for block in self._layout.blocks], dtype=np.int64),
+            np.array([block.rows for block in self.layout.blocks], dtype=np.int64),
             streams=state.streams,
             seed=state.seed,
             epoch=state.epoch,
@@ -408,10 +423,21 @@ class SnapshotReader:
         size = shard.global_batch_size // shard.world_size + 1
         fitting = int(self._byte_budget // 16 // max(self._form.row_bytes, 1.0))
         each = max(1, min(_CHUNK_ROWS, fitting) // size)
-        for low in range(0, len(starts), each):
-            part = starts[low : low + each]
+        cuts = [*range(0, len(starts), each), len(starts)]
+        if self._sampler is None and not self._state.shuffle:
+            # A chunk within one block is a view of it, so those across a border stand alone.
+            cuts = sorted({*cuts, *self._border_cuts(starts)})
+        for low, high in itertools.pairwise(cuts):
+            part = starts[low:high]
             positions = [shard.positions(start) for start in part]
             yield Work(tuple(part), tuple(map(len, positions)), np.concatenate(positions))
+
+    def _border_cuts(self, starts: range) -> Iterator[int]:
+        """Before and after each batch that begins in one block and ends in another."""
+        for block in self.layout.blocks[1:]:
+            number = (block.first_row - starts.start - 1) // starts.step
+            if 0 <= number < len(starts):
+                yield from (number, number + 1)
 
     def _assembler(self, shard: Shard) -> Assembler:
         sampler, epoch = self._sampler, self._state.epoch

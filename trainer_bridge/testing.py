@@ -1,11 +1,20 @@
-"""Naive twins of the trainer bridge: what the fast paths are compared with."""
+"""Naive twins of the trainer bridge, and small tables to compare them on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import accumulate, groupby
 from math import isqrt
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.schema import Bool, Float64, Int64, String
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.specs import TableSpec
+from paimon_features.tables.writer import append_arrow
+from trainer_bridge.reader import SnapshotReader
 
 _M = (1 << 64) - 1
 _G, _C1, _C2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -30,7 +39,7 @@ def reference_order(block_rows: list[int], streams: int, seed: int, epoch: int) 
         radix = (isqrt(n - 1) + 1, -(-n // (isqrt(n - 1) + 1)))
         while True:
             half = list(divmod(x, radix[1]))
-            for k in range(4):  # each half in turn is moved by a hash of the other
+            for k in range(16 if n < 1024 else 6):  # a hash of one half moves the other
                 h = (half[1 - k % 2] + key + k * _G) * _C1 & _M
                 h = ((h ^ h >> 29) * _C2 & _M) >> 32
                 half[k % 2] = (half[k % 2] + (h * radix[k % 2] >> 32)) % radix[k % 2]
@@ -64,3 +73,33 @@ def reference_batches(
         whole = [order[p % len(order)] for p in range(position, position + size)]
         yield whole[rank::world_size]
         position += global_batch_size
+
+
+def sample_rows(first: int, count: int) -> pa.Table:
+    """Rows whose column x counts from ``first`` on; the other columns follow from x."""
+    numbers = np.arange(first, first + count)
+    return pa.table(
+        {
+            "x": numbers,
+            "y": numbers / 2,
+            "flag": numbers % 2 == 0,
+            "name": [f"row {n}" for n in numbers],
+        }
+    )
+
+
+def make_samples(lake: Lake, sizes: Sequence[int]) -> str:
+    """Make the append table ``samples``, with one commit and one file for each of the sizes."""
+    lake.create(TableSpec("samples", {"x": Int64, "y": Float64, "flag": Bool, "name": String}))
+    first = 0
+    for size in sizes:
+        append_arrow(lake, "samples", sample_rows(first, size))
+        first += size
+    return "samples"
+
+
+def x_by_row_number(lake: Lake, table: str) -> list[int]:
+    """The value of x in each row, by the row's number in the newest snapshot."""
+    with SnapshotReader(lake, table, columns=["x"], batch_size=10**6, shuffle=False) as reader:
+        found: list[int] = np.concatenate([batch["x"] for batch in reader]).tolist()
+    return found

@@ -3,9 +3,8 @@
 Used by ``make demo``. ``paimon-features plan`` and ``apply`` read this file.
 """
 
-from trainer_bridge.difficulty import difficulty_view
-
 import paimon_features as pf
+from trainer_bridge.difficulty import difficulty_view
 
 retail = pf.EventSource(
     "retail",
@@ -46,6 +45,7 @@ spend = pf.FeatureView(
     description="What a customer bought and returned lately.",
 )
 
-churn = pf.FeatureService("will_buy_v1", [spend])
+service = pf.FeatureService("will_buy_v1", [spend])
 
-difficulty = difficulty_view("will_buy", {"sample_id": pf.Int64})
+loop = pf.FeedbackSource("will_buy", sample_keys={"sample_id": pf.Int64})
+difficulty = difficulty_view(loop)

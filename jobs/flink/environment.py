@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,7 +14,7 @@ from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
 
 if TYPE_CHECKING:
-    from pyflink.table import TableEnvironment
+    from pyflink.table import TableEnvironment, TableResult
 
 CATALOG = "lake"
 """The name under which ``register_lake`` makes the project's tables known."""
@@ -105,6 +106,38 @@ def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> 
         env.use_catalog(catalog)
         env.use_database(lake.database)
     return catalog
+
+
+def await_job(
+    result: TableResult,
+    doing: str,
+    tick: Callable[[float], None] | None = None,
+    tick_s: float = 0.2,
+) -> None:
+    """Wait until the job behind ``result`` has ended; ``tick(elapsed seconds)`` is called meanwhile.
+
+    After Ctrl-C, and after any error in ``tick``, the job is cancelled.
+
+    Raises
+    ------
+    JobError
+        If the job fails; ``doing`` says in its message what was being done.
+    """
+    client = result.get_job_client()
+    assert client is not None, "a query without a job cannot be waited for"
+    started = time.monotonic()
+    with flink_errors(doing):
+        end = client.get_job_execution_result()
+        try:
+            # asked for in steps: blocking inside the JVM, Ctrl-C would break the connection to it
+            while not end.done():
+                time.sleep(tick_s)
+                if tick is not None:
+                    tick(time.monotonic() - started)
+        except BaseException:
+            client.cancel().result()
+            raise
+        end.result()
 
 
 @contextmanager

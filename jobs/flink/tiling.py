@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from jobs.flink.environment import flink_errors
+from jobs.flink.environment import flink_errors, java_causes
 from jobs.logic.tiling import TileStatements
 
 if TYPE_CHECKING:
     from pyflink.table import StatementSet, TableEnvironment
 
 
-def execute(env: TableEnvironment, statements: TileStatements, *, wait: bool = False) -> str:
-    """Start the job and return its id; with ``wait`` only once it has ended.
+class RunningJob:
+    """A job that was started; one on a cluster goes on without this object."""
+
+    def __init__(self, client: Any) -> None:
+        self.id = str(client.get_job_id())
+        self._result = client.get_job_execution_result()
+
+    @property
+    def ended(self) -> bool:
+        """Whether a local job has ended; a JVM that is gone has ended its jobs."""
+        from py4j.protocol import Py4JNetworkError
+
+        try:
+            return bool(self._result.done())
+        except Py4JNetworkError:
+            return True
+
+    def failure(self) -> str | None:
+        """Waits for the end of a local job; the innermost cause where it failed, else None."""
+        from py4j.protocol import Py4JNetworkError
+
+        try:
+            self._result.result()
+        except Py4JNetworkError:
+            return "the JVM that ran it has ended"
+        except Exception as error:  # whatever it is, the job did not end well
+            return (java_causes(error) or [str(error)])[-1]
+        return None
+
+
+def execute(env: TableEnvironment, statements: TileStatements) -> RunningJob:
+    """Start the job.
 
     Raises
     ------
     JobError
-        If it does not start, or, with ``wait``, does not end well.
+        If it cannot be planned or submitted.
     """
-    with flink_errors("running the tile job"):
-        result = _statement_set(env, statements).execute()
-        client = result.get_job_client()
+    with flink_errors("starting the tile job"):
+        client = _statement_set(env, statements).execute().get_job_client()
         assert client is not None  # an INSERT always has a job
-        if wait:
-            result.wait()
-        return str(client.get_job_id())
+        return RunningJob(client)
 
 
 def explain(env: TableEnvironment, statements: TileStatements) -> str:

@@ -156,7 +156,7 @@ def decide_start(ledger: Ledger) -> Start:
     newest = ledger.newest
     if ledger.is_empty and newest is None and not ledger.backfilled:
         return Start()
-    user = _check_owner(ledger)
+    _check_owner(ledger)
     if newest is not None:
         if ledger.committed > newest.id:
             raise GenerationError(
@@ -273,7 +273,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         with (path / METADATA).open("rb") as file:
             number = checkpoint_number(file.read(16))
     except FileNotFoundError:
-        raise GenerationError(f"{path} holds no complete checkpoint: it has no {METADATA}") from None
+        raise GenerationError(f"{path} holds no complete checkpoint: no {METADATA}") from None
     except GenerationError as error:
         raise GenerationError(f"{path}: {error}") from None
     if not _JOB_ID.fullmatch(path.parent.name):

@@ -60,22 +60,27 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
             "paimon_features.cli.doctor:doctor", "Check this machine and project."
         ),
         "jars": LazyCommand("paimon_features.cli.jars:jars", "Fetch and verify the Flink jars."),
-        "demo": LazyCommand("jobs.demo:demo", "Run the whole loop on a real retail log."),
+        "demo": LazyCommand(
+            "paimon_features.cli.demo:demo", "Run the whole loop on a real retail log."
+        ),
     },
     "Define": {
         "plan": LazyCommand(
             "paimon_features.cli.plan:plan", "Show what apply would change; changes nothing."
         ),
         "apply": LazyCommand(
-            "paimon_features.cli.apply:apply", "Register the definitions, create their tables."
+            "paimon_features.cli.plan:apply", "Register the definitions, create their tables."
+        ),
+        "switch": LazyCommand(
+            "paimon_features.cli.plan:switch", "Serve another generation of a view."
         ),
     },
     "Run on Flink": {
         "ingest": LazyCommand("jobs.cli:ingest", "Load CSV, Parquet or Kafka into events."),
-        "submit": LazyCommand("jobs.cli:submit", "Run the tile job of a view."),
-        "backfill": LazyCommand("jobs.cli:backfill", "Compute the tiles of all past events."),
-        "jobs": LazyCommand("jobs.cli:jobs", "List the project's jobs."),
-        "cancel": LazyCommand("jobs.cli:cancel", "Stop a job with a savepoint."),
+        "submit": LazyCommand("jobs.cli_tiles:submit", "Run the tile job of a view."),
+        "backfill": LazyCommand("jobs.cli_tiles:backfill", "Compute the tiles of all past events."),
+        "jobs": LazyCommand("jobs.cli_tiles:jobs", "List the project's jobs."),
+        "cancel": LazyCommand("jobs.cli_tiles:cancel", "Stop a job with a savepoint."),
         "cluster": LazyCommand("jobs.cli:cluster", "Start, stop or look at a local cluster."),
         "maintain": LazyCommand("jobs.cli:maintain", "Compact tables and expire snapshots."),
     },

@@ -24,6 +24,7 @@ from paimon_features.setup.doctor import (
     check_redis_server,
     has_extra,
 )
+from paimon_features.setup.jars import DEFAULT_GROUPS
 
 _LABELS = {"ok": ("OK", "green"), "missing": ("MISSING", "red"), "optional": ("-", "yellow")}
 
@@ -67,7 +68,8 @@ def _machine() -> Iterator[Check]:
     # a serving or training host runs no jobs, and so needs no Java
     runs_jobs = has_extra("flink")
     yield check_java(needed=runs_jobs)
-    yield from check_jars(needed=runs_jobs)
+    for group in DEFAULT_GROUPS:
+        yield check_jars(group, needed=runs_jobs)
     yield check_redis_server()
     yield check_folder("cache", cache_root())
 

@@ -113,8 +113,9 @@ def _scaled_int(expr: Call, x: str, _: str) -> str:
 def _scaled_decimal(x: str, kind: DataType, scale: int) -> str:
     """Half-even rounding of x * 10^scale, for |x| up to LIMIT // 10^scale."""
     assert isinstance(kind, DecimalType)
-    whole = len(str(LIMIT)) - scale
-    narrow = f"CAST({x} AS DECIMAL({whole + kind.scale}, {kind.scale}))"
+    # products of decimals of up to 18 digits stay at 18 digits, so one factor has more
+    digits = max(len(str(LIMIT)) - scale + kind.scale, 19)
+    narrow = f"CAST({x} AS DECIMAL({digits}, {kind.scale}))"
     product = f"({narrow} * CAST({10**scale} AS DECIMAL({scale + 1}, 0)))"
     if scale >= kind.scale:
         return f"CAST({product} AS BIGINT)"
@@ -130,10 +131,10 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
     kind = expr.args[1].type
     time = f"LPAD(CAST(TRY({ts} - CAST({MIN_TIME_MS} AS BIGINT)) AS VARCHAR), 15, '0')"
     if kind is Int64:
-        value = sql.signed_text(f"{x} < 0", x, f"({x} + CAST({INT64_MAX} AS BIGINT)) + 1")
+        value = sql.signed_text(f"{x} < 0", x, f"CAST({x} AS HUGEINT) + {2**63}")
     elif kind is Float64:
         bits = f"CAST(CAST(CASE WHEN {x} = 0E0 THEN 0E0 ELSE ABS({x}) END AS BIT) AS BIGINT)"
-        value = sql.signed_text(f"{x} < 0E0", bits, f"(CAST({INT64_MAX} AS BIGINT) - {bits}) + 1")
+        value = sql.signed_text(f"{x} < 0E0", bits, f"{2**63} - CAST({bits} AS HUGEINT)")
     elif isinstance(kind, DecimalType):
         value = sql.decimal_text(x, kind, f"CAST(ABS({x}) AS VARCHAR)")
     elif kind.text == "bool":
@@ -149,7 +150,9 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
 def _fits(sign: str) -> Callable[..., str]:
     def special(_: Call, a: str, b: str) -> str:
         exact = f"CAST({a} AS HUGEINT) {sign} CAST({b} AS HUGEINT)"
-        return f"COALESCE({exact} BETWEEN {INT64_MIN} AND {INT64_MAX}, TRUE)"
+        # the optimizer may join constants of several steps, and these can leave even HUGEINT
+        inside = f"COALESCE(TRY({exact} BETWEEN {INT64_MIN} AND {INT64_MAX}), FALSE)"
+        return f"({a} IS NULL OR {b} IS NULL OR {inside})"
 
     return special
 

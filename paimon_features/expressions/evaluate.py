@@ -205,7 +205,8 @@ def _concat(*texts: Values) -> Values:
 
 
 def _inside_int64(x: Values) -> Mask:
-    return (x >= float(INT64_MIN)) & (x < -float(INT64_MIN))
+    inside: Mask = (x >= float(INT64_MIN)) & (x < -float(INT64_MIN))
+    return inside
 
 
 def _to_int(x: Values) -> Values:
@@ -235,7 +236,7 @@ def _scaled_int(expr: Call, x: Column, _: Column) -> Column:
         return Column(np.where(x.values < -bound, -BEYOND, scaled), x.valid)
 
     def one(number: decimal.Decimal) -> int:
-        if abs(number) > bound:
+        if number.copy_abs() > bound:
             return BEYOND if number > 0 else -BEYOND
         return int(_EXACT.scaleb(number, scale).to_integral_value(context=_EXACT))
 
@@ -259,18 +260,20 @@ def _not_null(function: Callable[..., Any]) -> Step:
 
 def _fits_add(a: Values, b: Values) -> Mask:
     total = a + b
-    return ((a ^ total) & (b ^ total)) >= 0
+    inside: Mask = ((a ^ total) & (b ^ total)) >= 0
+    return inside
 
 
 def _fits_sub(a: Values, b: Values) -> Mask:
     rest = a - b
-    return ((a ^ b) & (a ^ rest)) >= 0
+    inside: Mask = ((a ^ b) & (a ^ rest)) >= 0
+    return inside
 
 
 def _fits_mul(a: Values, b: Values) -> Mask:
     a, b = np.broadcast_arrays(a, b)
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))
-    inside = size < 2.0**62
+    inside: Mask = size < 2.0**62
     for row in np.flatnonzero(~inside & (size < 2.0**64)):  # so near that floats cannot tell
         inside[row] = INT64_MIN <= int(a[row]) * int(b[row]) <= INT64_MAX
     return inside
@@ -300,8 +303,7 @@ _STEPS: dict[str, Step] = {
     "sqrt": _defined(np.sqrt, lambda x: x >= 0), "ln": _defined(np.log, lambda x: x > 0),
     "exp": _plain(np.exp), "exp2": _plain(np.exp2),
     "power": _defined(np.power, _power_domain), "finite": _plain(np.isfinite),
-    "lower": _map_text(lambda text: text.translate(alphabet.TO_LOWER), object),
-    "upper": _map_text(lambda text: text.translate(alphabet.TO_UPPER), object),
+    "lower": _map_text(alphabet.lower, object), "upper": _map_text(alphabet.upper, object),
     "length": _map_text(len, np.int64), "concat": _objects(_concat, object),
     "scaled_int": _scaled_int, "ordered": _ordered,
     "fits_add": _not_null(_fits_add), "fits_sub": _not_null(_fits_sub),

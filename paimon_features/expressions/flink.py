@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paimon_features.expressions import alphabet, sql
+from paimon_features.expressions.fold import fold
 from paimon_features.expressions.nodes import Call, Expression, Literal, Name, quoted
 from paimon_features.expressions.overflow import INT64_MAX, INT64_MIN, int_range
 from paimon_features.expressions.scaling import BEYOND, LIMIT, ROUNDER
@@ -36,7 +37,7 @@ def to_flink(expr: Expression, quote: Quote = backticks) -> str:
     >>> to_flink(parse("n + 1", {"n": Int64}))
     '(`n` + CAST(1 AS BIGINT))'
     """
-    return _Printer(quote).print(expr)
+    return _Printer(quote).print(fold(expr))
 
 
 class _Printer:
@@ -91,8 +92,8 @@ def _floordiv(expr: Call, a: str, b: str) -> str:
     constant = sql.constant_divisor(expr)
     if constant is not None:
         sign = "<" if constant > 0 else ">"
-        lower = f"CASE WHEN MOD({a}, {b}) {sign} 0 THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END"
-        return f"({a} / {b} - {lower})"
+        below = f"MOD({a}, {b}) {sign} 0"
+        return f"(CASE WHEN {below} THEN {a} / {b} - 1 ELSE {a} / {b} END)"
     lower = f"(MOD({a}, {b}) < 0 AND {b} > 0) OR (MOD({a}, {b}) > 0 AND {b} < 0)"
     return (
         f"(CASE WHEN {b} = 0 THEN CAST(NULL AS BIGINT) "
@@ -191,32 +192,63 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
         value = x
     else:  # years have four digits, so that dates and times sort as their texts
         value = f"CAST({x} AS STRING)"
+    return f"(CASE WHEN {x} IS NOT NULL THEN {time} || {value} ELSE CAST(NULL AS STRING) END)"
+
+
+_LOW, _HIGH = f"CAST({INT64_MIN} AS BIGINT)", f"CAST({INT64_MAX} AS BIGINT)"
+
+
+def _fits(inside: Callable[[str, str], str], op: str) -> Callable[..., str]:
+    """A test that is true for NULL; by bounds of the other operand where one is a constant."""
+
+    def special(expr: Call, a: str, b: str) -> str:
+        left, right = expr.args
+        constant = right if isinstance(right, Literal) else left
+        if not isinstance(constant, Literal):
+            return f"COALESCE({inside(a, b)}, TRUE)"
+        bounds = _fitting(op, constant.value, first=constant is left)
+        if bounds is None:
+            return "TRUE"
+        other = b if constant is left else a
+        low, high = (f"CAST({bound} AS BIGINT)" for bound in bounds)
+        return f"COALESCE({other} >= {low} AND {other} <= {high}, TRUE)"
+
+    return special
+
+
+def _fitting(op: str, constant: int | None, *, first: bool) -> tuple[int, int] | None:
+    """Bounds, both inclusive, of x in ``x op constant`` (or ``constant op x``); None for none."""
+    if constant is None or (op == "mul" and constant == 0):
+        return None
+    if op == "mul":
+        size = abs(constant)
+        ends = (-(2**63 // size), INT64_MAX // size)
+        if constant < 0:
+            ends = (-ends[1], -ends[0])
+    elif op == "add":
+        ends = (INT64_MIN - constant, INT64_MAX - constant)
+    elif first:
+        ends = (constant - INT64_MAX, constant - INT64_MIN)
+    else:
+        ends = (INT64_MIN + constant, INT64_MAX + constant)
+    low, high = ends
+    return max(low, INT64_MIN), min(high, INT64_MAX)
+
+
+def _fits_mul(a: str, b: str) -> str:
     return (
-        f"(CASE WHEN {x} IS NOT NULL THEN {time} || {value} ELSE CAST(NULL AS STRING) END)"
+        f"CASE WHEN {b} > 0 THEN {a} >= {_LOW} / {b} AND {a} <= {_HIGH} / {b} "
+        f"WHEN {b} < -1 THEN {a} >= {_HIGH} / {b} AND {a} <= {_LOW} / {b} "
+        f"WHEN {b} = -1 THEN {a} > {_LOW} ELSE TRUE END"
     )
 
 
-def _fits(kind: str) -> Callable[..., str]:
-    low, high = f"CAST({INT64_MIN} AS BIGINT)", f"CAST({INT64_MAX} AS BIGINT)"
+def _fits_add(a: str, b: str) -> str:
+    return f"CASE WHEN {b} >= 0 THEN {a} <= {_HIGH} - {b} ELSE {a} >= {_LOW} - {b} END"
 
-    def special(_: Call, a: str, b: str = "") -> str:
-        if kind == "add":
-            inside = f"CASE WHEN {b} >= 0 THEN {a} <= {high} - {b} ELSE {a} >= {low} - {b} END"
-        elif kind == "sub":
-            inside = f"CASE WHEN {b} >= 0 THEN {a} >= {low} + {b} ELSE {a} <= {high} + {b} END"
-        elif kind == "neg":
-            inside = f"{a} > {low}"
-        elif kind == "floordiv":
-            inside = f"({a} > {low} OR {b} <> -1)"
-        else:
-            inside = (
-                f"CASE WHEN {b} > 0 THEN {a} >= {low} / {b} AND {a} <= {high} / {b} "
-                f"WHEN {b} < -1 THEN {a} >= {high} / {b} AND {a} <= {low} / {b} "
-                f"WHEN {b} = -1 THEN {a} > {low} ELSE TRUE END"
-            )
-        return f"COALESCE({inside}, TRUE)"
 
-    return special
+def _fits_sub(a: str, b: str) -> str:
+    return f"CASE WHEN {b} >= 0 THEN {a} >= {_LOW} + {b} ELSE {a} <= {_HIGH} + {b} END"
 
 
 _INFIX = {"and": "AND", "or": "OR", "add": "+", "sub": "-", "mul": "*"}
@@ -237,14 +269,9 @@ _SPECIAL: dict[str, Callable[..., str]] = {
     "decimal_to_float": lambda _, a: f"CAST({a} AS DOUBLE)",
     "to_decimal": lambda expr, a: f"CAST({a} AS {expr.type.flink})",
     "to_int": _to_int,
-    "bool_to_int": lambda _, a: (
-        f"(CASE WHEN {a} THEN CAST(1 AS BIGINT) WHEN NOT {a} THEN CAST(0 AS BIGINT) END)"
-    ),
+    "bool_to_int": lambda _, a: f"CAST({a} AS BIGINT)",
     "int_to_string": lambda _, a: f"CAST({a} AS STRING)",
-    "bool_to_string": lambda _, a: (
-        f"(CASE WHEN {a} THEN CAST('true' AS STRING) "
-        f"WHEN NOT {a} THEN CAST('false' AS STRING) END)"
-    ),
+    "bool_to_string": lambda _, a: f"LOWER(CAST({a} AS STRING))",
     "round": lambda _, x: sql.half_even(x),
     "sqrt": lambda _, x: sql.where(f"{x} >= 0E0", f"SQRT({x})"),
     "ln": lambda _, x: sql.where(f"{x} > 0E0", f"LN({x})"),
@@ -255,6 +282,8 @@ _SPECIAL: dict[str, Callable[..., str]] = {
     "lower": lambda _, x: f"TRANSLATE({x}, '{alphabet.UPPER}', '{alphabet.LOWER}')",
     "upper": lambda _, x: f"TRANSLATE({x}, '{alphabet.LOWER}', '{alphabet.UPPER}')",
     "scaled_int": _scaled_int, "ordered": _ordered,
-    "fits_add": _fits("add"), "fits_sub": _fits("sub"), "fits_mul": _fits("mul"),
-    "fits_neg": _fits("neg"), "fits_floordiv": _fits("floordiv"),
+    "fits_add": _fits(_fits_add, "add"), "fits_sub": _fits(_fits_sub, "sub"),
+    "fits_mul": _fits(_fits_mul, "mul"),
+    "fits_neg": lambda _, a: f"COALESCE({a} > {_LOW}, TRUE)",
+    "fits_floordiv": lambda _, a, b: f"COALESCE({a} > {_LOW} OR {b} <> -1, TRUE)",
 }  # fmt: skip

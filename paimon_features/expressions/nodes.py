@@ -17,9 +17,10 @@ from typing import Any
 from paimon_features.errors import ExpressionError
 from paimon_features.schema import DataType, Float64, Int64
 
-KEYWORDS = frozenset(
-    "and or not is null true false between in case when then else end cast as".split()
-)
+KEYWORDS = (
+    "and", "or", "not", "is", "null", "true", "false", "between", "in",
+    "case", "when", "then", "else", "end", "cast", "as",
+)  # fmt: skip
 """Words that cannot name a column without double quotes."""
 
 EPOCH_DATE = dt.date(1970, 1, 1)

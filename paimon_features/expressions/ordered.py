@@ -64,7 +64,7 @@ def decode_ordered(strings: npt.NDArray[np.object_], value_type: DataType) -> tu
     >>> times_ms.tolist(), values.values.tolist()
     ([0, 5], [-7, 7])
     """
-    present: Mask = np.not_equal(strings, None).astype(np.bool_)
+    present: Mask = np.array([text is not None for text in strings], np.bool_)
     known = strings[present]
     times = np.zeros(len(strings), np.int64)
     values = np.zeros(len(strings), numpy_type(value_type))
@@ -84,8 +84,11 @@ def _decode(strings: npt.NDArray[np.object_], kind: DataType) -> tuple[Times, Va
         number = _number(characters[:, TIME_DIGITS + 1 :])
         signed = np.where(sign == ord("0"), number + _INT64_MIN, number)
         return times + MIN_TIME_MS, signed if kind.is_integer else _float_of(signed)
-    times = _number(np.array([text[:TIME_DIGITS] for text in strings], "S").view(np.uint8)
-                    .reshape(len(strings), -1))
+    times = _number(
+        np.array([text[:TIME_DIGITS] for text in strings], "S")
+        .view(np.uint8)
+        .reshape(len(strings), -1)
+    )
     rest = [text[TIME_DIGITS:] for text in strings]
     return times + MIN_TIME_MS, _values_of(rest, kind)
 
@@ -101,14 +104,21 @@ def _float_of(signed: Times) -> npt.NDArray[np.float64]:
     return np.where(signed < 0, -size, size)
 
 
+_GROUP = 4
+_GROUPS = np.array([f"{number:04d}" for number in range(10**_GROUP)], "S4").view("(4,)u1")
+"""Digits as characters of 0 to 9999, shape ``(10000, 4)``."""
+
+
 def _digits(numbers: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint8]:
     """The last ``count`` decimal digits as characters, shape ``(rows, count)``."""
-    out = np.empty((len(numbers), count), np.uint8)
+    groups = -(-count // _GROUP)
+    out = np.empty((len(numbers), groups, _GROUP), np.uint8)
     rest = numbers
-    for place in range(count - 1, -1, -1):
-        rest, digit = np.divmod(rest, np.uint64(10))
-        out[:, place] = digit + ord("0")
-    return out
+    for group in range(groups - 1, -1, -1):
+        higher = rest // np.uint64(10**_GROUP)
+        out[:, group] = _GROUPS[(rest - higher * np.uint64(10**_GROUP)).astype(np.intp)]
+        rest = higher
+    return out.reshape(len(numbers), groups * _GROUP)[:, -count:]
 
 
 def _number(characters: npt.NDArray[np.uint8]) -> Times:
@@ -139,7 +149,8 @@ def _value_texts(values: Values, kind: DataType) -> Values:
     assert isinstance(kind, DecimalType)
     out = np.empty(len(values), object)
     for row, value in enumerate(values):
-        digits = f"{abs(value):.{kind.scale}f}".zfill(kind.precision + 2)
+        # copy_abs, as abs rounds to the digits of the current decimal context
+        digits = f"{value.copy_abs():.{kind.scale}f}".zfill(kind.precision + 2)
         out[row] = "0" + digits.translate(_COMPLEMENT) if value < 0 else "1" + digits
     return out
 

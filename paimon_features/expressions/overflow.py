@@ -27,9 +27,10 @@ _INT_STEPS = {
     "add": "fits_add", "sub": "fits_sub", "mul": "fits_mul", "neg": "fits_neg",
     "abs": "fits_neg", "floordiv": "fits_floordiv",
 }  # fmt: skip
-_SHOWS_INFINITY = frozenset(
-    "add sub mul div neg abs floor ceil round case coalesce isnull isnotnull finite".split()
-)
+_SHOWS_INFINITY = (
+    "add", "sub", "mul", "div", "neg", "abs", "floor", "ceil", "round",
+    "case", "coalesce", "isnull", "isnotnull", "finite",
+)  # fmt: skip
 """Calls whose float result is infinite or NaN wherever an argument that they use is."""
 
 
@@ -41,7 +42,7 @@ def values_of(call: Call) -> tuple[Expression, ...]:
 def int_range(expr: Expression) -> Range:
     """Bounds, both inclusive, of an integer expression where none of its steps overflows."""
     low, high = _exact_range(expr)
-    return (low, high) if INT64_MIN <= low and high <= INT64_MAX else _FULL
+    return _FULL if overflows(expr) else (low, high)
 
 
 def overflows(expr: Expression) -> bool:
@@ -95,7 +96,7 @@ def _step_range(op: str, args: list[Range]) -> Range:
 def magnitude(expr: Expression) -> float:
     """Upper bound of the absolute value of a float expression; inf where it can be infinite."""
     if isinstance(expr, Literal):
-        return abs(expr.value or 0.0)
+        return abs(float(expr.value or 0.0))
     if isinstance(expr, Name):
         return math.nextafter(math.inf, 0)
     assert isinstance(expr, Call)
@@ -107,9 +108,8 @@ def magnitude(expr: Expression) -> float:
     if op == "mul":
         return magnitude(args[0]) * magnitude(args[1])
     if op == "div":
-        divisor = args[1]
-        known = isinstance(divisor, Literal) and divisor.value is not None
-        return magnitude(args[0]) / abs(divisor.value) if known else math.inf  # type: ignore[attr-defined]
+        divisor = args[1].value if isinstance(args[1], Literal) else None
+        return math.inf if divisor is None else magnitude(args[0]) / abs(float(divisor))
     if op == "case":
         return max(map(magnitude, values_of(expr)))
     if op in ("coalesce", "neg", "abs"):

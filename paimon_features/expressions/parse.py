@@ -143,9 +143,7 @@ class _Parser:
         return token
 
     def _error(self, token: _Token, message: str) -> ExpressionError:
-        return ExpressionError(
-            f"expression {self._text!r}, position {token.position}: {message}"
-        )
+        return ExpressionError(f"expression {self._text!r}, position {token.position}: {message}")
 
     def _unexpected(self, expected: str) -> ExpressionError:
         token = self._next
@@ -364,8 +362,11 @@ class _Parser:
         try:
             kind = type_from_text(text)
         except DefinitionError:
-            raise self._error(token, f"{text!r} is no type; casts go to int64, float64, string, "
-                              "bool, those of NULL to any type") from None
+            raise self._error(
+                token,
+                f"{text!r} is no type; casts go to int64, float64, string, "
+                "bool, those of NULL to any type",
+            ) from None
         if kind != promoted(kind):
             raise self._error(token, f"{text} is held as {promoted(kind).text}; cast to that")
         return kind

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from paimon_features.expressions.nodes import Call, Literal, date_text, quoted, time_text
-from paimon_features.schema import DecimalType, Float64, Int64
+from paimon_features.schema import DecimalType, Float64
+
 
 def literal(constant: Literal, type_name: str) -> str:
     """A constant of exactly its type; ``type_name`` is the type in the dialect."""
@@ -77,5 +78,3 @@ def decimal_text(x: str, kind: DecimalType, absolute: str) -> str:
         f"CASE WHEN {x} < 0 THEN '0' || TRANSLATE({digits}, '0123456789', '9876543210') "
         f"ELSE '1' || {digits} END"
     )
-
-

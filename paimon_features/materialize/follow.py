@@ -120,8 +120,12 @@ class Materializer:
 
     def rebuild(self) -> Progress:
         """Read everything anew under a new epoch, then switch; readers keep the old one."""
-        self._rebuild = True
+        self.request_rebuild()
         return self.run_once()
+
+    def request_rebuild(self) -> None:
+        """Let the next pass be a rebuild."""
+        self._rebuild = True
 
     def follow(
         self,
@@ -301,7 +305,11 @@ class Materializer:
                 commit_time_ms=commit.time_ms,
                 identity=identity(commit),
                 high_ms=high_ms,
-                current_ms=max(marker.current_ms, now_ms if up_to >= newest else commit.time_ms),
+                current_ms=max(
+                    marker.current_ms,
+                    # another host's clock may be ahead of ours
+                    now_ms if up_to >= newest else min(now_ms, commit.time_ms),
+                ),
                 fence=lease.fence,
             )
             if not self._move(keys, marker, moved, run):
@@ -363,10 +371,11 @@ class Materializer:
         for _ in range(_BUILD_ATTEMPTS):
             building = self._epochs.begin(content, self._clock(), spoiled=spoiled)
             self._rebuild = False
-            latest = latest_snapshot(self._lake, content.table)
             self._pass.rebuilding = reason
+            now_ms = self._clock()
+            latest = latest_snapshot(self._lake, content.table)
             try:
-                held = self._build_buckets(building, latest)
+                held = self._build_buckets(building, latest, now_ms)
             except (_Spoiled, SnapshotExpiredError):
                 spoiled = building.epoch
                 continue
@@ -385,7 +394,9 @@ class Materializer:
             "materializer runs per shard, and that snapshots are kept for longer"
         )
 
-    def _build_buckets(self, building: Building, latest: Snapshot | None) -> tuple[str, ...]:
+    def _build_buckets(
+        self, building: Building, latest: Snapshot | None, now_ms: int
+    ) -> tuple[str, ...]:
         """Build this shard's buckets; returns who holds those that could not be built."""
         content = building.content
         files: dict[int, list[DataFile]] = {}
@@ -398,13 +409,18 @@ class Materializer:
         held: dict[str, None] = {}
         for bucket in self._own_buckets(content):
             try:
-                self._build_bucket(building, bucket, files.get(bucket, []), latest)
+                self._build_bucket(building, bucket, files.get(bucket, []), latest, now_ms)
             except LeaseLost as lost:
                 held[str(lost)] = None
         return tuple(held)
 
     def _build_bucket(
-        self, building: Building, bucket: int, files: Sequence[DataFile], latest: Snapshot | None
+        self,
+        building: Building,
+        bucket: int,
+        files: Sequence[DataFile],
+        latest: Snapshot | None,
+        now_ms: int,
     ) -> None:
         keys = self._keys.bucket(building.epoch, bucket)
         lease = self._leases.hold(keys.lease)
@@ -422,7 +438,7 @@ class Materializer:
             commit_time_ms=0 if latest is None else latest.time_ms,
             identity=0 if latest is None else identity(latest),
             high_ms=NEVER_MS,
-            current_ms=building.since_ms if latest is None else latest.time_ms,
+            current_ms=now_ms,
             built_ms=building.since_ms,
             incarnation=building.content.incarnation,
             fence=lease.fence,

@@ -83,7 +83,8 @@ class Heads:
     @property
     def days(self) -> Ints:
         """Days since 1970 (ascending, distinct) whose events the heads need."""
-        return np.unique(self._tiles[self._until > self._tiles] // DAY_MS)
+        days: Ints = np.unique(self._tiles[self._until > self._tiles] // DAY_MS)
+        return days
 
     @property
     def columns(self) -> list[str]:

@@ -84,7 +84,8 @@ def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
 def _find(column: pa.ChunkedArray | pa.Array, dictionary: pa.Array) -> Ints:
     """The codes of a column's values, -1 for null and for what the dictionary has not."""
     found = pc.index_in(column, value_set=dictionary, skip_nulls=True)
-    return found.cast(pa.int64()).fill_null(-1).to_numpy()
+    codes: Ints = found.cast(pa.int64()).fill_null(-1).to_numpy()
+    return codes
 
 
 def _paired(left: Ints, right: Ints, right_count: int) -> pa.Array:

@@ -22,9 +22,9 @@ from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.offline.heads import Heads, concat
 from paimon_features.offline.keys import Entities, Ints, TimeKeys
 from paimon_features.offline.ranges import RangeIndex
+from paimon_features.tables.specs import TILE_START
 from paimon_features.windows import floor_ms, window_start
 
-TILE_START = "tile_start"
 BLOCK_ROWS = 1 << 17
 """Rows that are answered at a time: what a block works on stays near the processor."""
 
@@ -71,13 +71,9 @@ class PointInTimeJoin:
         self._order = known[order]
         self._codes, self._q = codes[order], times[order]
         self._floor = floor_ms(self._q, view.tile_ms)
-        self._heads = Heads(
-            view, self.partials, self.entities, self._codes, self._q, self._floor
-        )
+        self._heads = Heads(view, self.partials, self.entities, self._codes, self._q, self._floor)
         self._answered = np.zeros(self.entities.count, np.bool_)
-        self._out = {
-            f.name: Column.nulls(len(q_ms), f.type) for f in self.features
-        }
+        self._out = {f.name: Column.nulls(len(q_ms), f.type) for f in self.features}
         self._statuses = {f.name: np.full(len(q_ms), MISSING, np.int8) for f in self.features}
 
     @property
@@ -107,12 +103,12 @@ class PointInTimeJoin:
         """Take the events of heads from these events; all others are passed over."""
         self._heads.add(events)
 
-    def add_tiles(self, batches: Iterable[pa.RecordBatch | pa.Table]) -> int:
+    def add_tiles(self, tables: Iterable[pa.Table]) -> int:
         """Answer the rows of the entities that have tiles in this group.
 
         Returns the number of rows answered. An entity may be in one group only.
         """
-        tiles = _Tiles(self, batches)
+        tiles = _Tiles(self, tables)
         mine = tiles.present[self._codes]
         self._answered |= tiles.present
         return self._answer_all(np.flatnonzero(mine), tiles)
@@ -182,8 +178,8 @@ class PointInTimeJoin:
 class _Tiles:
     """A group of tiles, sorted by entity and time."""
 
-    def __init__(self, join: PointInTimeJoin, batches: Iterable[pa.RecordBatch | pa.Table]) -> None:
-        codes, starts, columns = _read(join, batches)
+    def __init__(self, join: PointInTimeJoin, tables: Iterable[pa.Table]) -> None:
+        codes, starts, columns = _read(join, tables)
         count = join.entities.count
         self._time_keys = TimeKeys(starts, count, join.view.tile_ms)
         keys = self._time_keys.of(codes, starts)
@@ -241,13 +237,12 @@ class _Head:
 
 
 def _read(
-    join: PointInTimeJoin, batches: Iterable[pa.RecordBatch | pa.Table]
+    join: PointInTimeJoin, tables: Iterable[pa.Table]
 ) -> tuple[Ints, Ints, dict[str, Column]]:
     """Entity numbers, starts and partials of the tiles of entities that were asked for."""
     codes, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     columns: dict[str, list[Column]] = {p.name: [] for p in join.partials}
-    for batch in batches:
-        table = pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch
+    for table in tables:
         own = join.entities.codes_of(table)
         asked = np.flatnonzero(own >= 0)
         if len(asked) < len(own):

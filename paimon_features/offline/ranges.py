@@ -19,7 +19,6 @@ Each entity has a tree of its own, so that a sum has the same bits whoever else 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -70,7 +69,8 @@ class RangeIndex:
         if partial.name == EVENT_TIME_MAX.name:
             return _Newest(column)
         if partial.merge is Merge.DECAYED_SUM:
-            assert self._ends is not None and partial.half_life_ms is not None
+            assert self._ends is not None
+            assert partial.half_life_ms is not None
             return _Decayed(column, self._ends, partial.half_life_ms, self._layout)
         if partial.merge is Merge.SUM and np.issubdtype(column.values.dtype, np.integer):
             return _Prefix(column)
@@ -195,7 +195,8 @@ class _Prefix(_Fold):
         self.sums = _running(_with(column, 0))
 
     def values(self, ranges: _Ranges) -> Array:
-        return self.sums[ranges.hi] - self.sums[ranges.lo]
+        difference: Array = self.sums[ranges.hi] - self.sums[ranges.lo]
+        return difference
 
 
 class _Tree(_Fold):
@@ -247,9 +248,7 @@ class _Texts(_Fold):
 class _Decayed(_Fold):
     """Decayed sums: a node is relative to the end of its last row's tile."""
 
-    def __init__(
-        self, column: Column, ends: Ints, half_life_ms: int, layout: _Layout
-    ) -> None:
+    def __init__(self, column: Column, ends: Ints, half_life_ms: int, layout: _Layout) -> None:
         super().__init__(column)
         self.half_life_ms = half_life_ms
         self.ends = ends

@@ -274,7 +274,7 @@ class RecordLayout:
         gather = np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
         packed = np.frombuffer(cells.text, np.uint8)[gather].tobytes()
         bounds = np.concatenate([[0], ends])[offsets * len(self.texts)]
-        relative = (ends - lengths).reshape(len(cells), -1) - np.repeat(
+        relative = (ends - lengths).reshape(len(cells), len(self.texts)) - np.repeat(
             bounds[:-1], np.diff(offsets)
         )[:, None]
         rows = cells.rows.copy()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -145,7 +146,7 @@ def _key_array(name: str, kind: DataType, values: object) -> pa.Array:
     return array
 
 
-def _as_arrow(values: object, kind: DataType) -> pa.Array:
+def _as_arrow(values: Any, kind: DataType) -> pa.Array:
     if isinstance(values, str | bytes):
         raise TypeError(f"got the single value {values!r}, expected a sequence")
     if isinstance(values, pa.ChunkedArray):

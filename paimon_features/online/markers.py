@@ -148,7 +148,7 @@ class ViewState:
                     building["epoch"], Content(**building["content"]), building["since_ms"]
                 ),
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OnlineStoreError(
                 f"the online store holds a view state that is not ours ({error}): {data[:80]!r}; "
                 "another version wrote it, run 'paimon-features materialize --rebuild'"

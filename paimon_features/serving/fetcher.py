@@ -7,7 +7,6 @@ request is read again from the new epoch.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from paimon_features.buckets import bucket_of
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef
 from paimon_features.errors import RequestError, StoreNotReadyError, UnknownNameError
-from paimon_features.online.codec import RecordLayout, Records
+from paimon_features.online.codec import RecordLayout
 from paimon_features.online.expiry import may_miss_records
 from paimon_features.online.keys import BucketKeys, ViewKeys, entity_bytes, key_arrays
 from paimon_features.online.markers import Content, Marker, ViewState
@@ -56,7 +55,6 @@ class FeatureFetcher:
         self._store = store
         self._clock = clock
         self._views = {view.name: _View(project, view) for view in views}
-        self._lock = threading.Lock()
 
     def get(
         self, refs: Sequence[FeatureRef], entities: Mapping[str, object], q_ms: int
@@ -122,19 +120,24 @@ class FeatureFetcher:
 
     def _read(self, lookups: Sequence[_Lookup]) -> None:
         """Fill the lookups, all from the epochs that are current at the time of the read."""
-        unknown = [lookup.of for lookup in lookups if lookup.of.state is None]
+        states = {lookup.of: lookup.of.guess for lookup in lookups}
+        unknown = [of for of, state in states.items() if state is None]
         if unknown:
             found = self._store.get_many([of.keys.state for of in unknown])
-            for of, raw in zip(unknown, found, strict=True):
-                of.see(raw)
+            states.update((of, of.see(raw)) for of, raw in zip(unknown, found, strict=True))
+        for lookup in lookups:
+            lookup.aim(states[lookup.of] or ViewState())
         for _ in range(_ATTEMPTS):
             asked = [lookup.keys() for lookup in lookups]
             found = self._store.get_many([key for keys in asked for key in keys])
             moved = False
             for lookup, keys in zip(lookups, asked, strict=True):
                 own, found = found[: len(keys)], found[len(keys) :]
-                lookup.of.see(own[0])
-                moved |= not lookup.fill(own)
+                # what was read counts only if it was the current epoch at that very time
+                if lookup.aim(lookup.of.see(own[0])):
+                    moved = True
+                else:
+                    lookup.fill(own)
             if not moved:
                 return
         raise StoreNotReadyError(
@@ -151,22 +154,30 @@ class _View:
         self.layout = RecordLayout(view)
         self.keys = ViewKeys(project, view.name)
         self.types = list(view.keys.values())
-        # one tuple, replaced as a whole: several threads read it
+        # one tuple, replaced as a whole: several threads read it, and it is only a guess of
+        # what the store holds by the time of the next read
         self._seen: tuple[bytes | None, ViewState] | None = None
 
     @property
-    def state(self) -> ViewState | None:
-        return None if self._seen is None else self._seen[1]
+    def guess(self) -> ViewState | None:
+        """The state that was seen last; None if there is none to read by."""
+        seen = self._seen
+        if seen is None or seen[1].content is None:
+            return None
+        fits = seen[1].content.online_fingerprint == self.view.online_fingerprint
+        return seen[1] if fits else None
 
-    def see(self, raw: bytes | None) -> None:
-        """Take note of the state that the store holds now."""
-        if self._seen is None or self._seen[0] != raw:
-            self._seen = (raw, ViewState() if raw is None else ViewState.from_bytes(raw))
+    def see(self, raw: bytes | None) -> ViewState:
+        """The state in these bytes, remembered."""
+        seen = self._seen
+        if seen is None or seen[0] != raw:
+            seen = (raw, ViewState() if raw is None else ViewState.from_bytes(raw))
+            self._seen = seen
+        return seen[1]
 
-    def current(self) -> tuple[str, Content]:
+    def readable(self, state: ViewState) -> tuple[str, Content]:
         """The epoch to read and what it holds; StoreNotReadyError if it cannot be read."""
-        state = self.state
-        if state is None or state.epoch is None or state.content is None:
+        if state.epoch is None or state.content is None:
             raise StoreNotReadyError(
                 f"feature view {self.view.name!r} is not in the online store yet; "
                 f"run 'paimon-features materialize {self.view.name}' and wait until it is built"
@@ -207,12 +218,17 @@ class _Lookup:
     def key_columns(self) -> dict[str, pa.Array]:
         return dict(zip(self.of.view.keys, self._arrays, strict=True))
 
+    def aim(self, state: ViewState) -> bool:
+        """Read the epoch of ``state`` from now on; whether it is another one than before."""
+        target = self.of.readable(state)
+        if target == self._epoch:
+            return False
+        self._place(*target)
+        self._epoch = target
+        return True
+
     def keys(self) -> list[bytes]:
         """The state's key, the markers of the buckets in question, and the records' keys."""
-        current = self.of.current()
-        if current != self._epoch:
-            self._place(*current)
-            self._epoch = current
         return [self.of.keys.state, *self._marker_keys, *self._record_keys]
 
     def _place(self, epoch: str, content: Content) -> None:
@@ -226,10 +242,8 @@ class _Lookup:
             for b, entity in zip(self._bucket_of.tolist(), self._bytes, strict=True)
         ]
 
-    def fill(self, found: Sequence[bytes | None]) -> bool:
-        """Take what the store answered; False if another epoch is current by now."""
-        if self.of.current() != self._epoch:
-            return False
+    def fill(self, found: Sequence[bytes | None]) -> None:
+        """Take what the store answered."""
         split = 1 + len(self._marker_keys)
         self._markers: list[Marker] = []
         for key, raw in zip(self._marker_keys, found[1:split], strict=True):
@@ -243,7 +257,6 @@ class _Lookup:
         records = found[split:]
         self._there = np.array([i for i, r in enumerate(records) if r is not None], np.int64)
         self._records = self.of.layout.decode([r for r in records if r is not None])
-        return True
 
     def answer(
         self, features: Sequence[CompiledFeature], q_ms: int, clock_ms: int

@@ -18,7 +18,7 @@ from typing import Literal
 
 from paimon_features.errors import PaimonFeaturesError, SetupError
 from paimon_features.setup.cache import sha256_of
-from paimon_features.setup.jars import DEFAULT_GROUPS, jar_folder, locked_jars
+from paimon_features.setup.jars import jar_folder, locked_jars
 from paimon_features.setup.java import find_java
 from paimon_features.setup.redis_server import find_redis_server
 from paimon_features.setup.resp import connect
@@ -88,21 +88,30 @@ def check_java(needed: bool) -> Check:
     return Check("Java", "ok", f"{java.version} at {java.home} ({java.origin})")
 
 
-def check_jars(needed: bool, groups: tuple[str, ...] = DEFAULT_GROUPS) -> list[Check]:
-    """Each jar of the groups, hashed from its first byte to its last."""
-    checks = []
-    for jar in locked_jars(groups):
-        path, name = jar_folder() / jar.file_name, f"jar {jar.file_name}"
+def check_jars(group: str, needed: bool) -> Check:
+    """The jars of a group, each hashed from its first byte to its last."""
+    absent, corrupt, size = [], [], 0
+    jars = locked_jars([group])
+    for jar in jars:
+        path = jar_folder() / jar.file_name
         if not path.is_file():
-            found, remedy = "not in the cache", "run: paimon-features jars"
+            absent.append(jar.file_name)
         elif (got := sha256_of(path)) != jar.sha256:
-            found = f"{path} is corrupt: expected sha256 {jar.sha256}, got {got}"
-            remedy = f"run: rm {path} && paimon-features jars"
+            corrupt.append(f"{path} is corrupt: expected sha256 {jar.sha256}, got {got}")
         else:
-            checks.append(Check(name, "ok", str(path)))
-            continue
-        checks.append(Check(name, "missing" if needed else "optional", found, remedy))
-    return checks
+            size += path.stat().st_size
+    if not absent and not corrupt:
+        found = f"{len(jars)} in {jar_folder()}, {size / 1e6:.1f} MB, every hash is right"
+        return Check(f"jars {group}", "ok", found)
+    missing = [f"not in the cache: {', '.join(absent)}"] if absent else []
+    # the file is removed first: the quick look of `jars` may take it for what it was
+    remove = "".join(f"rm {text.split(' is corrupt')[0]} && " for text in corrupt)
+    return Check(
+        f"jars {group}",
+        "missing" if needed else "optional",
+        "; ".join(missing + corrupt),
+        f"run: {remove}paimon-features jars --group {group}",
+    )
 
 
 def check_redis_server() -> Check:

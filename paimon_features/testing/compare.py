@@ -29,6 +29,8 @@ from paimon_features.testing.naive import Answer, Event, enters, members, with_d
 from paimon_features.testing.naive_expressions import evaluate_row
 
 EPS = 2.0**-52
+TINY = 1e-150
+"""Sizes below which squares and weighted values may have become zeros."""
 FADED = 1000
 """Half-lives after which a value may count as nothing."""
 
@@ -54,14 +56,14 @@ def differences(
     for feature in view.compiled.features:
         seen, newest = _window(view, feature, events, q_ms, end_ms)
         got, wanted = values[feature.name], expected.values[feature.name]
+        faded = isinstance(feature.aggregate, DecayedMean) and _faded(feature, seen, newest)
         ill = feature.name in expected.ill_conditioned
         status = "ILL_CONDITIONED" if ill else expected.status
         if statuses is not None and statuses[feature.name] != status:
             if not _on_the_edge(feature, seen):
                 wrong.append(f"{feature.name}: status {statuses[feature.name]}, expected {status}")
             continue
-        if ill or (got is None or wanted is None) and got is not wanted:
-            faded = isinstance(feature.aggregate, DecayedMean) and _faded(feature, seen, newest)
+        if ill or ((got is None or wanted is None) and got is not wanted):
             if got is not wanted and not faded and not _on_the_edge(feature, seen):
                 wrong.append(f"{feature.name}: got {got!r}, expected {wanted!r}")
             continue
@@ -71,9 +73,8 @@ def differences(
         if bound == 0:
             if type(got) is not type(wanted) or got != wanted:
                 wrong.append(f"{feature.name}: got {got!r}, expected exactly {wanted!r}")
-        elif not _close(feature, got, wanted, bound):
-            if not (isinstance(feature.aggregate, DecayedMean) and _faded(feature, seen, newest)):
-                wrong.append(f"{feature.name}: got {got!r}, expected {wanted!r} ± {bound!r}")
+        elif not faded and not _close(feature, got, wanted, bound):
+            wrong.append(f"{feature.name}: got {got!r}, expected {wanted!r} ± {bound!r}")
     return wrong
 
 
@@ -104,13 +105,17 @@ def _bound(
     if isinstance(aggregate, DecayedSum | DecayedCount | DecayedMean):
         half_life = aggregate.half_life_ms
         back = max((abs(q_ms - ts) for ts, _ in seen), default=0) / half_life
-        base = max((ts for ts, _ in seen), default=0) if isinstance(aggregate, DecayedMean) else q_ms
+        newest = max((ts for ts, _ in seen), default=0)
+        base = newest if isinstance(aggregate, DecayedMean) else q_ms
         weights = [2.0 ** ((ts - base) / half_life) for ts, _ in seen]
         counted = isinstance(aggregate, DecayedCount)
         sizes = [1.0 if counted else abs(float(value)) for _, value in seen]
         total = math.fsum(w * v for w, v in zip(weights, sizes, strict=True))
-        bound = (2 * n + 100 + 2 * back) * EPS * total + 1e-300 * math.fsum(sizes)
-        return bound / math.fsum(weights) if isinstance(aggregate, DecayedMean) and n else bound
+        bound = (2 * n + 100 + 2 * back) * EPS * total
+        if isinstance(aggregate, DecayedMean) and n:
+            bound /= math.fsum(weights)
+        # a tile's weights go down to 2^-500, below which the smallest values are zeros
+        return bound + 1e-300 * math.fsum(sizes) + n * TINY
     assert isinstance(aggregate, Numeric) or aggregate.kind in ("count", "last")
     if not isinstance(aggregate, Numeric) or aggregate.scale_of(view.compiled.scope) is not None:
         return 0.0
@@ -150,4 +155,6 @@ def _on_the_edge(feature: CompiledFeature, seen: Sequence[tuple[int, Any]]) -> b
     spread = sum(((v - mean) ** 2 for v in values), Fraction(0))
     squares = sum(((v - Fraction(aggregate.center)) ** 2 for v in values), Fraction(0))
     edge = spread * Fraction(MAX_CONDITION)
+    if 0 < squares < Fraction(TINY):
+        return True
     return squares * Fraction(9, 10) <= edge <= squares * Fraction(11, 10)

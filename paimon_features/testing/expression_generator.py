@@ -17,7 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.expressions.nodes import Expression, Literal, Name, promoted
+from paimon_features.expressions.nodes import Call, Expression, Literal, Name, promoted, walk
 from paimon_features.expressions.operators import build
 from paimon_features.schema import (
     Bool,
@@ -31,6 +31,11 @@ from paimon_features.schema import (
     String,
     Timestamp,
     arrow_schema,
+)
+from paimon_features.testing.naive_expressions import (
+    BEYOND_SCALE,
+    UnsafeStepError,
+    evaluate_row,
 )
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
@@ -49,15 +54,16 @@ _FLOAT64 = [
 ]  # fmt: skip
 _FLOAT32 = [0.0, -1.5, 0.25, 0.10000000149011612, 16777216.0, 3.4028234663852886e38]
 _STRING = [
-    "", "a", "A", "b", "ab", "it's", "ÄÖ", "äö", "straße", "İ", "ς", "Σίσυφος", "Жук", "ﬁ", "\uffff",
-    "😀", "e\u0301", " a ", "\\", "0",
+    "", "a", "A", "b", "ab", "it's", "ÄÖ", "äö", "straße", "İ", "ς", "Σίσυφος", "Жук", "ﬁ",
+    "\uffff", "😀", "e\u0301", " a ", "\\", "0",
 ]  # fmt: skip
 _TIMES = [0, -1, 1, 1_323_388_800_123, MIN_TIME_MS, MAX_TIME_MS, -2_208_988_800_000]
 _EDGES: Mapping[str, list[Any]] = {
     "int64": _INT64, "int32": _INT32, "float64": _FLOAT64, "float32": _FLOAT32,
     "string": _STRING, "bool": [True, False], "timestamp": _TIMES,
     "date": [time // 86_400_000 for time in _TIMES],
-    "decimal(10, 2)": [*map(PyDecimal, "0.00 0.05 -0.05 2.50 -99999999.99 99999999.99".split())],
+    "decimal(10, 2)": [*map(PyDecimal, (
+        "0.00", "0.05", "-0.05", "2.50", "-99999999.99", "99999999.99"))],
     "decimal(20, 6)": [*map(PyDecimal, (
         "0.000000", "0.000001", "2.500000", "-0.000500", "0.001500", "0.002500",
         "-99999999999999.999999", "99999999999999.999999", "1234567.890123"))],
@@ -149,9 +155,11 @@ class _Generator:
             texts = [of("lower", String), of("upper", String), of("concat", String, String)]
             return [*texts, self._ordered, self._cast(Int64), self._cast(Bool)]
         if kind is Bool:
-            return [self._compared, self._compared, self._tested, of("finite", Float64), self._among,
-                    of("and", Bool, Bool), of("or", Bool, Bool), of("not", Bool),
-                    *(of(f"fits_{op}", Int64, Int64) for op in ("add", "sub", "mul", "floordiv"))]
+            logic = [of("and", Bool, Bool), of("or", Bool, Bool), of("not", Bool)]
+            steps = ("add", "sub", "mul", "floordiv")
+            fits = [of(f"fits_{step}", Int64, Int64) for step in steps]
+            tests = [self._compared, self._tested, self._among, of("finite", Float64)]
+            return [*tests, *tests, *logic, *fits]
         return []
 
     def _divided(self, kind: DataType, depth: int) -> Expression:
@@ -163,7 +171,8 @@ class _Generator:
 
     def _scaled(self, _: DataType, depth: int) -> Expression:
         source = self._rng.choice([Int64, Float64, Decimal(10, 2), Decimal(20, 6)])
-        return build("scaled_int", (self.draw(source, depth), Literal(Int64, self._rng.randint(0, 9))))
+        scale = Literal(Int64, self._rng.randint(0, 9))
+        return build("scaled_int", (self.draw(source, depth), scale))
 
     def _ordered(self, _: DataType, depth: int) -> Expression:
         time = build("mod", (self.draw(Int64, depth), Literal(Int64, 10**13)))
@@ -174,7 +183,8 @@ class _Generator:
 
     def _compared(self, _: DataType, depth: int) -> Expression:
         kind = self._some_kind()
-        op = self._rng.choice(["eq", "ne"] if kind is Bool else ["eq", "ne", "lt", "le", "gt", "ge"])
+        orders = [] if kind is Bool else ["lt", "le", "gt", "ge"]
+        op = self._rng.choice(["eq", "ne", *orders])
         other = kind
         if kind in (Int64, Float64) and self._rng.random() < 0.2:
             other = Float64
@@ -190,10 +200,26 @@ class _Generator:
         return build("in", (self.draw(kind, depth), *items))
 
 
-def agree(got: Any, expected: Any, kind: DataType) -> bool:
-    """Whether an engine's value is right; infinities and NaN only have to be seen as such."""
-    if isinstance(expected, float) and isinstance(got, float) and not math.isfinite(expected):
+def beyond_scale(expr: Expression, row: dict[str, Any]) -> bool:
+    """Whether a scaled_int anywhere in the expression is beyond what it promises."""
+    for node in walk(expr):
+        if isinstance(node, Call) and node.op == "scaled_int":
+            try:
+                value = evaluate_row(node, row)
+            except UnsafeStepError:
+                return True
+            if value is not None and abs(value) >= BEYOND_SCALE:
+                return True
+    return False
+
+
+def agree(got: Any, expected: Any, kind: DataType, ulps: int = 0) -> bool:
+    """Whether an engine's value is right, floats to within ``ulps`` units in the last place.
+
+    Infinities and NaN only have to be seen as such; zero has no sign.
+    """
+    if kind is not Float64 or not isinstance(got, float) or not isinstance(expected, float):
+        return type(got) is type(expected) and bool(got == expected)
+    if not math.isfinite(expected):
         return not math.isfinite(got)
-    if expected is None or got is None or kind is Float64:
-        return got is expected or (isinstance(got, float) and got == expected)
-    return type(got) is type(expected) and got == expected
+    return got == expected or abs(got - expected) <= ulps * math.ulp(expected)

@@ -112,7 +112,7 @@ def random_aggregate(rng: random.Random, windows: Sequence[str]) -> Aggregate:
     if where is not None:
         common["name"] = f"some_{rng.randrange(10**6)}"
     number = rng.choice(("n", "small", "x", "price", "amount", "twice"))
-    scaled = {"scale": rng.choice((0, 2))} if number in ("x", "amount") else {}
+    scaled: dict[str, Any] = {"scale": rng.choice((0, 2))} if number in ("x", "amount") else {}
     half_life = rng.choice(_HALF_LIVES)
     makers = (
         lambda: Count(**common),
@@ -207,4 +207,3 @@ def random_value(rng: random.Random, kind: DataType) -> Any:
     return rng.choice(
         (0.0, -0.0, 0.5, 0.1, -0.005, 2.675, 1e9, -1e15, 1e-300, 1e308, rng.gauss(10, 5))
     )
-

@@ -14,7 +14,7 @@ from decimal import Decimal as PyDecimal
 from fractions import Fraction
 from typing import Any
 
-from paimon_features.testing.naive_expressions import Unsafe, evaluate_row
+from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
 
 from paimon_features.aggregates import (
     Aggregate,
@@ -32,7 +32,8 @@ from paimon_features.aggregates import (
 from paimon_features.aggregates.basic import Numeric
 from paimon_features.aggregates.moments import MAX_CONDITION, StdDev
 from paimon_features.definitions import CompiledFeature, FeatureView
-from paimon_features.expressions import parse
+from paimon_features.expressions import Expression, parse
+from paimon_features.expressions.nodes import Call
 
 Event = Mapping[str, Any]
 """One raw event: a value (or None) for each column of the source."""
@@ -65,9 +66,18 @@ def enters(view: FeatureView, event: Event) -> bool:
         where = None if view.where is None else parse(view.where, view.compiled.scope)
         if where is not None and evaluate_row(where, row) is not True:
             return False
-        return all(evaluate_row(r.condition, event) is True for r in view.compiled.skip_rules)
-    except Unsafe:  # a step overflows, or hides an infinity: a rule keeps such an event out
+    except UnsafeStepError:  # a step overflows, or hides an infinity: a rule keeps such an event out
         return False
+    return all(_holds(rule.condition, event) for rule in view.compiled.skip_rules)
+
+
+def _holds(condition: Expression, event: Event) -> bool:
+    """Whether a condition is true; of ``a OR b`` it is enough that one side is."""
+    try:
+        return evaluate_row(condition, event) is True
+    except UnsafeStepError:
+        sides = condition.args if isinstance(condition, Call) and condition.op == "or" else ()
+        return any(_holds(side, event) for side in sides)
 
 
 def with_derived(view: FeatureView, event: Event) -> dict[str, Any]:

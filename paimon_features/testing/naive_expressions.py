@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import decimal
 import math
+import operator
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -25,10 +26,16 @@ from paimon_features.schema import DataType, DecimalType, Float64, Int64
 from paimon_features.windows import MIN_TIME_MS
 
 BEYOND_SCALE = 2**51
-"""From here on ``scaled_int`` promises nothing but the sign and that it is at least this large."""
+"""From here on ``scaled_int`` promises its sign and that it is at least this large, no more."""
 
 
-class Unsafe(ArithmeticError):
+_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq, "ne": operator.ne, "lt": operator.lt,
+    "le": operator.le, "gt": operator.gt, "ge": operator.ge,
+}  # fmt: skip
+
+
+class UnsafeStepError(ArithmeticError):
     """An integer step left int64, or a float step hid an infinity or NaN."""
 
 
@@ -37,7 +44,7 @@ def evaluate_row(expr: Expression, row: Mapping[str, Any]) -> Any:
 
     Raises
     ------
-    Unsafe
+    UnsafeStepError
         Where a step that counts overflows.
     """
     if isinstance(expr, Literal):
@@ -64,11 +71,10 @@ def evaluate_row(expr: Expression, row: Mapping[str, Any]) -> Any:
     if expr.op.startswith("fits_"):
         return None in args or -(2**63) <= _step(expr.op[5:], *args) < 2**63
     _check_hidden(expr, args)
-    value = None if None in args else _apply(expr, *args)
-    counts = value is not None and expr.type is Int64 and expr.op != "scaled_int"
-    if counts and not -(2**63) <= value < 2**63:
-        raise Unsafe(f"{expr.text} is {value}")
-    return value
+    result = None if None in args else _apply(expr, *args)
+    if isinstance(result, int) and not -(2**63) <= result < 2**63:
+        raise UnsafeStepError(f"{expr.text} is {result}")
+    return result
 
 
 def _check_hidden(expr: Call, args: list[Any]) -> None:
@@ -76,7 +82,7 @@ def _check_hidden(expr: Call, args: list[Any]) -> None:
     watched = [] if shown else args[1:] if expr.op == "div" else args
     for arg in watched:
         if isinstance(arg, float) and not math.isfinite(arg):
-            raise Unsafe(f"{expr.text} hides {arg}")
+            raise UnsafeStepError(f"{expr.text} hides {arg}")
 
 
 def _logic(op: str, left: bool | None, right: bool | None) -> bool | None:
@@ -112,8 +118,8 @@ def _apply(expr: Call, *args: Any) -> Any:
     op, a, b = expr.op, args[0], args[-1]
     if op in ("add", "sub", "mul", "neg"):
         return _step(op, *args)
-    if op in ("eq", "ne", "lt", "le", "gt", "ge"):
-        return {"eq": a == b, "ne": a != b, "lt": a < b, "le": a <= b, "gt": a > b, "ge": a >= b}[op]
+    if op in _COMPARISONS:
+        return _COMPARISONS[op](a, b)
     if op == "in":
         return a in args[1:]
     if op == "not":
@@ -139,7 +145,7 @@ def _function(op: str, a: Any, b: Any) -> Any:
     if op in ("floor", "ceil", "round"):
         if not math.isfinite(a):
             return a
-        return float({"floor": math.floor, "ceil": math.ceil, "round": round}[op](a))
+        return float(math.floor(a) if op == "floor" else math.ceil(a) if op == "ceil" else round(a))
     if op == "power":
         real = a > 0 or (a == 0 and b >= 0) or (a < 0 and b == math.floor(b))
         if not real:
@@ -148,7 +154,7 @@ def _function(op: str, a: Any, b: Any) -> Any:
         return sign * _float(math.pow, abs(a), b)
     if op == "to_int":
         return int(a) if -(2.0**63) <= a < 2.0**63 else None
-    simple = {
+    simple: Mapping[str, Callable[[], Any]] = {
         "abs": lambda: abs(a), "length": lambda: len(a), "finite": lambda: math.isfinite(a),
         "sqrt": lambda: math.sqrt(a) if a >= 0 else None,
         "ln": lambda: math.log(a) if a > 0 else None,
@@ -168,10 +174,10 @@ def _letter(op: str, letter: str) -> str:
 
 
 def _scaled_int(value: Any, scale: int) -> int:
-    if not isinstance(value, float):
-        return round(Fraction(value) * 10**scale)  # half to even
-    product = value * 10.0**scale
-    return round(product) if math.isfinite(product) else int(math.copysign(BEYOND_SCALE, value))
+    exact = value * 10.0**scale if isinstance(value, float) else Fraction(value) * 10**scale
+    if abs(exact) >= BEYOND_SCALE:
+        return BEYOND_SCALE if exact > 0 else -BEYOND_SCALE
+    return round(exact)  # half to even
 
 
 def _ordered(ts: int, value: Any, kind: DataType) -> str:
@@ -182,7 +188,7 @@ def _ordered(ts: int, value: Any, kind: DataType) -> str:
     if kind is Int64:
         return f"{time}1{value:019d}" if value >= 0 else f"{time}0{value + 2**63:019d}"
     if isinstance(kind, DecimalType):
-        digits = f"{abs(value):.{kind.scale}f}".rjust(kind.precision + 2, "0")
+        digits = f"{value.copy_abs():.{kind.scale}f}".rjust(kind.precision + 2, "0")
         if value >= 0:
             return f"{time}1{digits}"
         return f"{time}0" + "".join(c if c == "." else str(9 - int(c)) for c in digits)

@@ -48,12 +48,13 @@ def tile_table(view: FeatureView, events: Iterable[Event]) -> pa.Table:
         partials = partial_row(view, event)
         known = cells.setdefault(cell, dict.fromkeys(partials))
         for partial in compiled.partials:
-            known[partial.name] = merged(
-                partial.merge, known[partial.name], partials[partial.name]
-            )
+            known[partial.name] = merged(partial.merge, known[partial.name], partials[partial.name])
     rows = [
-        {**dict(zip((*compiled.keys, "tile_start"), cell, strict=True)),
-         "tile_day": cell[-1] // DAY_MS, **partials}
+        {
+            **dict(zip((*compiled.keys, "tile_start"), cell, strict=True)),
+            "tile_day": cell[-1] // DAY_MS,
+            **partials,
+        }
         for cell, partials in cells.items()
     ]
     return pa.Table.from_pylist(rows, schema=tile_schema(view))

@@ -84,7 +84,7 @@ def test_doctor_exits_1_and_says_what_to_do_where_something_is_missing(
     assert checks["project"]["found"] == f"shop in {project}"
     assert checks["warehouse"]["state"] == "ok"
     assert checks["online store"]["state"] == "missing"
-    assert checks["jar paimon-flink-2.0-1.4.2.jar"]["remedy"] == "run: paimon-features jars"
+    assert checks["jars flink"]["remedy"] == "run: paimon-features jars --group flink"
 
 
 def test_doctor_reports_settings_that_are_wrong(healthy_machine: Path) -> None:

@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 
 from paimon_features.columns import Column
 from paimon_features.expressions import Expression, evaluate, overflow_guard, parse, to_duckdb
-from paimon_features.expressions.nodes import Call, walk
 from paimon_features.schema import Bool, Decimal, Float64, Int64, String
 from paimon_features.testing.expression_generator import (
     COLUMNS,
     agree,
+    beyond_scale,
     edge_rows,
     random_expression,
     to_arrow,
 )
-from paimon_features.testing.naive_expressions import Unsafe, evaluate_row
+from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
 
 ROWS = edge_rows(random.Random(7), 80)
 TABLE = to_arrow(ROWS)
@@ -38,13 +38,13 @@ def connection() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def naive(expr: Expression) -> list[Any]:
-    """Values of all rows; Unsafe itself where the guard has to be false."""
+    """Values of all rows; UnsafeStepError itself where the guard has to be false."""
 
     def value(row: dict[str, Any]) -> Any:
         try:
             return evaluate_row(expr, row)
-        except Unsafe:
-            return Unsafe
+        except UnsafeStepError:
+            return UnsafeStepError
 
     return [value(row) for row in ROWS]
 
@@ -60,28 +60,14 @@ def in_duckdb(connection: duckdb.DuckDBPyConnection, expr: Expression) -> list[A
 
 
 def check(expr: Expression, engine: str, got: list[Any], guard: list[Any] | None) -> None:
-    far = any(isinstance(n, Call) and n.op == "scaled_int" for n in walk(expr))
-    for row, (value, expected) in enumerate(zip(got, naive(expr), strict=True)):
-        safe = expected is not Unsafe
-        if guard is not None:
-            assert guard[row] is safe, (engine, expr.text, ROWS[row], "guard", guard[row])
-        else:
-            assert safe, (engine, expr.text, ROWS[row], "no guard")
-        if safe and not (far and _far_step(expr, ROWS[row])):
-            assert agree(value, expected, expr.type), (engine, expr.text, ROWS[row], value, expected)
-
-
-def _far_step(expr: Expression, row: dict[str, Any]) -> bool:
-    """Whether a scaled_int of the row is beyond what it promises."""
-    for node in walk(expr):
-        if isinstance(node, Call) and node.op == "scaled_int":
-            try:
-                value = evaluate_row(node, row)
-            except Unsafe:
-                return True
-            if value is not None and abs(value) >= 2**51:
-                return True
-    return False
+    for row, value, expected in zip(ROWS, got, naive(expr), strict=True):
+        if beyond_scale(expr, row):
+            continue
+        safe = expected is not UnsafeStepError
+        verdict = True if guard is None else guard[ROWS.index(row)]
+        assert verdict is safe, (engine, expr.text, row)
+        if safe:
+            assert agree(value, expected, expr.type), (engine, expr.text, row, value, expected)
 
 
 @settings(max_examples=400)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -152,8 +151,11 @@ def test_answers_come_in_the_order_of_the_rows_with_duplicates() -> None:
 
 def test_tiles_may_come_in_groups_of_entities() -> None:
     rng = random.Random(11)
-    view = view_of(Count(windows=["1h", "1d"]), Last("word", windows=["1d"]),
-                   DecayedSum("x", half_life="1h", windows=["7d"]))
+    view = view_of(
+        Count(windows=["1h", "1d"]),
+        Last("word", windows=["1d"]),
+        DecayedSum("x", half_life="1h", windows=["7d"]),
+    )
     rows = [(rng.randrange(9), rng.randrange(3 * DAY_MS), rng.random()) for _ in range(300)]
     events = clicks(*rows)
     keys = users(*(rng.randrange(10) for _ in range(200)))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
@@ -31,7 +33,9 @@ PARTIALS = [
 WORDS = ("", "a", "B", "ä", "\uffff", "\U0001f600")
 
 
-def random_rows(rng: random.Random, entities: int, nulls: float) -> tuple[list[dict[str, Any]], list[int]]:
+def random_rows(
+    rng: random.Random, entities: int, nulls: float
+) -> tuple[list[dict[str, Any]], list[int]]:
     """Rows sorted by entity and time, and where each entity begins (the end last)."""
     rows: list[dict[str, Any]] = []
     begins = [0]
@@ -55,8 +59,6 @@ def random_rows(rng: random.Random, entities: int, nulls: float) -> tuple[list[d
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, Column]:
-    import pyarrow as pa
-
     return {
         p.name: Column.from_arrow(pa.array([row[p.name] for row in rows], p.type.arrow))
         for p in PARTIALS
@@ -89,7 +91,7 @@ def test_every_range_of_every_entity_equals_the_loop(seed: int) -> None:
     rng = random.Random(seed)
     rows, begins = random_rows(rng, entities=rng.randint(1, 6), nulls=rng.choice((0, 0.3, 1)))
     lo, hi = [], []
-    for begin, end in zip(begins, begins[1:], strict=False):
+    for begin, end in pairwise(begins):
         for _ in range(40):
             a, b = sorted((rng.randint(begin, end), rng.randint(begin, end)))
             lo.append(a)
@@ -109,9 +111,7 @@ def test_every_range_of_every_entity_equals_the_loop(seed: int) -> None:
 
 
 def test_a_small_range_after_a_large_sum_keeps_its_digits() -> None:
-    rows = [
-        {"p_event_time_max": i * TILE_MS, "x": 1e18 if i < 100 else 0.1} for i in range(200)
-    ]
+    rows = [{"p_event_time_max": i * TILE_MS, "x": 1e18 if i < 100 else 0.1} for i in range(200)]
     partial = Partial("x", Float64, Merge.SUM, "")
     columns = {
         "p_event_time_max": Column(np.array([row["p_event_time_max"] for row in rows])),
@@ -154,7 +154,7 @@ def test_a_float_sum_has_the_same_bits_whoever_else_is_there() -> None:
     rng = random.Random(3)
     rows, begins = random_rows(rng, entities=7, nulls=0.1)
     whole = RangeIndex(PARTIALS, columns_of(rows), np.diff(begins), TILE_MS)
-    for begin, end in zip(begins, begins[1:], strict=False):
+    for begin, end in pairwise(begins):
         alone = RangeIndex(PARTIALS, columns_of(rows[begin:end]), np.array([end - begin]), TILE_MS)
         lo = np.arange(end - begin)
         hi = np.full(end - begin, end - begin)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from pathlib import Path
 
@@ -43,20 +44,30 @@ def test_java_is_missing_only_where_jobs_run(
     assert (check.state, check.remedy) == (state, "no Java was found. Install one")
 
 
-def test_a_jar_that_changed_without_changing_size_or_time_is_found(
+def test_jars_are_hashed_in_full_and_the_absent_are_told_from_the_corrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jar = Jar("flink", "org.example:a:1.0", "0" * 64)
+    jars = [
+        Jar("flink", "org.example:a:1.0", hashlib.sha256(b"a").hexdigest()),
+        Jar("flink", "org.example:b:1.0", hashlib.sha256(b"b").hexdigest()),
+    ]
     monkeypatch.setenv("PAIMON_FEATURES_CACHE", str(tmp_path))
-    monkeypatch.setattr(doctor, "locked_jars", lambda groups: [jar])
-    assert doctor.check_jars(needed=True)[0].found == "not in the cache"
+    monkeypatch.setattr(doctor, "locked_jars", lambda groups: jars)
     (tmp_path / "jars").mkdir()
-    (tmp_path / "jars/a-1.0.jar").write_bytes(b"other bytes")
-    (check,) = doctor.check_jars(needed=True)
+    first, second = tmp_path / "jars/a-1.0.jar", tmp_path / "jars/b-1.0.jar"
+
+    first.write_bytes(b"x")
+    check = doctor.check_jars("flink", needed=True)
     assert check.state == "missing"
-    assert "expected sha256 " + "0" * 64 in check.found
-    assert "paimon-features jars" in check.remedy
-    assert doctor.check_jars(needed=False)[0].state == "optional"
+    assert check.found.startswith(f"not in the cache: b-1.0.jar; {first} is corrupt: expected")
+    assert check.remedy == f"run: rm {first} && paimon-features jars --group flink"
+    assert doctor.check_jars("flink", needed=False).state == "optional"
+
+    first.write_bytes(b"a")
+    second.write_bytes(b"b")
+    check = doctor.check_jars("flink", needed=True)
+    assert check.state == "ok"
+    assert check.found.startswith("2 in ")
 
 
 @pytest.mark.redis

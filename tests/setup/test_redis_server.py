@@ -136,7 +136,11 @@ def test_it_ends_with_a_program_that_forgets_it(then: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of a killed parent")
-def test_it_ends_with_a_program_that_is_killed() -> None:
+def test_it_ends_with_a_program_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # whoever is killed cannot clean up: its folder stays, here
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = STARTED_AND_LEFT.format(then="time.sleep(60)")
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -149,15 +149,17 @@ def as_weights(values: Any, what: str) -> Floats:
     return array
 
 
-def cumulate(weights: Floats, what: str) -> npt.NDArray[np.float64]:
-    """Running totals in float64; 8 bytes per weight.
+def cumulate(
+    weights: Floats, what: str, out: npt.NDArray[np.float64] | None = None
+) -> npt.NDArray[np.float64]:
+    """Running totals in float64; 8 bytes per weight. ``out`` may be the weights themselves.
 
     Raises
     ------
     ConfigurationError
         If the weights add up to nothing, or to more than a float holds.
     """
-    totals = np.cumsum(weights, dtype=np.float64)
+    totals = np.cumsum(weights, dtype=np.float64, out=out)
     if not 0 < totals[-1] < np.inf:
         raise ConfigurationError(
             f"{what}: they add up to {totals[-1]}; expected a finite total above 0"

@@ -87,7 +87,7 @@ class DifficultyWeightedSampler(AdvancedSampler):
         self._scores = array
         merits = self._merits(array)
         # Where nothing is hard (all scores and eps are 0), all rows are alike.
-        self._totals = None if not merits.any() else cumulate(merits, "scores")
+        self._totals = None if not merits.any() else cumulate(merits, "scores", out=merits)
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
         key = derive_key(self.seed, epoch, 0xD1F)

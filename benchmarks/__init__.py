@@ -1,0 +1,1 @@
+"""Figures of docs/performance.md: each module prints its own, as ratios within one run."""

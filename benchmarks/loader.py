@@ -1,0 +1,182 @@
+"""Reading an append table to contiguous float32 blocks, beside plain pyarrow and pypaimon.
+
+Every contender reads the same Parquet files to matrices of shape (batch, columns) and adds
+up their first column, so that nobody returns early. They take turns; the figures are medians
+and ratios within this run, by the clock and by processor time (which a busy machine disturbs
+less).
+
+    python -m benchmarks.loader --rows 2000000 --columns 20 --repeats 5
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paimon_features.schema import Float32
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.specs import TableSpec
+from paimon_features.tables.writer import append_arrow
+from trainer_bridge.reader import SnapshotReader
+
+BATCH = 4_096
+TABLE = "samples"
+
+
+def make_table(lake: Lake, rows: int, columns: int, files: int) -> None:
+    """An append table of random floats, one commit a file."""
+    names = [f"f{number}" for number in range(columns)]
+    lake.create(TableSpec(TABLE, dict.fromkeys(names, Float32)))
+    dice = np.random.default_rng(0)
+    for part in np.array_split(np.arange(rows), files):
+        data = {name: dice.random(len(part), dtype=np.float32) for name in names}
+        append_arrow(lake, TABLE, pa.table(data))
+
+
+def plain_pyarrow(paths: list[str], threads: bool) -> tuple[int, float]:
+    """File by file into one block each, cut into batches."""
+    rows, total = 0, 0.0
+    for path in paths:
+        table = pq.ParquetFile(path, memory_map=True).read(use_threads=threads)
+        block = np.empty((table.num_rows, table.num_columns), dtype=np.float32)
+        for place, column in enumerate(table.columns):
+            start = 0
+            for chunk in column.chunks:
+                block[start : start + len(chunk), place] = chunk.to_numpy()
+                start += len(chunk)
+        for start in range(0, len(block), BATCH):
+            batch = block[start : start + BATCH]
+            total += float(batch[:, 0].sum())
+            rows += len(batch)
+    return rows, total
+
+
+def snapshot_reader(lake: Lake, **options: Any) -> tuple[int, float]:
+    """The reader of this project."""
+    rows, total = 0, 0.0
+    with SnapshotReader(lake, TABLE, batch_size=BATCH, **options) as reader:
+        for batch in reader:
+            block = batch.blocks["float32"]
+            total += float(block[:, 0].sum())
+            rows += len(block)
+    return rows, total
+
+
+def torch_loader(lake: Lake, **options: Any) -> tuple[int, float]:
+    """The reader through its torch adapter, as one matrix a batch."""
+    from trainer_bridge.adapters.torch import loader
+
+    rows, total = 0, 0.0
+    with SnapshotReader(lake, TABLE, batch_size=BATCH, **options) as reader:
+        names = list(reader.column_dtypes())
+        for batch in loader(reader, stack={"x": names}):
+            total += float(batch["x"][:, 0].sum())
+            rows += len(batch["x"])
+    return rows, total
+
+
+def pypaimon_rows(lake: Lake, limit: int) -> tuple[int, float]:
+    """pypaimon's row path, row by row into a matrix."""
+    builder = lake.table(TABLE).new_read_builder()
+    splits = builder.new_scan().plan().splits()
+    rows, total, held = 0, 0.0, []
+    for row in builder.new_read().to_iterator(splits):
+        held.append([row.get_field(place) for place in range(len(row))])
+        if len(held) == BATCH:
+            block = np.array(held, dtype=np.float32)
+            total += float(block[:, 0].sum())
+            rows += len(held)
+            held = []
+            if rows >= limit:
+                break
+    return rows, total
+
+
+def pypaimon_torch(lake: Lake, limit: int) -> tuple[int, float]:
+    """pypaimon's torch data set in a DataLoader, stacked into a matrix."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    builder = lake.table(TABLE).new_read_builder()
+    splits = builder.new_scan().plan().splits()
+    data = builder.new_read().to_torch(splits, streaming=True)
+    rows, total = 0, 0.0
+    for batch in DataLoader(data, batch_size=BATCH):
+        block = torch.stack([column.to(torch.float32) for column in batch.values()], dim=1)
+        total += float(block[:, 0].sum())
+        rows += len(block)
+        if rows >= limit:
+            break
+    return rows, total
+
+
+Rates = dict[str, list[tuple[float, float]]]
+"""Per contender and turn: rows per second, and per second of processor time."""
+
+
+def measure(contenders: dict[str, Callable[[], tuple[int, float]]], repeats: int) -> Rates:
+    """Each contender in turn; the first turn warms up and is dropped."""
+    rates: Rates = {name: [] for name in contenders}
+    for turn in range(repeats + 1):
+        for name, run in contenders.items():
+            started, worked = time.perf_counter(), time.process_time()
+            rows, _ = run()
+            if turn:
+                wall_s, cpu_s = time.perf_counter() - started, time.process_time() - worked
+                rates[name].append((rows / wall_s, rows / cpu_s))
+    return rates
+
+
+def report(rates: Rates) -> Iterator[str]:
+    """A line per contender, with its ratios to plain pyarrow on one thread."""
+    medians = {
+        name: [statistics.median(side) for side in zip(*turns, strict=True)]
+        for name, turns in rates.items()
+    }
+    base = next(iter(medians.values()))
+    yield f"{'':38} {'rows/s':>12} {'ratio':>8} {'rows/cpu s':>12} {'ratio':>8}"
+    for name, (wall, cpu) in medians.items():
+        yield f"{name:38} {wall:12,.0f} {wall / base[0]:8.3f} {cpu:12,.0f} {cpu / base[1]:8.3f}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--columns", type=int, default=20)
+    parser.add_argument("--files", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--slow-rows", type=int, default=40_960, help="rows for slow contenders")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake.open(Path(folder), "bench")
+        make_table(lake, arguments.rows, arguments.columns, arguments.files)
+        with SnapshotReader(lake, TABLE, batch_size=BATCH) as reader:
+            paths = [span.path for block in reader.layout.blocks for span in block.spans]
+            paths = list(dict.fromkeys(paths))
+            print({**reader.describe(quality=True), "columns": arguments.columns})
+        contenders: dict[str, Callable[[], tuple[int, float]]] = {
+            "pyarrow, one thread": lambda: plain_pyarrow(paths, False),
+            "pyarrow, its threads": lambda: plain_pyarrow(paths, True),
+            "reader, in order, no threads": lambda: snapshot_reader(lake, shuffle=False, threads=0),
+            "reader, in order, 2 threads": lambda: snapshot_reader(lake, shuffle=False, threads=2),
+            "reader, shuffled, no threads": lambda: snapshot_reader(lake, threads=0),
+            "reader, shuffled, 2 threads": lambda: snapshot_reader(lake, threads=2),
+            "torch adapter, shuffled, 2 threads": lambda: torch_loader(lake, threads=2),
+            "pypaimon, rows (fewer)": lambda: pypaimon_rows(lake, arguments.slow_rows),
+            "pypaimon, torch (fewer)": lambda: pypaimon_torch(lake, arguments.slow_rows),
+        }
+        for line in report(measure(contenders, arguments.repeats)):
+            print(line)
+
+
+if __name__ == "__main__":
+    main()

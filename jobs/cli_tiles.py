@@ -1,0 +1,265 @@
+"""``submit``, ``backfill``, ``jobs``, ``cancel``: the tile jobs of a project."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from jobs import progress, submission
+from jobs.progress import JobRow, Progress
+from jobs.submission import Outcome
+from jobs.target import TileTarget
+from paimon_features.errors import ConfigurationError
+from paimon_features.project import Project
+
+LOCAL_CLUSTER = "local"
+
+PROJECT = click.option(
+    "--project", "path", default=".", show_default=True, help="Folder of the project."
+)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
+GENERATION = click.option(
+    "--generation", type=int, help="Generation; default: the one that fits the definition."
+)
+CLUSTER = click.option(
+    "--cluster",
+    is_flag=False,
+    flag_value=LOCAL_CLUSTER,
+    metavar="[HOST:PORT]",
+    help="Run on this session cluster (its REST interface); alone: on the local one that "
+    "'paimon-features cluster start' runs.",
+)
+PARALLELISM = click.option(
+    "--parallelism", type=click.IntRange(min=1), help="Parallel tasks; default: the project's."
+)
+REBUILD = click.option(
+    "--rebuild", is_flag=True, help="Empty the generation first: its tiles are computed anew."
+)
+
+
+@click.command()
+@click.argument("view")
+@click.option("--bounded", is_flag=True, help="Stop once everything that is there now is read.")
+@click.option("--resume", is_flag=True, help="Only go on where the last run ended; do not begin.")
+@click.option("--rollback", is_flag=True, help="Take tables back that are ahead of the checkpoint.")
+@REBUILD
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --rollback: go on from this folder, .../<job id>/chk-N.",
+)
+@CLUSTER
+@PARALLELISM
+@GENERATION
+@PROJECT
+@JSON
+def submit(
+    view: str,
+    bounded: bool,
+    resume: bool,
+    rollback: bool,
+    rebuild: bool,
+    checkpoint: Path | None,
+    cluster: str | None,
+    parallelism: int | None,
+    generation: int | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Run the tile job of VIEW: events become tiles, each event once.
+
+    In the foreground, until Ctrl-C stops it with a last checkpoint; or detached, with --cluster.
+    It begins on an empty generation, or behind a backfill, or goes on where the last run ended.
+
+    \b
+    paimon-features submit customer_spend                    # until Ctrl-C
+    paimon-features submit customer_spend --bounded          # what is there now
+    paimon-features submit customer_spend --cluster          # on 'paimon-features cluster'
+
+    Events are never counted twice. If the job may not start, the error names what helps:
+
+    \b
+    --rollback    the checkpoint is older than the tiles: takes the tiles back to it
+    --rebuild     no checkpoint is left: empties the generation and begins anew
+    """
+    target = _target(path, view, generation, parallelism)
+    if (resume or rollback) and rebuild:
+        raise click.UsageError("--rebuild begins anew; it does not go with --resume or --rollback")
+    if checkpoint is not None and not rollback:
+        raise click.UsageError("--checkpoint goes with --rollback")
+    say = _say(as_json)
+    outcome = submission.submit(
+        target,
+        cluster=_address(target, cluster),
+        bounded=bounded,
+        resume=resume,
+        rollback=rollback,
+        rebuild=rebuild,
+        checkpoint=checkpoint,
+        report=_Line(as_json),
+        tell=say,
+    )
+    if as_json:
+        click.echo(json.dumps(asdict(outcome), indent=2))
+        return
+    click.echo(_ending(outcome))
+
+
+@click.command()
+@click.argument("view")
+@REBUILD
+@CLUSTER
+@PARALLELISM
+@GENERATION
+@PROJECT
+@JSON
+def backfill(
+    view: str,
+    rebuild: bool,
+    cluster: str | None,
+    parallelism: int | None,
+    generation: int | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Compute the tiles of all past events of VIEW in one commit.
+
+    For an empty generation. Events that come later are held until 'submit' goes on behind it.
+
+    \b
+    paimon-features backfill customer_spend
+    paimon-features submit customer_spend
+    """
+    target = _target(path, view, generation, parallelism)
+    began = time.monotonic()
+    outcome = submission.backfill(
+        target, cluster=_address(target, cluster), rebuild=rebuild, tell=_say(as_json)
+    )
+    if as_json:
+        click.echo(json.dumps(asdict(outcome), indent=2))
+        return
+    elapsed = time.monotonic() - began
+    click.echo(
+        f"{outcome.events_read:,} events in {elapsed:.1f} s; tiles at snapshot "
+        f"{outcome.snapshot}. 'paimon-features submit {view}' goes on with what comes"
+    )
+
+
+@click.command()
+@PROJECT
+@JSON
+def jobs(path: str, as_json: bool) -> None:
+    """List the newest tile job of each generation, running or not.
+
+    LOST and FAILED jobs ended without a last checkpoint: 'submit' goes on from the one before.
+    """
+    rows = progress.list_jobs(Project.open(path))
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+    elif not rows:
+        click.echo("no job was started yet; 'paimon-features submit VIEW' starts one")
+    else:
+        click.echo("\n".join(_table([_HEADINGS, *map(_cells, rows)])))
+
+
+@click.command()
+@click.argument("view")
+@GENERATION
+@PROJECT
+def cancel(view: str, generation: int | None, path: str) -> None:
+    """Stop the tile job of VIEW with a savepoint, wherever it runs."""
+    target = _target(path, view, generation, None)
+    savepoint = progress.cancel(target)
+    if savepoint is None:
+        click.echo(f"the backfill of {target} is cancelled; nothing of it counts")
+    else:
+        click.echo(f"stopped, savepoint {savepoint}; 'paimon-features submit {view}' goes on")
+
+
+class _Line:
+    """Progress on one line of a terminal, or a line every ten seconds of a log."""
+
+    def __init__(self, silent: bool) -> None:
+        self.silent = silent
+        self.live = sys.stderr.isatty()
+        self.printed = -10.0
+
+    def __call__(self, progress: Progress) -> None:
+        if self.silent or not (self.live or progress.elapsed_s - self.printed >= 10):
+            return
+        self.printed = progress.elapsed_s
+        click.echo(f"\r{progress}  " if self.live else str(progress), nl=not self.live, err=True)
+
+
+def _say(silent: bool) -> Callable[[str], None]:
+    return (lambda _: None) if silent else (lambda line: click.echo(line, err=True))
+
+
+def _target(
+    path: str, view: str, generation: int | None, parallelism: int | None
+) -> TileTarget:
+    target = TileTarget.of(Project.open(path), view, generation)
+    if parallelism is None:
+        return target
+    return replace(target, flink=replace(target.flink, parallelism=parallelism))
+
+
+def _address(target: TileTarget, cluster: str | None) -> str | None:
+    """The cluster's host:port; the project's own one where only ``--cluster`` was given."""
+    if cluster != LOCAL_CLUSTER:
+        return cluster
+    from jobs.flink.cluster import LocalCluster
+
+    address = LocalCluster(target.state_dir).status().address
+    if address is None:
+        raise ConfigurationError(
+            "no local cluster runs; 'paimon-features cluster start' starts one, or name one: "
+            "--cluster HOST:PORT"
+        )
+    return address
+
+
+def _ending(outcome: Outcome) -> str:
+    again = f"'paimon-features submit {outcome.view}'"
+    if outcome.state == "UNCHANGED":
+        return "nothing to do"
+    if outcome.state == "RUNNING":
+        return (
+            f"job {outcome.job_id} runs; 'paimon-features jobs' shows it, "
+            f"'paimon-features cancel {outcome.view}' stops it"
+        )
+    return f"stopped with checkpoint {outcome.checkpoint}; {again} goes on from there"
+
+
+_HEADINGS = ("VIEW", "GEN", "KIND", "JOB", "STATE", "WHERE", "SINCE (UTC)", "TILES AT", "LAG")
+
+
+def _cells(row: JobRow) -> tuple[str, ...]:
+    at = "-" if row.snapshot is None else f"snapshot {row.snapshot}"
+    if row.committed_checkpoint is not None:
+        at += f", checkpoint {row.committed_checkpoint}"
+    return (
+        row.view,
+        str(row.generation),
+        row.kind,
+        row.job_id,
+        row.state,
+        row.where,
+        time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.since_ms / 1000)),
+        at,
+        f"{row.lag_snapshots} snapshots",
+    )
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

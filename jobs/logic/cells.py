@@ -1,0 +1,221 @@
+"""Flink SQL that reads one cell: from what a file holds to a column's type, exactly or not at all.
+
+Flink's own casts are not used bare, because they guess: ``TRY_CAST('12.7' AS BIGINT)`` is 12,
+``TRY_CAST('2011-02-30 10:00:00' AS TIMESTAMP)`` is the 28th, ``CAST(NaN AS BIGINT)`` is 0, and
+narrowing an integer wraps. Here a value has its counterpart in the type, or none.
+
+Values of a text are written so:
+
+=========== ==========================================================================
+integers    ``12``, ``-3``, ``+4``, and whole numbers with a fraction of zeros, ``17850.0``
+floats      ``2.55``, ``.5``, ``1e-3``; not ``nan``, ``inf``, ``0x1p3``, ``5f``
+decimals    as many digits behind the point as the type has; further ones only if zero
+booleans    ``true``, ``false``, ``t``, ``f``, ``yes``, ``no``, ``y``, ``n``, ``1``, ``0``
+dates       ``2010-12-01``
+times       ``2010-12-01``, ``2010-12-01 08:26``, ``2010-12-01T08:26:30.125Z`` (UTC; digits
+            behind the milliseconds are cut off), or the milliseconds since 1970
+=========== ==========================================================================
+
+Blanks around a value count only in strings, and an empty text is null in all other types.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paimon_features.errors import ConfigurationError
+from paimon_features.schema import DataType, DecimalType, ListType
+from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+
+_INTEGER = r"^[+-]?[0-9]+(?:\.0*)?$"
+_FLOAT = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
+_NOT_FINITE = r"(?i)^[+-]?(?:nan|inf|infinity)$"
+_DATE = r"^(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_TIME = (
+    r"^(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
+    r"(?:[ T](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?)?Z?$"
+)
+_GREATEST = {"float32": "3.4028234663852886E38", "float64": "1.7976931348623157E308"}
+_UNIT_PER_MS = {"us": 1_000, "ns": 1_000_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Physical:
+    """How a column comes: ``kind`` is text, integer, float, boolean, date, bytes, other,
+    timestamp[ms], timestamp[us], timestamp[ns] or unsupported; ``flink`` the type to declare.
+
+    Timestamps are declared as the BIGINT that the file holds, and converted here: exact, and
+    independent of what a reader makes of their unit. What is "other" is read by its text.
+    """
+
+    kind: str
+    flink: str
+
+
+TEXT = Physical("text", "STRING")
+
+
+def check_readable(name: str, source: Physical, kind: DataType) -> None:
+    """Raise ConfigurationError where values of ``source`` can never be of type ``kind``."""
+    if isinstance(kind, ListType):
+        raise ConfigurationError(
+            f"column {name!r} is {kind!r}, which ingest cannot read from files or topics; "
+            "write such events by paimon_features.tables.EventWriter"
+        )
+    if source.kind == "unsupported":
+        raise ConfigurationError(
+            f"column {name!r}: the file holds lists, structs, unsigned or half-precision numbers "
+            "or times of day, which ingest does not read; convert the column"
+        )
+    if (kind.text == "bytes") != (source.kind == "bytes"):
+        raise ConfigurationError(
+            f"column {name!r} is {kind!r} and the file holds {source.kind}; bytes enter from a "
+            "binary column of Parquet only, and nothing else does"
+        )
+    if source.kind.startswith("timestamp") and kind.text not in ("int64", "timestamp"):
+        raise ConfigurationError(
+            f"column {name!r} is {kind!r} and the file holds times; they enter Int64 "
+            "(milliseconds since 1970) or Timestamp columns"
+        )
+
+
+def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = False) -> str:
+    """SQL of the value of type ``kind``; null where ``cell`` is null or has no counterpart.
+
+    ``cell`` is a column, named often in the result, so it should be one that is computed.
+    ``is_time``: the column is an Int64 event time, so texts of times are read as well.
+    NaN and infinities have no counterpart.
+    """
+    if source.kind.startswith("timestamp["):
+        return _from_ms(_timestamp_ms(cell, source.kind[10:-1]), kind)
+    if source.kind == "date" and (is_time or kind.text == "timestamp"):
+        return _from_ms(f"{_days(cell)} * {DAY_MS}", kind)
+    if source.kind == "integer" and (kind.is_integer or kind.text == "timestamp"):
+        return _from_ms(_narrow(f"CAST({cell} AS BIGINT)", kind), kind)
+    if source.kind == "float" and (kind.is_integer or kind.text == "timestamp"):
+        return _from_ms(_narrow(_whole(cell), kind), kind)
+    if source.kind == "float" and isinstance(kind, DecimalType):
+        # the decimal that a person would write for the double, if it is that double again
+        decimal = f"TRY_CAST({cell} AS {kind.flink})"
+        return f"CASE WHEN CAST({decimal} AS DOUBLE) = {cell} THEN {decimal} END"
+    if source.kind in ("integer", "float") and kind.is_float:
+        return f"CASE WHEN ABS({cell}) <= {_GREATEST[kind.text]} THEN CAST({cell} AS {kind.flink}) END"
+    if source.kind in ("boolean", "date", "bytes") and kind.text in (
+        {"boolean": "bool"}.get(source.kind, source.kind)
+    ):
+        return cell
+    text = cell if source.kind == "text" else f"CAST({cell} AS STRING)"
+    return _from_text(text, kind, is_time)
+
+
+def is_present(cell: str, source: Physical, kind: DataType) -> str:
+    """SQL: whether the cell holds something, so that a null value means that it did not fit."""
+    if source.kind == "text" and kind.text != "string":
+        return f"BTRIM({cell}) <> ''"
+    return f"{cell} IS NOT NULL"
+
+
+def is_not_finite(cell: str, source: Physical, value: str, kind: DataType) -> str | None:
+    """SQL: whether a cell that is there is NaN, infinite, or larger than its float type holds.
+
+    ``value`` is the column that holds ``cell_value``. None for types where it cannot be.
+    """
+    if source.kind == "float":
+        # NaN fails every comparison, and Flink would turn a negated one round
+        infinite = f"CASE WHEN ABS({cell}) <= {_GREATEST['float64']} THEN FALSE ELSE TRUE END"
+        return f"({value} IS NULL)" if kind.is_float else f"({value} IS NULL AND {infinite})"
+    if source.kind == "text" and (kind.is_float or kind.is_integer or kind.is_decimal):
+        named = f"({value} IS NULL AND REGEXP(BTRIM({cell}), '{_NOT_FINITE}'))"
+        if not kind.is_float:
+            return named
+        return f"({named} OR ABS({value}) > {_GREATEST[kind.text]})"
+    return None
+
+
+def floor_day(time_ms: str) -> str:
+    """SQL of the days since 1970, rounded down below zero too, where ``/`` and MOD are not."""
+    return f"CAST({_floor_divide(time_ms, DAY_MS)} AS INT)"
+
+
+def now_ms_sql() -> str:
+    """SQL of the clock at each row (not one instant for the whole job), UTC ms."""
+    return (
+        f"(EXTRACT(EPOCH FROM LOCALTIMESTAMP) * {SECOND_MS} "
+        "+ EXTRACT(MILLISECOND FROM LOCALTIMESTAMP))"
+    )
+
+
+def _from_text(text: str, kind: DataType, is_time: bool) -> str:
+    if kind.text == "string":
+        return text
+    bare = f"BTRIM({text})"
+    if kind.text == "bool":
+        return f"TRY_CAST({bare} AS BOOLEAN)"
+    if kind.text == "date":
+        return f"CASE WHEN REGEXP({bare}, '{_DATE}') THEN TRY_CAST({bare} AS DATE) END"
+    if kind.text == "timestamp":
+        return _from_ms(_time_ms(bare), kind)
+    if kind.is_integer:
+        return _time_ms(bare) if is_time else _integer(bare, kind.flink)
+    if kind.is_float:
+        return f"CASE WHEN REGEXP({bare}, '{_FLOAT}') THEN TRY_CAST({bare} AS {kind.flink}) END"
+    assert isinstance(kind, DecimalType), kind
+    scale = kind.scale
+    digits = rf"(?:[0-9]+(?:\.[0-9]{{0,{scale}}}0*)?|\.[0-9]{{1,{max(scale, 1)}}}0*)"
+    return f"CASE WHEN REGEXP({bare}, '^[+-]?{digits}$') THEN TRY_CAST({bare} AS {kind.flink}) END"
+
+
+def _integer(bare: str, flink: str) -> str:
+    # the fraction is cut off as text: a cast through DOUBLE would round large numbers
+    whole = f"REGEXP_EXTRACT({bare}, '^[+-]?[0-9]+')"
+    return f"CASE WHEN REGEXP({bare}, '{_INTEGER}') THEN TRY_CAST({whole} AS {flink}) END"
+
+
+def _time_ms(bare: str) -> str:
+    """Milliseconds of a written time by its parts: no time zone and no lenient parser."""
+
+    def part(start: int, unit_ms: int) -> str:
+        return f"COALESCE(TRY_CAST(SUBSTRING({bare}, {start}, 2) AS BIGINT), 0) * {unit_ms}"
+
+    day = _days(f"TRY_CAST(SUBSTRING({bare}, 1, 10) AS DATE)")
+    fraction = rf"RPAD(REGEXP_EXTRACT({bare}, '\.([0-9]{{1,3}})', 1), 3, '0')"
+    written = (
+        f"{day} * {DAY_MS} + {part(12, HOUR_MS)} + {part(15, MINUTE_MS)} + {part(18, SECOND_MS)}"
+        f" + COALESCE(TRY_CAST({fraction} AS BIGINT), 0)"
+    )
+    whole = f"TRY_CAST(REGEXP_EXTRACT({bare}, '^[+-]?[0-9]+') AS BIGINT)"
+    return (
+        f"CASE WHEN REGEXP({bare}, '{_TIME}') THEN {written} "
+        f"WHEN REGEXP({bare}, '{_INTEGER}') THEN {whole} END"
+    )
+
+
+def _days(date: str) -> str:
+    return f"CAST(TIMESTAMPDIFF(DAY, DATE '1970-01-01', {date}) AS BIGINT)"
+
+
+def _timestamp_ms(cell: str, unit: str) -> str:
+    return cell if unit == "ms" else _floor_divide(cell, _UNIT_PER_MS[unit])
+
+
+def _floor_divide(number: str, step: int) -> str:
+    return f"(({number}) - MOD(MOD({number}, {step}) + {step}, {step})) / {step}"
+
+
+def _whole(cell: str) -> str:
+    # 2^63 as a double is the first that no BIGINT holds; its negative is the least BIGINT
+    fits = f"{cell} >= -9.223372036854775808E18 AND {cell} < 9.223372036854775808E18"
+    return f"CASE WHEN {cell} = FLOOR({cell}) AND {fits} THEN CAST({cell} AS BIGINT) END"
+
+
+def _narrow(whole: str, kind: DataType) -> str:
+    if kind.text != "int32":
+        return whole
+    # a cast from BIGINT to INT would wrap
+    return f"TRY_CAST(CAST({whole} AS STRING) AS INT)"
+
+
+def _from_ms(ms: str, kind: DataType) -> str:
+    if kind.text != "timestamp":
+        return ms
+    return f"CAST(TO_TIMESTAMP_LTZ({ms}, 3) AS TIMESTAMP(3))"

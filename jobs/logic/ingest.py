@@ -1,0 +1,181 @@
+"""The ingest job as SQL: read, convert, judge, and write good and bad rows apart.
+
+::
+
+    in_0 (csv)     -> cells -> values -> judged --.
+    in_1 (parquet) -> cells -> values -> judged ---+--> ingest_rows --> events_<source>
+    in_2 (json)    -> cells -> values -> judged --'               '---> rejected_<source>
+
+Each step is a view. Both inserts have to read ``ingest_rows`` as one Table object: then Flink
+plans all above it once, and reads the input once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jobs.logic.cells import cell_value, floor_day, is_not_finite, is_present, now_ms_sql
+from jobs.logic.inputs import Column, FileGroup, KafkaTopic
+from jobs.logic.scans import Scan, file_scan, kafka_scan, once, raw_text, sql_options
+from paimon_features.definitions import EventSource
+from paimon_features.tables.ddl import literal, quote
+from paimon_features.tables.rejects import MISSING_TIME, NOT_FINITE, TIME_OUT_OF_RANGE, WRONG_TYPE
+from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS, format_duration
+
+ROWS = "ingest_rows"
+"""The view with all rows, good and bad."""
+
+_SHOWN = 100
+"""How many characters of a bad value are shown; the whole row is kept beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the rows of one run have in common.
+
+    ``time_ms`` is written as ``ingest_time_ms`` and is the clock that event times are held
+    against; None takes the clock at each row (a stream). ``id`` is written into the rejected
+    rows and begins the commit user of both tables.
+    """
+
+    id: str
+    time_ms: int | None
+
+    @property
+    def commit_user_prefix(self) -> str:
+        return f"ingest-{self.id}"
+
+    @property
+    def clock(self) -> str:
+        return f"CAST({now_ms_sql() if self.time_ms is None else self.time_ms} AS BIGINT)"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestStatements:
+    """What to execute, in order: ``tables``, ``views`` (name, query), then both inserts at once."""
+
+    tables: tuple[str, ...]
+    views: tuple[tuple[str, str], ...]
+    events: str
+    rejected: str
+
+
+def file_statements(source: EventSource, groups: Sequence[FileGroup], run: Run) -> IngestStatements:
+    """The job that ingests files."""
+    scans = [file_scan(f"in_{number}", group) for number, group in enumerate(groups)]
+    forms = [(group.columns, raw_text(group.format, group.columns)) for group in groups]
+    return _statements(source, scans, forms, run)
+
+
+def kafka_statements(source: EventSource, topic: KafkaTopic, run: Run) -> IngestStatements:
+    """The streaming job that ingests a Kafka topic, one JSON object per message."""
+    form = (topic.columns, raw_text("json", topic.columns))
+    return _statements(source, [kafka_scan("in_0", topic)], [form], run)
+
+
+def _statements(
+    source: EventSource,
+    scans: Sequence[Scan],
+    forms: Sequence[tuple[Sequence[Column], str]],
+    run: Run,
+) -> IngestStatements:
+    views: list[tuple[str, str]] = []
+    for number, (scan, (columns, raw)) in enumerate(zip(scans, forms, strict=True)):
+        views += [*scan.views, *_judged(number, scan.cells, columns, raw, source, run)]
+    parts = [f"SELECT * FROM {quote(f'judged_{number}')}" for number in range(len(scans))]
+    views.append((ROWS, " UNION ALL ".join(parts)))
+    values = [quote(f"v_{name}") for name in source.schema]
+    day = floor_day(quote(f"v_{source.event_time}"))
+    commit = {"commit.user-prefix": run.commit_user_prefix}
+    # the rows of a day go to one writer, so that a day gets few files
+    by_day = {**commit, "partition.sink-strategy": "hash"}
+    events = (
+        f"INSERT INTO {quote(source.table)} /*+ OPTIONS({sql_options(by_day)}) */ "
+        f"SELECT {', '.join(values)}, {day}, {run.clock} FROM {quote(ROWS)} "
+        "WHERE `problem` IS NULL"
+    )
+    rejected = (
+        f"INSERT INTO {quote(source.rejected_table)} /*+ OPTIONS({sql_options(commit)}) */ "
+        "SELECT SPLIT_INDEX(`problem`, ':', 0), "
+        "SUBSTRING(`problem`, POSITION(': ' IN `problem`) + 2), "
+        f"`raw`, `origin`, {literal(run.id)}, {run.clock} FROM {quote(ROWS)} "
+        "WHERE `problem` IS NOT NULL"
+    )
+    return IngestStatements(tuple(scan.table for scan in scans), tuple(views), events, rejected)
+
+
+def _judged(
+    number: int,
+    cells_view: str,
+    columns: Sequence[Column],
+    raw: str,
+    source: EventSource,
+    run: Run,
+) -> list[tuple[str, str]]:
+    """From cells to values, to what is wrong with the row, to the row as both inserts take it."""
+    cells = [quote(f"c_{column.name}") for column in columns]
+    values = [quote(f"v_{column.name}") for column in columns]
+    computed = [f"{once(_value(column, source))} AS {value}" for column, value in
+                zip(columns, values, strict=True)]
+    cases = [("`broken` IS NOT NULL", "`broken`")]
+    for column in columns:
+        cases += _complaints(column, source)
+    cases += _time_complaints(source, run)
+    problem = "CASE " + " ".join(f"WHEN {test} THEN {text}" for test, text in cases) + " END"
+    kept = "`raw`, `origin`"
+    return [
+        (
+            f"values_{number}",
+            f"SELECT {kept}, `broken`, {', '.join([*cells, *computed])} FROM {quote(cells_view)}",
+        ),
+        (
+            f"problems_{number}",
+            f"SELECT {kept}, {', '.join([*cells, *values])}, {once(problem)} AS `problem` "
+            f"FROM {quote(f'values_{number}')}",
+        ),
+        (
+            f"judged_{number}",
+            f"SELECT CASE WHEN `problem` IS NOT NULL THEN {raw} END AS `raw`, `origin`, "
+            f"{', '.join(values)}, `problem` FROM {quote(f'problems_{number}')}",
+        ),
+    ]
+
+
+def _value(column: Column, source: EventSource) -> str:
+    kind = source.schema[column.name]
+    is_time = column.name == source.event_time
+    return cell_value(quote(f"c_{column.name}"), column.physical, kind, is_time)
+
+
+def _complaints(column: Column, source: EventSource) -> list[tuple[str, str]]:
+    """What can be wrong with a cell: (test, message), the message beginning with the reason."""
+    kind = source.schema[column.name]
+    cell, value = quote(f"c_{column.name}"), quote(f"v_{column.name}")
+    got = f"SUBSTRING(CAST({cell} AS STRING), 1, {_SHOWN})"
+    cases = []
+    infinite = is_not_finite(cell, column.physical, value, kind)
+    present = is_present(cell, column.physical, kind)
+    if infinite is not None:
+        text = f"{NOT_FINITE}: column {column.name}: expected a finite {kind.text}, got "
+        cases.append((f"{present} AND {infinite}", f"CONCAT({literal(text)}, {got})"))
+    what = f"{kind.text} or a time" if column.name == source.event_time else kind.text
+    text = f"{WRONG_TYPE}: column {column.name}: expected {what}, got '"
+    cases.append((f"{present} AND {value} IS NULL", f"CONCAT({literal(text)}, {got}, '''')"))
+    return cases
+
+
+def _time_complaints(source: EventSource, run: Run) -> list[tuple[str, str]]:
+    time = quote(f"v_{source.event_time}")
+    missing = literal(f"{MISSING_TIME}: column {source.event_time} is null")
+    skew = format_duration(source.max_skew_ms)
+    text = f"{TIME_OUT_OF_RANGE}: column {source.event_time}: expected a time in the years 1 to "
+    text += f"9999 that is at most {skew} ahead of the clock, got "
+    latest = f"LEAST({MAX_TIME_MS}, {run.clock} + {source.max_skew_ms})"
+    return [
+        (f"{time} IS NULL", missing),
+        (
+            f"{time} < {MIN_TIME_MS} OR {time} > {latest}",
+            f"CONCAT({literal(text)}, CAST({time} AS STRING))",
+        ),
+    ]

@@ -1,0 +1,336 @@
+"""What is to be ingested: files with their columns, or a Kafka topic.
+
+Every file is looked at before the job starts: its header (CSV) or its schema (Parquet) says
+where each column of the source is. Files of one folder with the same columns are read together.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from jobs.logic.cells import TEXT, Physical, check_readable
+from paimon_features.definitions import EventSource
+from paimon_features.errors import ConfigurationError
+
+FORMATS: Mapping[str, str] = {
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".parquet": "parquet",
+    ".jsonl": "json",
+    ".jsonl.gz": "json",
+    ".ndjson": "json",
+    ".ndjson.gz": "json",
+}
+_HEADER_LIMIT = 1 << 20
+
+FIELD = r'"[^"]*+(?:""[^"]*+)*+"|[^",][^,]*+|'
+"""One field of a CSV line, in the regular expressions of Java and of Python 3.11: quoted with
+doubled quotes inside, or bare (a quote inside a bare field is a character), or empty. The
+quantifiers are possessive: a long field takes no stack and a broken one no time."""
+_LINE = re.compile(rf"(?:{FIELD})(?:,(?:{FIELD}))*+")
+_FIELDS = re.compile(rf",({FIELD})")
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file as it was found; ``columns`` are its column names, none for JSON."""
+
+    path: Path
+    format: str
+    size: int
+    sha256: str
+    header: str = ""
+    columns: tuple[str, ...] = ()
+    physical: tuple[Physical, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the source and where it comes from in a group of files.
+
+    ``field`` is its name there, ``position`` its place (from 1) in a CSV line.
+    """
+
+    name: str
+    field: str
+    position: int
+    physical: Physical
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Files of one folder, of one format and with the same columns: one scan of the job."""
+
+    format: str
+    files: tuple[InputFile, ...]
+    columns: tuple[Column, ...]
+    ignored: tuple[str, ...]
+
+    @property
+    def header(self) -> str:
+        return self.files[0].header
+
+    @property
+    def width(self) -> int:
+        """How many fields a CSV line has."""
+        return len(self.files[0].columns)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A topic with one JSON object per message.
+
+    ``servers`` is a comma-separated list of ``host:port``. The group's committed offsets say
+    where a first run starts; without any it starts at the beginning.
+    """
+
+    servers: str
+    topic: str
+    group: str
+    columns: tuple[Column, ...]
+
+
+def find_files(paths: Iterable[Path]) -> list[Path]:
+    """The files at ``paths`` and, for folders, those directly or deeper in them, sorted.
+
+    Raises
+    ------
+    ConfigurationError
+        For a path that is not there, a named file of unknown format, a folder without any.
+    """
+    found: dict[Path, None] = {}
+    for given in paths:
+        path = given.expanduser().resolve()
+        if path.is_dir():
+            inside = [p for p in sorted(path.rglob("*")) if p.is_file() and _format_of(p)]
+            # Flink leaves out what begins so, at every level below the folder
+            inside = [
+                p for p in inside if not any(n[0] in "._" for n in p.relative_to(path).parts)
+            ]
+            if not inside:
+                raise ConfigurationError(
+                    f"{given}: there is no file to ingest in this folder; {_expected()}"
+                )
+            found.update(dict.fromkeys(inside))
+        elif not path.is_file():
+            raise ConfigurationError(f"{given}: there is no such file or folder")
+        elif not _format_of(path):
+            raise ConfigurationError(f"{given}: the format is not known; {_expected()}")
+        elif path.name[0] in "._":
+            raise ConfigurationError(
+                f"{given}: Flink reads no file whose name begins with a dot or an underscore; "
+                "rename it"
+            )
+        else:
+            found[path] = None
+    return list(found)
+
+
+def look_at(path: Path) -> InputFile:
+    """Read a file's columns and its hash.
+
+    Raises
+    ------
+    ConfigurationError
+        For a file without header, with a broken one, or that is no Parquet file.
+    """
+    form = _format_of(path)
+    assert form is not None
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    plain = InputFile(path, form, path.stat().st_size, digest)
+    if form == "json":
+        return plain
+    header = ""
+    physical: tuple[Physical, ...] = ()
+    if form == "csv":
+        header = _first_line(path)
+        columns = _header_fields(path, header)
+    else:
+        columns, physical = _parquet_columns(path)
+    doubled = sorted({name for name in columns if columns.count(name) > 1})
+    if doubled:
+        raise ConfigurationError(f"{path}: the column {doubled[0]!r} stands there twice")
+    return InputFile(path, form, plain.size, digest, header, columns, physical)
+
+
+def group_files(
+    files: Sequence[InputFile], source: EventSource, mapping: Mapping[str, str]
+) -> list[FileGroup]:
+    """Files that are read by one scan, with their columns found; see ``find_columns``."""
+    groups: dict[tuple[object, ...], list[InputFile]] = {}
+    for file in files:
+        key = (file.path.parent, file.format, file.header, file.columns, file.physical)
+        groups.setdefault(key, []).append(file)
+    result = []
+    for members in groups.values():
+        columns, ignored = find_columns(members[0], source, mapping)
+        result.append(FileGroup(members[0].format, tuple(members), columns, ignored))
+    return result
+
+
+def find_columns(
+    file: InputFile, source: EventSource, mapping: Mapping[str, str]
+) -> tuple[tuple[Column, ...], tuple[str, ...]]:
+    """Where each column of the source is in a file, and the file's columns that are not used.
+
+    ``mapping`` says so by name; else a column of the same name counts, else one that differs
+    only in case, blanks and underscores (``CustomerID`` for ``customer_id``).
+
+    Raises
+    ------
+    ConfigurationError
+        For a column that is not there, could be several, or can never have the right type.
+    """
+    check_mapping(source, mapping)
+    if file.format == "json":
+        return json_columns(source, mapping), ()
+    found: list[Column] = []
+    for name, kind in source.schema.items():
+        wanted = mapping.get(name)
+        if wanted is None:
+            alike = [c for c in file.columns if _plain(c) == _plain(name)]
+            candidates = [c for c in file.columns if c == name] or alike
+        else:
+            candidates = [c for c in file.columns if c == wanted]
+        if len(candidates) != 1:
+            what = f"{wanted or name!r} is missing" if not candidates else (
+                f"{' and '.join(map(repr, candidates))} could both be {name!r}"
+            )
+            raise ConfigurationError(
+                f"{file.path}: the column {what}; it has: {', '.join(file.columns)}. "
+                f"Say which one it is by --column {name}=<name in the file>"
+            )
+        position = file.columns.index(candidates[0])
+        physical = file.physical[position] if file.physical else TEXT
+        try:
+            check_readable(name, physical, kind)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{file.path}: {error}") from None
+        found.append(Column(name, candidates[0], position + 1, physical))
+    used = {column.field for column in found}
+    return tuple(found), tuple(name for name in file.columns if name not in used)
+
+
+def json_columns(source: EventSource, mapping: Mapping[str, str]) -> tuple[Column, ...]:
+    """The columns of JSON objects: the keys are the column names, unless mapped."""
+    check_mapping(source, mapping)
+    for name, kind in source.schema.items():
+        check_readable(name, TEXT, kind)
+    return tuple(Column(name, mapping.get(name, name), 0, TEXT) for name in source.schema)
+
+
+def check_mapping(source: EventSource, mapping: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for a mapping of a column that the source does not have."""
+    for name in mapping:
+        if name not in source.schema:
+            raise ConfigurationError(
+                f"--column {name}={mapping[name]}: source {source.name!r} has no column "
+                f"{name!r}; it has: {', '.join(source.schema)}"
+            )
+
+
+def parse_mapping(texts: Iterable[str]) -> dict[str, str]:
+    """The mapping of ``--column`` options.
+
+    >>> parse_mapping(["invoice_time_ms=InvoiceDate"])
+    {'invoice_time_ms': 'InvoiceDate'}
+    """
+    mapping: dict[str, str] = {}
+    for text in texts:
+        name, separator, field = text.partition("=")
+        if not separator or not name or not field:
+            raise ConfigurationError(
+                f"--column {text}: expected <column of the source>=<column of the file>"
+            )
+        mapping[name.strip()] = field
+    return mapping
+
+
+def _expected() -> str:
+    return f"expected a name that ends with {', '.join(FORMATS)}"
+
+
+def _format_of(path: Path) -> str | None:
+    name = path.name.lower()
+    return next((form for ending, form in FORMATS.items() if name.endswith(ending)), None)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^0-9a-z]", "", name.lower())
+
+
+def _first_line(path: Path) -> str:
+    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    try:
+        with opened as file:
+            line = file.readline(_HEADER_LIMIT)
+        text = line.decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: its first line cannot be read: {error}") from error
+    return text.rstrip("\r\n")
+
+
+def _header_fields(path: Path, header: str) -> tuple[str, ...]:
+    text = header.removeprefix("\ufeff")
+    if not text or not _LINE.fullmatch(text):
+        raise ConfigurationError(
+            f"{path}: its first line is not a CSV header with the names of the columns: "
+            f"{text[:100]!r}"
+        )
+    fields = (match[1].strip() for match in _FIELDS.finditer("," + text))
+    return tuple(f[1:-1].replace('""', '"') if f[:1] == '"' else f for f in fields)
+
+
+def _parquet_columns(path: Path) -> tuple[tuple[str, ...], tuple[Physical, ...]]:
+    try:
+        with pq.ParquetFile(path) as file:
+            arrow = file.schema_arrow
+            kinds = {column.path: column for column in map(file.schema.column, range(_leaves(file)))}
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ConfigurationError(f"{path}: it is not a Parquet file: {error}") from error
+    return tuple(arrow.names), tuple(_physical(field, kinds) for field in arrow)
+
+
+def _leaves(file: pq.ParquetFile) -> int:
+    return len(file.schema)
+
+
+def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physical:
+    """What to declare to Flink for a column, so that it gives what the file holds."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    stored = columns.get(field.name)
+    if stored is None:
+        return Physical("unsupported", "STRING")
+    if pa.types.is_timestamp(kind) and stored.physical_type == "INT64":
+        unit = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+        found = re.search("milliseconds|microseconds|nanoseconds", str(stored.logical_type))
+        return Physical(f"timestamp[{unit[found[0]] if found else kind.unit}]", "BIGINT")
+    if pa.types.is_timestamp(kind):
+        return Physical("other", "TIMESTAMP(9)")
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return TEXT
+    if pa.types.is_boolean(kind):
+        return Physical("boolean", "BOOLEAN")
+    if pa.types.is_date32(kind):
+        return Physical("date", "DATE")
+    if pa.types.is_decimal(kind):
+        return Physical("other", f"DECIMAL({kind.precision}, {kind.scale})")
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return Physical("bytes", "BYTES")
+    names = {
+        "int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT",
+        "float": "FLOAT", "double": "DOUBLE",
+    }  # fmt: skip
+    declared = names.get(str(kind))
+    if declared is None:
+        return Physical("unsupported", "STRING")
+    return Physical("float" if pa.types.is_floating(kind) else "integer", declared)

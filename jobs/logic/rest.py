@@ -1,0 +1,194 @@
+"""What a Flink cluster says about itself and its jobs, over its REST interface."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paimon_features.errors import ConfigurationError, JobError
+
+TIMEOUT_S = 10.0
+ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
+"""States from which a job never comes back."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobSummary:
+    """A job as a cluster lists it; times are UTC ms, ``end_ms`` None while it runs."""
+
+    id: str
+    name: str
+    state: str
+    start_ms: int
+    end_ms: int | None
+
+    @property
+    def running(self) -> bool:
+        return self.state not in ENDED
+
+
+class FlinkRest:
+    """A client of one cluster; every method raises JobError where it does not answer.
+
+    >>> FlinkRest("127.0.0.1:8081").url
+    'http://127.0.0.1:8081'
+    """
+
+    def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
+        host, separator, port = address.removeprefix("http://").rstrip("/").rpartition(":")
+        if not separator or not host or not port.isdigit():
+            raise ConfigurationError(
+                f"cluster {address!r}: expected host:port of its REST interface, "
+                "for example 127.0.0.1:8081"
+            )
+        self.url = f"http://{host}:{port}"
+        self.timeout_s = timeout_s
+
+    def alive(self) -> bool:
+        """Whether a Flink cluster answers there."""
+        try:
+            return "flink-version" in self.overview()
+        except JobError:
+            return False
+
+    def overview(self) -> dict[str, Any]:
+        """Slots, task managers and numbers of jobs (``slots-total``, ``taskmanagers`` ...)."""
+        return self._ask("/overview")
+
+    def jobs(self) -> list[JobSummary]:
+        """All jobs that the cluster remembers, the newest first."""
+        found = [
+            JobSummary(
+                job["jid"],
+                job["name"],
+                job["state"],
+                int(job["start-time"]),
+                int(job["end-time"]) if int(job["end-time"]) > 0 else None,
+            )
+            for job in self._ask("/jobs/overview")["jobs"]
+        ]
+        return sorted(found, key=lambda job: -job.start_ms)
+
+    def state(self, job_id: str) -> str | None:
+        """The state of a job (RUNNING, FINISHED ...), None if the cluster does not know it."""
+        try:
+            return str(self._ask(f"/jobs/{job_id}")["state"])
+        except _NotThereError:
+            return None
+
+    def failure(self, job_id: str) -> str | None:
+        """The innermost cause of a job's failure, None if it has not failed."""
+        history = self._ask(f"/jobs/{job_id}/exceptions").get("exceptionHistory", {})
+        entries = history.get("entries", [])
+        if not entries:
+            return None
+        lines = str(entries[0]["stacktrace"]).splitlines()
+        causes = [line.removeprefix("Caused by: ") for line in lines if line[:1].strip()]
+        return causes[-1] if causes else None
+
+    def checkpoints(self, job_id: str) -> dict[str, Any]:
+        """Counts and the latest of a job's checkpoints, as Flink words them."""
+        return self._ask(f"/jobs/{job_id}/checkpoints")
+
+    def source_records(self, job_id: str) -> int:
+        """Rows that the job's sources have read since it was started; ``submit`` shows it."""
+        total = 0
+        for vertex in self._ask(f"/jobs/{job_id}")["vertices"]:
+            if vertex["name"].startswith("Source:"):
+                path = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
+                for metric in self._ask_list(f"{path}?get=numRecordsIn&agg=sum"):
+                    total += int(float(metric["sum"]))
+        return total
+
+    def cancel(self, job_id: str, wait_s: float = 60.0) -> None:
+        """Cancel a job and wait until it has ended; harmless if it has already."""
+        self._ask(f"/jobs/{job_id}?mode=cancel", "PATCH")
+        self._await_end(job_id, wait_s)
+
+    def stop_with_savepoint(self, job_id: str, folder: Path | str, wait_s: float = 120.0) -> str:
+        """Stop a streaming job with a savepoint in ``folder``; returns the savepoint's path.
+
+        Raises
+        ------
+        JobError
+            If the savepoint fails (the job then goes on), or takes longer than ``wait_s``.
+        """
+        body = {"targetDirectory": str(folder), "drain": False}
+        trigger = self._ask(f"/jobs/{job_id}/stop", "POST", body)["request-id"]
+        deadline = time.monotonic() + wait_s
+        while True:
+            reply = self._ask(f"/jobs/{job_id}/savepoints/{trigger}")
+            if reply["status"]["id"] == "COMPLETED":
+                break
+            if time.monotonic() > deadline:
+                raise JobError(
+                    f"job {job_id} at {self.url}: its savepoint took longer than {wait_s:g} s; "
+                    "look at its checkpoints, or cancel it and go on from its last checkpoint"
+                )
+            time.sleep(0.1)
+        operation = reply["operation"]
+        if "failure-cause" in operation:
+            trace = str(operation["failure-cause"].get("stack-trace", "")).splitlines()
+            causes = [line.removeprefix("Caused by: ") for line in trace if line[:1].strip()]
+            raise JobError(
+                f"job {job_id} at {self.url}: no savepoint could be made, the job goes on: "
+                f"{causes[-1] if causes else operation['failure-cause'].get('class')}"
+            )
+        self._await_end(job_id, wait_s)
+        return str(operation["location"])
+
+    def _await_end(self, job_id: str, wait_s: float) -> None:
+        deadline = time.monotonic() + wait_s
+        while (state := self.state(job_id)) is not None and state not in ENDED:
+            if time.monotonic() > deadline:
+                raise JobError(f"job {job_id} at {self.url} is {state} after {wait_s:g} s")
+            time.sleep(0.1)
+
+    def _ask(
+        self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        answer = self._reply(path, method, body)
+        assert isinstance(answer, dict), path
+        return answer
+
+    def _ask_list(self, path: str) -> list[dict[str, Any]]:
+        answer = self._reply(path, "GET", None)
+        assert isinstance(answer, list), path
+        return answer
+
+    def _reply(self, path: str, method: str, body: Mapping[str, Any] | None) -> Any:
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Content-Type": "application/json"} if data else {}
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as reply:
+                text = reply.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                said = _first_line(error.read())
+            raised = _NotThereError if error.code == 404 else JobError
+            raise raised(f"the cluster {self.url} refused {method} {path}: {said}") from error
+        except OSError as error:
+            raise JobError(
+                f"the cluster {self.url} does not answer ({error}); is it running? "
+                "'paimon-features cluster status' shows the local one"
+            ) from error
+        return json.loads(text) if text else {}
+
+
+class _NotThereError(JobError):
+    """The cluster does not know what was asked for."""
+
+
+def _first_line(body: bytes) -> str:
+    try:
+        errors = json.loads(body)["errors"]
+        return str(errors[-1]).splitlines()[0]
+    except (ValueError, LookupError, TypeError):
+        return body.decode("utf-8", "replace")[:200]

@@ -1,0 +1,210 @@
+"""Reading an input as SQL, up to its cells: a table over the files or topic, and its first views.
+
+Every scan ends in a view with the same columns: ``raw`` (the row as text, for the rejected
+table), ``origin`` (the file, or topic, partition and offset), ``broken`` (why the row cannot be
+split into cells, null if it can), and ``c_<column>``, the cells as they come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jobs.logic.inputs import FIELD, Column, FileGroup, KafkaTopic
+from paimon_features.tables.ddl import literal, quote
+from paimon_features.tables.rejects import TOO_FEW_COLUMNS, UNREADABLE
+
+TOO_MANY_COLUMNS = "too_many_columns"
+
+_VALID_LINE = rf"^(?:{FIELD})(?:,(?:{FIELD}))*+$"
+_EACH_FIELD = rf",({FIELD})"
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The DDL of a temporary table, and views (name, query) on it; the last one has the cells."""
+
+    table: str
+    views: tuple[tuple[str, str], ...]
+
+    @property
+    def cells(self) -> str:
+        return self.views[-1][0]
+
+
+def once(expression: str) -> str:
+    """The expression, computed once however often its column is used.
+
+    Flink merges views into one step and repeats an expression wherever its column is used: the
+    regular expression that splits a line would run 70 times a row (17 k rows/s, not 140 k). It
+    does not repeat what is not deterministic, so this makes it look so.
+    """
+    return f"CASE WHEN RAND() < 2 THEN {expression} END"
+
+
+def file_scan(name: str, group: FileGroup) -> Scan:
+    """The scan of a group of files; ``name`` tells its tables and views from other scans'."""
+    makers = {"csv": _csv_scan, "json": _json_scan, "parquet": _parquet_scan}
+    return makers[group.format](name, group)
+
+
+def kafka_scan(name: str, topic: KafkaTopic) -> Scan:
+    """The scan of a Kafka topic with one JSON object per message.
+
+    Offsets are part of the job's checkpoints. A first run begins at the offsets that the
+    group has committed, and without any at the beginning of the topic.
+    """
+    options = {
+        "connector": "kafka",
+        "properties.bootstrap.servers": topic.servers,
+        "properties.group.id": topic.group,
+        "properties.auto.offset.reset": "earliest",
+        "topic": topic.topic,
+        "scan.startup.mode": "group-offsets",
+        "format": "raw",
+    }
+    table = (
+        f"CREATE TEMPORARY TABLE {quote(name)} (`line` STRING, "
+        "`topic` STRING NOT NULL METADATA VIRTUAL, "
+        "`partition` INT NOT NULL METADATA VIRTUAL, "
+        "`offset` BIGINT NOT NULL METADATA VIRTUAL, "
+        "`origin` AS CONCAT('kafka:', `topic`, '/', CAST(`partition` AS STRING), '@', "
+        f"CAST(`offset` AS STRING))) WITH ({sql_options(options)})"
+    )
+    return Scan(table, (_json_cells(name, topic.columns),))
+
+
+def raw_text(group_format: str, columns: Sequence[Column]) -> str:
+    """SQL of the row as text, once it is known to be bad: lines as they are, else JSON."""
+    if group_format != "parquet":
+        return "`raw`"
+    pairs = ", ".join(f"{literal(c.field)} VALUE {quote(f'c_{c.name}')}" for c in columns)
+    return f"JSON_OBJECT({pairs} NULL ON NULL)"
+
+
+def sql_options(options: Mapping[str, str]) -> str:
+    """``'key' = 'value'`` pairs for WITH clauses and hints."""
+    return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in options.items())
+
+
+def _csv_scan(name: str, group: FileGroup) -> Scan:
+    # files from Windows end their lines with CR LF; Flink splits at LF
+    bare = f"TRIM(TRAILING {literal(chr(13))} FROM `line`)"
+    lines = f"SELECT {bare} AS `line`, `origin` FROM {quote(name)}"
+    # a line that equals the header is one: files that were joined have several
+    split = (
+        "SELECT `line` AS `raw`, `origin`, "
+        f"{once(f'REGEXP(`line`, {literal(_VALID_LINE)})')} AS `valid`, "
+        + once(f"REGEXP_EXTRACT_ALL(CONCAT(',', `line`), {literal(_EACH_FIELD)}, 1)")
+        + f" AS `fields` FROM ({lines}) "
+        f"WHERE `line` <> '' AND `line` <> {literal(group.header)}"
+    )
+    number = "CARDINALITY(`fields`)"
+    counts = f"': expected {group.width} columns, got ', CAST({number} AS STRING)"
+    broken = (
+        f"CASE WHEN NOT `valid` THEN '{UNREADABLE}: a quote is not closed, or text follows "
+        "a closed one (a value cannot hold a line break)' "
+        f"WHEN {number} < {group.width} THEN CONCAT('{TOO_FEW_COLUMNS}', {counts}) "
+        f"WHEN {number} > {group.width} THEN CONCAT('{TOO_MANY_COLUMNS}', {counts}) "
+        f"WHEN {_bad_encoding('`raw`')} THEN '{UNREADABLE}: not UTF-8' END"
+    )
+    cells = [
+        f"{once(_unquoted(f'`fields`[{c.position}]'))} AS {quote(f'c_{c.name}')}"
+        for c in group.columns
+    ]
+    query = f"SELECT `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(cells)} "
+    query += f"FROM {quote(f'{name}_split')}"
+    return Scan(
+        _lines_table(name, group), ((f"{name}_split", split), (f"{name}_cells", query))
+    )
+
+
+def _json_scan(name: str, group: FileGroup) -> Scan:
+    return Scan(_lines_table(name, group), (_json_cells(name, group.columns),))
+
+
+def _json_cells(name: str, columns: Sequence[Column]) -> tuple[str, str]:
+    # Flink reads the first JSON value of a text and ignores the rest; in brackets it sees it all
+    all_of_it = "CONCAT('[', `line`, ']')"
+    broken = (
+        f"CASE WHEN `line` IS NULL OR `line` IS NOT JSON OBJECT OR {all_of_it} IS NOT JSON ARRAY "
+        f"OR JSON_EXISTS({all_of_it}, 'lax $[1]') "
+        f"THEN '{UNREADABLE}: not one JSON object' "
+        f"WHEN {_bad_encoding('`line`')} THEN '{UNREADABLE}: not UTF-8' END"
+    )
+    cells = []
+    for column in columns:
+        path = literal("lax $['" + column.field.replace("\\", "\\\\").replace("'", "\\'") + "']")
+        # the text of a scalar with all its digits; objects and lists by their JSON
+        text = f"COALESCE(JSON_VALUE(`line`, {path}), JSON_QUERY(`line`, {path}))"
+        cells.append(f"{once(text)} AS {quote(f'c_{column.name}')}")
+    query = (
+        f"SELECT `line` AS `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(cells)} "
+        f"FROM {quote(name)} WHERE `line` IS NULL OR BTRIM(`line`) <> ''"
+    )
+    return f"{name}_cells", query
+
+
+def _parquet_scan(name: str, group: FileGroup) -> Scan:
+    # a column may serve several columns of the source
+    fields = {column.field: column.physical.flink for column in group.columns}
+    declared = "".join(f"{quote(field)} {flink}, " for field, flink in fields.items())
+    table = (
+        f"CREATE TEMPORARY TABLE {quote(name)} ({declared}"
+        f"{quote(_ORIGIN)} STRING NOT NULL METADATA FROM 'file.path') "
+        f"WITH ({sql_options({**_files(group), 'format': 'parquet'})})"
+    )
+    cells = ", ".join(f"{quote(c.field)} AS {quote(f'c_{c.name}')}" for c in group.columns)
+    nothing = "CAST(NULL AS STRING)"
+    query = (
+        f"SELECT {nothing} AS `raw`, {quote(_ORIGIN)} AS `origin`, {nothing} AS `broken`, {cells} "
+        f"FROM {quote(name)}"
+    )
+    return Scan(table, ((f"{name}_cells", query),))
+
+
+_ORIGIN = "paimon_features origin"
+"""A name that no column of a Parquet file is likely to have."""
+
+
+def _lines_table(name: str, group: FileGroup) -> str:
+    return (
+        f"CREATE TEMPORARY TABLE {quote(name)} (`line` STRING, "
+        "`origin` STRING NOT NULL METADATA FROM 'file.path') "
+        f"WITH ({sql_options({**_files(group), 'format': 'raw'})})"
+    )
+
+
+def _files(group: FileGroup) -> dict[str, str]:
+    paths = [file.path for file in group.files]
+    if len(paths) == 1:
+        return {"connector": "filesystem", "path": f"file://{paths[0]}"}
+    folder: Path = paths[0].parent
+    names = "|".join(_java_literal(path.name) for path in paths)
+    return {
+        "connector": "filesystem",
+        "path": f"file://{folder}",
+        "source.path.regex-pattern": f"{_java_literal(f'{folder}/')}(?:{names})",
+    }
+
+
+def _java_literal(text: str) -> str:
+    return re.sub(r"([^0-9A-Za-z_/ ])", r"\\\1", text)
+
+
+def _unquoted(field: str) -> str:
+    """The value of a CSV field: an empty one is null, an empty pair of quotes an empty text."""
+    inner = f"SUBSTRING({field}, 2, CHAR_LENGTH({field}) - 2)"
+    return (
+        f"CASE WHEN {field} LIKE '\"%' THEN REPLACE({inner}, '\"\"', '\"') "
+        f"WHEN {field} <> '' THEN {field} END"
+    )
+
+
+def _bad_encoding(text: str) -> str:
+    """SQL: whether bytes were no UTF-8; such become U+FFFD as soon as the text is worked on."""
+    return (
+        f"({text} LIKE '%\ufffd%' AND CAST({text} AS BYTES) <> ENCODE({text}, 'UTF-8'))"
+    )

@@ -1,0 +1,193 @@
+"""Where a tile job runs: in the JVM of this process, or on a session cluster."""
+
+from __future__ import annotations
+
+import socket
+import time
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from jobs.flink.gateway import start_gateway
+from jobs.logic.rest import ENDED, FlinkRest
+from jobs.logic.restart import Branch
+from jobs.logic.tiling import Scan, tile_statements
+from jobs.target import TileTarget
+from paimon_features.errors import JobError
+from paimon_features.tables.lease import FlinkJobHolder, Holder, Lease, ProcessHolder
+
+if TYPE_CHECKING:
+    from jobs.flink.tiling import RunningJob
+
+POLL_S = 0.25
+STOP_TIMEOUT_S = 120.0
+
+
+class Place:
+    """The place of one job, which has its id before Flink hears of it.
+
+    So lease and record name the job from the first moment, and nobody takes it for dead while
+    it is on its way. ``cluster`` is ``host:port``; None stands for this process's JVM, which is
+    started here. That JVM, not the Python process, is what commits, so it holds the lease; it
+    ends when this process does, and until it has ended the tables are not free.
+    """
+
+    def __init__(self, target: TileTarget, cluster: str | None) -> None:
+        self.target = target
+        self.cluster = cluster
+        self.job_id = uuid.uuid4().hex
+        self.since_ms = time.time_ns() // 1_000_000
+        self.job: RunningJob | None = None
+        jvm = ProcessHolder.of(start_gateway(target.state_dir).pid)
+        self.address = f"127.0.0.1:{_free_port()}" if cluster is None else cluster
+        self.rest = FlinkRest(self.address)
+        owner: ProcessHolder | None = jvm
+        if cluster is not None:
+            self.rest.overview()  # a cluster that does not answer is told at once
+            owner = _local_job_manager(target, cluster)
+        self.job_holder = FlinkJobHolder(self.rest.url, self.job_id, owner)
+        # a cluster does not know the job before it is submitted, so until then this process holds
+        self.holder: Holder = self.job_holder if cluster is None else ProcessHolder.current()
+
+    @property
+    def savepoint_folder(self) -> str:
+        """Where savepoints of the job go, beside its checkpoints."""
+        return str(self.target.checkpoint_folder / self.job_id)
+
+    def execute(
+        self, batch: bool, options: Mapping[str, str], scan: Scan, commit_user: str
+    ) -> None:
+        """Start the job.
+
+        Raises
+        ------
+        JobError
+            If it cannot be planned or submitted.
+        """
+        from jobs.flink.environment import open_environment, register_lake
+        from jobs.flink.tiling import execute
+
+        target = self.target
+        what = "backfill" if batch else "tiles"
+        conf = {
+            "pipeline.name": f"{what} of {target.project}/{target.view.name} g{target.generation}",
+            "$internal.pipeline.job-id": self.job_id,
+            **options,
+        }
+        if self.cluster is None:
+            host, port = self.address.split(":")
+            conf |= {
+                "rest.address": host,
+                "rest.port": port,
+                "rest.bind-port": port,
+                "metrics.fetcher.update-interval": "200",
+                # Paimon's reader waits 10 s for a place to put rows to; a job that is being
+                # stopped takes no more of them and need not wait
+                "source.reader.close.timeout": "500",
+                # tasks that fail begin anew from the last checkpoint; what fails five times
+                # in a row is told
+                "restart-strategy.type": "fixed-delay",
+                "restart-strategy.fixed-delay.attempts": "5",
+                "restart-strategy.fixed-delay.delay": "1 s",
+            }
+        env = open_environment(
+            "batch" if batch else "streaming",
+            target.flink.parallelism,
+            conf | (_BATCH if batch else {}),
+            self.cluster,
+            state_dir=target.state_dir,
+        )
+        register_lake(env, target.lake)
+        statements = tile_statements(target.view, target.generation, scan, commit_user)
+        self.job = execute(env, statements)
+
+    def hand_over(self, leases: tuple[Lease, ...]) -> None:
+        """Give the tables to a job that goes on when this process is gone."""
+        if self.cluster is not None:
+            for lease in leases:
+                lease.transfer(self.job_holder)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended, one way or the other."""
+        assert self.job is not None
+        if self.cluster is None:
+            return self.job.ended
+        return (self.rest.state(self.job_id) or "FAILED") in ENDED
+
+    def failure(self) -> str | None:
+        """Waits for the end; the cause where the job did not end well, else None."""
+        assert self.job is not None
+        if self.cluster is None:
+            return self.job.failure()
+        while not self.ended:
+            time.sleep(POLL_S)
+        state = self.rest.state(self.job_id)
+        if state == "FINISHED":
+            return None
+        return self.rest.failure(self.job_id) or f"it is {state or 'no longer known'}"
+
+    def stop(self) -> None:
+        """Stop the job with a savepoint; harmless if it has ended.
+
+        Raises
+        ------
+        JobError
+            If it cannot be stopped; it goes on then.
+        """
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while not self.ended:
+            try:
+                self.rest.stop_with_savepoint(self.job_id, self.savepoint_folder)
+            except JobError:
+                # not all of its tasks run yet; or it is done, and a local cluster ends with it
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """A local job that is left by an error ends here, before its tables become free."""
+        if self.cluster is not None or self.job is None or self.job.ended:
+            return
+        try:
+            self.rest.cancel(self.job_id, wait_s=10.0)
+        except JobError:
+            if not self.job.ended:
+                start_gateway().stop()
+
+    def describe(self, kind: str, branch: Branch) -> dict[str, Any]:
+        """The job as the generation's record names it."""
+        return {
+            "kind": kind,
+            "job_id": self.job_id,
+            "events": self.target.events,
+            "rest": self.address,
+            "local": self.cluster is None,
+            "since_ms": self.since_ms,
+            "branch": [list(step) for step in branch.jobs],
+        }
+
+
+_BATCH = {
+    # a second try on top of a first one whose commit went through would count twice, and all
+    # batch commits look the same to Paimon; a backfill that failed begins anew as a whole
+    "restart-strategy.type": "none",
+}
+
+
+def _local_job_manager(target: TileTarget, cluster: str) -> ProcessHolder | None:
+    """The process of the cluster, where it is the project's own: seen to be gone, if it is."""
+    from jobs.flink.cluster import LocalCluster
+
+    own = LocalCluster(target.state_dir).record()
+    return own.job_manager if own is not None and own.address == cluster else None
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,170 @@
+"""What tile jobs do: progress of one, a list of all, and stopping one from elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jobs.logic.rest import FlinkRest
+from jobs.target import TileTarget, consumer_name
+from paimon_features.errors import JobError, UnknownNameError
+from paimon_features.tables import Lake, generations, latest_snapshot
+from paimon_features.tables.consumers import consumers
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.lease import FlinkJobHolder, holder_of
+from paimon_features.tables.snapshots import BATCH_IDENTIFIER
+
+if TYPE_CHECKING:
+    from paimon_features.project import Project
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a running job is.
+
+    ``events_read`` and ``rate_per_s`` (of the last interval) count since the job was started;
+    ``snapshot`` is the newest of the tile table, ``lag_snapshots`` how many snapshots of the
+    events table are not yet in a completed checkpoint.
+    """
+
+    elapsed_s: float
+    events_read: int
+    rate_per_s: float
+    snapshot: int | None
+    lag_snapshots: int
+
+    def __str__(self) -> str:
+        behind = "caught up" if not self.lag_snapshots else f"{self.lag_snapshots} snapshots behind"
+        return (
+            f"{self.elapsed_s:6.0f} s  {self.events_read:>12,} events  "
+            f"{self.rate_per_s:>9,.0f}/s  tiles at snapshot {self.snapshot or '-'}  {behind}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job of ``paimon-features jobs``. Times are UTC ms.
+
+    ``state`` is Flink's (RUNNING, RESTARTING ...) while the job lives; STOPPED after a savepoint;
+    FAILED or LOST where it ended without one (``submit`` goes on from its last checkpoint);
+    UNKNOWN while its cluster does not answer.
+    """
+
+    view: str
+    generation: int
+    kind: str
+    job_id: str
+    state: str
+    where: str
+    since_ms: int
+    snapshot: int | None
+    committed_checkpoint: int | None
+    lag_snapshots: int | None
+
+
+def lag_snapshots(lake: Lake, events: str, consumer: str) -> int:
+    """Snapshots of the events table that the consumer has not let go of; all, if there is none."""
+    newest = latest_snapshot(lake, events)
+    following = consumers(lake, events).get(consumer, 1)
+    return 0 if newest is None else max(0, newest.id + 1 - following)
+
+
+def job_state(lake: Lake, record: GenerationRecord) -> str | None:
+    """The state of the generation's newest job, as ``JobRow`` words it; None if it had none."""
+    job = record.job
+    if job is None:
+        return None
+    if "state" in job:
+        return str(job["state"])
+    lease = holder_of(lake, record.table)
+    owner = None if lease is None else lease.holder
+    if isinstance(owner, FlinkJobHolder) and owner.job_id == job["job_id"]:
+        if not owner.alive()[0]:
+            return "LOST"
+    elif job["local"]:
+        return "LOST"
+    try:
+        state = FlinkRest(job["rest"]).state(job["job_id"])
+    except JobError:
+        return "UNKNOWN"
+    if state is None:
+        return "LOST"
+    return _ENDS.get(state, state)
+
+
+def list_jobs(project: Project) -> list[JobRow]:
+    """The newest job of each generation of each view, running or not."""
+    lake = project.lake
+    return [
+        _row(lake, record)
+        for view in generations.views(lake)
+        for record in generations.load(lake, view)
+        if record.job is not None
+    ]
+
+
+def cancel(target: TileTarget) -> str | None:
+    """Stop the running job of a generation with a savepoint; returns the savepoint's folder.
+
+    A backfill is cancelled; nothing of it counts then, and the result is None.
+
+    Raises
+    ------
+    UnknownNameError
+        If none runs.
+    JobError
+        If it cannot be reached, or the savepoint fails: the job goes on then.
+    """
+    record = target.record()
+    state = job_state(target.lake, record)
+    if record.job is None or state in STILL:
+        last = "none was started yet" if state is None else f"its last one is {state}"
+        raise UnknownNameError(
+            f"no job runs on {target}; {last}. 'paimon-features jobs' lists all"
+        )
+    job_id, rest = record.job["job_id"], FlinkRest(record.job["rest"])
+    if record.job["kind"] == "backfill":
+        rest.cancel(job_id)
+        return None
+    try:
+        rest.stop_with_savepoint(job_id, target.checkpoint_folder / job_id)
+    except JobError:
+        # a local cluster ends with its job and may not answer any more that it is done
+        if not _has_savepoint(target, job_id):
+            raise
+    return target.finish(job_id, "STOPPED").resume_path
+
+
+STILL = (None, "STOPPED", "FAILED", "LOST")
+"""States of a job that does not run."""
+
+_ENDS = {"FINISHED": "STOPPED", "CANCELED": "LOST", "FAILED": "FAILED"}
+
+
+def _has_savepoint(target: TileTarget, job_id: str) -> bool:
+    newest = target.ledger().newest
+    return (
+        newest is not None
+        and newest.job_id == job_id
+        and newest.path.name.startswith("savepoint-")
+    )
+
+
+def _row(lake: Lake, record: GenerationRecord) -> JobRow:
+    job = record.job
+    assert job is not None
+    newest = latest_snapshot(lake, record.table)
+    numbers = [s.commit_identifier for s in ([] if newest is None else [newest])]
+    streamed = [n for n in numbers if n != BATCH_IDENTIFIER]
+    return JobRow(
+        view=record.view,
+        generation=record.generation,
+        kind=job["kind"],
+        job_id=job["job_id"],
+        state=str(job_state(lake, record)),
+        where="local" if job["local"] else job["rest"],
+        since_ms=job["since_ms"],
+        snapshot=None if newest is None else newest.id,
+        committed_checkpoint=streamed[0] if streamed else None,
+        lag_snapshots=lag_snapshots(lake, job["events"], consumer_name(record)),
+    )

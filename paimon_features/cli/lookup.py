@@ -1,0 +1,185 @@
+"""``lookup``: read online features of entities."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from paimon_features.cli.plan import JSON, PROJECT
+from paimon_features.definitions import FeatureRef
+from paimon_features.errors import RequestError
+from paimon_features.project import Project
+from paimon_features.schema import DataType
+from paimon_features.serving.fetcher import FeatureFetcher, Freshness, OnlineResponse
+from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
+
+_COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}
+
+
+@click.command()
+@click.argument("features", nargs=-1, required=True, metavar="SERVICE|VIEW|VIEW:FEATURE...")
+@click.option(
+    "--entity",
+    "entities",
+    multiple=True,
+    required=True,
+    metavar="KEY=VALUE[,VALUE...]",
+    help="Values of an entity key; repeat it for further keys. A comma in a value is '\\,'.",
+)
+@click.option("--now-ms", type=int, help="Read as of this time (UTC ms) instead of now.")
+@PROJECT
+@JSON
+def lookup(
+    features: tuple[str, ...],
+    entities: tuple[str, ...],
+    now_ms: int | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Read features of entities from the online store, with their status and freshness.
+
+    \b
+    paimon-features lookup churn_v1 --entity customer_id=12346,12347
+    paimon-features lookup spend:sum_amount_1d spend:count_7d --entity customer_id=12346
+    paimon-features lookup churn_v1 --entity user=7 --entity shop=north --now-ms 1323432000000
+
+    \b
+    PRESENT          right as of the applied snapshot
+    STALE            the same, but the store has been behind for longer than declared
+    EXPIRED          the newest event is older than the view's ttl; no value
+    MISSING          no event in any window; no value
+    ILL_CONDITIONED  a variance that its sums cannot tell; no value
+    """
+    project = Project.open(path)
+    refs = _refs(project, features)
+    views = project.views_of(refs)
+    types = {name: kind for view in views for name, kind in view.keys.items()}
+    wanted = parse_entities(entities, types)
+    q_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    fetcher = FeatureFetcher(project.name, views, project.store)
+    response = fetcher.get(refs, wanted, q_ms)
+    if as_json:
+        click.echo(json.dumps(_document(response), default=str))
+        return
+    _print(response, list(wanted), time.time_ns() // 1_000_000)
+
+
+def _refs(project: Project, features: Sequence[str]) -> tuple[FeatureRef, ...]:
+    refs = [ref for text in features for ref in project.refs(text)]
+    return tuple(dict.fromkeys(refs))
+
+
+def parse_entities(
+    texts: Sequence[str], types: Mapping[str, DataType]
+) -> dict[str, list[Any]]:
+    """Entity keys from ``key=value,value`` texts, as values of the keys' types.
+
+    >>> from paimon_features.schema import Int64, String
+    >>> parse_entities(["id=1,2", "shop=a\\\\,b", "shop=c"], {"id": Int64, "shop": String})
+    {'id': [1, 2], 'shop': ['a,b', 'c']}
+
+    Raises
+    ------
+    RequestError
+        For a key that no view of the request has, or a value that is not of its type.
+    """
+    found: dict[str, list[Any]] = {}
+    for text in texts:
+        key, equals, values = text.partition("=")
+        if not equals or key not in types:
+            raise RequestError(f"--entity {text}: expected KEY=VALUE with KEY: {', '.join(types)}")
+        for value in re.split(r"(?<!\\),", values):
+            found.setdefault(key, []).append(_parsed(key, value.replace("\\,", ","), types[key]))
+    return found
+
+
+def _parsed(key: str, value: str, kind: DataType) -> Any:
+    readers: Mapping[str, Callable[[str], Any]] = {
+        "int32": int,
+        "int64": int,
+        "bool": lambda text: {"true": True, "false": False}[text.lower()],
+        "date": dt.date.fromisoformat,
+        "string": str,
+    }
+    try:
+        return readers[kind.text](value)
+    except (ValueError, KeyError):
+        raise RequestError(f"--entity {key}={value}: {value!r} is no {kind!r}") from None
+
+
+def _document(response: OnlineResponse) -> dict[str, Any]:
+    return {
+        "now_ms": response.q_ms,
+        "rows": response.to_pylist(),
+        "statuses": response.statuses.to_pylist(),
+        "event_time_ms": {view: a.to_pylist() for view, a in response.event_times.items()},
+        "freshness": {
+            view: {
+                "applied_snapshot": f.applied_snapshot,
+                "commit_time_ms": f.commit_time_ms,
+                "event_time_high_ms": f.event_time_high_ms,
+                "current_ms": f.current_ms,
+                "stale": f.stale,
+            }
+            for view, f in response.freshness.items()
+        },
+    }
+
+
+def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("feature")
+    rows, statuses = response.to_pylist(), response.statuses.to_pylist()
+    for row in rows:
+        table.add_column(", ".join(f"{key}={row[key]}" for key in keys), justify="right")
+    for feature in response.features:
+        cells = [
+            _cell(row[feature], status[feature])
+            for row, status in zip(rows, statuses, strict=True)
+        ]
+        table.add_row(feature, *cells)
+    console.print(f"as of {_time(response.q_ms)}")
+    console.print(table)
+    for view, freshness in response.freshness.items():
+        console.print(f"{view}: {_freshness(freshness, clock_ms)}", style="dim")
+
+
+def _cell(value: Any, status: str) -> Text:
+    text = "-" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
+    if status == "PRESENT":
+        return Text(text)
+    return Text(f"{text} {status}", style=_COLOURS[status])
+
+
+def _freshness(freshness: Freshness, clock_ms: int) -> str:
+    high_ms = freshness.event_time_high_ms
+    events = "no events" if high_ms is None else f"events up to {_time(high_ms)}"
+    behind = max(0, clock_ms - freshness.current_ms) / 1000
+    stale = ", STALE" if freshness.stale else ""
+    return (
+        f"snapshot {freshness.applied_snapshot}, {events}; "
+        f"held all there was {_ago(behind)} ago{stale}"
+    )
+
+
+def _ago(seconds: float) -> str:
+    for unit, size in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _time(time_ms: int) -> str:
+    inside = min(max(time_ms, MIN_TIME_MS), MAX_TIME_MS)
+    moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=inside)
+    return moment.isoformat(sep=" ", timespec="seconds") + " UTC"

@@ -1,0 +1,73 @@
+"""Constant folding, for a planner that fails on some constant expressions.
+
+Flink's planner computes constant branches that are never taken (a division by a constant zero
+inside CASE raises while it plans) and loses track of nullability where constants decide a CASE
+or COALESCE. Folded beforehand, it meets neither.
+"""
+
+from __future__ import annotations
+
+import math
+
+from paimon_features.expressions.evaluate import evaluate
+from paimon_features.expressions.nodes import Call, Expression, Literal
+from paimon_features.expressions.overflow import overflow_guard
+
+
+def fold(expr: Expression) -> Expression:
+    """The expression with constant calls computed and constant choices made.
+
+    What would overflow stays as it is.
+
+    >>> from paimon_features.expressions.parse import parse
+    >>> from paimon_features.schema import Int64
+    >>> fold(parse("n + (2 + 3) * 4", {"n": Int64})).text
+    'n + 20'
+    """
+    if not isinstance(expr, Call):
+        return expr
+    args = tuple(map(fold, expr.args))
+    if expr.op == "case":
+        return _case(expr, args)
+    if expr.op == "coalesce":
+        return _coalesce(expr, args)
+    call = Call(expr.type, expr.op, args)
+    return _computed(call) if all(isinstance(arg, Literal) for arg in args) else call
+
+
+def _computed(call: Call) -> Expression:
+    guard = overflow_guard(call)
+    if guard is not None and not evaluate(guard, {}, 1).values[0]:
+        return call
+    column = evaluate(call, {}, 1)
+    if not column.mask[0]:
+        return Literal(call.type, None)
+    (value,) = column.values.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return call
+    return Literal(call.type, value or 0.0 if isinstance(value, float) else value)
+
+
+def _case(expr: Call, args: tuple[Expression, ...]) -> Expression:
+    kept: list[Expression] = []
+    last = args[-1]
+    for condition, value in zip(args[:-1:2], args[1::2], strict=True):
+        if not isinstance(condition, Literal):
+            kept += [condition, value]
+        elif condition.value:
+            last = value
+            break
+    return Call(expr.type, "case", (*kept, last)) if kept else last
+
+
+def _coalesce(expr: Call, args: tuple[Expression, ...]) -> Expression:
+    kept: list[Expression] = []
+    for arg in args:
+        if isinstance(arg, Literal) and arg.value is None:
+            continue
+        kept.append(arg)
+        if isinstance(arg, Literal):
+            break
+    if not kept:
+        return args[0]
+    return Call(expr.type, "coalesce", tuple(kept)) if len(kept) > 1 else kept[0]

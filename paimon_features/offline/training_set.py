@@ -1,0 +1,239 @@
+"""Training sets: historical features, written as a table that says what it was made from."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.definitions import FeatureRef
+from paimon_features.errors import RequestError, TableError
+from paimon_features.offline.rows import arrow_table
+from paimon_features.offline.store import OfflineStore, Pin, PinnedRead, Progress
+from paimon_features.schema import (
+    Bool,
+    Bytes,
+    DataType,
+    Date,
+    Decimal,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    List,
+    String,
+    Timestamp,
+    check_name,
+)
+from paimon_features.tables import Lake, append_arrow, latest_snapshot
+from paimon_features.tables.catalog import PROPERTY_PREFIX
+from paimon_features.tables.lease import acquire
+from paimon_features.tables.specs import training_spec
+from paimon_features.tables.tags import create_tag, delete_tag
+
+IDENTITY = "training-set.identity"
+"""Property that tells training sets apart: a hash of all that the content follows from."""
+_HASHED_ROWS = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """A written training set: the table, its only snapshot, and what was read for it."""
+
+    table: str
+    snapshot_id: int
+    rows: int
+    features: tuple[str, ...]
+    label: str | None
+    sources: tuple[Pin, ...]
+
+    def to_document(self) -> dict[str, object]:
+        """As JSON, for a program."""
+        return {
+            "table": self.table,
+            "snapshot_id": self.snapshot_id,
+            "rows": self.rows,
+            "features": list(self.features),
+            "label": self.label,
+            "sources": [pin.to_document() for pin in self.sources],
+        }
+
+
+def build_training_set(
+    store: OfflineStore,
+    name: str,
+    refs: Sequence[FeatureRef],
+    rows: Any,
+    *,
+    label: str | None = None,
+    as_of: int | None = None,
+    replace: bool = False,
+    progress: Progress | None = None,
+) -> TrainingSet:
+    """Write the historical features of ``rows`` as the table ``training_<name>``.
+
+    The table has the columns of ``rows`` (keys, time, label, anything else), then the features;
+    its rows come in the order given. Its properties name the features with a hash of their
+    definitions, every source table with its snapshot and incarnation, the label, and ``as_of``.
+    The snapshots that were read are tagged ``training_<name>``, so that they stay readable.
+
+    The same call on the same snapshots is the same training set: it is not built again.
+
+    Raises
+    ------
+    TableError
+        If a training set of this name was made from something else and ``replace`` is false.
+    OwnershipError
+        If another process is writing it.
+    RequestError, UnknownNameError, GenerationError, SnapshotExpiredError
+        As ``OfflineStore.get_historical_features``; also where the label is no column of
+        ``rows``, or there are no rows.
+    """
+    check_name("training set", name)
+    table = arrow_table(rows)
+    _check_rows(table, label)
+    pinned = store.pin(refs, as_of=as_of)
+    lake, target = store.lake, f"training_{name}"
+    properties = _properties(pinned, table, label)
+    features = tuple(pinned.columns.values())
+    with acquire(lake, target, purpose="build a training set"):
+        known = _known_snapshot(lake, target, properties)
+        if known is None and lake.exists(target):
+            complete = latest_snapshot(lake, target) is not None
+            if complete and not replace:
+                raise TableError(_refusal(lake, target, properties))
+            _drop(lake, target)
+        if known is None:
+            _protect(lake, target, pinned.pins)
+            result = pinned.read(table, progress=progress)
+            columns = {field.name: _column_type(field) for field in result.schema}
+            options = {PROPERTY_PREFIX + key: value for key, value in properties.items()}
+            lake.create(training_spec(target, columns, options))
+            known = append_arrow(lake, target, result)
+    return TrainingSet(target, known, table.num_rows, features, label, pinned.pins)
+
+
+def _check_rows(table: pa.Table, label: str | None) -> None:
+    if not table.num_rows:
+        raise RequestError("a training set needs entity rows; got none")
+    if label is not None and label not in table.column_names:
+        raise RequestError(
+            f"the label {label!r} is no column of the entity rows; "
+            f"they have: {', '.join(table.column_names)}"
+        )
+
+
+def _properties(pinned: PinnedRead, rows: pa.Table, label: str | None) -> dict[str, str]:
+    """What the table says of itself; the last entry is the hash of all others."""
+    definitions = {
+        str(ref): {
+            "tiles": next(r.view.fingerprint for r in pinned.reads if r.view.name == ref.view),
+            "aggregate": repr(pinned.feature(ref).aggregate),
+            "window_ms": pinned.feature(ref).window_ms,
+            "hop_ms": pinned.feature(ref).hop_ms,
+            "ttl_ms": next(r.view.ttl_ms for r in pinned.reads if r.view.name == ref.view),
+        }
+        for ref in pinned.refs
+    }
+    document: dict[str, Any] = {
+        "training-set.features": {str(ref): column for ref, column in pinned.columns.items()},
+        "training-set.definitions": _digest(definitions),
+        "training-set.sources": [pin.to_document() for pin in pinned.pins],
+        "training-set.as-of-ms": pinned.as_of,
+        "training-set.label": label,
+        "training-set.entity-rows": _content(rows),
+    }
+    texts = {
+        key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        for key, value in document.items()
+        if value is not None
+    }
+    return {**texts, IDENTITY: _digest(texts)}
+
+
+def _digest(document: object) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _content(rows: pa.Table) -> str:
+    """A hash of the rows' names, types, values and order, whatever their chunks."""
+    digest = hashlib.sha256(rows.schema.serialize())
+    for start in range(0, rows.num_rows, _HASHED_ROWS):
+        # taken, not sliced: offsets and paddings of where rows come from leave no trace
+        indices = np.arange(start, min(start + _HASHED_ROWS, rows.num_rows))
+        for batch in rows.take(pa.array(indices)).combine_chunks().to_batches():
+            digest.update(batch.serialize())
+    return digest.hexdigest()
+
+
+def _known_snapshot(lake: Lake, target: str, properties: Mapping[str, str]) -> int | None:
+    """The snapshot of the table if it is this training set, complete."""
+    if not lake.exists(target) or lake.properties(target).get(IDENTITY) != properties[IDENTITY]:
+        return None
+    newest = latest_snapshot(lake, target)
+    return None if newest is None else newest.id
+
+
+def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
+    there = lake.properties(target)
+    other = [key for key in properties if key != IDENTITY and there.get(key) != properties[key]]
+    what = ", ".join(key.removeprefix("training-set.") for key in other) or "what it was made from"
+    return (
+        f"table {target!r} holds another training set (different: {what}); "
+        "choose another name, or replace it: replace=True, on the command line --replace"
+    )
+
+
+def _sources(lake: Lake, target: str) -> list[str]:
+    text = lake.properties(target).get("training-set.sources", "[]")
+    return [source["table"] for source in json.loads(text)]
+
+
+def _drop(lake: Lake, target: str) -> None:
+    for source in _sources(lake, target):
+        delete_tag(lake, source, target)
+    lake.drop(target)
+
+
+def _protect(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
+    """Tag what is read, before it is read; a tag that a crash left behind is replaced."""
+    for pin in pins:
+        delete_tag(lake, pin.table, target)
+        if pin.snapshot_id is not None:
+            create_tag(lake, pin.table, target, pin.snapshot_id)
+
+
+def _column_type(field: pa.Field) -> DataType:
+    """The column type of the table for a column of the rows."""
+    kind = field.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return List(_column_type(kind.value_field))
+    if pa.types.is_timestamp(kind):
+        return Timestamp
+    if pa.types.is_decimal(kind):
+        return Decimal(kind.precision, kind.scale)
+    for accepts, found in (
+        (pa.types.is_boolean, Bool),
+        (lambda k: pa.types.is_integer(k) and k.bit_width < 32, Int32),
+        (pa.types.is_int32, Int32),
+        (pa.types.is_integer, Int64),
+        (lambda k: pa.types.is_float16(k) or pa.types.is_float32(k), Float32),
+        (pa.types.is_float64, Float64),
+        (lambda k: pa.types.is_string(k) or pa.types.is_large_string(k), String),
+        (lambda k: pa.types.is_binary(k) or pa.types.is_large_binary(k), Bytes),
+        (pa.types.is_date32, Date),
+    ):
+        if accepts(kind):
+            return found
+    raise RequestError(
+        f"entity rows: the column {field.name!r} is {field.type}, which a table cannot hold; "
+        "leave it out, or convert it to a number, string, date or timestamp"
+    )

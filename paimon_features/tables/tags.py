@@ -1,0 +1,48 @@
+"""Tags: names that keep a snapshot readable after it would have expired."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paimon_features.errors import TableError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.files import locked
+from paimon_features.tables.snapshots import expired, snapshot_ids, tagged
+
+
+def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:
+    """Keep a snapshot of a table under the name ``tag``; a repeat is harmless.
+
+    Raises
+    ------
+    TableError
+        If the tag names another snapshot.
+    SnapshotExpiredError
+        If the snapshot is not there.
+    """
+    with locked(lake.lock_path(name), f"tagging table {name!r}"):
+        tags = tagged(lake, name)
+        known = tags.get(tag)
+        if known is not None:
+            if known.id != snapshot_id:
+                raise TableError(
+                    f"table {name!r}: the tag {tag!r} names snapshot {known.id}, "
+                    f"not {snapshot_id}; delete the tag first"
+                )
+            return
+        table: Any = lake.table(name)
+        if snapshot_id in snapshot_ids(lake, name):
+            found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
+        else:
+            other = next((t for t, s in tags.items() if s.id == snapshot_id), None)
+            if other is None:
+                raise expired(lake, name, snapshot_id)
+            found = table.tag_manager().get_or_throw(other).trim_to_snapshot()
+        table.tag_manager().create_tag(found, tag, False, None)
+
+
+def delete_tag(lake: Lake, name: str, tag: str) -> None:
+    """Let go of a tag; harmless where there is none."""
+    if lake.exists(name):
+        with locked(lake.lock_path(name), f"deleting a tag of table {name!r}"):
+            lake.table(name).delete_tag(tag)

@@ -1,0 +1,87 @@
+"""The naive twin of the materializer's arrays: one record as a dictionary of cells.
+
+A cell is a dictionary of partials; rows are merged one by one, in Python's arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from paimon_features.aggregates import Merge
+from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.definitions import CompiledView
+from paimon_features.testing.tiler import merged
+from paimon_features.windows import floor_ms
+
+Partials = Mapping[str, Any]
+Cell = tuple[int, int]
+"""Level and tile index."""
+LIFETIME: Cell = (127, 0)
+
+
+class NaiveRecord:
+    """What the online store should hold of one entity."""
+
+    def __init__(self, view: CompiledView) -> None:
+        self.view = view
+        self.cells: dict[Cell, dict[str, Any]] = {}
+        self.snapshot = -1
+        self.event_high = self.pruned_high = self.bucket_high = NEVER_MS
+
+    def apply(
+        self, rows: Iterable[tuple[int, Partials]], snapshot: int, high_ms: int
+    ) -> bool:
+        """Take the (snapshot, row) pairs that are new; False if there was none."""
+        new = [row for of, row in rows if of > self.snapshot]
+        if not new:
+            return False
+        self.snapshot = snapshot
+        self.bucket_high = max(self.bucket_high, high_ms)
+        contributions = list(self.cells.items())
+        for row in new:
+            self.event_high = max(self.event_high, row["p_event_time_max"])
+            for level, step in enumerate(self.view.levels_ms):
+                partials = {p.name: row[p.name] for p in self.view.partials}
+                contributions.append(((level, row["tile_start"] // step), partials))
+        self.cells = {}
+        for cell, partials in contributions:
+            self._add(cell, partials)
+        return True
+
+    def is_worth_keeping(self) -> bool:
+        """Whether some allowed read may know the entity."""
+        import numpy as np
+
+        q = np.array([self.bucket_high - self.view.margin_ms])
+        return bool(self.cells) or self.event_high >= self.view.known_from(q)[0]
+
+    def _add(self, cell: Cell, partials: Partials) -> None:
+        level, index = cell
+        if cell != LIFETIME:
+            step = self.view.levels_ms[level]
+            if (index + 1) * step <= self.view.keep_from(level, self.bucket_high):
+                if level < len(self.view.levels_ms) - 1:
+                    return
+                if not self.view.has_lifetime:
+                    self.pruned_high = max(self.pruned_high, partials["p_event_time_max"])
+                    return
+                cell = LIFETIME
+        known = self.cells.get(cell)
+        self.cells[cell] = dict(partials) if known is None else self._merged(known, partials)
+
+    def _merged(self, left: Partials, right: Partials) -> dict[str, Any]:
+        out = {}
+        newest = max(self._end(left), self._end(right))
+        for partial in self.view.partials:
+            a, b = left[partial.name], right[partial.name]
+            if partial.merge is Merge.DECAYED_SUM:
+                assert partial.half_life_ms is not None
+                a = None if a is None else a * 2.0 ** ((self._end(left) - newest) / partial.half_life_ms)
+                b = None if b is None else b * 2.0 ** ((self._end(right) - newest) / partial.half_life_ms)
+            out[partial.name] = merged(partial.merge, a, b)
+        return out
+
+    def _end(self, partials: Partials) -> int:
+        tile_ms = self.view.tile_ms
+        return floor_ms(partials["p_event_time_max"], tile_ms) + tile_ms

@@ -1,0 +1,103 @@
+"""What a tile job has to leave behind: the oracle of its two tables, and events to feed it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from paimon_features.aggregates import Merge
+from paimon_features.definitions import FeatureView
+from paimon_features.tables import Lake, append_arrow, read_arrow
+from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
+from paimon_features.testing.naive import Event, enters
+from paimon_features.testing.naive_expressions import evaluate_row
+from paimon_features.testing.tiler import merged, partial_row
+from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
+
+Cell = tuple[Any, ...]
+"""Tile day, keys, tile start."""
+
+
+def append_events(lake: Lake, view: FeatureView, events: pa.Table) -> int:
+    """Commit events as they are, also those that an ingest would reject; the snapshot's id."""
+    days = [
+        time // DAY_MS if time is not None and MIN_TIME_MS <= time <= MAX_TIME_MS else 0
+        for time in events.column(view.source.event_time).to_pylist()
+    ]
+    rows = events.append_column(EVENT_DAY, pa.array(days, pa.int32()))
+    rows = rows.append_column(INGEST_TIME_MS, pa.array([0] * len(days), pa.int64()))
+    return append_arrow(lake, view.source.table, rows)
+
+
+def wrong_tiles(lake: Lake, view: FeatureView, table: str, events: Iterable[Event]) -> list[str]:
+    """How a tile table differs from what the oracle makes of these events; empty if it is right.
+
+    Everything is equal but sums of floats, which are added in any order: they may be off by
+    ``n * eps * sum(|v|)``, decayed ones by the rounding of their weights besides.
+    """
+    expected = _expected(view, events)
+    keys = ["tile_day", *view.compiled.keys, "tile_start"]
+    found = {tuple(row[k] for k in keys): row for row in read_arrow(lake, table).to_pylist()}
+    wrong = [f"no tile {cell}" for cell in expected if cell not in found]
+    wrong += [f"tile {cell} is too much" for cell in found if cell not in expected]
+    for cell, columns in expected.items():
+        for name, (value, bound) in columns.items() if cell in found else ():
+            got = found[cell][name]
+            if (got is None or value is None) and got is not value:
+                wrong.append(f"{cell} {name}: got {got!r}, expected {value!r}")
+            elif got != value and not (bound and abs(got - value) <= bound):
+                wrong.append(f"{cell} {name}: got {got!r}, expected {value!r} ± {bound}")
+    return wrong
+
+
+def expected_skips(view: FeatureView, events: Iterable[Event]) -> Counter[tuple[str, str]]:
+    """How many members each rule keeps out as their first, by (reason, detail of the rule)."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        if view.compiled.where is not None and evaluate_row(view.compiled.where, event) is not True:
+            continue
+        for rule in view.compiled.skip_rules:
+            if evaluate_row(rule.condition, event) is not True:
+                counts[rule.reason, rule.detail] += 1
+                break
+    return counts
+
+
+def counted_skips(lake: Lake, table: str) -> Counter[tuple[str, str]]:
+    """What a table of skipped rows says, by (reason, detail of the rule)."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for row in read_arrow(lake, table).to_pylist():
+        counts[row["reason"], row["detail"].split(" | ")[0]] += row["p_rows"]
+    return counts
+
+
+def _expected(
+    view: FeatureView, events: Iterable[Event]
+) -> dict[Cell, dict[str, tuple[Any, float]]]:
+    members: dict[Cell, list[dict[str, Any]]] = {}
+    for event in events:
+        if enters(view, event):
+            start = floor_ms(event[view.source.event_time], view.compiled.tile_ms)
+            keys = (event[key] for key in view.compiled.keys)
+            members.setdefault((start // DAY_MS, *keys, start), []).append(partial_row(view, event))
+    return {cell: _merged(view, rows) for cell, rows in members.items()}
+
+
+def _merged(view: FeatureView, rows: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, float]]:
+    out: dict[str, tuple[Any, float]] = {}
+    for partial in view.compiled.partials:
+        values = [row[partial.name] for row in rows]
+        total = None
+        for value in values:
+            total = merged(partial.merge, total, value)
+        bound = 0.0
+        if partial.type.is_float and partial.merge in (Merge.SUM, Merge.DECAYED_SUM):
+            sizes = math.fsum(abs(value) for value in values if value is not None)
+            bound = (len(values) + 8) * 2.0**-52 * sizes
+        out[partial.name] = (total, bound)
+    return out
+

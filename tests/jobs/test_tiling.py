@@ -1,0 +1,77 @@
+"""The text of the tile job, without Flink."""
+
+from __future__ import annotations
+
+import random
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.logic.tiling import (
+    UNKNOWN_DAY,
+    Scan,
+    fate_sql,
+    floor_sql,
+    partial_sql,
+    tile_statements,
+)
+from jobs.target import TileTarget
+from paimon_features.testing.generators import random_view
+from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
+
+STREAM = Scan(7, whole=True, consumer="tiles-spend-g1")
+
+
+@given(
+    st.integers(MIN_TIME_MS, MAX_TIME_MS) | st.integers(-5, 5),
+    st.sampled_from([1, 60_000, 300_000, 3_600_000, DAY_MS]),
+)
+def test_the_floor_rounds_down_also_below_zero(time_ms: int, step_ms: int) -> None:
+    # DuckDB's MOD truncates towards zero, as Flink's does
+    text = floor_sql(f"CAST({time_ms} AS BIGINT)", step_ms).replace("MOD", "mod")
+    assert duckdb.sql(f"SELECT {text}").fetchall() == [(floor_ms(time_ms, step_ms),)]
+
+
+def test_both_statements_read_the_same_scan(target: TileTarget) -> None:
+    statements = tile_statements(target.view, 1, STREAM, "user")
+    tiles, skipped = (text[text.index("FROM (") : text.index("WHERE `__fate`")] for text in
+                      (statements.tiles, statements.skipped))  # fmt: skip
+    assert tiles == skipped
+
+
+def test_the_columns_stand_in_the_order_of_the_tile_table(target: TileTarget) -> None:
+    text = tile_statements(target.view, 1, STREAM, "user").tiles
+    select = text[text.index("SELECT") : text.index("\nFROM")]
+    columns = [line.rstrip(",").rsplit("`", 2)[1] for line in select.splitlines()[1:]]
+    assert columns == [f.name for f in target.lake.schema(target.tables[0])]
+
+
+def test_the_planner_cannot_take_the_conditions_apart(target: TileTarget) -> None:
+    # a plain condition would be pushed into the scan, another one for each statement
+    assert fate_sql(target.view).startswith("ABS(CASE WHEN ")
+
+
+def test_a_row_that_breaks_no_rule_and_has_no_filter_enters(target: TileTarget) -> None:
+    assert fate_sql(target.view).endswith(" ELSE 1 END)")
+
+
+def test_the_day_of_unknown_times_is_no_day_of_an_event() -> None:
+    assert UNKNOWN_DAY < MIN_TIME_MS // DAY_MS
+
+
+def test_a_stream_names_its_consumer_and_a_batch_has_none() -> None:
+    assert STREAM.options()["consumer-id"] == "tiles-spend-g1"
+    assert STREAM.options()["scan.mode"] == "from-snapshot-full"
+    assert Scan(8, consumer="c").options()["scan.mode"] == "from-snapshot"
+    assert Scan(8).options() == {"scan.snapshot-id": "8"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_internal_names_never_reach_the_text(seed: int) -> None:
+    view = random_view(random.Random(seed)).compiled
+    for partial in view.partials:
+        text = partial_sql(view, partial.name)
+        assert "__event_time" not in text
+        assert "__tile_end" not in text

@@ -1,0 +1,151 @@
+"""Training sets: what they were made from, the same again, and never another by accident."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.errors import OwnershipError, RequestError, TableError
+from paimon_features.offline.training_set import TrainingSet, build_training_set
+from paimon_features.tables import Lake, read_arrow
+from paimon_features.tables.deltas import live_files
+from paimon_features.tables.snapshots import tagged
+from tests.offline.lake_of_views import LakeOfViews
+from tests.offline.test_store import SPEND, WORDS, clicks
+
+ROWS = pa.table(
+    {
+        "user": [2, 1, None, 1],
+        "event_time_ms": [0, 60_001, 5, 1],
+        "bought": [True, False, None, True],
+    }
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> LakeOfViews:
+    lake = LakeOfViews(tmp_path, SPEND, WORDS)
+    lake.commit(clicks((1, 0, 1.25, "a"), (1, 60_000, None, "b"), (2, -5, 3.0, "a")))
+    return lake
+
+
+def build(lake: LakeOfViews, rows: pa.Table = ROWS, **options: object) -> TrainingSet:
+    refs = lake.refs("spend")
+    return build_training_set(lake.store, "churn", refs, rows, label="bought", **options)  # type: ignore[arg-type]
+
+
+def digests(lake: Lake, built: TrainingSet) -> list[str]:
+    files = live_files(lake, built.table, built.snapshot_id)
+    return [hashlib.sha256(Path(f.path).read_bytes()).hexdigest() for f in files]
+
+
+def test_the_table_has_the_rows_in_their_order_with_label_and_features(lake: LakeOfViews) -> None:
+    built = build(lake)
+    expected = lake.store.get_historical_features(lake.refs("spend"), ROWS)
+    assert read_arrow(lake.lake, "training_churn") == expected.cast(
+        lake.lake.schema("training_churn")
+    )
+    assert (built.table, built.rows, built.label) == ("training_churn", 4, "bought")
+    assert built.features == ("sum_x_1h", "sum_x_7d", "count_7d")
+
+
+def test_the_properties_name_every_source_snapshot(lake: LakeOfViews) -> None:
+    built = build(lake)
+    properties = lake.lake.properties("training_churn")
+    sources = json.loads(properties["training-set.sources"])
+    assert sources == [
+        {"table": "tiles_spend_g1", "snapshot_id": 1, "incarnation": 0},
+        {"table": "events_clicks", "snapshot_id": 1, "incarnation": 0},
+    ]
+    assert [pin.to_document() for pin in built.sources] == sources
+    assert properties["training-set.label"] == "bought"
+    assert "training-set.as-of-ms" not in properties
+
+
+def test_the_snapshots_it_was_made_from_are_tagged(lake: LakeOfViews) -> None:
+    build(lake)
+    for table in ("tiles_spend_g1", "events_clicks"):
+        assert tagged(lake.lake, table)["training_churn"].id == 1
+
+
+def test_the_same_call_gives_the_same_bytes(lake: LakeOfViews) -> None:
+    first = build(lake)
+    bytes_of_first = digests(lake.lake, first)
+    lake.lake.drop("training_churn")
+    assert digests(lake.lake, build(lake)) == bytes_of_first
+
+
+def test_the_same_call_again_builds_nothing(lake: LakeOfViews) -> None:
+    first = build(lake)
+    seen: list[int] = []
+    assert build(lake, progress=lambda done, total: seen.append(done)) == first
+    assert not seen
+
+
+def test_another_training_set_of_that_name_is_refused_until_replaced(lake: LakeOfViews) -> None:
+    build(lake)
+    lake.commit(clicks((1, 1, 5.0, "late")))
+    with pytest.raises(TableError, match=r"another training set \(different: sources\).*--replace"):
+        build(lake)
+    with pytest.raises(TableError, match="different: .*entity-rows"):
+        build(lake, ROWS[:2])
+    assert read_arrow(lake.lake, "training_churn")["sum_x_7d"].to_pylist()[1] == 1.25
+    built = build(lake, replace=True)
+    assert read_arrow(lake.lake, "training_churn")["sum_x_7d"].to_pylist()[1] == 6.25
+    assert [pin.snapshot_id for pin in built.sources] == [2, 2]
+    assert tagged(lake.lake, "events_clicks")["training_churn"].id == 2
+
+
+def test_a_build_that_was_cut_off_is_made_whole(
+    lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paimon_features.offline import training_set
+
+    def cut_off(*_: object, **__: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training_set, "append_arrow", cut_off)
+        with pytest.raises(KeyboardInterrupt):
+            build(lake)
+    assert build(lake).rows == read_arrow(lake.lake, "training_churn").num_rows == 4
+
+
+def test_as_of_is_part_of_what_it_is(lake: LakeOfViews) -> None:
+    built = build(lake, as_of=1)
+    assert [pin.snapshot_id for pin in built.sources] == [None, None]
+    assert lake.lake.properties("training_churn")["training-set.as-of-ms"] == "1"
+    assert read_arrow(lake.lake, "training_churn")["count_7d"].to_pylist() == [None] * 4
+
+
+def test_a_missing_label_and_no_rows_are_refused(lake: LakeOfViews) -> None:
+    with pytest.raises(RequestError, match="the label 'bought' is no column"):
+        build(lake, ROWS.drop_columns(["bought"]))
+    with pytest.raises(RequestError, match="got none"):
+        build(lake, ROWS[:0])
+    assert not lake.lake.exists("training_churn")
+
+
+def test_two_builders_of_one_table_exclude_each_other(lake: LakeOfViews) -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, time; from paimon_features.tables import Lake;"
+        "from paimon_features.tables.lease import acquire;"
+        f"lease = acquire(Lake.open({lake.lake.warehouse!r}, 'features'), 'training_churn');"
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(OwnershipError):
+            build(lake)
+        other.communicate()
+    assert build(lake).rows == 4

@@ -1,0 +1,203 @@
+"""The whole retail log through every path, beside one independent DuckDB query.
+
+::
+
+    file --ingest--> events --backfill--> tiles --materialize--> Redis
+      |                                     |                      |
+      |                                  offline                 online
+      +------------- DuckDB --------------- = ---------------------=
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from click.testing import CliRunner
+
+from paimon_features.cli import cli
+from paimon_features.project import Project
+from paimon_features.setup.redis_server import RedisServer
+from paimon_features.tables import append_arrow, read_arrow
+from paimon_features.verify import verify
+from paimon_features.windows import DAY_MS, HOUR_MS
+
+RETAIL = Path(__file__).parents[1] / "examples" / "retail"
+LOG = RETAIL / "data" / "online_retail.parquet"
+SERVICE = "will_buy_v1"
+VIEW = "customer_spend"
+
+pytestmark = [pytest.mark.flink, pytest.mark.redis, pytest.mark.timeout(600)]
+
+QUERY = """
+WITH log AS (
+    SELECT customer_id, invoice_time_ms AS t, quantity, unit_price, country,
+           CAST(round_even(quantity * unit_price * 100, 0) AS HUGEINT) AS cents
+    FROM events WHERE customer_id IS NOT NULL
+),
+starts AS (
+    SELECT *, (q - 1 * 86400000) // 3600000 * 3600000 AS d1,
+           (q - 7 * 86400000) // 3600000 * 3600000 AS d7,
+           (q - 30 * 86400000) // 86400000 * 86400000 AS d30,
+           (q - 90 * 86400000) // 86400000 * 86400000 AS d90,
+           (q - 180 * 86400000) // 86400000 * 86400000 AS d180
+    FROM asked
+)
+SELECT n, max(t) AS newest, any_value(d180) AS known_from, any_value(q) AS q,
+    count(*) FILTER (t >= d1) AS count_1d,
+    count(*) FILTER (t >= d7) AS count_7d,
+    count(*) FILTER (t >= d30) AS count_30d,
+    count(*) FILTER (t >= d90) AS count_90d,
+    coalesce(sum(cents) FILTER (t >= d1), 0) / 100.0 AS sum_amount_1d,
+    coalesce(sum(cents) FILTER (t >= d30), 0) / 100.0 AS sum_amount_30d,
+    coalesce(sum(cents) FILTER (t >= d90), 0) / 100.0 AS sum_amount_90d,
+    sum(CAST(round_even(unit_price * 100, 0) AS HUGEINT)) FILTER (t >= d30)
+        / (100.0 * count(*) FILTER (t >= d30)) AS mean_unit_price_30d,
+    stddev_pop(quantity) FILTER (t >= d90) AS stddev_quantity_90d,
+    max(cents) FILTER (t >= d90) / 100.0 AS max_amount_90d,
+    coalesce(sum(exp2((t - q) / 1209600000)) FILTER (t >= d180), 0) AS decayed_count_h14d_180d,
+    coalesce(sum(quantity * unit_price * exp2((t - q) / 2592000000)) FILTER (t >= d180), 0)
+        AS decayed_sum_amount_h30d_180d,
+    count(*) FILTER (t >= d90 AND quantity < 0) AS cancellations_90d,
+    max(lpad(CAST(t AS VARCHAR), 15, '0') || country) FILTER (t >= d180) AS last
+FROM starts JOIN log ON log.customer_id = starts.customer_id AND t < {end}
+GROUP BY n ORDER BY n
+"""
+
+EXACT = (
+    "count_1d", "count_7d", "count_30d", "count_90d", "cancellations_90d",
+    "sum_amount_1d", "sum_amount_30d", "sum_amount_90d", "max_amount_90d", "mean_unit_price_30d",
+)  # fmt: skip
+CLOSE = ("stddev_quantity_90d", "decayed_count_h14d_180d", "decayed_sum_amount_h30d_180d")
+
+
+@pytest.fixture(scope="module")
+def project(
+    tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer
+) -> Iterator[Project]:
+    root = tmp_path_factory.mktemp("retail")
+    shutil.copy(RETAIL / "features.py", root)
+    (root / "paimon-features.toml").write_text(
+        f'[project]\nname = "retail_log"\n[online]\nurl = "{redis_server.url}"\n'
+    )
+    run(root, "apply")
+    run(root, "ingest", "retail", str(LOG))
+    run(root, "backfill", VIEW)
+    run(root, "materialize", VIEW, "--once")
+    return Project.open(root)
+
+
+def run(root: Path, *words: str, expected: int = 0) -> str:
+    """Run a command in this process, in the project."""
+    result = CliRunner().invoke(cli, [words[0], *words[1:], "--project", str(root)])
+    assert result.exit_code == expected, result.output
+    return result.stdout
+
+
+def expected(asked: pa.Table, end: str) -> list[dict[str, object]]:
+    """What DuckDB makes of the file itself, for the rows (n, customer_id, q)."""
+    with duckdb.connect() as connection:
+        connection.execute("SET threads = 2")
+        connection.register("asked", asked)
+        connection.execute(f"CREATE VIEW events AS SELECT * FROM '{LOG}'")
+        found = connection.execute(QUERY.format(end=end)).to_arrow_table().to_pylist()
+    answers: list[dict[str, object]] = [{} for _ in range(asked.num_rows)]
+    for row in found:
+        known = row["newest"] >= row["known_from"] and row["newest"] >= row["q"] - 180 * DAY_MS
+        if known:
+            answers[row["n"]] = {**row, "last_country_180d": row["last"][15:]}
+    return answers
+
+
+def assert_equal(rows: list[dict[str, object]], wanted: list[dict[str, object]]) -> None:
+    assert len(rows) == len(wanted)
+    for row, want in zip(rows, wanted, strict=True):
+        for name in (*EXACT, "last_country_180d"):
+            assert row[name] == want.get(name), (name, row, want)
+        for name in CLOSE:
+            if want:
+                assert row[name] == pytest.approx(want[name], rel=1e-9, abs=1e-9), (name, row)
+            else:
+                assert row[name] is None
+
+
+def some_rows(seed: int, size: int) -> pa.Table:
+    """Customers at random times: anywhere, on tile and hop edges, at their own events."""
+    rng = np.random.default_rng(seed)
+    log = duckdb.sql(
+        f"SELECT customer_id, invoice_time_ms AS t FROM '{LOG}' WHERE customer_id IS NOT NULL"
+    ).to_arrow_table()
+    picked = log.take(rng.integers(0, len(log), size))
+    own = picked["t"].to_numpy()
+    anywhere = rng.integers(own.min(), own.max() + 200 * DAY_MS, size)
+    kinds = [
+        own,
+        own + 1,
+        anywhere,
+        anywhere // HOUR_MS * HOUR_MS,
+        anywhere // DAY_MS * DAY_MS,
+        own // 300_000 * 300_000,
+        own + 180 * DAY_MS,
+    ]
+    q = np.choose(rng.integers(0, len(kinds), size), kinds)
+    return pa.table({"n": np.arange(size), "customer_id": picked["customer_id"], "q": q})
+
+
+def test_every_event_with_a_customer_is_in_one_tile_and_every_other_is_counted(
+    project: Project,
+) -> None:
+    tiles = read_arrow(project.lake, "tiles_customer_spend_g1", ["p_rows"])
+    skipped = read_arrow(project.lake, "skipped_customer_spend_g1", ["reason", "p_rows"])
+    assert pc.sum(tiles["p_rows"]).as_py() == 541_909 - 135_080
+    assert pc.unique(skipped["reason"]).to_pylist() == ["null_key"]
+    assert pc.sum(skipped["p_rows"]).as_py() == 135_080
+
+
+def test_offline_features_equal_duckdb_on_the_raw_file(project: Project) -> None:
+    asked = some_rows(seed=1, size=4_000)
+    rows = asked.rename_columns(["n", "customer_id", "event_time_ms"])
+    got = project.get_historical_features(SERVICE, rows)
+    assert got["n"].to_pylist() == asked["n"].to_pylist()
+    assert_equal(got.to_pylist(), expected(asked, end="q"))
+
+
+def test_online_features_equal_duckdb_on_the_raw_file(project: Project) -> None:
+    customers = duckdb.sql(
+        f"SELECT DISTINCT customer_id FROM '{LOG}' WHERE customer_id IS NOT NULL ORDER BY 1"
+    ).to_arrow_table()["customer_id"]
+    newest = duckdb.sql(f"SELECT max(invoice_time_ms) FROM '{LOG}'").fetchone()
+    assert newest is not None
+    # the open tile counts whole
+    for q in (newest[0] + 1, newest[0] - HOUR_MS, newest[0] + 40 * DAY_MS):
+        asked = pa.table(
+            {"n": np.arange(len(customers)), "customer_id": customers,
+             "q": np.full(len(customers), q)}
+        )  # fmt: skip
+        response = project.get_online_features(SERVICE, {"customer_id": customers}, q)
+        whole = "(q + 299999) // 300000 * 300000"
+        assert_equal(response.to_pylist(), expected(asked, end=whole))
+
+
+def test_verify_agrees_and_finds_a_tile_that_was_tampered_with(project: Project) -> None:
+    report = verify(project, SERVICE, sample=25, times=4)
+    assert report.ok, report.differences
+    assert report.compared > 2_000
+    record = project.generation(project.view(VIEW))
+    row = read_arrow(project.lake, record.table).slice(0, 1)
+    customer = row["customer_id"][0].as_py()
+    append_arrow(project.lake, record.table, row)  # its sums count twice from here on
+    run(project.root, "materialize", VIEW, "--once")
+    told = run(
+        project.root, "verify", SERVICE, "--sample", "100000", "--times", "1", "--wait", "0",
+        "--json", expected=1,
+    )  # fmt: skip
+    differences = json.loads(told)["differences"]
+    assert differences
+    assert all(f"of ({customer})" in text for text in differences)
