@@ -31,9 +31,7 @@ from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 NOW_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
-SOURCE = EventSource(
-    "spend", schema={"user": Int64, "t": Int64, "amount": Float64}, event_time="t"
-)
+SOURCE = EventSource("spend", schema={"user": Int64, "t": Int64, "amount": Float64}, event_time="t")
 VIEW = FeatureView(
     "spend",
     source=SOURCE,

@@ -80,6 +80,8 @@ class Place:
                 "rest.address": host,
                 "rest.port": port,
                 "rest.bind-port": port,
+                # what the progress line reads is refreshed every 3 and 10 s otherwise
+                "web.refresh-interval": "200",
                 "metrics.fetcher.update-interval": "200",
                 # Paimon's reader waits 10 s for a place to put rows to; a job that is being
                 # stopped takes no more of them and need not wait

@@ -21,6 +21,7 @@ from jobs.logic.restart import (
     decide_backfill,
     decide_rollback,
     decide_start,
+    find_checkpoints,
     read_checkpoint,
 )
 from jobs.logic.tiling import Scan
@@ -334,10 +335,10 @@ def _launch(target: TileTarget, place: Place, start: Start, scan: Scan) -> None:
 def _await_first_checkpoint(target: TileTarget, place: Place, stop: threading.Event) -> None:
     """Wait until the job works, that is, has completed a checkpoint."""
     deadline = time.monotonic() + START_TIMEOUT_S
+    folder = target.checkpoint_folder
     while not stop.is_set() and not place.ended and time.monotonic() < deadline:
-        with suppress(JobError):  # its REST interface may not be up yet
-            if place.rest.checkpoints(place.job_id)["counts"]["completed"]:
-                return
+        if any(c.job_id == place.job_id for c in find_checkpoints(folder)):
+            return
         time.sleep(POLL_S / 5)
 
 

@@ -161,6 +161,10 @@ class NumpyForm(Form):
         self.names: dict[str, tuple[str, ...]] = {}
         for name, dtype in self.kinds.items():
             self.names[dtype.name] = (*self.names.get(dtype.name, ()), name)
+        self._places = {
+            name: (dtype.name, self.names[dtype.name].index(name))
+            for name, dtype in self.kinds.items()
+        }
         self.row_bytes = float(sum(dtype.itemsize for dtype in self.kinds.values()))
 
     def _check_fill(self, name: str) -> None:
@@ -225,13 +229,8 @@ class NumpyForm(Form):
 
     def batch(self, rows: dict[str, Array], start: int, stop: int, **fields: Any) -> Batch:
         blocks = self.view(rows, start, stop)
-        columns = {
-            name: blocks[dtype][:, place]
-            for dtype, names in self.names.items()
-            for place, name in enumerate(names)
-        }
-        ordered = {name: columns[name] for name in self.kinds}
-        return Batch(columns=ordered, blocks=blocks, names=self.names, **fields)
+        columns = {name: blocks[dtype][:, place] for name, (dtype, place) in self._places.items()}
+        return Batch(columns=columns, blocks=blocks, names=self.names, **fields)
 
 
 class ArrowForm(Form):

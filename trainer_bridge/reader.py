@@ -79,8 +79,8 @@ class SnapshotReader:
     block_rows
         Row groups smaller than this are read together. Part of the order.
     open_bytes
-        Most file bytes of the blocks that are open at once over all ranks; bounds the
-        streams. Part of the order.
+        Most bytes of files (at least 8 per row) of the blocks that are open at once over
+        all ranks; bounds the streams. Part of the order.
     output
         ``"numpy"`` (one contiguous array per dtype) or ``"arrow"``.
     fill, masks, float_dtype
@@ -191,17 +191,17 @@ class SnapshotReader:
     @property
     def snapshot_id(self) -> int:
         """The pinned snapshot."""
-        return self._state.snapshot_id
+        return self._origin.snapshot_id
 
     @property
     def num_rows(self) -> int:
         """Rows of the snapshot."""
-        return self._state.rows
+        return self._origin.rows
 
     @property
     def epoch(self) -> int:
         """The epoch that iterating goes on with."""
-        return self._state.epoch
+        return self._place[0]
 
     def __len__(self) -> int:
         """Batches of a whole epoch: the same on every rank."""
@@ -221,7 +221,7 @@ class SnapshotReader:
 
     def remaining(self) -> int:
         """Batches from here to the end of the epoch: the same on every rank."""
-        return self._shard.num_batches(self._state.position)
+        return self._shard.num_batches(self._place[1])
 
     def state_dict(self) -> dict[str, Any]:
         """Where the reader stands: what was handed out, not what was fetched ahead. O(1)."""
@@ -232,9 +232,12 @@ class SnapshotReader:
 
         For loops that read through worker processes, where this object does not advance.
         """
-        position = self._state.position + num_batches * self.global_batch_size
-        done = num_batches >= self.remaining()
-        return self._at(None if done else position).to_dict()
+        epoch, position = self._place
+        if num_batches >= self.remaining():
+            epoch, position = epoch + 1, 0
+        else:
+            position += num_batches * self.global_batch_size
+        return replace(self._origin, epoch=epoch, position=position).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where a state was taken: on any rank, for any world size and batch size.
@@ -262,7 +265,7 @@ class SnapshotReader:
                 f"{expected}: make it with the same scores, or start a new epoch"
             )
         self._stop()
-        mine = (self._state.snapshot_id, self._state.block_rows)
+        mine = (self._origin.snapshot_id, self._origin.block_rows)
         if (found.snapshot_id, found.block_rows) != mine:
             self._open(found.snapshot_id, found.block_rows, found.streams)
         if self.layout.num_rows != found.rows:
@@ -275,7 +278,7 @@ class SnapshotReader:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; stays where it is if it is in that epoch already."""
-        if epoch != self._state.epoch:
+        if epoch != self._place[0]:
             self._stop()
             self._state = replace(self._state, epoch=epoch, position=0)
 
@@ -343,7 +346,7 @@ class SnapshotReader:
         streams; otherwise every rank decodes the blocks of up to ``ranks_per_block``.
         ``quality=True`` adds how well the epoch is shuffled; that costs O(rows).
         """
-        streams = self._shard.streams(self._state.position, self._streams_in_use)
+        streams = self._shard.streams(self._place[1], self._streams_in_use)
         own = self._streams_in_use if streams is None else len(streams)
         result = {
             "table": self.table,
@@ -361,8 +364,18 @@ class SnapshotReader:
     # --- inside ---
 
     @property
+    def _state(self) -> ReaderState:
+        epoch, position = self._place
+        return replace(self._origin, epoch=epoch, position=position)
+
+    @_state.setter
+    def _state(self, state: ReaderState) -> None:
+        # The place alone changes with every batch: a pair of numbers, to be quick.
+        self._origin, self._place = state, (state.epoch, state.position)
+
+    @property
     def _streams_in_use(self) -> int:
-        return self._state.streams if self._state.shuffle else 1
+        return self._origin.streams if self._origin.shuffle else 1
 
     def _open(self, snapshot_id: int, block_rows: int, streams: int | None) -> None:
         if self._consumer is not None:
@@ -370,7 +383,8 @@ class SnapshotReader:
         self.layout = read_layout(self.lake, self.table, snapshot_id, block_rows)
         if not self.layout.blocks:
             raise TableError(f"table {self.table!r} has no rows at snapshot {snapshot_id}")
-        sizes = [block.size for block in self.layout.blocks]
+        # at least a number a row: files of equal values are small, and large when decoded
+        sizes = [max(block.size, 8 * block.rows) for block in self.layout.blocks]
         self._streams = streams or choose_streams(sizes, self._canonical_streams, self._open_bytes)
         self._store = self._new_store(self.stats)
 
@@ -379,7 +393,7 @@ class SnapshotReader:
 
     @property
     def _shard(self) -> Shard:
-        rows = self._state.rows if self._sampler is None else self._sampler.num_samples
+        rows = self._origin.rows if self._sampler is None else self._sampler.num_samples
         return Shard(rows, self.global_batch_size, self.rank, self.world_size, self._last)
 
     def _check(self) -> None:
@@ -391,8 +405,8 @@ class SnapshotReader:
             )
         if self._sampler is not None or isinstance(self._form, ArrowForm):
             return  # neither needs its blocks together, or knows their size beforehand
-        own = shard.streams(self._state.position, self._streams_in_use)
-        at = min(self._state.position, shard.num_rows - 1)
+        own = shard.streams(self._place[1], self._streams_in_use)
+        at = min(self._place[1], shard.num_rows - 1)
         opened = self._order().open_blocks(at, at + 1, own)
         rows = sum(self.layout.blocks[number].rows for number in opened)
         needed = int(rows * self._form.row_bytes)
@@ -413,18 +427,12 @@ class SnapshotReader:
             shuffle=state.shuffle,
         )
 
-    def _at(self, position: int | None) -> ReaderState:
-        """The state at a position; None is the start of the next epoch."""
-        if position is None:
-            return replace(self._state, epoch=self._state.epoch + 1, position=0)
-        return replace(self._state, position=position)
-
     def _works(self, shard: Shard, starts: range) -> Iterator[Work]:
         size = shard.global_batch_size // shard.world_size + 1
         fitting = int(self._byte_budget // 16 // max(self._form.row_bytes, 1.0))
         each = max(1, min(_CHUNK_ROWS, fitting) // size)
         cuts = [*range(0, len(starts), each), len(starts)]
-        if self._sampler is None and not self._state.shuffle:
+        if self._sampler is None and not self._origin.shuffle:
             # A chunk within one block is a view of it, so those across a border stand alone.
             cuts = sorted({*cuts, *self._border_cuts(starts)})
         for low, high in itertools.pairwise(cuts):
@@ -440,11 +448,11 @@ class SnapshotReader:
                 yield from (number, number + 1)
 
     def _assembler(self, shard: Shard) -> Assembler:
-        sampler, epoch = self._sampler, self._state.epoch
+        sampler, epoch = self._sampler, self._place[0]
         if sampler is not None:
             return Assembler(self._store, lambda p: sampler.draw(epoch, p), None, shard.num_rows)
         order = self._order()
-        own = shard.streams(self._state.position, self._streams_in_use)
+        own = shard.streams(self._place[1], self._streams_in_use)
 
         def opened(work: Work) -> Ints:
             last = work.starts[-1] + shard.global_batch_size
@@ -454,13 +462,12 @@ class SnapshotReader:
 
     def _batches(self, worker: int, num_workers: int) -> Generator[Batch, None, None]:
         shard, store = self._shard, self._store
-        begin = self._state.position
-        count = shard.num_batches(begin)
-        step = shard.global_batch_size
-        all_starts = range(begin, begin + count * step, step)
-        starts = all_starts[worker::num_workers]
+        epoch, begin = self._place
+        step, following = shard.global_batch_size, (epoch + 1, 0)
+        whole = range(begin, begin + shard.num_batches(begin) * step, step)
+        starts = whole[worker::num_workers]
         if not starts:
-            self._state = self._at(None)
+            self._place = following
             return
         chunks: Iterator[Any] = self._assembler(shard).chunks(self._works(shard, starts))
         prefetcher: Prefetcher | None = None
@@ -477,16 +484,15 @@ class SnapshotReader:
                         at,
                         at + size,
                         row_numbers=chunk.row_numbers[at : at + size],
-                        epoch=self._state.epoch,
+                        epoch=epoch,
                         position=start,
                         num_padding=shard.num_padding(start),
                     )
+                    if self._sampler is not None:
+                        batch = _weighted(batch, self._sampler)
                     at += size
-                    # What is handed out counts as read, so the state is set before.
-                    ended = start + step >= all_starts.stop
-                    following = self._at(None if ended else start + step)
-                    batch = self._weighted(batch)
-                    self._state = following
+                    # What is handed out counts as read, so the place moves before.
+                    self._place = (epoch, start + step) if start != whole[-1] else following
                     self.stats.rows_delivered += size
                     yield batch
                 store.release(chunk)
@@ -498,17 +504,6 @@ class SnapshotReader:
                 store.pool.shutdown(wait=True, cancel_futures=True)
                 store.pool = None
 
-    def _weighted(self, batch: Batch) -> Batch:
-        if self._sampler is None:
-            return batch
-        weights = self._sampler.loss_weights(batch.row_numbers)
-        if weights is None:
-            return batch
-        weights = np.asarray(weights, dtype=np.float32)
-        if batch.arrow is not None:
-            return replace(batch, arrow=batch.arrow.append_column(SAMPLE_WEIGHT, pa.array(weights)))
-        return replace(batch, columns={**batch.columns, SAMPLE_WEIGHT: weights})
-
     def _stop(self) -> None:
         running, self._running = self._running(), _nothing
         if running is not None:
@@ -517,6 +512,17 @@ class SnapshotReader:
 
 def _nothing() -> None:
     """In place of a weak reference to an iteration, while none is running."""
+
+
+def _weighted(batch: Batch, sampler: RowSampler) -> Batch:
+    """The batch with the sampler's loss weights, if it has them."""
+    weights = sampler.loss_weights(batch.row_numbers)
+    if weights is None:
+        return batch
+    column = np.asarray(weights, dtype=np.float32)
+    if batch.arrow is not None:
+        return replace(batch, arrow=batch.arrow.append_column(SAMPLE_WEIGHT, pa.array(column)))
+    return replace(batch, columns={**batch.columns, SAMPLE_WEIGHT: column})
 
 
 def _global_size(batch_size: int | None, global_batch_size: int | None, world_size: int) -> int:

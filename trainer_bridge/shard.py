@@ -76,6 +76,8 @@ class Shard:
 
     def num_padding(self, start: int) -> int:
         """How many of :meth:`positions` are padding; they are the last ones."""
+        if start + self.global_batch_size <= self.num_rows:
+            return 0
         return int(np.count_nonzero(self.positions(start) >= self.num_rows))
 
     def streams(self, position: int, num_streams: int) -> Ints | None:

@@ -146,9 +146,7 @@ class LocalCluster:
             return ClusterStatus(log_dir=str(self.log_dir))
         alive = [process.pid for process in found.processes if _alive(process)]
         lost = [process.pid for process in found.processes if process.pid not in alive]
-        known = ClusterStatus(
-            pids=tuple(alive), lost_pids=tuple(lost), log_dir=str(self.log_dir)
-        )
+        known = ClusterStatus(pids=tuple(alive), lost_pids=tuple(lost), log_dir=str(self.log_dir))
         if found.job_manager.pid not in alive:
             return known
         rest = FlinkRest(found.address)

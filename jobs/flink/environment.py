@@ -114,7 +114,7 @@ def await_job(
     tick: Callable[[float], None] | None = None,
     tick_s: float = 0.2,
 ) -> None:
-    """Wait until the job behind ``result`` has ended; ``tick(elapsed seconds)`` is called meanwhile.
+    """Wait until the job behind ``result`` has ended; ``tick(elapsed seconds)`` is called.
 
     After Ctrl-C, and after any error in ``tick``, the job is cancelled.
 

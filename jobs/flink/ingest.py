@@ -16,14 +16,15 @@ from jobs.flink.environment import (
     open_environment,
     register_lake,
 )
+from jobs.flink.gateway import start_gateway
 from jobs.logic.ingest import IngestStatements, Run, file_statements, kafka_statements
 from jobs.logic.inputs import InputFile, KafkaTopic, find_files, group_files, look_at
-from jobs.logic.ledger import Ledger, LedgerRun
+from jobs.logic.ledger import Choice, Ledger, LedgerRun
 from jobs.logic.rest import FlinkRest
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError, JobError, UnknownNameError
 from paimon_features.tables import Lake, latest_snapshot, lease, read_arrow
-from paimon_features.tables.lease import FlinkJobHolder, Lease
+from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
 from paimon_features.tables.reader import snapshots
 from paimon_features.tables.snapshots import snapshot_ids
 
@@ -95,17 +96,20 @@ def ingest_files(
     job.check_tables()
     ledger = Ledger(lake, source)
     looked = [look_at(path) for path in find_files(paths)]
+    choice = ledger.choose(looked, again)
+    if ledger.open_run() is None and not choice.new:
+        return IngestResult(None, (), _reasons(choice))
     with ExitStack() as stack:
         job.hold(stack)
         finished = _settle(job, ledger)
+        job.hold(stack)  # on a cluster, the leases went with the run that was settled
         choice = ledger.choose(looked, again)
-        skipped = tuple((str(file.path), why) for file, why in choice.skipped)
         if not choice.new:
-            return IngestResult(None, (), skipped, finished_run=finished)
+            return IngestResult(None, (), _reasons(choice), finished_run=finished)
         # before the run is written down: a wrong column leaves no trace
         group_files(choice.new, source, mapping or {})
         run = ledger.begin(choice.new, dict(mapping or {}), time.time_ns() // 1_000_000)
-        return job.run_files(ledger, run, choice.new, skipped, (True, True), finished)
+        return job.run_files(ledger, run, choice.new, _reasons(choice), (True, True), finished)
 
 
 def ingest_kafka(
@@ -222,9 +226,17 @@ class _Job:
                 )
 
     def hold(self, stack: ExitStack) -> list[Lease]:
+        """Own both tables until the end of ``stack``; a repeat goes on owning them.
+
+        Here the JVM holds them, not this process: it is the one that commits, and it outlives
+        this process by a moment when that is killed.
+        """
         purpose = f"ingest into {self.source.name!r}"
+        holder = None
+        if self.cluster is None:
+            holder = ProcessHolder.of(start_gateway(self.state_dir).pid)
         return [
-            stack.enter_context(lease.acquire(self.lake, table, purpose=purpose))
+            stack.enter_context(lease.acquire(self.lake, table, holder, purpose))
             for table in self.tables
         ]
 
@@ -358,6 +370,10 @@ def _prepare(
         if wanted:
             inserts.add_insert_sql(insert)
     return inserts
+
+
+def _reasons(choice: Choice) -> tuple[tuple[str, str], ...]:
+    return tuple((str(file.path), why) for file, why in choice.skipped)
 
 
 def _latest_id(lake: Lake, table: str) -> int:

@@ -82,7 +82,8 @@ def check_readable(name: str, source: Physical, kind: DataType) -> None:
 def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = False) -> str:
     """SQL of the value of type ``kind``; null where ``cell`` is null or has no counterpart.
 
-    ``cell`` is a column, named often in the result, so it should be one that is computed.
+    ``cell`` is a column, named often in the result, so it should be one that is computed. A text
+    from which another type is read has no blanks around it.
     ``is_time``: the column is an Int64 event time, so texts of times are read as well.
     NaN and infinities have no counterpart.
     """
@@ -99,7 +100,8 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
         decimal = f"TRY_CAST({cell} AS {kind.flink})"
         return f"CASE WHEN CAST({decimal} AS DOUBLE) = {cell} THEN {decimal} END"
     if source.kind in ("integer", "float") and kind.is_float:
-        return f"CASE WHEN ABS({cell}) <= {_GREATEST[kind.text]} THEN CAST({cell} AS {kind.flink}) END"
+        finite = f"ABS({cell}) <= {_GREATEST[kind.text]}"
+        return f"CASE WHEN {finite} THEN CAST({cell} AS {kind.flink}) END"
     if source.kind in ("boolean", "date", "bytes") and kind.text in (
         {"boolean": "bool"}.get(source.kind, source.kind)
     ):
@@ -111,7 +113,7 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
 def is_present(cell: str, source: Physical, kind: DataType) -> str:
     """SQL: whether the cell holds something, so that a null value means that it did not fit."""
     if source.kind == "text" and kind.text != "string":
-        return f"BTRIM({cell}) <> ''"
+        return f"{cell} <> ''"
     return f"{cell} IS NOT NULL"
 
 
@@ -125,7 +127,7 @@ def is_not_finite(cell: str, source: Physical, value: str, kind: DataType) -> st
         infinite = f"CASE WHEN ABS({cell}) <= {_GREATEST['float64']} THEN FALSE ELSE TRUE END"
         return f"({value} IS NULL)" if kind.is_float else f"({value} IS NULL AND {infinite})"
     if source.kind == "text" and (kind.is_float or kind.is_integer or kind.is_decimal):
-        named = f"({value} IS NULL AND REGEXP(BTRIM({cell}), '{_NOT_FINITE}'))"
+        named = f"({value} IS NULL AND REGEXP({cell}, '{_NOT_FINITE}'))"
         if not kind.is_float:
             return named
         return f"({named} OR ABS({value}) > {_GREATEST[kind.text]})"
@@ -148,45 +150,37 @@ def now_ms_sql() -> str:
 def _from_text(text: str, kind: DataType, is_time: bool) -> str:
     if kind.text == "string":
         return text
-    bare = f"BTRIM({text})"
     if kind.text == "bool":
-        return f"TRY_CAST({bare} AS BOOLEAN)"
-    if kind.text == "date":
-        return f"CASE WHEN REGEXP({bare}, '{_DATE}') THEN TRY_CAST({bare} AS DATE) END"
+        return f"TRY_CAST({text} AS BOOLEAN)"
     if kind.text == "timestamp":
-        return _from_ms(_time_ms(bare), kind)
-    if kind.is_integer:
-        return _time_ms(bare) if is_time else _integer(bare, kind.flink)
-    if kind.is_float:
-        return f"CASE WHEN REGEXP({bare}, '{_FLOAT}') THEN TRY_CAST({bare} AS {kind.flink}) END"
-    assert isinstance(kind, DecimalType), kind
-    scale = kind.scale
-    digits = rf"(?:[0-9]+(?:\.[0-9]{{0,{scale}}}0*)?|\.[0-9]{{1,{max(scale, 1)}}}0*)"
-    return f"CASE WHEN REGEXP({bare}, '^[+-]?{digits}$') THEN TRY_CAST({bare} AS {kind.flink}) END"
+        return _from_ms(_time_ms(text), kind)
+    if is_time:
+        return _time_ms(text)
+    if isinstance(kind, DecimalType):
+        scale = kind.scale
+        digits = rf"(?:[0-9]+(?:\.[0-9]{{0,{scale}}}0*)?|\.[0-9]{{1,{max(scale, 1)}}}0*)"
+        pattern = f"^[+-]?{digits}$"
+    else:
+        # of a whole number with a fraction of zeros, the cast to an integer leaves them out
+        pattern = _DATE if kind.text == "date" else _INTEGER if kind.is_integer else _FLOAT
+    return f"CASE WHEN REGEXP({text}, '{pattern}') THEN TRY_CAST({text} AS {kind.flink}) END"
 
 
-def _integer(bare: str, flink: str) -> str:
-    # the fraction is cut off as text: a cast through DOUBLE would round large numbers
-    whole = f"REGEXP_EXTRACT({bare}, '^[+-]?[0-9]+')"
-    return f"CASE WHEN REGEXP({bare}, '{_INTEGER}') THEN TRY_CAST({whole} AS {flink}) END"
-
-
-def _time_ms(bare: str) -> str:
+def _time_ms(text: str) -> str:
     """Milliseconds of a written time by its parts: no time zone and no lenient parser."""
 
     def part(start: int, unit_ms: int) -> str:
-        return f"COALESCE(TRY_CAST(SUBSTRING({bare}, {start}, 2) AS BIGINT), 0) * {unit_ms}"
+        return f"COALESCE(TRY_CAST(SUBSTRING({text}, {start}, 2) AS BIGINT), 0) * {unit_ms}"
 
-    day = _days(f"TRY_CAST(SUBSTRING({bare}, 1, 10) AS DATE)")
-    fraction = rf"RPAD(REGEXP_EXTRACT({bare}, '\.([0-9]{{1,3}})', 1), 3, '0')"
+    day = _days(f"TRY_CAST(SUBSTRING({text}, 1, 10) AS DATE)")
+    fraction = rf"RPAD(REGEXP_EXTRACT({text}, '\.([0-9]{{1,3}})', 1), 3, '0')"
     written = (
         f"{day} * {DAY_MS} + {part(12, HOUR_MS)} + {part(15, MINUTE_MS)} + {part(18, SECOND_MS)}"
         f" + COALESCE(TRY_CAST({fraction} AS BIGINT), 0)"
     )
-    whole = f"TRY_CAST(REGEXP_EXTRACT({bare}, '^[+-]?[0-9]+') AS BIGINT)"
     return (
-        f"CASE WHEN REGEXP({bare}, '{_TIME}') THEN {written} "
-        f"WHEN REGEXP({bare}, '{_INTEGER}') THEN {whole} END"
+        f"CASE WHEN REGEXP({text}, '{_TIME}') THEN {written} "
+        f"WHEN REGEXP({text}, '{_INTEGER}') THEN TRY_CAST({text} AS BIGINT) END"
     )
 
 

@@ -116,8 +116,10 @@ def _judged(
     """From cells to values, to what is wrong with the row, to the row as both inserts take it."""
     cells = [quote(f"c_{column.name}") for column in columns]
     values = [quote(f"v_{column.name}") for column in columns]
-    computed = [f"{once(_value(column, source))} AS {value}" for column, value in
-                zip(columns, values, strict=True)]
+    computed = [
+        f"{once(_value(column, source))} AS {value}"
+        for column, value in zip(columns, values, strict=True)
+    ]
     cases = [("`broken` IS NOT NULL", "`broken`")]
     for column in columns:
         cases += _complaints(column, source)

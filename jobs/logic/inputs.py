@@ -56,13 +56,15 @@ class InputFile:
 class Column:
     """A column of the source and where it comes from in a group of files.
 
-    ``field`` is its name there, ``position`` its place (from 1) in a CSV line.
+    ``field`` is its name there, ``position`` its place (from 1) in a CSV line. ``bare``: it is
+    a text from which another type is read, so blanks around it do not count.
     """
 
     name: str
     field: str
     position: int
     physical: Physical
+    bare: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
         if path.is_dir():
             inside = [p for p in sorted(path.rglob("*")) if p.is_file() and _format_of(p)]
             # Flink leaves out what begins so, at every level below the folder
-            inside = [
-                p for p in inside if not any(n[0] in "._" for n in p.relative_to(path).parts)
-            ]
+            inside = [p for p in inside if not any(n[0] in "._" for n in p.relative_to(path).parts)]
             if not inside:
                 raise ConfigurationError(
                     f"{given}: there is no file to ingest in this folder; {_expected()}"
@@ -202,8 +202,10 @@ def find_columns(
         else:
             candidates = [c for c in file.columns if c == wanted]
         if len(candidates) != 1:
-            what = f"{wanted or name!r} is missing" if not candidates else (
-                f"{' and '.join(map(repr, candidates))} could both be {name!r}"
+            what = (
+                f"{wanted or name!r} is missing"
+                if not candidates
+                else (f"{' and '.join(map(repr, candidates))} could both be {name!r}")
             )
             raise ConfigurationError(
                 f"{file.path}: the column {what}; it has: {', '.join(file.columns)}. "
@@ -215,7 +217,8 @@ def find_columns(
             check_readable(name, physical, kind)
         except ConfigurationError as error:
             raise ConfigurationError(f"{file.path}: {error}") from None
-        found.append(Column(name, candidates[0], position + 1, physical))
+        bare = physical == TEXT and kind.text != "string"
+        found.append(Column(name, candidates[0], position + 1, physical, bare))
     used = {column.field for column in found}
     return tuple(found), tuple(name for name in file.columns if name not in used)
 
@@ -223,9 +226,11 @@ def find_columns(
 def json_columns(source: EventSource, mapping: Mapping[str, str]) -> tuple[Column, ...]:
     """The columns of JSON objects: the keys are the column names, unless mapped."""
     check_mapping(source, mapping)
+    found = []
     for name, kind in source.schema.items():
         check_readable(name, TEXT, kind)
-    return tuple(Column(name, mapping.get(name, name), 0, TEXT) for name in source.schema)
+        found.append(Column(name, mapping.get(name, name), 0, TEXT, kind.text != "string"))
+    return tuple(found)
 
 
 def check_mapping(source: EventSource, mapping: Mapping[str, str]) -> None:
@@ -269,9 +274,9 @@ def _plain(name: str) -> str:
 
 
 def _first_line(path: Path) -> str:
-    opened = gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    opener = gzip.open if path.suffix.lower() == ".gz" else open
     try:
-        with opened as file:
+        with opener(path, "rb") as file:
             line = file.readline(_HEADER_LIMIT)
         text = line.decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError) as error:
@@ -294,14 +299,11 @@ def _parquet_columns(path: Path) -> tuple[tuple[str, ...], tuple[Physical, ...]]
     try:
         with pq.ParquetFile(path) as file:
             arrow = file.schema_arrow
-            kinds = {column.path: column for column in map(file.schema.column, range(_leaves(file)))}
+            leaves = [file.schema.column(number) for number in range(len(file.schema))]
     except (pa.ArrowInvalid, OSError) as error:
         raise ConfigurationError(f"{path}: it is not a Parquet file: {error}") from error
-    return tuple(arrow.names), tuple(_physical(field, kinds) for field in arrow)
-
-
-def _leaves(file: pq.ParquetFile) -> int:
-    return len(file.schema)
+    stored = {leaf.path: leaf for leaf in leaves}
+    return tuple(arrow.names), tuple(_physical(field, stored) for field in arrow)
 
 
 def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physical:

@@ -127,9 +127,7 @@ class Ledger:
         self, run: LedgerRun, events_snapshot: int | None, rejected_snapshot: int | None
     ) -> None:
         """Write down that both commits of the run are made."""
-        done = replace(
-            run, events_snapshot=events_snapshot, rejected_snapshot=rejected_snapshot
-        )
+        done = replace(run, events_snapshot=events_snapshot, rejected_snapshot=rejected_snapshot)
         runs = [*self._read()["runs"], asdict(done)]
         write_json(self.path, {"open": None, "runs": runs})
 

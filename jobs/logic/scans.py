@@ -18,7 +18,6 @@ from paimon_features.tables.rejects import TOO_FEW_COLUMNS, UNREADABLE
 
 TOO_MANY_COLUMNS = "too_many_columns"
 
-_VALID_LINE = rf"^(?:{FIELD})(?:,(?:{FIELD}))*+$"
 _EACH_FIELD = rf",({FIELD})"
 
 
@@ -96,29 +95,25 @@ def _csv_scan(name: str, group: FileGroup) -> Scan:
     # a line that equals the header is one: files that were joined have several
     split = (
         "SELECT `line` AS `raw`, `origin`, "
-        f"{once(f'REGEXP(`line`, {literal(_VALID_LINE)})')} AS `valid`, "
         + once(f"REGEXP_EXTRACT_ALL(CONCAT(',', `line`), {literal(_EACH_FIELD)}, 1)")
         + f" AS `fields` FROM ({lines}) "
         f"WHERE `line` <> '' AND `line` <> {literal(group.header)}"
     )
     number = "CARDINALITY(`fields`)"
     counts = f"': expected {group.width} columns, got ', CAST({number} AS STRING)"
+    # where the fields are not all of the line, something stands between them
     broken = (
-        f"CASE WHEN NOT `valid` THEN '{UNREADABLE}: a quote is not closed, or text follows "
-        "a closed one (a value cannot hold a line break)' "
+        f"CASE WHEN ARRAY_JOIN(`fields`, ',') <> `raw` THEN '{UNREADABLE}: a quote is not closed, "
+        "or text follows a closed one (a value cannot hold a line break)' "
         f"WHEN {number} < {group.width} THEN CONCAT('{TOO_FEW_COLUMNS}', {counts}) "
         f"WHEN {number} > {group.width} THEN CONCAT('{TOO_MANY_COLUMNS}', {counts}) "
         f"WHEN {_bad_encoding('`raw`')} THEN '{UNREADABLE}: not UTF-8' END"
     )
-    cells = [
-        f"{once(_unquoted(f'`fields`[{c.position}]'))} AS {quote(f'c_{c.name}')}"
-        for c in group.columns
-    ]
+    cells = [_cell(c, _unquoted(f"`fields`[{c.position}]")) for c in group.columns]
     query = f"SELECT `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(cells)} "
     query += f"FROM {quote(f'{name}_split')}"
-    return Scan(
-        _lines_table(name, group), ((f"{name}_split", split), (f"{name}_cells", query))
-    )
+    views = ((f"{name}_split", split), (f"{name}_cells", query))
+    return Scan(_lines_table(name, group), views)
 
 
 def _json_scan(name: str, group: FileGroup) -> Scan:
@@ -139,7 +134,7 @@ def _json_cells(name: str, columns: Sequence[Column]) -> tuple[str, str]:
         path = literal("lax $['" + column.field.replace("\\", "\\\\").replace("'", "\\'") + "']")
         # the text of a scalar with all its digits; objects and lists by their JSON
         text = f"COALESCE(JSON_VALUE(`line`, {path}), JSON_QUERY(`line`, {path}))"
-        cells.append(f"{once(text)} AS {quote(f'c_{column.name}')}")
+        cells.append(_cell(column, text))
     query = (
         f"SELECT `line` AS `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(cells)} "
         f"FROM {quote(name)} WHERE `line` IS NULL OR BTRIM(`line`) <> ''"
@@ -156,7 +151,7 @@ def _parquet_scan(name: str, group: FileGroup) -> Scan:
         f"{quote(_ORIGIN)} STRING NOT NULL METADATA FROM 'file.path') "
         f"WITH ({sql_options({**_files(group), 'format': 'parquet'})})"
     )
-    cells = ", ".join(f"{quote(c.field)} AS {quote(f'c_{c.name}')}" for c in group.columns)
+    cells = ", ".join(_cell(column, quote(column.field)) for column in group.columns)
     nothing = "CAST(NULL AS STRING)"
     query = (
         f"SELECT {nothing} AS `raw`, {quote(_ORIGIN)} AS `origin`, {nothing} AS `broken`, {cells} "
@@ -167,6 +162,13 @@ def _parquet_scan(name: str, group: FileGroup) -> Scan:
 
 _ORIGIN = "paimon_features origin"
 """A name that no column of a Parquet file is likely to have."""
+
+
+def _cell(column: Column, expression: str) -> str:
+    text = f"BTRIM({expression})" if column.bare else expression
+    # a column that is there needs no care, and none so complicated is repeated
+    computed = text if text == quote(column.field) else once(text)
+    return f"{computed} AS {quote(f'c_{column.name}')}"
 
 
 def _lines_table(name: str, group: FileGroup) -> str:
@@ -205,6 +207,4 @@ def _unquoted(field: str) -> str:
 
 def _bad_encoding(text: str) -> str:
     """SQL: whether bytes were no UTF-8; such become U+FFFD as soon as the text is worked on."""
-    return (
-        f"({text} LIKE '%\ufffd%' AND CAST({text} AS BYTES) <> ENCODE({text}, 'UTF-8'))"
-    )
+    return f"({text} LIKE '%\ufffd%' AND CAST({text} AS BYTES) <> ENCODE({text}, 'UTF-8'))"

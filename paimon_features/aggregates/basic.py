@@ -113,7 +113,7 @@ class Numeric(Aggregate):
             # only additions can overflow: a minimum or a maximum keeps every integer
             bound = INTEGER_BOUND if self.bound is None else self.bound
             unbounded = merge is not Merge.SUM and self.bound is None
-            own = () if unbounded else (bound_guard(f"{self.column}", bound),)
+            own = () if unbounded else (bound_guard(f"{self.column}", bound, floating=False),)
             return self._partial(name, Int64, merge, f"CAST({self.column} AS int64)", guards=own)
         limit = INTEGER_BOUND / 10**scale if self.bound is None else self.bound
         limit = min(limit, EXACT_SCALED / 10**scale)
@@ -225,17 +225,22 @@ class Max(_Extreme):
     merge: ClassVar[Merge] = Merge.MAX
 
 
-def bound_guard(expression: str, bound: float) -> Guard:
-    """The guard ``|expression| <= bound``: true for null, false for NaN.
+def bound_guard(expression: str, bound: float, *, floating: bool = True) -> Guard:
+    """The guard ``|expression| <= bound``: true for null, false for NaN and infinities.
 
-    >>> bound_guard("amount", 100).expression
-    '(amount IS NULL OR (amount >= -100 AND amount <= 100))'
+    NaN is asked for by itself, because engines rewrite the negation of a comparison.
+
+    >>> bound_guard("units", 100, floating=False).expression
+    '(units IS NULL OR (units >= -100 AND units <= 100))'
+    >>> bound_guard("price", 0.5).expression
+    '(price IS NULL OR (finite(price) AND price >= -0.5 AND price <= 0.5))'
     """
     limit = repr(int(bound)) if float(bound).is_integer() and bound < EXACT_FLOAT else repr(bound)
-    return Guard(
-        f"({expression} IS NULL OR ({expression} >= -{limit} AND {expression} <= {limit}))",
-        f"|{expression}| > {limit}",
-    )
+    inside = f"{expression} >= -{limit} AND {expression} <= {limit}"
+    if floating:
+        inside = f"finite({expression}) AND {inside}"
+    shown = expression.removeprefix("CAST(").removesuffix(" AS float64)")
+    return Guard(f"({expression} IS NULL OR ({inside}))", f"|{shown}| > {limit}")
 
 
 def or_zero(column: Column) -> Numbers:

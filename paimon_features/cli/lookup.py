@@ -78,9 +78,7 @@ def _refs(project: Project, features: Sequence[str]) -> tuple[FeatureRef, ...]:
     return tuple(dict.fromkeys(refs))
 
 
-def parse_entities(
-    texts: Sequence[str], types: Mapping[str, DataType]
-) -> dict[str, list[Any]]:
+def parse_entities(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[str, list[Any]]:
     """Entity keys from ``key=value,value`` texts, as values of the keys' types.
 
     >>> from paimon_features.schema import Int64, String
@@ -144,8 +142,7 @@ def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None
         table.add_column(", ".join(f"{key}={row[key]}" for key in keys), justify="right")
     for feature in response.features:
         cells = [
-            _cell(row[feature], status[feature])
-            for row, status in zip(rows, statuses, strict=True)
+            _cell(row[feature], status[feature]) for row, status in zip(rows, statuses, strict=True)
         ]
         table.add_row(feature, *cells)
     console.print(f"as of {_time(response.q_ms)}")

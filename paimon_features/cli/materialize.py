@@ -115,7 +115,9 @@ def _follow(workers: list[Materializer], rebuild: bool, poll_ms: int, show: _Pri
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join()
+        # a signal may be delivered to another thread: Python acts on it when this one wakes up
+        while thread.is_alive():
+            thread.join(0.2)
     if failures:
         raise failures[0]
 

@@ -143,10 +143,15 @@ class _Compiler:
         def parsed(text: str) -> Expression:
             return parse(text, internal).substitute(derived)
 
-        where = self._where(scope)
+        where, undecided = self._where(scope, derived)
         partials = self._partials(scope)
         levels = self._levels()
-        rules = [*self._key_rules(), *self._time_rules(), *self._overflow_rules(derived)]
+        rules = [
+            *self._key_rules(),
+            *self._time_rules(),
+            *undecided,
+            *self._overflow_rules(scope, derived),
+        ]
         for guard in dict.fromkeys(g for p in partials for g in p.guards):
             rules.append(SkipRule("out_of_bounds", guard.detail, parsed(guard.expression)))
         return CompiledView(
@@ -155,7 +160,7 @@ class _Compiler:
             entity=view.entity,
             tile_ms=self.tile_ms,
             levels_ms=levels,
-            where=None if where is None else where.substitute(derived),
+            where=where,
             skip_rules=tuple(rules),
             partials=partials,
             expressions={p.name: parsed(p.expression) for p in partials},
@@ -194,15 +199,27 @@ class _Compiler:
             scope[name] = derived[name].type
         return derived
 
-    def _where(self, scope: Mapping[str, DataType]) -> Expression | None:
+    def _where(
+        self, scope: Mapping[str, DataType], derived: Mapping[str, Expression]
+    ) -> tuple[Expression | None, list[SkipRule]]:
+        """The view's condition over the source's columns, and a rule where it can overflow.
+
+        Where it overflows it says nothing: such events count as members, and the rule then
+        keeps them out and counts them.
+        """
         if self.view.where is None:
-            return None
+            return None, []
         where = parse(self.view.where, scope)
         if where.type.text != "bool":
             raise DefinitionError(
                 f"where={self.view.where!r} is {where.type!r}; expected a condition"
             )
-        return where
+        where = where.substitute(derived)
+        guard = overflow_guard(where)
+        if guard is None:
+            return where, []
+        member = parse(f"NOT ({guard.text}) OR ({where.text})", self.view.source.schema)
+        return member, [SkipRule("overflow", f"where: {self.view.where}", guard)]
 
     def _partials(self, scope: Mapping[str, DataType]) -> tuple[Partial, ...]:
         """All partials, those hidden in every table first, shared ones once, by name."""
@@ -299,10 +316,17 @@ class _Compiler:
         text = f"{time} IS NOT NULL AND {time} >= {MIN_TIME_MS} AND {time} <= {MAX_TIME_MS}"
         return [SkipRule("absurd_time", time, parse(text, self.view.source.schema))]
 
-    def _overflow_rules(self, derived: Mapping[str, Expression]) -> list[SkipRule]:
-        rules = []
-        for name, expression in derived.items():
-            guard = overflow_guard(expression)
-            if guard is not None:
-                rules.append(SkipRule("overflow", name, guard))
-        return rules
+    def _overflow_rules(
+        self, scope: Mapping[str, DataType], derived: Mapping[str, Expression]
+    ) -> list[SkipRule]:
+        """Rules for derived columns and conditions of aggregates that can overflow.
+
+        Partials need none: the bounds of their inputs keep them in range.
+        """
+        found = dict(derived)
+        for aggregate in self.view.features:
+            if aggregate.where is not None:
+                condition = parse(aggregate.where, scope).substitute(derived)
+                found[f"where: {aggregate.where}"] = condition
+        guards = {detail: overflow_guard(expression) for detail, expression in found.items()}
+        return [SkipRule("overflow", d, g) for d, g in guards.items() if g is not None]

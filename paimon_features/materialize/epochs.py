@@ -74,15 +74,18 @@ class Epochs:
         A bucket's marker goes before its records, so that a reader of an old state sees that
         the bucket is gone, never that an entity is.
         """
-        stale = [k for page in self._store.scan(self._keys.all_epochs) for k in self._stale(page)]
-        stale.sort(key=lambda key: not key.endswith(b"#marker"))
-        for start in range(0, len(stale), 1_000):
-            # a key found long ago may be of an epoch that was switched to since: ask again
-            page = self._stale(stale[start : start + 1_000])
-            self._store.delete(page)
-            yield len(page)
+        for markers_only in (True, False):
+            for page in self._store.scan(self._keys.all_epochs):
+                stale = self._stale(
+                    [key for key in page if key.endswith(b"#marker") or not markers_only]
+                )
+                self._store.delete(stale)
+                yield len(stale)
 
     def _stale(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Those of ``keys`` whose epoch is neither read nor built now."""
+        if not keys:
+            return []
         state = self.state()
         used = {state.epoch, None if state.building is None else state.building.epoch}
         return [key for key in keys if self._keys.epoch_of(key) not in used]

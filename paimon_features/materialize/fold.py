@@ -91,9 +91,7 @@ def rows_of_part(layout: RecordLayout, table: pa.Table, part: int, parts: int) -
     return table.filter(pa.array(inside[codes]))
 
 
-def contributions(
-    layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]
-) -> Contributions:
+def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) -> Contributions:
     """Group the rows of (snapshot id, table) pairs by entity."""
     view = layout.view
     names: dict[bytes, int] = {}
@@ -195,7 +193,8 @@ def merge(
     touched[owner[fresh]] = True
     if not touched.any():
         return [None] * count
-    rows = new.cells if fresh.all() else new.cells.take(fresh)
+    # texts of other batches are left behind before they are copied for every level
+    rows = layout.packed(new.cells if fresh.all() else new.cells.take(fresh))
     row_of = owner[fresh]
     times = rows.rows[EVENT_TIME_MAX.name]
     np.maximum.at(headers["event_high"], row_of, times)
@@ -221,9 +220,7 @@ def merge(
     worth = (np.diff(offsets) > 0) | (headers["event_high"] >= reach.known_from)
     worth[there] = True
     write = touched & worth
-    return [
-        record if ok else None for record, ok in zip(encoded, write.tolist(), strict=True)
-    ]
+    return [record if ok else None for record, ok in zip(encoded, write.tolist(), strict=True)]
 
 
 def _at_level(layout: RecordLayout, rows: Cells, level: int) -> Cells:

@@ -50,6 +50,15 @@ _BUILD_ATTEMPTS = 5
 Files = list[tuple[int, DataFile]]
 
 
+def consumer_name(project: str, view: str, shard: tuple[int, int] = (0, 1)) -> str:
+    """The consumer under which a materializer holds snapshots of the tile table.
+
+    >>> consumer_name("shop", "spend", (0, 4))
+    'materialize-shop-spend-0-of-4'
+    """
+    return f"materialize-{project}-{view}-{shard[0]}-of-{shard[1]}"
+
+
 class Materializer:
     """Brings the tiles of one view into the online store, and keeps them there.
 
@@ -88,7 +97,7 @@ class Materializer:
         self._keys = ViewKeys(project, view.name)
         self._epochs = Epochs(store, self._keys)
         self._leases = Leases(store, lease_ttl_ms)
-        self._consumer = f"materialize-{project}-{view.name}-{index}-of-{shards}"
+        self._consumer = consumer_name(project, view.name, shard)
         self._rebuild = False
         self._checked = False
         self._holds: tuple[str, int] | None = None
@@ -214,6 +223,7 @@ class Materializer:
             if marker is None or not marker.complete:
                 raise RebuildNeeded(f"the marker of bucket {bucket} is lost")
             markers[bucket] = marker
+        self._pass.applied = min(marker.applied_snapshot for marker in markers.values())
         self._check_history(content.table, markers, latest)
         plans, seen = self._plan(content.table, markers, latest)
         held: dict[str, None] = {}
@@ -331,7 +341,7 @@ class Materializer:
             high_ms = max(high_ms, new.newest_ms)
             self._pass.records += writer.apply(new, up_to, high_ms)
             self._pass.tiles += len(new.cells)
-            self._pass.report(up_to - 1, latest)
+            self._pass.report(latest)
         return high_ms
 
     def _move(self, keys: BucketKeys, before: Marker, after: Marker, run: str) -> bool:
@@ -452,7 +462,7 @@ class Materializer:
 
         def progress(tiles: int, records: int) -> None:
             self._pass.tiles, self._pass.records = before[0] + tiles, before[1] + records
-            self._pass.report(0, latest)
+            self._pass.report(latest)
 
         writer = self._writer(keys, bucket, building.content, run)
         filled = fill_bucket(writer, self._layout, files, applied, self._max_rows, progress)
@@ -485,15 +495,14 @@ class _Pass:
         self._view = view
         self._callback = callback
         self._started = time.monotonic()
+        self.applied = 0
         self.tiles = 0
         self.records = 0
         self.rebuilding: str | None = None
 
-    def report(self, applied: int, latest: Snapshot | None) -> Progress:
+    def report(self, latest: Snapshot | None) -> None:
         """Tell the callback."""
-        progress = self._at(applied, latest, ())
-        self._callback(progress)
-        return progress
+        self._callback(self._at(self.applied, latest, ()))
 
     def end(self, applied: int, latest: Snapshot | None, held: tuple[str, ...] = ()) -> Progress:
         """The result of the pass; the callback is told if there was anything to do."""

@@ -23,7 +23,7 @@ from paimon_features.aggregates.fold import Columns
 from paimon_features.columns import Column, Mask, numpy_type
 from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression, evaluate
-from paimon_features.offline.keys import Entities, Ints, TimeKeys
+from paimon_features.offline.keys import Entities, Ints, TimeKeys, sort_order
 from paimon_features.offline.ranges import RangeIndex
 from paimon_features.windows import DAY_MS, floor_ms
 
@@ -49,7 +49,7 @@ def partials_of(
 
 
 class Heads:
-    """The heads of many rows, sorted by entity and time; events come in any order.
+    """The heads of many rows, sorted by entity and tile; events come in any order.
 
     ``codes``, ``q_ms`` and ``floor_ms`` are the rows' entities, times, and times rounded down
     to the tile. Call ``add`` for all events, then ``close``, then ``ranges``.
@@ -71,11 +71,10 @@ class Heads:
         first = np.flatnonzero(begins)
         self._cell = np.cumsum(begins) - 1
         self._codes, self._tiles = codes[first], floor_ms[first]
-        self._until = q_ms[np.append(first[1:], len(codes)) - 1] if len(codes) else q_ms
+        self._until = np.maximum.reduceat(q_ms, first) if len(first) else q_ms
         self._time_keys = TimeKeys(self._tiles, entities.count, view.tile_ms)
         self._keys = self._time_keys.of(self._codes, self._tiles)
-        self._low = self._cell * view.tile_ms
-        self._high = self._low + (q_ms - floor_ms)
+        self._high = self._cell * view.tile_ms + (q_ms - floor_ms)
         self._found: list[tuple[Ints, dict[str, Column]]] = []
         self._sorted: Ints = np.zeros(0, np.int64)
         self.index: RangeIndex | None = None
@@ -119,9 +118,11 @@ class Heads:
     def close(self) -> None:
         """All events have been added."""
         keys = np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in self._found)])
-        order = np.argsort(keys, kind="stable")
+        order = sort_order(keys)
         self._sorted = keys[order]
         sizes = np.bincount(self._sorted // self.view.tile_ms, minlength=len(self._tiles))
+        self._ends = np.cumsum(sizes)
+        self._begins = self._ends - sizes
         columns = {}
         for partial in self.partials:
             parts = [found[partial.name] for _, found in self._found]
@@ -129,11 +130,14 @@ class Heads:
         self._found.clear()
         self.index = RangeIndex(self.partials, columns, sizes, self.view.tile_ms)
 
-    def ranges(self, rows: Ints | slice) -> tuple[Ints, Ints]:
-        """The row ranges of the heads of these rows in ``index``."""
-        lo = np.searchsorted(self._sorted, self._low[rows])
-        hi = np.searchsorted(self._sorted, self._high[rows])
-        return lo, hi
+    def ranges(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
+        """Which of these rows have a head, as positions in ``rows``, and its range in ``index``."""
+        cells = self._cell[rows]
+        lo = self._begins[cells]
+        some = np.flatnonzero(self._ends[cells] > lo)
+        lo, hi = lo[some], np.searchsorted(self._sorted, self._high[rows[some]])
+        inside = np.flatnonzero(hi > lo)
+        return some[inside], lo[inside], hi[inside]
 
     def _cells(self, codes: Ints, time: Column) -> Ints:
         """The cell of each event, -1 for an event in no head."""

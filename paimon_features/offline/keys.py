@@ -124,3 +124,20 @@ class TimeKeys:
         else:
             ticks = ((times - self._first) // self._step_ms).clip(0, self._span - 1)
         return codes * self._span + ticks
+
+
+def sort_order(keys: Ints) -> Ints:
+    """Positions that sort ``keys`` (none negative) ascending, equal ones in their order.
+
+    Where key and position fit into one integer these are sorted, which takes a fraction of
+    the time of sorting positions by key.
+
+    >>> sort_order(np.array([7, 3, 7, 0])).tolist()
+    [3, 1, 0, 2]
+    """
+    bits = len(keys).bit_length()
+    if not len(keys) or int(keys.max()).bit_length() + bits > 62:
+        return np.argsort(keys, kind="stable")
+    packed = (keys << bits) | np.arange(len(keys))
+    packed.sort()
+    return packed & ((1 << bits) - 1)

@@ -20,7 +20,7 @@ from paimon_features.aggregates.fold import NEVER_MS, fold, newest_tile_end
 from paimon_features.columns import Column, Mask, Values
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.offline.heads import Heads, concat
-from paimon_features.offline.keys import Entities, Ints, TimeKeys
+from paimon_features.offline.keys import Entities, Ints, TimeKeys, sort_order
 from paimon_features.offline.ranges import RangeIndex
 from paimon_features.tables.specs import TILE_START
 from paimon_features.windows import floor_ms, window_start
@@ -67,14 +67,16 @@ class PointInTimeJoin:
         codes = self.entities.codes
         known = np.flatnonzero(codes >= 0)
         codes, times = codes[known], q_ms[known]
-        order = np.argsort(TimeKeys(times, self.entities.count, 1).of(codes, times))
+        # rows of one tile stay together; their order among themselves does not matter
+        tiles = floor_ms(times, view.tile_ms)
+        order = sort_order(TimeKeys(tiles, self.entities.count, view.tile_ms).of(codes, tiles))
         self._order = known[order]
-        self._codes, self._q = codes[order], times[order]
-        self._floor = floor_ms(self._q, view.tile_ms)
+        self._codes, self._q, self._floor = codes[order], times[order], tiles[order]
         self._heads = Heads(view, self.partials, self.entities, self._codes, self._q, self._floor)
         self._answered = np.zeros(self.entities.count, np.bool_)
         self._out = {f.name: Column.nulls(len(q_ms), f.type) for f in self.features}
-        self._statuses = {f.name: np.full(len(q_ms), MISSING, np.int8) for f in self.features}
+        self._status = np.full(len(q_ms), MISSING, np.int8)
+        self._ill = {f.name: np.zeros(len(q_ms), np.bool_) for f in self.features}
 
     @property
     def head_days(self) -> Ints:
@@ -117,7 +119,13 @@ class PointInTimeJoin:
         """Answer the rows whose entities have no tiles, and give all answers."""
         rest = np.flatnonzero(~self._answered[self._codes])
         self._answer_all(rest, _Tiles(self, ()))
-        return Answers(self._out, self._statuses)
+        statuses = {
+            name: np.where(ill, np.int8(ILL_CONDITIONED), self._status)
+            if ill.any()
+            else self._status
+            for name, ill in self._ill.items()
+        }
+        return Answers(self._out, statuses)
 
     def _answer_all(self, rows: Ints, tiles: _Tiles) -> int:
         if self._heads.index is None:
@@ -139,6 +147,7 @@ class PointInTimeJoin:
             status[present & (newest < q_ms - self.view.ttl_ms)] = EXPIRED
             present = status == PRESENT
         target = self._order[rows]
+        self._status[target] = status
         for (window_ms, hop_ms), features in self._by_window():
             lo = tiles.before(codes, window_start(q_ms, window_ms, hop_ms))
             names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
@@ -148,24 +157,16 @@ class PointInTimeJoin:
             for feature in features:
                 taken = [merged[name] for name in feature.partials]
                 done = feature.aggregate.finish(self.view.scope, taken, since_ms)
-                self._put(feature, target, done, present, status)
+                self._put(feature, target, done, present)
 
-    def _put(
-        self,
-        feature: CompiledFeature,
-        target: Ints,
-        done: Finished,
-        present: Mask,
-        status: npt.NDArray[np.int8],
-    ) -> None:
+    def _put(self, feature: CompiledFeature, target: Ints, done: Finished, present: Mask) -> None:
         out = self._out[feature.name]
         assert out.valid is not None
         out.values[target] = done.column.values
         valid = present if done.column.valid is None else present & done.column.valid
         out.valid[target] = valid
-        if done.ill_conditioned is not None and done.ill_conditioned.any():
-            status = np.where(present & done.ill_conditioned, np.int8(ILL_CONDITIONED), status)
-        self._statuses[feature.name][target] = status
+        if done.ill_conditioned is not None:
+            self._ill[feature.name][target] = present & done.ill_conditioned
 
     def _by_window(self) -> Iterator[tuple[tuple[int | None, int], list[CompiledFeature]]]:
         """Features that share a window share its range and its folds."""
@@ -183,12 +184,18 @@ class _Tiles:
         count = join.entities.count
         self._time_keys = TimeKeys(starts, count, join.view.tile_ms)
         keys = self._time_keys.of(codes, starts)
-        order = np.argsort(keys, kind="stable")
-        self._keys = keys[order]
+        order = sort_order(keys)
+        keys, codes = keys[order], codes[order]
+        columns = {name: column.take(order) for name, column in columns.items()}
+        first = np.flatnonzero(np.diff(keys, prepend=-1))
+        if len(first) < len(keys):  # rows of one tile that the lake has not merged yet
+            offsets = np.append(first, len(keys))
+            columns = fold(join.partials, columns, offsets, join.view.tile_ms)
+            keys, codes = keys[first], codes[first]
+        self._keys = keys
         sizes = np.bincount(codes, minlength=count)
         self.present: Mask = sizes > 0
         self._first = np.cumsum(sizes) - sizes
-        columns = {name: column.take(order) for name, column in columns.items()}
         self._newest: Values = columns[EVENT_TIME_MAX.name].values
         self.index = RangeIndex(join.partials, columns, sizes, join.view.tile_ms)
 
@@ -209,9 +216,8 @@ class _Head:
 
     def __init__(self, heads: Heads, rows: Ints) -> None:
         assert heads.index is not None
-        lo, hi = heads.ranges(rows)
-        self.rows = np.flatnonzero(hi > lo)
-        self.columns = heads.index.fold(lo[self.rows], hi[self.rows])
+        self.rows, lo, hi = heads.ranges(rows)
+        self.columns = heads.index.fold(lo, hi)
         self._partials = {p.name: p for p in heads.partials}
         self._tile_ms = heads.view.tile_ms
 

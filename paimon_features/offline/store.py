@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from paimon_features.buckets import bucket_of
-from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
 from paimon_features.offline.rows import arrow_table, event_times, key_columns
-from paimon_features.tables import Lake, iter_batches, latest_snapshot, snapshot
+from paimon_features.tables import Lake, latest_snapshot
+from paimon_features.tables.deltas import DataFile, live_files, read_file
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.snapshots import snapshot_as_of
-from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START
+from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
 from paimon_features.windows import DAY_MS
 
 Progress = Callable[[int, int], None]
@@ -28,8 +29,6 @@ GROUP_TILES = 8_000_000
 """Tiles that are in memory at a time, roughly: buckets are read in groups of this size."""
 CHUNK_ROWS = 1_000_000
 """Rows of a table that are worked on at a time."""
-FEW_ENTITIES = 1_000
-"""Up to so many entities their keys are given to the scan, which skips files by them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +107,8 @@ class PinnedRead:
                 "rename the column"
             )
         done, total = 0, len(q_ms) * len(self.reads)
-        found: dict[FeatureRef, tuple[pa.Array, pa.Array]] = {}
+        values: dict[FeatureRef, pa.Array] = {}
+        told: dict[FeatureRef, pa.Array] = {}
         for read in self.reads:
             join = PointInTimeJoin(read.view, read.features, keys[read.view.name], q_ms)
             for events in self._events(read, join):
@@ -123,65 +123,75 @@ class PinnedRead:
             if progress is not None:
                 progress(done, total)
             for feature in read.features:
-                found[FeatureRef(read.view.name, feature.name)] = (
-                    answers.columns[feature.name].to_arrow(feature.type.arrow),
-                    pa.DictionaryArray.from_arrays(
-                        pa.array(answers.statuses[feature.name]), pa.array(STATUSES)
-                    ),
-                )
+                ref = FeatureRef(read.view.name, feature.name)
+                values[ref] = answers.columns[feature.name].to_arrow(feature.type.arrow)
+                if statuses:
+                    status = pa.array(answers.statuses[feature.name])
+                    told[ref] = pa.DictionaryArray.from_arrays(status, pa.array(STATUSES))
         for ref in self.refs:
-            rows = rows.append_column(self.columns[ref], found[ref][0])
+            rows = rows.append_column(self.columns[ref], values[ref])
         for ref in self.refs if statuses else ():
-            rows = rows.append_column(f"{self.columns[ref]}__status", found[ref][1])
+            rows = rows.append_column(f"{self.columns[ref]}__status", told[ref])
         return rows
 
     def _events(self, read: _ViewRead, join: PointInTimeJoin) -> Iterator[pa.Table]:
         """The events of the days in which rows have a head."""
-        days = join.head_days
-        if read.events.snapshot_id is None or not len(days):
+        days = {None, *join.head_days.tolist()}  # a feedback table has no days: all is read
+        if read.events.snapshot_id is None or len(days) == 1:
             return
-        table, time = read.events.table, read.view.source.event_time
-        first, last = int(days[0]), int(days[-1])
-        if EVENT_DAY in self.lake.schema(table).names:
-            filters: dict[str, Any] = {"partitions": {EVENT_DAY: (first, last + 1)}}
-            if last - first + 1 > len(days):
-                filters["where"] = {EVENT_DAY: days.tolist()}
-        else:
-            filters = {"partitions": {time: (first * DAY_MS, (last + 1) * DAY_MS)}}
-        pinned = read.events.snapshot_id
-        yield from _chunks(iter_batches(self.lake, table, join.event_columns, pinned, **filters))
+        files = live_files(self.lake, read.events.table, read.events.snapshot_id)
+        files = [f for f in files if f.partition.get(EVENT_DAY) in days]
+        yield from self._tables(read.events, files, join.event_columns)
 
     def _tile_groups(self, read: _ViewRead, join: PointInTimeJoin) -> Iterator[Iterator[pa.Table]]:
-        """The tiles that can matter, all tiles of an entity in one group."""
+        """The tiles that can matter, all tiles of an entity in one group.
+
+        Files of every level hold contributions, which the join folds; so nothing is merged here.
+        """
         low, high = join.tile_range
         if read.tiles.snapshot_id is None or high <= low or not join.entities.count:
             return
-        entities = join.entities.columns()
         kinds = list(read.view.keys.values())
-        buckets = np.unique(bucket_of(entities, kinds, read.record.buckets)).tolist()
-        where = None
-        if join.entities.count <= FEW_ENTITIES:
-            where = {
-                key: Column(values).to_arrow(kind.arrow).unique().to_pylist()
-                for (key, kind), values in zip(read.view.keys.items(), entities, strict=True)
-            }
-        pinned = snapshot(self.lake, read.tiles.table, read.tiles.snapshot_id)
-        per_bucket = max(1, pinned.total_records // read.record.buckets)
-        size = max(1, GROUP_TILES // per_bucket)
-        for start in range(0, len(buckets), size):
-            batches = iter_batches(
-                self.lake,
-                read.tiles.table,
-                join.tile_columns,
-                read.tiles.snapshot_id,
-                partitions={
-                    TILE_DAY: (low // DAY_MS, (high - 1) // DAY_MS + 1),
-                    TILE_START: (low, high),
-                },
-                where=where,
-                buckets=buckets[start : start + size],
-            )
-            yield _chunks(batches)
+        buckets = np.unique(bucket_of(join.entities.columns(), kinds, read.record.buckets))
+        files = live_files(self.lake, read.tiles.table, read.tiles.snapshot_id, buckets.tolist())
+        first, last = low // DAY_MS, (high - 1) // DAY_MS
+        files = [f for f in files if first <= f.partition[TILE_DAY] <= last]
+        for group in _groups(files):
+            yield self._tables(read.tiles, group, join.tile_columns)
+
+    def _tables(
+        self, pin: Pin, files: Iterable[DataFile], columns: Sequence[str]
+    ) -> Iterator[pa.Table]:
+        """The rows of files, small ones put together: looking entities up has a cost per call."""
+        full = self.lake.schema(pin.table)
+        schema = pa.schema([full.field(column).with_nullable(True) for column in columns])
+        held: list[pa.Table] = []
+        rows = 0
+        for file in files:
+            held.append(read_file(file, columns).cast(schema))
+            rows += held[-1].num_rows
+            if rows >= CHUNK_ROWS:
+                yield pa.concat_tables(held)
+                held, rows = [], 0
+        if held:
+            yield pa.concat_tables(held)
+
+
+def _groups(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
+    """Files by bucket, as many buckets together as hold ``GROUP_TILES`` rows."""
+    group: list[DataFile] = []
+    rows = 0
+    ordered = sorted(files, key=lambda f: f.bucket)  # stable: the order of a manifest stays
+    for _, bucket in groupby(ordered, key=lambda f: f.bucket):
+        own = list(bucket)
+        size = sum(file.rows for file in own)
+        if group and rows + size > GROUP_TILES:
+            yield group
+            group, rows = [], 0
+        group += own
+        rows += size
+    if group:
+        yield group
 
 
 class OfflineStore:
@@ -285,20 +295,6 @@ class OfflineStore:
             else snapshot_as_of(self.lake, table, as_of)
         )
         return None if found is None else found.id
-
-
-def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together to large ones: looking entities up has a cost per call."""
-    held: list[pa.RecordBatch] = []
-    rows = 0
-    for batch in batches:
-        held.append(batch)
-        rows += batch.num_rows
-        if rows >= CHUNK_ROWS:
-            yield pa.Table.from_batches(held)
-            held, rows = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
 
 
 def _feature(view: CompiledView, name: str) -> CompiledFeature:

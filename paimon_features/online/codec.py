@@ -178,9 +178,7 @@ class RecordLayout:
         if name in self.texts:
             texts = np.empty(len(values), np.object_)
             text = cells.text
-            texts[:] = [
-                text[start : start + length].decode() for start, length in values.tolist()
-            ]
+            texts[:] = [text[start : start + length].decode() for start, length in values.tolist()]
             return Column(texts, valid)
         return Column(values, valid)
 
@@ -194,6 +192,20 @@ class RecordLayout:
         for name in self.texts:
             rows[name][:, 0] += shift.astype(np.uint32)
         return Cells(rows, b"".join([part.text for part in parts]))
+
+    def packed(self, cells: Cells) -> Cells:
+        """The same cells with their texts one after another, and nothing else in ``text``."""
+        if not self.texts:
+            return cells
+        # axes: cells, text partials: in this order the texts are laid down
+        spans = np.stack([cells.rows[name] for name in self.texts], axis=1).astype(np.int64)
+        starts, lengths = spans[..., 0].ravel(), spans[..., 1].ravel()
+        begins = np.cumsum(lengths) - lengths
+        gather = np.repeat(starts - begins, lengths) + np.arange(lengths.sum())
+        rows = cells.rows.copy()
+        for i, name in enumerate(self.texts):
+            rows[name][:, 0] = begins[i :: len(self.texts)]
+        return Cells(rows, np.frombuffer(cells.text, np.uint8)[gather].tobytes())
 
     # -- bytes -----------------------------------------------------------------------------
 
@@ -267,21 +279,16 @@ class RecordLayout:
         """Cells whose texts are relative to their record's tail, and the tails."""
         if not self.texts:
             return cells.rows, None
-        # axes: cells, text partials: in this order the texts stand in the tail
-        spans = np.stack([cells.rows[name] for name in self.texts], axis=1).astype(np.int64)
-        starts, lengths = spans[..., 0].ravel(), spans[..., 1].ravel()
-        ends = np.cumsum(lengths)
-        gather = np.repeat(starts - (ends - lengths), lengths) + np.arange(lengths.sum())
-        packed = np.frombuffer(cells.text, np.uint8)[gather].tobytes()
-        bounds = np.concatenate([[0], ends])[offsets * len(self.texts)]
-        relative = (ends - lengths).reshape(len(cells), len(self.texts)) - np.repeat(
-            bounds[:-1], np.diff(offsets)
-        )[:, None]
-        rows = cells.rows.copy()
-        for i, name in enumerate(self.texts):
-            rows[name][:, 0] = relative[:, i]
-        edges = bounds.tolist()
-        return rows, [packed[edges[i] : edges[i + 1]] for i in range(len(offsets) - 1)]
+        packed = self.packed(cells)
+        rows = packed.rows
+        # where the first text of each cell begins, and behind the last cell the end of all
+        begins = np.append(rows[self.texts[0]][:, 0].astype(np.int64), len(packed.text))
+        edges = begins[offsets]
+        bases = np.repeat(edges[:-1], np.diff(offsets)).astype(np.uint32)
+        for name in self.texts:
+            rows[name][:, 0] -= bases
+        cuts = edges.tolist()
+        return rows, [packed.text[cuts[i] : cuts[i + 1]] for i in range(len(cuts) - 1)]
 
     def _corrupt(self, what: str) -> OnlineStoreError:
         return OnlineStoreError(

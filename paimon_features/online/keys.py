@@ -111,9 +111,7 @@ def _part(kind: DataType, column: pa.Array) -> list[bytes]:
     raise RequestError(f"an entity key cannot be {kind!r}")
 
 
-def key_arrays(
-    keys: Mapping[str, DataType], entities: Mapping[str, object]
-) -> list[pa.Array]:
+def key_arrays(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> list[pa.Array]:
     """The key columns of a request as Arrow arrays of their types.
 
     Raises

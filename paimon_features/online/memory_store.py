@@ -34,9 +34,7 @@ class MemoryStore:
         with self._lock:
             return [self._get(key) for key in keys]
 
-    def compare_and_set_many(
-        self, writes: Sequence[Write], run: str | None = None
-    ) -> list[bool]:
+    def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
         with self._lock:
             if run is not None and run != self._run:
                 raise OnlineStoreError("the online store was restarted; what was written is unsure")

@@ -132,9 +132,7 @@ class RedisStore:
         found: list[bytes | None] = self._ask(lambda: self._client.mget(keys))
         return found
 
-    def compare_and_set_many(
-        self, writes: Sequence[Write], run: str | None = None
-    ) -> list[bool]:
+    def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
         chunks = list(_chunks(writes))
         results: list[Any] = self._ask(lambda: self._send(chunks, run))
         missing = [i for i, result in enumerate(results) if isinstance(result, NoScriptError)]

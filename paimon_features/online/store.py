@@ -45,9 +45,7 @@ class OnlineStore(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """The values of ``keys`` in their order, all at one time; None where there is none."""
 
-    def compare_and_set_many(
-        self, writes: Sequence[Write], run: str | None = None
-    ) -> list[bool]:
+    def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
         """Do each write whose expectation holds, and say which were done.
 
         All keys belong to one bucket. With ``run``, nothing is written (OnlineStoreError)

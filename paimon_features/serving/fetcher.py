@@ -258,9 +258,7 @@ class _Lookup:
         self._there = np.array([i for i, r in enumerate(records) if r is not None], np.int64)
         self._records = self.of.layout.decode([r for r in records if r is not None])
 
-    def answer(
-        self, features: Sequence[CompiledFeature], q_ms: int, clock_ms: int
-    ) -> _Answer:
+    def answer(self, features: Sequence[CompiledFeature], q_ms: int, clock_ms: int) -> _Answer:
         view, records = self.of.view, self._records
         self._check_time(q_ms, clock_ms)
         newest = np.full(self.count, NEVER_MS, np.int64)

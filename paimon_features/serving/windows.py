@@ -27,9 +27,9 @@ from paimon_features.windows import floor_ms, window_start
 Mask = npt.NDArray[np.bool_]
 
 
-def cells_before(view: CompiledView, level: int, start_ms: int | None, q_ms: int) -> list[
-    tuple[int, int]
-]:
+def cells_before(
+    view: CompiledView, level: int, start_ms: int | None, q_ms: int
+) -> list[tuple[int, int]]:
     """Ranges of cell keys (from inclusive, to exclusive) that hold ``[start_ms, q_ms)``.
 
     ``start_ms`` is a multiple of the level's step; None means from the beginning, the lifetime

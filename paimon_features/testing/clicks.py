@@ -33,7 +33,12 @@ def clicks_view(lifetime: bool = True) -> FeatureView:
         "clicks",
         source=CLICKS,
         entity=USER,
-        features=[total, Count(windows=["12d"]), Max("n", windows=["1h"]), Last("word", windows=["30d"])],
+        features=[
+            total,
+            Count(windows=["12d"]),
+            Max("n", windows=["1h"]),
+            Last("word", windows=["30d"]),
+        ],
     )
 
 

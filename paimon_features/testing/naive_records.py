@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from paimon_features.aggregates import Merge
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.definitions import CompiledView
@@ -29,9 +31,7 @@ class NaiveRecord:
         self.snapshot = -1
         self.event_high = self.pruned_high = self.bucket_high = NEVER_MS
 
-    def apply(
-        self, rows: Iterable[tuple[int, Partials]], snapshot: int, high_ms: int
-    ) -> bool:
+    def apply(self, rows: Iterable[tuple[int, Partials]], snapshot: int, high_ms: int) -> bool:
         """Take the (snapshot, row) pairs that are new; False if there was none."""
         new = [row for of, row in rows if of > self.snapshot]
         if not new:
@@ -51,8 +51,6 @@ class NaiveRecord:
 
     def is_worth_keeping(self) -> bool:
         """Whether some allowed read may know the entity."""
-        import numpy as np
-
         q = np.array([self.bucket_high - self.view.margin_ms])
         return bool(self.cells) or self.event_high >= self.view.known_from(q)[0]
 
@@ -77,11 +75,16 @@ class NaiveRecord:
             a, b = left[partial.name], right[partial.name]
             if partial.merge is Merge.DECAYED_SUM:
                 assert partial.half_life_ms is not None
-                a = None if a is None else a * 2.0 ** ((self._end(left) - newest) / partial.half_life_ms)
-                b = None if b is None else b * 2.0 ** ((self._end(right) - newest) / partial.half_life_ms)
+                a = _decayed(a, newest - self._end(left), partial.half_life_ms)
+                b = _decayed(b, newest - self._end(right), partial.half_life_ms)
             out[partial.name] = merged(partial.merge, a, b)
         return out
 
     def _end(self, partials: Partials) -> int:
         tile_ms = self.view.tile_ms
-        return floor_ms(partials["p_event_time_max"], tile_ms) + tile_ms
+        newest: int = partials["p_event_time_max"]
+        return floor_ms(newest, tile_ms) + tile_ms
+
+
+def _decayed(value: float | None, age_ms: int, half_life_ms: int) -> float | None:
+    return None if value is None else value * 2.0 ** (-age_ms / half_life_ms)

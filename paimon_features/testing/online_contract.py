@@ -33,9 +33,7 @@ class OnlineStoreContract:
         raise NotImplementedError
 
     @pytest.mark.parametrize("seed", range(20))
-    def test_random_operations_agree_with_a_dictionary(
-        self, store: OnlineStore, seed: int
-    ) -> None:
+    def test_random_operations_agree_with_a_dictionary(self, store: OnlineStore, seed: int) -> None:
         rng = random.Random(seed)
         model: dict[bytes, bytes] = {}
         for _ in range(60):
@@ -123,8 +121,10 @@ def _random_write(rng: random.Random, model: dict[bytes, bytes]) -> Write:
 
 def _write(model: dict[bytes, bytes], write: Write) -> bool:
     found = model.get(write.key)
-    fits = found is None if write.expected is None else (
-        found is not None and found.startswith(write.expected)
+    fits = (
+        found is None
+        if write.expected is None
+        else (found is not None and found.startswith(write.expected))
     )
     if fits:
         model[write.key] = write.value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,9 @@ from paimon_features.project import Project
 from paimon_features.schema import arrow_schema
 from paimon_features.tables import Lake
 from paimon_features.windows import DAY_MS, HOUR_MS
+
+# many short jobs: code that runs for a second is not worth the second compiler
+os.environ.setdefault("JVM_ARGS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 CHECKPOINT_INTERVAL_MS = 300
 

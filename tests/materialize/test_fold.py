@@ -20,6 +20,7 @@ from paimon_features.testing import generators
 from paimon_features.testing.naive_records import NaiveRecord
 from paimon_features.testing.tiler import event_rows, tile_table
 
+
 def entities_of(layout: RecordLayout, table: pa.Table) -> list[bytes]:
     keys = layout.view.keys
     columns = [pa.concat_arrays([*table.column(name).chunks]) for name in keys]
@@ -54,7 +55,8 @@ def assert_equal(layout: RecordLayout, record: bytes, naive: NaiveRecord) -> Non
                 # sums of values of opposite sign cancel: the bound is that of the inputs
                 assert value is not None
                 assert math.isclose(value, expected, rel_tol=1e-9, abs_tol=1e-3) or (
-                    abs(expected) > 1e15 or abs(value) > 1e15
+                    abs(expected) > 1e15
+                    or abs(value) > 1e15
                     or math.isclose(value, expected, rel_tol=1e-6, abs_tol=1e3)
                 ), (cell, name, value, expected)
             else:
@@ -131,7 +133,9 @@ VIEW = FeatureView(
 
 
 def test_parts_of_a_large_delta_hold_each_entity_once_and_whole() -> None:
-    events = [{"user": u, "t": 1000 * u + i, "n": i, "word": "x"} for u in range(50) for i in (1, 2)]
+    events = [
+        {"user": u, "t": 1000 * u + i, "n": i, "word": "x"} for u in range(50) for i in (1, 2)
+    ]
     layout = RecordLayout(VIEW.compiled)
     table = tile_table(VIEW, events)
     whole = contributions(layout, [(1, table)])
@@ -145,7 +149,8 @@ def test_a_record_that_is_ahead_takes_only_what_it_lacks() -> None:
     # record at 5 (applied 4, 5), then the pass (3, 7] again
     layout = RecordLayout(VIEW.compiled)
     commits = [
-        (at, tile_table(VIEW, [{"user": 1, "t": at, "n": 10**at, "word": "w"}])) for at in range(4, 8)
+        (at, tile_table(VIEW, [{"user": 1, "t": at, "n": 10**at, "word": "w"}]))
+        for at in range(4, 8)
     ]
 
     def step(old: bytes | None, since: int, to: int) -> bytes | None:

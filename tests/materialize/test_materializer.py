@@ -121,7 +121,9 @@ def test_an_empty_table_is_an_empty_view(lake: TileLake) -> None:
     assert wrong_answers(VIEW, store, stream.events) == []
 
 
-def test_applying_a_snapshot_again_changes_nothing(lake: TileLake, redis_store: OnlineStore) -> None:
+def test_applying_a_snapshot_again_changes_nothing(
+    lake: TileLake, redis_store: OnlineStore
+) -> None:
     stream = Stream(lake)
     materializer = lake.materializer(redis_store)
     materializer.run_once()
@@ -468,7 +470,9 @@ def test_a_rebuild_that_died_is_not_continued_but_done_again(lake: TileLake) -> 
     class DyingStore(MemoryStore):
         calls_left = 10**9
 
-        def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
+        def compare_and_set_many(
+            self, writes: Sequence[Write], run: str | None = None
+        ) -> list[bool]:
             self.calls_left -= 1
             if self.calls_left < 0:
                 raise OnlineStoreError("gone")

@@ -48,7 +48,9 @@ def golden() -> tuple[RecordLayout, np.ndarray, Cells]:
         {
             "p_event_time_max": Column(np.array([-1, 7_200_001, 5])),
             "p_rows": Column(np.array([1, 2, 3])),
-            "p_last_word": Column(np.array(["ü", None, "ab"], object), np.array([True, False, True])),
+            "p_last_word": Column(
+                np.array(["ü", None, "ab"], object), np.array([True, False, True])
+            ),
             "p_max_x": Column(np.array([0.5, 0.0, -1.0])),
             "p_sum_x": Column(np.array([1.5, 99.0, 0.0]), np.array([True, False, True])),
         },

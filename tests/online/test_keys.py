@@ -83,7 +83,8 @@ def test_entities_come_as_any_sequence(values: object) -> None:
 
 def test_texts_and_dates_come_as_they_are() -> None:
     keys = {"word": String, "day": Date}
-    arrays = key_arrays(keys, {"word": np.array(["a", ""], object), "day": [dt.date(2011, 1, 1)] * 2})
+    days = [dt.date(2011, 1, 1)] * 2
+    arrays = key_arrays(keys, {"word": np.array(["a", ""], object), "day": days})
     assert entity_bytes([String, Date], arrays) == [b"a|14975", b"|14975"]
 
 

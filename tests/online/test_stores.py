@@ -108,9 +108,9 @@ class TestRedisServers:
         with connect(own_server.url) as connection:
             connection.ask("CONFIG", "SET", "maxmemory", "1mb")
         store = open_store(own_server.url)
+        writes = [Write(b"%d" % i, None, b"x" * 10_000) for i in range(1000)]
         with pytest.raises(OnlineStoreError, match="is full"):
-            for i in range(1000):
-                store.compare_and_set_many([Write(b"%d" % i, None, b"x" * 10_000)])
+            store.compare_and_set_many(writes)
         store.close()
 
     def test_many_large_writes_are_sent_in_pieces(self, own_server: RedisServer) -> None:

@@ -1,0 +1,149 @@
+"""``materialize`` and ``lookup``, as a user runs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paimon_features.cli import cli
+from paimon_features.project import Project
+from paimon_features.tables import append_arrow, generations
+from paimon_features.testing.tiler import tile_table
+from paimon_features.windows import DAY_MS, HOUR_MS
+
+pytestmark = pytest.mark.redis
+
+NOW = 1_323_432_000_000
+ROOT = Path(__file__).parents[2]
+
+
+def event(customer: int, t: int, quantity: int = 2, price: float = 1.25) -> dict[str, Any]:
+    return {
+        "invoice": "1", "stock_code": "a", "description": None, "quantity": quantity,
+        "invoice_time_ms": t, "unit_price": price, "customer_id": customer, "country": "France",
+    }  # fmt: skip
+
+
+@pytest.fixture
+def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    assert run("init", "shop").exit_code == 0
+    monkeypatch.chdir(tmp_path / "shop")
+    project = Project.open(".")
+    project.apply()
+    commit(project, [event(12346, NOW - HOUR_MS), event(12347, NOW - 50 * DAY_MS)])
+    return project
+
+
+def commit(project: Project, events: list[dict[str, Any]]) -> None:
+    view = project.definitions.view("customer_spend")
+    record = generations.load(project.lake, view.name)[0]
+    append_arrow(project.lake, record.table, tile_table(view, events))
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments, catch_exceptions=False)
+
+
+def test_tiles_are_materialized_and_looked_up(project: Project) -> None:
+    done = run("materialize")
+    assert done.exit_code == 0, done.output
+    assert "customer_spend: up to date at snapshot 1" in done.output
+    done = run("lookup", "churn_v1", "--entity", "customer_id=12346,12347,1", "--now-ms", str(NOW))
+    assert done.exit_code == 0, done.output
+    lines = done.output.splitlines()
+    assert lines[0] == "as of 2011-12-09 12:00:00 UTC"
+    keys = [f"customer_id={number}" for number in (12346, 12347, 1)]
+    assert lines[1].split() == ["feature", *keys]
+    assert lines[2].split() == ["sum_amount_1h", "2.5", "0", "-", "MISSING"]
+    assert lines[-1].startswith("customer_spend: snapshot 1, events up to 2011-")
+
+
+def test_both_speak_json(project: Project) -> None:
+    done = run("materialize", "customer_spend", "--json")
+    last = json.loads(done.output.splitlines()[-1])
+    assert last["view"] == "customer_spend"
+    assert last["applied_snapshot"] == 1
+    assert last["caught_up"] is True
+    done = run(
+        "lookup", "customer_spend:sum_amount_30d", "customer_spend:last_country_30d",
+        "--entity", "customer_id=12346", "--now-ms", str(NOW), "--json",
+    )  # fmt: skip
+    document = json.loads(done.output)
+    assert document["rows"] == [
+        {"customer_id": 12346, "sum_amount_30d": 2.5, "last_country_30d": "France"}
+    ]
+    assert document["statuses"] == [{"sum_amount_30d": "PRESENT", "last_country_30d": "PRESENT"}]
+    assert document["event_time_ms"] == {"customer_spend": [NOW - HOUR_MS]}
+    assert document["freshness"]["customer_spend"]["applied_snapshot"] == 1
+
+
+def test_a_rebuild_can_be_asked_for(project: Project) -> None:
+    run("materialize")
+    done = run("materialize", "--rebuild")
+    assert done.exit_code == 0
+    assert "building anew (asked for)" in done.output
+
+
+def test_wrong_use_exits_with_two_and_says_what_is_right(project: Project) -> None:
+    for arguments, message in (
+        (("materialize", "spend"), "there is: customer_spend"),
+        (("materialize", "--shard", "4/4"), "0 <= i < n"),
+        (("lookup", "churn", "--entity", "customer_id=1"), "there is: churn_v1"),
+        (("lookup", "churn_v1", "--entity", "customer=1"), "KEY: customer_id"),
+        (("lookup", "churn_v1", "--entity", "customer_id=x"), "'x' is no Int64"),
+    ):
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 2, (arguments, done.output)
+        assert message in done.output
+
+
+def test_a_lookup_before_anything_is_materialized_says_what_to_run(project: Project) -> None:
+    done = CliRunner().invoke(cli, ("lookup", "churn_v1", "--entity", "customer_id=1"))
+    assert done.exit_code == 1
+    assert "paimon-features materialize customer_spend" in done.output
+
+
+def test_a_shard_alone_says_that_others_are_missing(project: Project) -> None:
+    done = run("materialize", "--shard", "0/2")
+    assert done.exit_code == 1
+    assert "other shards" in done.output
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_following_ends_cleanly_on_a_signal(project: Project, number: int) -> None:
+    script = "from paimon_features.cli import main; main()"
+    command = [sys.executable, "-c", script, "materialize", "--follow", "--json"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    worker = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+    assert worker.stdout is not None
+    try:
+        line = ""
+        while '"caught_up": true' not in line:
+            line = worker.stdout.readline()
+            assert line, "it ended by itself"
+        commit(project, [event(12346, NOW)])
+        while '"applied_snapshot": 2' not in line:
+            line = worker.stdout.readline()
+            assert line, "it ended by itself"
+        worker.send_signal(number)
+        assert worker.wait(20) == 0
+    finally:
+        if worker.poll() is None:
+            worker.kill()
+            worker.wait()
+        worker.stdout.close()
+    started = time.monotonic()
+    assert run("materialize").exit_code == 0  # the lease was given back
+    assert time.monotonic() - started < 5
