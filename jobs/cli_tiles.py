@@ -201,9 +201,7 @@ def _say(silent: bool) -> Callable[[str], None]:
     return (lambda _: None) if silent else (lambda line: click.echo(line, err=True))
 
 
-def _target(
-    path: str, view: str, generation: int | None, parallelism: int | None
-) -> TileTarget:
+def _target(path: str, view: str, generation: int | None, parallelism: int | None) -> TileTarget:
     target = TileTarget.of(Project.open(path), view, generation)
     if parallelism is None:
         return target

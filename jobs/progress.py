@@ -119,9 +119,7 @@ def cancel(target: TileTarget) -> str | None:
     state = job_state(target.lake, record)
     if record.job is None or state in STILL:
         last = "none was started yet" if state is None else f"its last one is {state}"
-        raise UnknownNameError(
-            f"no job runs on {target}; {last}. 'paimon-features jobs' lists all"
-        )
+        raise UnknownNameError(f"no job runs on {target}; {last}. 'paimon-features jobs' lists all")
     job_id, rest = record.job["job_id"], FlinkRest(record.job["rest"])
     if record.job["kind"] == "backfill":
         rest.cancel(job_id)
@@ -144,9 +142,7 @@ _ENDS = {"FINISHED": "STOPPED", "CANCELED": "LOST", "FAILED": "FAILED"}
 def _has_savepoint(target: TileTarget, job_id: str) -> bool:
     newest = target.ledger().newest
     return (
-        newest is not None
-        and newest.job_id == job_id
-        and newest.path.name.startswith("savepoint-")
+        newest is not None and newest.job_id == job_id and newest.path.name.startswith("savepoint-")
     )
 
 

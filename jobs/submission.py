@@ -105,7 +105,9 @@ def submit(
         If the job fails.
     """
     if checkpoint is not None and not rollback:
-        raise GenerationError("a checkpoint of your choice needs --rollback: the tables have to fit")
+        raise GenerationError(
+            "a checkpoint of your choice needs --rollback: the tables have to fit"
+        )
     if bounded and not rollback and not rebuild and _nothing_new(target):
         tell(f"{target}: everything that {target.events} holds has been read")
         return Outcome(target.view.name, target.generation, "UNCHANGED")
@@ -190,9 +192,7 @@ def backfill(
         register_consumer(target.lake, target.events, target.consumer, newest.id)
         user = target.new_commit_user()
         job = place.describe("backfill", Branch())
-        target.update(
-            job=job, commit_user=user, handover_snapshot=newest.id, backfilled=False
-        )
+        target.update(job=job, commit_user=user, handover_snapshot=newest.id, backfilled=False)
         tell(
             f"{target}: backfill of {newest.total_records:,} events, "
             f"{target.events} at snapshot {newest.id}"

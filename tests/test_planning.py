@@ -16,7 +16,7 @@ from paimon_features.definitions import (
     FeedbackSource,
 )
 from paimon_features.errors import DefinitionError
-from paimon_features.planning import apply_plan, applied, make_plan
+from paimon_features.planning import applied, apply_plan, make_plan
 from paimon_features.schema import Float64, Int64
 from paimon_features.tables import Lake, generations
 

@@ -91,9 +91,7 @@ class TableHistory:
 
     def foreign(self, commit_user: str) -> Snapshot | None:
         """The newest snapshot that added rows in another name."""
-        others = [
-            s for s in self.snapshots if s.kind == "APPEND" and not _own(s, commit_user)
-        ]
+        others = [s for s in self.snapshots if s.kind == "APPEND" and not _own(s, commit_user)]
         return others[-1] if others else None
 
 
@@ -353,6 +351,7 @@ def _command(ledger: Ledger, option: str) -> str:
 
 def _places(ledger: Ledger) -> str:
     jobs: Sequence[tuple[str, int | None]] = ledger.branch.jobs
-    return ", ".join(
-        job if start is None else f"{job} from checkpoint {start}" for job, start in jobs
-    ) or "no job is recorded"
+    return (
+        ", ".join(job if start is None else f"{job} from checkpoint {start}" for job, start in jobs)
+        or "no job is recorded"
+    )

@@ -171,7 +171,8 @@ def _day_or_unknown_sql(view: CompiledView) -> str:
 
 def _of_rule_sql(view: CompiledView, sql: Callable[[SkipRule], str]) -> str:
     cases = [
-        f"WHEN {number} THEN {sql(rule)}" for number, rule in enumerate(view.skip_rules, _FIRST_RULE)
+        f"WHEN {number} THEN {sql(rule)}"
+        for number, rule in enumerate(view.skip_rules, _FIRST_RULE)
     ]
     return f"CASE `__fate` {' '.join(cases)} ELSE '' END"
 

@@ -14,8 +14,6 @@ from decimal import Decimal as PyDecimal
 from fractions import Fraction
 from typing import Any
 
-from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
-
 from paimon_features.aggregates import (
     Aggregate,
     Count,
@@ -34,6 +32,7 @@ from paimon_features.aggregates.moments import MAX_CONDITION, StdDev
 from paimon_features.definitions import CompiledFeature, FeatureView
 from paimon_features.expressions import Expression, parse
 from paimon_features.expressions.nodes import Call
+from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
 
 Event = Mapping[str, Any]
 """One raw event: a value (or None) for each column of the source."""
@@ -66,7 +65,9 @@ def enters(view: FeatureView, event: Event) -> bool:
         where = None if view.where is None else parse(view.where, view.compiled.scope)
         if where is not None and evaluate_row(where, row) is not True:
             return False
-    except UnsafeStepError:  # a step overflows, or hides an infinity: a rule keeps such an event out
+    except (
+        UnsafeStepError
+    ):  # a step overflows, or hides an infinity: a rule keeps such an event out
         return False
     return all(_holds(rule.condition, event) for rule in view.compiled.skip_rules)
 

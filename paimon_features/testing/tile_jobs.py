@@ -100,4 +100,3 @@ def _merged(view: FeatureView, rows: Sequence[dict[str, Any]]) -> dict[str, tupl
             bound = (len(values) + 8) * 2.0**-52 * sizes
         out[partial.name] = (total, bound)
     return out
-

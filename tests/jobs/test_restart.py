@@ -203,9 +203,7 @@ def test_a_rollback_goes_to_the_last_snapshot_of_the_checkpoint() -> None:
 
 def test_a_rollback_behind_a_backfill_keeps_it() -> None:
     tiles = TableHistory("tiles_spend_g1", (snapshot(1, BATCH_IDENTIFIER), snapshot(2, 3)))
-    ledger = replace(
-        BACKFILLED, branch=Branch(((A, None),)), tables=(tiles, BACKFILLED.tables[1])
-    )
+    ledger = replace(BACKFILLED, branch=Branch(((A, None),)), tables=(tiles, BACKFILLED.tables[1]))
     assert decide_rollback(ledger, checkpoint(2)) == {"tiles_spend_g1": 1}
 
 
