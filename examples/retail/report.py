@@ -17,20 +17,20 @@ INK, QUIET, FIRST, SECOND = "#1f2933", "#7b8794", "#2563a8", "#d9822b"
 class Facts:
     """What the demo saw; each picture draws from here."""
 
-    days: Sequence[int] = ()
-    events_per_day: Sequence[int] = ()
-    tiles_per_day: Sequence[int] = ()
-    freshness_s: Sequence[float] = ()
-    pairs: Sequence[tuple[str, float, float]] = ()
+    days: list[int] = field(default_factory=list)
+    events_per_day: list[int] = field(default_factory=list)
+    tiles_per_day: list[int] = field(default_factory=list)
+    freshness_s: list[float] = field(default_factory=list)
+    pairs: list[tuple[str, float, float]] = field(default_factory=list)
     compared: int = 0
     differences: int = 0
     largest: float = 0.0
-    steps: Sequence[tuple[int, float]] = ()
+    steps: list[tuple[int, float]] = field(default_factory=list)
     """(epoch, loss of a step), in order."""
-    epochs: Sequence[dict[str, float]] = ()
-    hardest: Sequence[dict[str, Any]] = ()
+    epochs: list[dict[str, float]] = field(default_factory=list)
+    hardest: list[dict[str, Any]] = field(default_factory=list)
     rejected: dict[str, int] = field(default_factory=dict)
-    lookups: Sequence[dict[str, Any]] = ()
+    lookups: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
 

@@ -13,20 +13,23 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from jobs.progress import list_jobs
 from paimon_features.errors import JobError, StoreNotReadyError
 from paimon_features.project import Project, now_ms
+from paimon_features.serving.response import OnlineResponse
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import EventWriter, read_arrow
 from paimon_features.tables.lease import acquire
+from paimon_features.tables.snapshots import latest_snapshot
 from paimon_features.verify import verify
 from paimon_features.windows import DAY_MS
 
@@ -58,6 +61,7 @@ class Demo:
         self.facts = Facts()
         self.open = ExitStack()
         self.started = time.monotonic()
+        self.running: list[tuple[tuple[str, ...], subprocess.Popen[bytes]]] = []
 
     def run(self) -> None:
         """Run all steps; whatever was started is ended, however this ends."""
@@ -80,7 +84,7 @@ class Demo:
             "  paimon-features doctor       # what this machine has"
         )
 
-    def step(self, title: str, action: Any) -> None:
+    def step(self, title: str, action: Callable[[], None]) -> None:
         """Run one step under its title, and note how long it took."""
         console.print(f"\n[b]{title}[/b]")
         started = time.monotonic()
@@ -123,13 +127,23 @@ class Demo:
         console.print(f"  kept aside: {rejected}")
 
     def start_jobs(self) -> None:
-        self.background("submit", VIEW)
-        self.background("materialize", VIEW, "--follow")
-        newest = read_arrow(self.project.lake, "events_retail", ["invoice_time_ms"])
-        self.wait_until_applied(pc.max(newest["invoice_time_ms"]).as_py(), 12346, timeout_s=180)
+        self.command("backfill", VIEW)
         record = self.project.generation(self.project.view(VIEW))
+        snapshot = latest_snapshot(self.project.lake, record.table)
+        assert snapshot is not None
         tiles = read_arrow(self.project.lake, record.table, ["tile_day", "p_rows"])
         console.print(f"  {pc.sum(tiles['p_rows']).as_py():,} events are {len(tiles):,} tiles")
+        self.background("submit", VIEW)
+        self.background("materialize", VIEW, "--follow")
+        started = time.monotonic()
+        q_ms = self.streamed["invoice_time_ms"][0].as_py()
+        self.wait_for(
+            f"tile snapshot {snapshot.id} in Redis",
+            lambda: self.fetch(CUSTOMERS[0], q_ms).freshness[VIEW].applied_snapshot >= snapshot.id,
+            timeout_s=180,
+        )
+        console.print(f"  all of them are in Redis after {time.monotonic() - started:.0f} s")
+        self.wait_for("the tile job", self.tile_job_runs, timeout_s=180)
 
     def stream(self) -> None:
         source = self.project.definitions.source("retail")
@@ -145,7 +159,7 @@ class Demo:
                 known = batch.filter(pc.is_valid(batch["customer_id"]))
                 if len(known):
                     last = known.slice(len(known) - 1).to_pylist()[0]
-                    self.wait_until_applied(last["invoice_time_ms"], last["customer_id"], 60)
+                    self.wait_until_seen(last["customer_id"], last["invoice_time_ms"])
                     self.facts.freshness_s.append(time.monotonic() - committed)
         ordered = sorted(self.facts.freshness_s)
         console.print(
@@ -261,11 +275,26 @@ class Demo:
             [sys.executable, "-m", "paimon_features", *words],
             cwd=self.into, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        self.running = [*getattr(self, "running", []), (words, process)]
+        self.running.append((words, process))
         self.open.callback(_end, process)
 
-    def wait_until_applied(self, event_time_ms: int, customer: int, timeout_s: float) -> None:
-        """Wait until a lookup of the customer shows events up to that time."""
+    def wait_until_seen(self, customer: int, event_time_ms: int) -> None:
+        """Wait until a lookup of the customer counts the event of that time."""
+
+        def seen() -> bool:
+            newest = self.fetch(customer, event_time_ms + 1).event_times[VIEW][0].as_py()
+            return newest is not None and newest >= event_time_ms
+
+        self.wait_for(f"the event of {_utc(event_time_ms)} of customer {customer}", seen, 60)
+
+    def tile_job_runs(self) -> bool:
+        return any((row.view, row.state) == (VIEW, "RUNNING") for row in list_jobs(self.project))
+
+    def fetch(self, customer: int, q_ms: int) -> OnlineResponse:
+        return self.project.get_online_features(SERVICE, {"customer_id": [customer]}, q_ms)
+
+    def wait_for(self, what: str, arrived: Callable[[], bool], timeout_s: float) -> None:
+        """Wait until ``arrived``, as long as the processes in the background run."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             for words, process in self.running:
@@ -273,18 +302,12 @@ class Demo:
                     log = self.into / f"{words[0]}.log"
                     raise JobError(f"'{' '.join(words)}' has ended; see {log}:\n{_tail(log)}")
             try:
-                answer = self.project.get_online_features(
-                    SERVICE, {"customer_id": [customer]}, event_time_ms + 1
-                )
+                if arrived():
+                    return
             except StoreNotReadyError:
                 time.sleep(0.2)
-                continue
-            high_ms = answer.freshness[VIEW].event_time_high_ms
-            seen_ms = answer.event_times[VIEW][0].as_py()
-            if (seen_ms or high_ms or 0) >= event_time_ms:
-                return
             time.sleep(0.02)
-        raise JobError(f"events up to {_utc(event_time_ms)} were not applied in {timeout_s:.0f} s")
+        raise JobError(f"{what} did not arrive within {timeout_s:.0f} s; see {self.into}/*.log")
 
 
 def entity_rows(events: pa.Table) -> pa.Table:

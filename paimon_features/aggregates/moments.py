@@ -22,7 +22,14 @@ from paimon_features.aggregates.base import (
     Partial,
     Scope,
 )
-from paimon_features.aggregates.basic import Floats, Ints, Numeric, bound_guard, or_zero
+from paimon_features.aggregates.basic import (
+    EXACT_FLOAT,
+    Floats,
+    Ints,
+    Numeric,
+    bound_guard,
+    or_zero,
+)
 from paimon_features.columns import Column, Mask
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, Int64
@@ -97,14 +104,26 @@ class Variance(Numeric):
         scale = self.scale_of(scope)
         if scale is None:
             return self._from_floats(or_zero(merged[0]), or_zero(merged[1]), count, seen)
-        total, high2, cross, low2 = (or_zero(column) for column in merged[:-1])
-        values = np.zeros(len(count))
+        sums = [or_zero(column) for column in merged[:-1]]
+        return Finished(Column(self._of_variance(self._exact(sums, count, seen, scale)), seen))
+
+    def _exact(self, sums: Sequence[Ints], count: Ints, seen: Mask, scale: int) -> Floats:
+        """``(n * S2 - S1^2) / (n * (n - ddof))`` in units of ``10^-scale``, rounded once."""
+        total, high2, cross, low2 = sums
         unit2 = 10 ** (2 * scale)
-        for i in np.flatnonzero(seen):
-            n = int(count[i])
+        size = (np.abs(cross) + 1.0) * 2.0**17 + high2 * 2.0**32 + low2
+        below = np.maximum(count, 1) * np.maximum(count - self.ddof, 1).astype(np.float64) * unit2
+        # what stays below 2^53 in every step is exact in int64, and its division rounds once
+        small = seen & (count * size < EXACT_FLOAT) & (below < EXACT_FLOAT)
+        n, s1 = count[small], total[small]
+        s2 = (high2[small] << 32) + (cross[small] << 17) + low2[small]
+        values = np.zeros(len(count))
+        values[small] = (n * s2 - s1 * s1) / (n * (n - self.ddof) * unit2)
+        for i in np.flatnonzero(seen & ~small):
+            k = int(count[i])
             square = (int(high2[i]) << 32) + (int(cross[i]) << 17) + int(low2[i])
-            values[i] = (n * square - int(total[i]) ** 2) / (n * (n - self.ddof) * unit2)
-        return Finished(Column(self._of_variance(values), seen))
+            values[i] = (k * square - int(total[i]) ** 2) / (k * (k - self.ddof) * unit2)
+        return values
 
     def _from_floats(self, s1: Floats, s2: Floats, count: Ints, seen: Mask) -> Finished:
         n = np.where(count > 0, count, 1).astype(np.float64)

@@ -23,7 +23,7 @@ from paimon_features.aggregates.fold import Columns
 from paimon_features.columns import Column, Mask, numpy_type
 from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression, evaluate
-from paimon_features.offline.keys import Entities, Ints, TimeKeys, sort_order
+from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
 from paimon_features.offline.ranges import RangeIndex
 from paimon_features.windows import DAY_MS, floor_ms
 
@@ -82,8 +82,12 @@ class Heads:
     @property
     def days(self) -> Ints:
         """Days since 1970 (ascending, distinct) whose events the heads need."""
-        days: Ints = np.unique(self._tiles[self._until > self._tiles] // DAY_MS)
-        return days
+        days: Ints = self._tiles[self._until > self._tiles] // DAY_MS
+        if not len(days):
+            return days
+        # at most the days of ten thousand years: counting them beats sorting
+        first = days.min()
+        return np.flatnonzero(np.bincount(days - first)) + first
 
     @property
     def columns(self) -> list[str]:
@@ -118,8 +122,7 @@ class Heads:
     def close(self) -> None:
         """All events have been added."""
         keys = np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in self._found)])
-        order = sort_order(keys)
-        self._sorted = keys[order]
+        order, self._sorted = sort_order(keys)
         sizes = np.bincount(self._sorted // self.view.tile_ms, minlength=len(self._tiles))
         self._ends = np.cumsum(sizes)
         self._begins = self._ends - sizes
@@ -130,12 +133,12 @@ class Heads:
         self._found.clear()
         self.index = RangeIndex(self.partials, columns, sizes, self.view.tile_ms)
 
-    def ranges(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
+    def ranges(self, rows: Ints | slice) -> tuple[Ints, Ints, Ints]:
         """Which of these rows have a head, as positions in ``rows``, and its range in ``index``."""
         cells = self._cell[rows]
         lo = self._begins[cells]
         some = np.flatnonzero(self._ends[cells] > lo)
-        lo, hi = lo[some], np.searchsorted(self._sorted, self._high[rows[some]])
+        lo, hi = lo[some], np.searchsorted(self._sorted, self._high[rows][some])
         inside = np.flatnonzero(hi > lo)
         return some[inside], lo[inside], hi[inside]
 
@@ -148,7 +151,7 @@ class Heads:
         codes, times = codes[asked], time.values[asked]
         tiles = floor_ms(times, self.view.tile_ms)
         keys = self._time_keys.of(codes, tiles)
-        cells = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
+        cells = positions(self._keys, keys).clip(max=len(self._keys) - 1)
         inside = self._codes[cells] == codes
         inside &= (self._tiles[cells] == tiles) & (times < self._until[cells])
         out[asked[inside]] = cells[inside]

@@ -77,14 +77,19 @@ def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks)
     encoded = column.dictionary_encode()
-    codes = encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
-    return codes, encoded.dictionary
+    return _numbers(encoded.indices), encoded.dictionary
 
 
 def _find(column: pa.ChunkedArray | pa.Array, dictionary: pa.Array) -> Ints:
     """The codes of a column's values, -1 for null and for what the dictionary has not."""
-    found = pc.index_in(column, value_set=dictionary, skip_nulls=True)
-    codes: Ints = found.cast(pa.int64()).fill_null(-1).to_numpy()
+    return _numbers(pc.index_in(column, value_set=dictionary, skip_nulls=True))
+
+
+def _numbers(indices: pa.ChunkedArray | pa.Array) -> Ints:
+    """Indices as int64, -1 for null."""
+    if indices.null_count:
+        indices = indices.fill_null(-1)
+    codes: Ints = indices.to_numpy().astype(np.int64)
     return codes
 
 
@@ -117,6 +122,10 @@ class TimeKeys:
             self._distinct = np.unique(times)
             self._span = len(self._distinct) + 1
 
+    def codes(self, keys: Ints) -> Ints:
+        """The entity numbers of keys."""
+        return keys // self._span
+
     def of(self, codes: Ints, times: Ints) -> Ints:
         """The keys of pairs; ``codes`` are not negative."""
         if self._distinct is not None:
@@ -126,18 +135,39 @@ class TimeKeys:
         return codes * self._span + ticks
 
 
-def sort_order(keys: Ints) -> Ints:
-    """Positions that sort ``keys`` (none negative) ascending, equal ones in their order.
+def sort_order(keys: Ints) -> tuple[Ints, Ints]:
+    """Positions that sort ``keys`` (none negative), equal ones in their order, and the keys sorted.
 
     Where key and position fit into one integer these are sorted, which takes a fraction of
     the time of sorting positions by key.
 
-    >>> sort_order(np.array([7, 3, 7, 0])).tolist()
-    [3, 1, 0, 2]
+    >>> order, keys = sort_order(np.array([7, 3, 7, 0]))
+    >>> order.tolist(), keys.tolist()
+    ([3, 1, 0, 2], [0, 3, 7, 7])
     """
     bits = len(keys).bit_length()
     if not len(keys) or int(keys.max()).bit_length() + bits > 62:
-        return np.argsort(keys, kind="stable")
+        order = np.argsort(keys, kind="stable")
+        return order, keys[order]
     packed = (keys << bits) | np.arange(len(keys))
     packed.sort()
-    return packed & ((1 << bits) - 1)
+    return packed & ((1 << bits) - 1), packed >> bits
+
+
+def positions(keys: Ints, asked: Ints) -> Ints:
+    """How many of the sorted ``keys`` are less than each number asked for.
+
+    That is ``np.searchsorted(keys, asked)``. Where many sorted numbers are asked for, the keys
+    between the first and the last of them are looked up in the numbers instead.
+
+    >>> positions(np.array([2, 4, 4]), np.array([0, 2, 3, 3, 4, 9])).tolist()
+    [0, 0, 1, 1, 1, 3]
+    """
+    if not len(asked) or bool((asked[1:] < asked[:-1]).any()):
+        return np.searchsorted(keys, asked)
+    low, high = np.searchsorted(keys, asked[[0, -1]])
+    if 2 * (high - low) > len(asked):
+        return np.searchsorted(keys, asked)
+    first = np.searchsorted(asked, keys[low:high], side="right")
+    counts = np.diff(first, prepend=0, append=len(asked))
+    return np.repeat(np.arange(low, high + 1), counts)

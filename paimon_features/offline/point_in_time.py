@@ -15,12 +15,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME_MAX, Finished
-from paimon_features.aggregates.fold import NEVER_MS, fold, newest_tile_end
-from paimon_features.columns import Column, Mask, Values
+from paimon_features.aggregates import EVENT_TIME_MAX, Finished, Merge, Partial
+from paimon_features.aggregates.fold import (
+    NEVER_MS,
+    decay_to,
+    fold,
+    neutral_of,
+    newest_tile_end,
+)
+from paimon_features.columns import Column, Mask, Values, numpy_type
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.offline.heads import Heads, concat
-from paimon_features.offline.keys import Entities, Ints, TimeKeys, sort_order
+from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
 from paimon_features.offline.ranges import RangeIndex
 from paimon_features.tables.specs import TILE_START
 from paimon_features.windows import floor_ms, window_start
@@ -66,17 +72,24 @@ class PointInTimeJoin:
         self.entities = Entities(rows, view.keys)
         codes = self.entities.codes
         known = np.flatnonzero(codes >= 0)
-        codes, times = codes[known], q_ms[known]
+        times = q_ms
+        if len(known) < len(codes):
+            codes, times = codes[known], q_ms[known]
         # rows of one tile stay together; their order among themselves does not matter
         tiles = floor_ms(times, view.tile_ms)
-        order = sort_order(TimeKeys(tiles, self.entities.count, view.tile_ms).of(codes, tiles))
-        self._order = known[order]
-        self._codes, self._q, self._floor = codes[order], times[order], tiles[order]
+        time_keys = TimeKeys(tiles, self.entities.count, view.tile_ms)
+        order, keys = sort_order(time_keys.of(codes, tiles))
+        self._order = order if len(known) == len(q_ms) else known[order]
+        # worked out again rather than gathered: cheaper than two more random reads a row
+        self._codes, self._q = time_keys.codes(keys), times[order]
+        self._floor = floor_ms(self._q, view.tile_ms)
         self._heads = Heads(view, self.partials, self.entities, self._codes, self._q, self._floor)
         self._answered = np.zeros(self.entities.count, np.bool_)
-        self._out = {f.name: Column.nulls(len(q_ms), f.type) for f in self.features}
         self._status = np.full(len(q_ms), MISSING, np.int8)
-        self._ill = {f.name: np.zeros(len(q_ms), np.bool_) for f in self.features}
+        self._values = {f.name: np.zeros(len(q_ms), numpy_type(f.type)) for f in self.features}
+        # where a row is PRESENT and the feature has no value all the same; made when needed
+        self._nulls: dict[str, Mask] = {}
+        self._ill: dict[str, Mask] = {}
 
     @property
     def head_days(self) -> Ints:
@@ -117,24 +130,29 @@ class PointInTimeJoin:
 
     def answers(self) -> Answers:
         """Answer the rows whose entities have no tiles, and give all answers."""
-        rest = np.flatnonzero(~self._answered[self._codes])
-        self._answer_all(rest, _Tiles(self, ()))
-        statuses = {
-            name: np.where(ill, np.int8(ILL_CONDITIONED), self._status)
-            if ill.any()
-            else self._status
-            for name, ill in self._ill.items()
-        }
-        return Answers(self._out, statuses)
+        if not self._answered.all():
+            rest = np.flatnonzero(~self._answered[self._codes])
+            self._answer_all(rest, _Tiles(self, ()))
+        columns, statuses = {}, {}
+        present = self._status == PRESENT
+        for name, values in self._values.items():
+            null, ill = self._nulls.get(name), self._ill.get(name)
+            columns[name] = Column(values, present if null is None else present & ~null)
+            statuses[name] = (
+                self._status if ill is None else np.where(ill, ILL_CONDITIONED, self._status)
+            )
+        return Answers(columns, statuses)
 
     def _answer_all(self, rows: Ints, tiles: _Tiles) -> int:
         if self._heads.index is None:
             self._heads.close()
         for start in range(0, len(rows), BLOCK_ROWS):
-            self._answer(rows[start : start + BLOCK_ROWS], tiles)
+            block = rows[start : start + BLOCK_ROWS]
+            whole = block[-1] - block[0] == len(block) - 1
+            self._answer(slice(block[0], block[-1] + 1) if whole else block, tiles)
         return len(rows)
 
-    def _answer(self, rows: Ints, tiles: _Tiles) -> None:
+    def _answer(self, rows: Ints | slice, tiles: _Tiles) -> None:
         """Answer a block of rows; positions are those of the sorted rows."""
         codes, q_ms = self._codes[rows], self._q[rows]
         hi = tiles.before(codes, self._floor[rows])
@@ -160,13 +178,14 @@ class PointInTimeJoin:
                 self._put(feature, target, done, present)
 
     def _put(self, feature: CompiledFeature, target: Ints, done: Finished, present: Mask) -> None:
-        out = self._out[feature.name]
-        assert out.valid is not None
-        out.values[target] = done.column.values
-        valid = present if done.column.valid is None else present & done.column.valid
-        out.valid[target] = valid
-        if done.ill_conditioned is not None:
-            self._ill[feature.name][target] = present & done.ill_conditioned
+        self._values[feature.name][target] = done.column.values
+        for masks, mask in (
+            (self._nulls, None if done.column.valid is None else ~done.column.valid),
+            (self._ill, done.ill_conditioned),
+        ):
+            if mask is not None and (mask := mask & present).any():
+                rows = masks.setdefault(feature.name, np.zeros(len(self._status), np.bool_))
+                rows[target] = mask
 
     def _by_window(self) -> Iterator[tuple[tuple[int | None, int], list[CompiledFeature]]]:
         """Features that share a window share its range and its folds."""
@@ -184,8 +203,8 @@ class _Tiles:
         count = join.entities.count
         self._time_keys = TimeKeys(starts, count, join.view.tile_ms)
         keys = self._time_keys.of(codes, starts)
-        order = sort_order(keys)
-        keys, codes = keys[order], codes[order]
+        order, keys = sort_order(keys)
+        codes = self._time_keys.codes(keys)
         columns = {name: column.take(order) for name, column in columns.items()}
         first = np.flatnonzero(np.diff(keys, prepend=-1))
         if len(first) < len(keys):  # rows of one tile that the lake has not merged yet
@@ -201,7 +220,7 @@ class _Tiles:
 
     def before(self, codes: Ints, time_ms: Ints) -> Ints:
         """How many tiles sort before the tile of each entity that starts at that time."""
-        return np.searchsorted(self._keys, self._time_keys.of(codes, time_ms))
+        return positions(self._keys, self._time_keys.of(codes, time_ms))
 
     def newest_before(self, codes: Ints, hi: Ints) -> Ints:
         """Time of each entity's newest event in the tiles before ``hi``."""
@@ -214,7 +233,7 @@ class _Tiles:
 class _Head:
     """The heads of a block of rows, folded; most rows have none."""
 
-    def __init__(self, heads: Heads, rows: Ints) -> None:
+    def __init__(self, heads: Heads, rows: Ints | slice) -> None:
         assert heads.index is not None
         self.rows, lo, hi = heads.ranges(rows)
         self.columns = heads.index.fold(lo, hi)
@@ -222,24 +241,33 @@ class _Head:
         self._tile_ms = heads.view.tile_ms
 
     def merge_into(self, merged: dict[str, Column]) -> None:
-        """Merge the heads into a window's partials, as one more tile."""
-        count = len(self.rows)
-        if not count:
+        """Merge the heads into a window's partials, as one more tile: the newest one."""
+        if not len(self.rows):
             return
-        # axes: row by row, first what the tiles gave, then the head
-        pairs = {}
+        taken = {name: column.take(self.rows) for name, column in merged.items()}
+        age_ms = newest_tile_end(self.columns, self._tile_ms) - newest_tile_end(
+            taken, self._tile_ms
+        )
         for name, column in merged.items():
-            own, head = column.take(self.rows), self.columns[name]
-            values = np.stack([own.values, head.values], axis=1).reshape(-1)
-            mask = np.stack([own.mask, head.mask], axis=1).reshape(-1)
-            pairs[name] = Column(values, mask)
-        partials = [self._partials[name] for name in merged]
-        both = fold(partials, pairs, np.arange(0, 2 * count + 1, 2), self._tile_ms)
-        for name, column in both.items():
-            old = merged[name]
-            old.values[self.rows] = column.values
-            if old.valid is not None:
-                old.valid[self.rows] = column.mask
+            partial, own = self._partials[name], taken[name]
+            if partial.merge is Merge.DECAYED_SUM:
+                assert partial.half_life_ms is not None
+                own = decay_to(own, age_ms, partial.half_life_ms)
+            both = merge(partial, own, self.columns[name])
+            column.values[self.rows] = both.values
+            if column.valid is not None:
+                column.valid[self.rows] = both.mask
+
+
+def merge(partial: Partial, left: Column, right: Column) -> Column:
+    """A partial of each row merged with another one, row by row; a null changes nothing."""
+    ufunc = {Merge.MIN: np.minimum, Merge.MAX: np.maximum}.get(partial.merge, np.add)
+    neutral = neutral_of(partial.merge, left.values.dtype)
+    sides = [
+        c.values if c.valid is None else np.where(c.valid, c.values, neutral) for c in (left, right)
+    ]
+    whole = left.valid is None or right.valid is None
+    return Column(ufunc(*sides), None if whole else left.mask | right.mask)
 
 
 def _read(

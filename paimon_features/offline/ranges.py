@@ -18,7 +18,8 @@ Each entity has a tree of its own, so that a sum has the same bits whoever else 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -59,11 +60,16 @@ class RangeIndex:
     def __init__(
         self, partials: Sequence[Partial], columns: Columns, sizes: Ints, tile_ms: int
     ) -> None:
-        self._layout = _Layout(sizes)
+        self._sizes = sizes
         self._ends: Ints | None = None
         if any(p.merge is Merge.DECAYED_SUM for p in partials):
             self._ends = newest_tile_end(columns, tile_ms)
         self._folds = {p.name: self._fold_of(p, columns[p.name]) for p in partials}
+
+    @cached_property
+    def _layout(self) -> _Layout:
+        """Made when the first tree is: sums of integers need none."""
+        return _Layout(self._sizes)
 
     def _fold_of(self, partial: Partial, column: Column) -> _Fold:
         if partial.name == EVENT_TIME_MAX.name:
@@ -84,7 +90,7 @@ class RangeIndex:
         A range without rows (``hi <= lo``), or with nulls only, is null. A decayed partial is
         relative to the end of the range's newest tile.
         """
-        ranges = _Ranges(lo, hi, self._layout)
+        ranges = _Ranges(lo, hi, lambda: self._layout)
         chosen = self._folds if names is None else names
         return {name: self._folds[name].fold(ranges) for name in chosen}
 
@@ -116,7 +122,7 @@ class _Layout:
 class _Ranges:
     """Row ranges, and the tree nodes that make them up, worked out once for all partials."""
 
-    def __init__(self, lo: Ints, hi: Ints, layout: _Layout) -> None:
+    def __init__(self, lo: Ints, hi: Ints, layout: Callable[[], _Layout]) -> None:
         self._layout = layout
         self.lo = lo
         self.hi = np.maximum(hi, lo)
@@ -137,7 +143,7 @@ class _Ranges:
             self._steps = []
             rows = np.flatnonzero(self.full)
             lo, hi = self.lo[rows], self.hi[rows]
-            shift = self._layout.shift[lo]
+            shift = self._layout().shift[lo]
             lo, hi = lo + shift, hi + shift
             level = 0
             while len(rows):

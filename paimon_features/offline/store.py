@@ -168,13 +168,21 @@ class PinnedRead:
         held: list[pa.Table] = []
         rows = 0
         for file in files:
-            held.append(read_file(file, columns).cast(schema))
+            held.append(read_file(file, columns))
             rows += held[-1].num_rows
             if rows >= CHUNK_ROWS:
-                yield pa.concat_tables(held)
+                yield _concat(held, schema)
                 held, rows = [], 0
         if held:
-            yield pa.concat_tables(held)
+            yield _concat(held, schema)
+
+
+def _concat(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """The tables as one, in the types of ``schema``; files differ in what may be null."""
+    alike = [
+        table if table.schema.types == schema.types else table.cast(schema) for table in tables
+    ]
+    return pa.concat_tables(alike, promote_options="default").cast(schema)
 
 
 def _groups(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:

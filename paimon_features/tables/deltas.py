@@ -24,6 +24,8 @@ from paimon_features.tables.snapshots import Snapshot, expired, snapshot, tagged
 VALUE_KIND = "_VALUE_KIND"
 """Column of data files with a key: 0 insert, 1 update before, 2 update after, 3 delete."""
 
+_ROWS_FOR_THREADS = 50_000
+
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
@@ -120,7 +122,11 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
             there = parquet.schema_arrow.names
             checked = insert_only and VALUE_KIND in there
             wanted = [column for column in columns if column in there]
-            table = parquet.read([*wanted, VALUE_KIND] if checked else wanted)
+            table = parquet.read(
+                [*wanted, VALUE_KIND] if checked else wanted,
+                # for a small file, handing its columns to other threads takes longer than reading
+                use_threads=file.rows > _ROWS_FOR_THREADS,
+            )
     except FileNotFoundError as error:
         raise SnapshotExpiredError(
             f"data file {file.path} is gone: the snapshots that held it have expired. Read a "

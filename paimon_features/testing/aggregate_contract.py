@@ -1,0 +1,160 @@
+"""What every aggregate has to do: subclass the contract and name some aggregates.
+
+::
+
+    events -> one row of partials each -> tiles -> any grouping of tiles -> finish
+                                                                              ||
+    events ---------------------------------------------------------> the naive twin
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merge
+from paimon_features.aggregates.fold import fold, newest_tile_end
+from paimon_features.columns import Column
+from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.schema import Float64, Int64, String, arrow_schema
+from paimon_features.testing.compare import differences
+from paimon_features.testing.generators import (
+    EVENT_TIME,
+    VALUE_COLUMNS,
+    random_events,
+)
+from paimon_features.testing.naive import Event, answer
+from paimon_features.testing.tiler import event_rows, tile_table
+from paimon_features.windows import DAY_MS
+
+Columns = dict[str, Column]
+
+
+def view_of(aggregate: Aggregate, tile: str = "1h") -> FeatureView:
+    """A view of this one aggregate over the generated columns, keyed by ``user``."""
+    schema = {"user": Int64, EVENT_TIME: Int64, **VALUE_COLUMNS}
+    return FeatureView(
+        "lawful",
+        source=EventSource("lawful", schema=schema, event_time=EVENT_TIME),
+        entity=Entity("user", keys={"user": Int64}),
+        tile=tile,
+        derive={"amount": "n * x", "twice": "small * 2"},
+        features=[aggregate],
+    )
+
+
+class AggregateContract:
+    """Laws of an aggregate. ``aggregates`` gives the ones to test, each over the lifetime.
+
+    An aggregate is seen through its tiles: merged in any grouping and any order they have to
+    finish to what the naive twin (``paimon_features.testing.naive``) makes of the raw events.
+    """
+
+    def aggregates(self) -> Sequence[Aggregate]:
+        """The aggregates to test, without windows; the subclass names them."""
+        raise NotImplementedError
+
+    @pytest.fixture(params=range(8))
+    def seed(self, request: pytest.FixtureRequest) -> int:
+        """Seeds of the generated events."""
+        return int(request.param)
+
+    def test_any_grouping_of_tiles_in_any_order_finishes_to_the_naive_value(
+        self, seed: int
+    ) -> None:
+        for aggregate in self.aggregates():
+            rng = random.Random(seed)
+            view, events = self._events(rng, aggregate)
+            tiles = _columns(view, events)
+            q_ms = max(e[EVENT_TIME] for e in events) + rng.choice((1, DAY_MS))
+            if not len(tiles[EVENT_TIME_MAX.name]):
+                continue
+            wanted = answer(view, events, q_ms)
+            for _ in range(4):
+                got = _value(view, _merge_randomly(rng, view, tiles), q_ms)
+                assert not differences(view, events, q_ms, wanted, *got), (aggregate, events)
+
+    def test_merging_with_nothing_changes_nothing(self, seed: int) -> None:
+        for aggregate in self.aggregates():
+            rng = random.Random(seed)
+            view, events = self._events(rng, aggregate)
+            tiles = _columns(view, events)
+            rows = len(tiles[EVENT_TIME_MAX.name])
+            # each tile beside empty ranges: rows [0, 0), [0, 1), [1, 1), [1, 2) ...
+            offsets = np.repeat(np.arange(rows + 1), 2)
+            folded = fold(view.compiled.partials, tiles, offsets, view.compiled.tile_ms)
+            for name, column in folded.items():
+                alone, empty = column.take(np.arange(1, 2 * rows, 2)), column.mask[::2]
+                assert not empty.any(), (aggregate, name)
+                assert _texts(alone) == _texts(tiles[name]), (aggregate, name)
+
+    def test_its_columns_follow_from_what_they_hold(self) -> None:
+        for aggregate in self.aggregates():
+            scope = view_of(aggregate).compiled.scope
+            partials = aggregate.partials(scope)
+            names = [partial.name for partial in partials]
+            assert len(set(names)) == len(names)
+            for partial in partials:
+                assert partial.name.startswith("p_")
+                assert partial.type in (Int64, Float64, String)
+                assert partial.type != String or partial.merge is not Merge.SUM
+                assert (partial.half_life_ms is not None) == (partial.merge is Merge.DECAYED_SUM)
+            assert aggregate.partials(scope) == partials
+
+    def test_an_entity_with_events_of_null_has_the_value_of_nothing_seen(self) -> None:
+        for aggregate in self.aggregates():
+            view = view_of(aggregate)
+            event: dict[str, Any] = {**dict.fromkeys(view.source.schema), "user": 0, EVENT_TIME: 5}
+            got = _value(view, _columns(view, [event]), 10)
+            assert not differences(view, [event], 10, answer(view, [event], 10), *got), aggregate
+
+    def _events(self, rng: random.Random, aggregate: Aggregate) -> tuple[FeatureView, list[Event]]:
+        view = view_of(aggregate, rng.choice(("5min", "1h", "1d")))
+        events: list[Event] = []
+        for event in event_rows(random_events(rng, view, rng.choice((1, 3, 30)))):
+            events.append({**event, "user": 0})
+        return view, events
+
+
+def _columns(view: FeatureView, events: Iterable[Event]) -> Columns:
+    """The tiles of one entity's events, by partial."""
+    table = tile_table(view, events)
+    return {p.name: Column.from_arrow(table.column(p.name)) for p in view.compiled.partials}
+
+
+def _merge_randomly(rng: random.Random, view: FeatureView, tiles: Columns) -> Columns:
+    """Fold rows in random order and in random groups, again and again, until one is left."""
+    while (rows := len(tiles[EVENT_TIME_MAX.name])) > 1:
+        order = np.array(rng.sample(range(rows), rows))
+        cuts = sorted(rng.sample(range(1, rows), rng.randrange(rows)))
+        if len(cuts) == rows - 1:
+            cuts = cuts[1:]
+        offsets = np.array([0, *cuts, rows])
+        shuffled = {name: column.take(order) for name, column in tiles.items()}
+        tiles = fold(view.compiled.partials, shuffled, offsets, view.compiled.tile_ms)
+    return tiles
+
+
+def _value(view: FeatureView, merged: Columns, q_ms: int) -> tuple[dict[str, Any], dict[str, str]]:
+    """The finished feature of the one row, and its status."""
+    (feature,) = view.compiled.features
+    since_ms = q_ms - newest_tile_end(merged, view.compiled.tile_ms)
+    columns = [merged[name] for name in feature.partials]
+    finished: Finished = feature.aggregate.finish(view.compiled.scope, columns, since_ms)
+    kind = arrow_schema({feature.name: feature.type}).field(0).type
+    (value,) = event_rows(pa.table({feature.name: finished.column.to_arrow(kind)}))
+    ill = finished.ill_conditioned is not None and bool(finished.ill_conditioned[0])
+    return dict(value), {feature.name: "ILL_CONDITIONED" if ill else "PRESENT"}
+
+
+def _texts(column: Column) -> list[str | None]:
+    """Values that compare to the bit, null as None."""
+    return [
+        repr(value) if valid else None
+        for value, valid in zip(column.values.tolist(), column.mask, strict=True)
+    ]

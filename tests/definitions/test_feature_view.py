@@ -1,0 +1,146 @@
+"""What a feature view is worked out to, and which ones are refused."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from paimon_features.aggregates import Count, DecayedSum, Max, Mean, Min, StdDev, Sum
+from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import Float64, Int64, String
+from paimon_features.testing.generators import random_view
+from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, window_start
+
+SOURCE = EventSource(
+    "shop", schema={"user_id": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"
+)
+USER = Entity("user", keys={"user_id": Int64})
+
+
+def view(**changes: Any) -> FeatureView:
+    given: dict[str, Any] = {
+        "source": SOURCE, "entity": USER, "tile": "5min", "features": [Count(windows=["1h"])]
+    }  # fmt: skip
+    return FeatureView("spend", **{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"features": []}, "feature view 'spend' has no features"),
+        ({"tile": "7min"}, "tile='7min' does not divide a day"),
+        ({"tile": "5 minutes"}, "duration '5 minutes': expected a positive whole number"),
+        ({"features": [Count(windows=["1min"])]}, "a window of 1min is shorter than the tile"),
+        ({"features": [Count(windows=["1h"])] * 2}, "two features are called 'count_1h'"),
+        ({"features": [Count(name="user_id")]}, "the feature 'user_id' is called like a key"),
+        ({"features": [Sum("word")]}, "the column is String; expected a number"),
+        ({"features": [Sum("total")]}, r"no such column; the columns are: user_id, t, x, word"),
+        ({"derive": {"x": "1"}}, "derive: the column 'x' exists already"),
+        ({"derive": {"y": "x + word"}}, "word"),
+        ({"where": "x"}, "where='x' is Float64; expected a condition"),
+        ({"where": "y > 1"}, "y"),
+        ({"kind": "hop"}, "only 'sawtooth' windows so far"),
+        ({"buckets": 0}, "buckets=0; expected >= 1"),
+        ({"tile": "5min", "resolution": {"1h": "7min"}}, "does not divide the next one"),
+        (
+            {"features": [DecayedSum("x", half_life="100ms")], "tile": "1d"},
+            "below a 500th of the tile",
+        ),
+        (
+            {"entity": Entity("user", keys={"shop_id": Int64})},
+            "source 'shop' has no column 'shop_id', a key of entity 'user'",
+        ),
+        (
+            {"entity": Entity("user", keys={"word": Int64})},
+            "key 'word' is String in source 'shop' and Int64 in entity 'user'",
+        ),
+    ],
+)
+def test_a_view_that_cannot_be_right_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        view(**changes)
+
+
+def test_equal_partials_are_kept_once_and_their_bounds_all_hold() -> None:
+    features = [Mean("x", scale=2, bound=100), Sum("x", scale=2), Count("x"), Min("x", scale=2)]
+    compiled = view(features=features).compiled
+    assert [p.name for p in compiled.partials] == [
+        "p_event_time_max", "p_rows", "p_count_x", "p_min_x_s2", "p_sum_x_s2",
+    ]  # fmt: skip
+    bounds = [rule.detail for rule in compiled.skip_rules if rule.reason == "out_of_bounds"]
+    assert "|x| > 100" in bounds
+    assert len(bounds) == 2
+
+
+def test_two_centers_are_two_partials() -> None:
+    features = [StdDev("x", center=1.0, windows=["1h"]), StdDev("x", name="raw", windows=["1h"])]
+    names = {p.name for p in view(features=features).compiled.partials}
+    assert {"p_square_x", "p_square_x_c1p0"} <= names
+
+
+def test_levels_are_the_tile_the_hops_and_the_steps_between() -> None:
+    #  window  1h      12h      12d
+    #  hop     5min    1h       1d
+    compiled = view(features=[Count(windows=["1h", "12h", "12d"])], tile="1min").compiled
+    assert compiled.levels_ms == (MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
+    assert {f.name: f.hop_ms for f in compiled.features} == {
+        "count_1h": 5 * MINUTE_MS, "count_12h": HOUR_MS, "count_12d": DAY_MS,
+    }  # fmt: skip
+
+
+def test_a_resolution_replaces_the_hops() -> None:
+    compiled = view(features=[Count(windows=["1h", "7d"])], resolution={"1d": "6h"}).compiled
+    assert [f.hop_ms for f in compiled.features] == [5 * MINUTE_MS, 6 * HOUR_MS]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_cells_that_are_kept_cover_every_window_that_may_be_asked_for(seed: int) -> None:
+    rng = random.Random(seed)
+    compiled = random_view(rng).compiled
+    high_ms = rng.randrange(-(10**12), 2 * 10**12)
+    for _ in range(20):
+        q = high_ms - compiled.margin_ms + rng.choice((0, 1, HOUR_MS, 40 * DAY_MS))
+        for feature in compiled.features:
+            if feature.window_ms is None:
+                continue
+            #  kept, top   [------------)[------------)[------------)
+            #  kept, below                              [---)[---)[---)
+            #  window              [----------------------------------q
+            start = window_start(q, feature.window_ms, feature.hop_ms)
+            assert compiled.keep_from(feature.level, high_ms) <= start
+            for level in range(feature.level):
+                above = compiled.levels_ms[level + 1]
+                assert compiled.keep_from(level, high_ms) <= q // above * above
+
+
+def test_known_from_is_the_start_of_the_longest_window_or_of_the_ttl() -> None:
+    q = np.array([1_300_000_000_123])
+    features = [Count(windows=["1h", "12d"])]
+    assert view(features=features).compiled.known_from(q) == (q - 12 * DAY_MS) // DAY_MS * DAY_MS
+    assert view(features=features, ttl="60d").compiled.known_from(q) == q - 60 * DAY_MS
+
+
+def test_fingerprints_tell_what_needs_new_tiles_and_what_only_new_cells() -> None:
+    plain = view().compiled
+    for changes in ({"tile": "1h"}, {"where": "x > 0"}, {"buckets": 4}, {"features": [Sum("x")]}):
+        assert view(**changes).compiled.fingerprint != plain.fingerprint, changes
+    for changes in ({"features": [Count(windows=["1h", "1d"])]}, {"ttl": "1d"}):
+        changed = view(**changes).compiled
+        assert changed.fingerprint == plain.fingerprint
+        assert changed.online_fingerprint != plain.online_fingerprint
+    for changes in (
+        {"description": "x"},
+        {"max_staleness": "1s"},
+        {"features": [Count(windows=["1h"], name="n")]},
+    ):
+        assert view(**changes).compiled.online_fingerprint == plain.online_fingerprint
+
+
+def test_a_maximum_alone_bounds_nothing_that_fits_its_type() -> None:
+    source = EventSource("s", schema={"user_id": Int64, "t": Int64, "n": Int64}, event_time="t")
+    rules = view(source=source, features=[Max("n")]).compiled.skip_rules
+    assert [rule.reason for rule in rules] == ["null_key", "absurd_time"]

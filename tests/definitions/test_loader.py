@@ -1,0 +1,134 @@
+"""Definitions files, sources, entities and services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paimon_features.aggregates import Count
+from paimon_features.definitions import (
+    Definitions,
+    Entity,
+    EventSource,
+    FeatureService,
+    FeatureView,
+    FeedbackSource,
+    load_definitions,
+)
+from paimon_features.errors import DefinitionError, UnknownNameError
+from paimon_features.schema import Float64, Int32, Int64, String
+
+FILE = """
+import paimon_features as pf
+from windows_of_ours import WINDOWS
+
+shop = pf.EventSource("shop", schema={"user_id": pf.Int64, "t": pf.Int64}, event_time="t")
+user = pf.Entity("user", keys={"user_id": pf.Int64})
+spend = pf.FeatureView("spend", source=shop, entity=user, features=[pf.Count(windows=WINDOWS)])
+model = pf.FeatureService("model", ["spend:count_7d", "spend:count_1d"])
+"""
+
+
+def view(name: str, windows: list[str]) -> FeatureView:
+    source = EventSource("shop", schema={"user_id": Int64, "t": Int64}, event_time="t")
+    user = Entity("user", keys={"user_id": Int64})
+    return FeatureView(name, source=source, entity=user, features=[Count(windows=windows)])
+
+
+def test_a_file_gives_its_definitions_and_may_import_what_is_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "windows_of_ours.py").write_text('WINDOWS = ["1d", "7d"]\n')
+    (tmp_path / "features.py").write_text(FILE)
+    found = load_definitions(tmp_path / "features.py")
+    assert (list(found.sources), list(found.views), list(found.entities)) == (
+        ["shop"], ["spend"], ["user"],
+    )  # fmt: skip
+    assert list(map(str, found.service("model").refs())) == ["spend:count_7d", "spend:count_1d"]
+    with pytest.raises(UnknownNameError, match="feature view 'spent'.*spend"):
+        found.view("spent")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "there is no definitions file .*'paimon-features init' writes an example"),
+        ("1 +", "does not run: SyntaxError"),
+        ("import nothing_like_it", "does not run: ModuleNotFoundError"),
+        ("x = 1", "holds no EventSource and no FeatureView"),
+        ("import paimon_features as pf\npf.Count(windows='1d')", "expected a list of durations"),
+    ],
+)
+def test_a_file_that_cannot_be_read_says_why(
+    tmp_path: Path, text: str | None, message: str
+) -> None:
+    path = tmp_path / "features.py"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(DefinitionError, match=message):
+        load_definitions(path)
+
+
+def test_one_name_means_one_thing() -> None:
+    Definitions.of([view("spend", ["1d"]), view("spend", ["1d"])])
+    with pytest.raises(DefinitionError, match="two different definitions of feature view 'spend'"):
+        Definitions.of([view("spend", ["1d"]), view("spend", ["2d"])])
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        ("spent:count_1d", "refers to spent:count_1d, but there is no such feature view"),
+        ("spend:count_9d", "no such feature of view 'spend'; there is: count_1d"),
+    ],
+)
+def test_a_service_refers_to_what_there_is(reference: str, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        Definitions.of([view("spend", ["1d"]), FeatureService("model", [reference])])
+
+
+def test_a_service_names_a_feature_once() -> None:
+    spend = view("spend", ["1d"])
+    with pytest.raises(DefinitionError, match="'model' names spend:count_1d twice"):
+        FeatureService("model", [spend, "spend:count_1d"]).refs()
+    for features, message in (([], "has no features"), ([3], "got 3"), (["x"], "'view:feature'")):
+        with pytest.raises(DefinitionError, match=message):
+            FeatureService("model", features)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"event_time": "x"}, "event_time='x' is not a column; the columns are: a, t"),
+        ({"event_time": "a"}, "event_time 'a' is String; expected Int64"),
+        ({"retraction": "a"}, "retraction='a' is not supported yet"),
+        ({"max_skew": "soon"}, "duration 'soon'"),
+        ({"schema": {"event_day": Int64, "t": Int64}}, "'event_day' is taken by the events table"),
+        ({"schema": {"Bad Name": Int64, "t": Int64}}, "Bad Name"),
+        ({"name": "no-dash"}, "no-dash"),
+    ],
+)
+def test_a_source_that_cannot_be_right_is_refused(changes: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"name": "s", "schema": {"a": String, "t": Int64}, "event_time": "t"}
+    with pytest.raises(DefinitionError, match=message):
+        EventSource(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({}, "has no keys"),
+        ({"x": Float64}, "key 'x' is Float64; a key is Int32, Int64, String, Bool or Date"),
+        ({"p_x": Int64}, "'p_x' is taken by the tile table"),
+        ({"tile_day": Int32}, "'tile_day' is taken by the tile table"),
+    ],
+)
+def test_an_entity_has_keys_that_tell_it_apart(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        Entity("user", keys=keys)
+
+
+def test_feedback_is_a_source_with_its_own_table() -> None:
+    loop = FeedbackSource("churn", {"sample_id": Int64})
+    assert loop.table == "feedback_churn"
+    assert list(loop.schema)[:4] == ["sample_id", "run_id", "rank", "seq"]
