@@ -13,18 +13,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jobs.cluster_option import CLUSTER, cluster_address
+from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.errors import ConfigurationError
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
     from jobs.flink.cluster import ClusterStatus, LocalCluster
     from jobs.flink.ingest import IngestResult
-
-PROJECT = click.option(
-    "--project", "path", default=".", show_default=True, help="Folder of the project."
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
-LOCAL_CLUSTER = "local"
 
 
 @click.command()
@@ -54,13 +50,7 @@ LOCAL_CLUSTER = "local"
     is_flag=True,
     help="With --kafka: without a checkpoint go on at the group's offsets; rows may come twice.",
 )
-@click.option(
-    "--cluster",
-    is_flag=False,
-    flag_value=LOCAL_CLUSTER,
-    metavar="[HOST:PORT]",
-    help="Run on this session cluster; alone: on the one of 'paimon-features cluster start'.",
-)
+@CLUSTER
 @PROJECT
 @JSON
 def ingest(
@@ -96,7 +86,7 @@ def ingest(
     job's SQL is tested up to Flink's plan; this project has not run it against a broker.
     """
     project = Project.open(path)
-    address = _cluster_address(project, cluster)
+    address = cluster_address(project.config.state_dir, cluster)
     if kafka is not None:
         if paths or not topic or again:
             raise ConfigurationError("--kafka takes --topic, and neither PATHS nor --again")
@@ -224,20 +214,6 @@ def _ingest_topic(
         click.echo(json.dumps({"job_id": job_id, "cluster": cluster}))
     else:
         click.echo(f"job {job_id} runs on {cluster}")
-
-
-def _cluster_address(project: Project, cluster: str | None) -> str | None:
-    if cluster != LOCAL_CLUSTER:
-        return cluster
-    from jobs.flink.cluster import LocalCluster
-
-    address = LocalCluster(project.config.state_dir).status().address
-    if address is None:
-        raise ConfigurationError(
-            "no local cluster runs; 'paimon-features cluster start' starts one, or name one: "
-            "--cluster HOST:PORT"
-        )
-    return address
 
 
 def _local_cluster(path: str) -> LocalCluster:

@@ -12,28 +12,15 @@ from pathlib import Path
 import click
 
 from jobs import progress, submission
+from jobs.cluster_option import CLUSTER, cluster_address
 from jobs.progress import JobRow, Progress
 from jobs.submission import Outcome
 from jobs.target import TileTarget
-from paimon_features.errors import ConfigurationError
+from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.project import Project
 
-LOCAL_CLUSTER = "local"
-
-PROJECT = click.option(
-    "--project", "path", default=".", show_default=True, help="Folder of the project."
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 GENERATION = click.option(
     "--generation", type=int, help="Generation; default: the one that fits the definition."
-)
-CLUSTER = click.option(
-    "--cluster",
-    is_flag=False,
-    flag_value=LOCAL_CLUSTER,
-    metavar="[HOST:PORT]",
-    help="Run on this session cluster (its REST interface); alone: on the local one that "
-    "'paimon-features cluster start' runs.",
 )
 PARALLELISM = click.option(
     "--parallelism", type=click.IntRange(min=1), help="Parallel tasks; default: the project's."
@@ -96,7 +83,7 @@ def submit(
     say = _say(as_json)
     outcome = submission.submit(
         target,
-        cluster=_address(target, cluster),
+        cluster=cluster_address(target.state_dir, cluster),
         bounded=bounded,
         resume=resume,
         rollback=rollback,
@@ -139,7 +126,10 @@ def backfill(
     target = _target(path, view, generation, parallelism)
     began = time.monotonic()
     outcome = submission.backfill(
-        target, cluster=_address(target, cluster), rebuild=rebuild, tell=_say(as_json)
+        target,
+        cluster=cluster_address(target.state_dir, cluster),
+        rebuild=rebuild,
+        tell=_say(as_json),
     )
     if as_json:
         click.echo(json.dumps(asdict(outcome), indent=2))
@@ -158,6 +148,10 @@ def jobs(path: str, as_json: bool) -> None:
     """List the newest tile job of each generation, running or not.
 
     LOST and FAILED jobs ended without a last checkpoint: 'submit' goes on from the one before.
+
+    \b
+    paimon-features jobs
+    paimon-features jobs --json
     """
     rows = progress.list_jobs(Project.open(path))
     if as_json:
@@ -173,7 +167,13 @@ def jobs(path: str, as_json: bool) -> None:
 @GENERATION
 @PROJECT
 def cancel(view: str, generation: int | None, path: str) -> None:
-    """Stop the tile job of VIEW with a savepoint, wherever it runs."""
+    """Stop the tile job of VIEW with a savepoint, wherever it runs.
+
+    'submit' goes on from it.
+
+    \b
+    paimon-features cancel customer_spend
+    """
     target = _target(path, view, generation, None)
     savepoint = progress.cancel(target)
     if savepoint is None:
@@ -206,21 +206,6 @@ def _target(path: str, view: str, generation: int | None, parallelism: int | Non
     if parallelism is None:
         return target
     return replace(target, flink=replace(target.flink, parallelism=parallelism))
-
-
-def _address(target: TileTarget, cluster: str | None) -> str | None:
-    """The cluster's host:port; the project's own one where only ``--cluster`` was given."""
-    if cluster != LOCAL_CLUSTER:
-        return cluster
-    from jobs.flink.cluster import LocalCluster
-
-    address = LocalCluster(target.state_dir).status().address
-    if address is None:
-        raise ConfigurationError(
-            "no local cluster runs; 'paimon-features cluster start' starts one, or name one: "
-            "--cluster HOST:PORT"
-        )
-    return address
 
 
 def _ending(outcome: Outcome) -> str:

@@ -89,9 +89,9 @@ def submit(
     read what the events table held at its start.
 
     It begins on an empty generation, or behind a backfill, or at the newest checkpoint of its
-    record; with ``resume`` only the last. ``rollback`` takes tables that are ahead of that checkpoint (or of ``checkpoint``, a
-    folder) back to it; ``rebuild`` empties the generation first. ``tell`` gets a line for each
-    decision, ``report`` the progress about every second.
+    record; with ``resume`` only the last. ``rollback`` takes tables that are ahead of that
+    checkpoint (or of ``checkpoint``, a folder) back to it; ``rebuild`` empties the generation
+    first. ``tell`` gets a line for each decision, ``report`` the progress about every second.
 
     Raises
     ------

@@ -169,8 +169,10 @@ class Demo:
 
     def look_up(self) -> None:
         self.q_ms = pc.max(self.streamed["invoice_time_ms"]).as_py() + 1
-        ids = [word for c in CUSTOMERS for word in ("--entity", f"customer_id={c}")]
-        self.command("lookup", SERVICE, *ids, "--now-ms", str(self.q_ms), "--json")
+        ids = ",".join(map(str, CUSTOMERS))
+        self.command(
+            "lookup", SERVICE, "--entity", f"customer_id={ids}", "--now-ms", str(self.q_ms)
+        )
         response = self.project.get_online_features(
             SERVICE, {"customer_id": list(CUSTOMERS)}, self.q_ms
         )
@@ -330,7 +332,7 @@ def entity_rows(events: pa.Table) -> pa.Table:
         SELECT row_number() OVER (ORDER BY q, customer_id) - 1 AS sample_id,
                customer_id, q AS event_time_ms,
                max(CASE WHEN t >= q THEN 1 ELSE 0 END)::BIGINT AS will_buy
-        FROM bought JOIN moments ON t >= q - 90 * {DAY_MS} AND t < q + {LABEL_DAYS} * {DAY_MS}
+        FROM bought JOIN moments ON t >= q - {90 * DAY_MS} AND t < q + {LABEL_DAYS * DAY_MS}
         GROUP BY customer_id, q
         HAVING min(t) < q
         ORDER BY sample_id

@@ -82,7 +82,6 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "jobs": LazyCommand("jobs.cli_tiles:jobs", "List the project's jobs."),
         "cancel": LazyCommand("jobs.cli_tiles:cancel", "Stop a job with a savepoint."),
         "cluster": LazyCommand("jobs.cli:cluster", "Start, stop or look at a local cluster."),
-        "maintain": LazyCommand("jobs.cli:maintain", "Compact tables and expire snapshots."),
     },
     "Serve and train": {
         "materialize": LazyCommand(

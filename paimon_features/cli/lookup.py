@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paimon_features.cli.plan import JSON, PROJECT
+from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.definitions import FeatureRef
 from paimon_features.errors import RequestError
 from paimon_features.project import Project

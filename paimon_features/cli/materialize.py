@@ -12,7 +12,7 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from paimon_features.cli.plan import JSON, PROJECT
+from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
 from paimon_features.materialize import Materializer, Progress

@@ -7,13 +7,9 @@ from dataclasses import asdict
 
 import click
 
+from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.planning import Plan
 from paimon_features.project import Project
-
-PROJECT = click.option(
-    "--project", "path", default=".", show_default=True, help="Folder of the project."
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 
 
 @click.command()
@@ -21,6 +17,9 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a pr
 @JSON
 def plan(path: str, as_json: bool) -> None:
     """Check the definitions and show what 'apply' would change. Changes nothing.
+
+    \b
+    paimon-features plan
 
     \b
     + would be created    ~ would change    - is no longer defined (its tables stay)
@@ -35,6 +34,9 @@ def apply(path: str, as_json: bool) -> None:
     """Create tables and generations for the definitions, and write the registry.
 
     Shows the same difference as 'plan'. Repeating it is harmless.
+
+    \b
+    paimon-features apply
     """
     _show(Project.open(path).apply(), as_json, "nothing to do: what is defined is applied")
 

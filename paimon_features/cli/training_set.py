@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from paimon_features.cli.plan import JSON, PROJECT
+from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.project import Project
 

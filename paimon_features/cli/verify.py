@@ -6,7 +6,7 @@ import json
 
 import click
 
-from paimon_features.cli.plan import JSON, PROJECT
+from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.project import Project
 from paimon_features.verify import verify as run_verify
 

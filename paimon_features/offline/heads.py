@@ -85,9 +85,10 @@ class Heads:
         days: Ints = self._tiles[self._until > self._tiles] // DAY_MS
         if not len(days):
             return days
-        # at most the days of ten thousand years: counting them beats sorting
-        first = days.min()
-        return np.flatnonzero(np.bincount(days - first)) + first
+        # four million days are all there are: counting them takes less than sorting
+        first = int(days.min())
+        seen: Ints = np.flatnonzero(np.bincount(days - first)) + first
+        return seen
 
     @property
     def columns(self) -> list[str]:

@@ -138,9 +138,9 @@ class PointInTimeJoin:
         for name, values in self._values.items():
             null, ill = self._nulls.get(name), self._ill.get(name)
             columns[name] = Column(values, present if null is None else present & ~null)
-            statuses[name] = (
-                self._status if ill is None else np.where(ill, ILL_CONDITIONED, self._status)
-            )
+            statuses[name] = self._status
+            if ill is not None:
+                statuses[name] = np.where(ill, np.int8(ILL_CONDITIONED), self._status)
         return Answers(columns, statuses)
 
     def _answer_all(self, rows: Ints, tiles: _Tiles) -> int:
@@ -253,13 +253,13 @@ class _Head:
             if partial.merge is Merge.DECAYED_SUM:
                 assert partial.half_life_ms is not None
                 own = decay_to(own, age_ms, partial.half_life_ms)
-            both = merge(partial, own, self.columns[name])
+            both = _merged(partial, own, self.columns[name])
             column.values[self.rows] = both.values
             if column.valid is not None:
                 column.valid[self.rows] = both.mask
 
 
-def merge(partial: Partial, left: Column, right: Column) -> Column:
+def _merged(partial: Partial, left: Column, right: Column) -> Column:
     """A partial of each row merged with another one, row by row; a null changes nothing."""
     ufunc = {Merge.MIN: np.minimum, Merge.MAX: np.maximum}.get(partial.merge, np.add)
     neutral = neutral_of(partial.merge, left.values.dtype)
