@@ -11,6 +11,7 @@ less).
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import tempfile
 import time
@@ -124,28 +125,31 @@ Rates = dict[str, list[tuple[float, float]]]
 
 
 def measure(contenders: dict[str, Callable[[], tuple[int, float]]], repeats: int) -> Rates:
-    """Each contender in turn; the first turn warms up and is dropped."""
+    """Each contender in turn; they were warmed up by ``check``."""
     rates: Rates = {name: [] for name in contenders}
-    for turn in range(repeats + 1):
-        for name, run in contenders.items():
+    for _ in range(repeats):
+        for name, read in contenders.items():
             started, worked = time.perf_counter(), time.process_time()
-            rows, _ = run()
-            if turn:
-                wall_s, cpu_s = time.perf_counter() - started, time.process_time() - worked
-                rates[name].append((rows / wall_s, rows / cpu_s))
+            rows, _ = read()
+            wall_s, cpu_s = time.perf_counter() - started, time.process_time() - worked
+            rates[name].append((rows / wall_s, rows / cpu_s))
     return rates
 
 
-def report(rates: Rates) -> Iterator[str]:
-    """A line per contender, with its ratios to plain pyarrow on one thread."""
+def report(rates: Rates, row_bytes: int) -> Iterator[str]:
+    """A line per contender, with its ratios to plain pyarrow on one thread.
+
+    MB/s are those of the matrices that come out, ``row_bytes`` a row.
+    """
     medians = {
         name: [statistics.median(side) for side in zip(*turns, strict=True)]
         for name, turns in rates.items()
     }
     base = next(iter(medians.values()))
-    yield f"{'':38} {'rows/s':>12} {'ratio':>8} {'rows/cpu s':>12} {'ratio':>8}"
+    yield f"{'':36} {'rows/s':>11} {'MB/s':>6} {'ratio':>6} {'rows/cpu s':>11} {'ratio':>6}"
     for name, (wall, cpu) in medians.items():
-        yield f"{name:38} {wall:12,.0f} {wall / base[0]:8.3f} {cpu:12,.0f} {cpu / base[1]:8.3f}"
+        rate = f"{wall:11,.0f} {wall * row_bytes / 1e6:6,.0f} {wall / base[0]:6.3f}"
+        yield f"{name:36} {rate} {cpu:11,.0f} {cpu / base[1]:6.3f}"
 
 
 def main() -> None:
@@ -156,13 +160,20 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--slow-rows", type=int, default=40_960, help="rows for slow contenders")
     arguments = parser.parse_args()
+    run(**vars(arguments))
+
+
+def run(rows: int, columns: int, files: int, repeats: int, slow_rows: int) -> None:
+    """Make the table, time all contenders, print the figures."""
     with tempfile.TemporaryDirectory() as folder:
         lake = Lake.open(Path(folder), "bench")
-        make_table(lake, arguments.rows, arguments.columns, arguments.files)
+        make_table(lake, rows, columns, files)
         with SnapshotReader(lake, TABLE, batch_size=BATCH) as reader:
             paths = [span.path for block in reader.layout.blocks for span in block.spans]
             paths = list(dict.fromkeys(paths))
-            print({**reader.describe(quality=True), "columns": arguments.columns})
+            print({**reader.describe(quality=True), "columns": columns})
+        file_bytes = sum(Path(path).stat().st_size for path in paths)
+        print(f"{len(paths)} files of {file_bytes:,} bytes; {4 * columns * rows:,} as matrices")
         contenders: dict[str, Callable[[], tuple[int, float]]] = {
             "pyarrow, one thread": lambda: plain_pyarrow(paths, False),
             "pyarrow, its threads": lambda: plain_pyarrow(paths, True),
@@ -171,11 +182,22 @@ def main() -> None:
             "reader, shuffled, no threads": lambda: snapshot_reader(lake, threads=0),
             "reader, shuffled, 2 threads": lambda: snapshot_reader(lake, threads=2),
             "torch adapter, shuffled, 2 threads": lambda: torch_loader(lake, threads=2),
-            "pypaimon, rows (fewer)": lambda: pypaimon_rows(lake, arguments.slow_rows),
-            "pypaimon, torch (fewer)": lambda: pypaimon_torch(lake, arguments.slow_rows),
+            "pypaimon, rows (fewer)": lambda: pypaimon_rows(lake, slow_rows),
+            "pypaimon, torch (fewer)": lambda: pypaimon_torch(lake, slow_rows),
         }
-        for line in report(measure(contenders, arguments.repeats)):
+        check(contenders)
+        for line in report(measure(contenders, repeats), 4 * columns):
             print(line)
+
+
+def check(contenders: dict[str, Callable[[], tuple[int, float]]]) -> None:
+    """Whoever reads all rows has the same number of them and the same sum."""
+    found = {name: read() for name, read in contenders.items()}
+    rows, total = next(iter(found.values()))
+    for name, (count, own) in found.items():
+        all_read = count == rows and math.isclose(own, total, rel_tol=1e-6)
+        if not all_read and "fewer" not in name:
+            raise AssertionError(f"{name}: {count} rows, sum {own}; expected {rows}, {total}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
@@ -13,7 +12,8 @@ import click
 
 from jobs import progress, submission
 from jobs.cluster_option import CLUSTER, cluster_address
-from jobs.progress import JobRow, Progress
+from jobs.progress import JobRow
+from jobs.progress_line import ProgressLine
 from jobs.submission import Outcome
 from jobs.target import TileTarget
 from paimon_features.cli.options import JSON, PROJECT
@@ -81,17 +81,18 @@ def submit(
     if checkpoint is not None and not rollback:
         raise click.UsageError("--checkpoint goes with --rollback")
     say = _say(as_json)
-    outcome = submission.submit(
-        target,
-        cluster=cluster_address(target.state_dir, cluster),
-        bounded=bounded,
-        resume=resume,
-        rollback=rollback,
-        rebuild=rebuild,
-        checkpoint=checkpoint,
-        report=_Line(as_json),
-        tell=say,
-    )
+    with ProgressLine(as_json) as line:
+        outcome = submission.submit(
+            target,
+            cluster=cluster_address(target.state_dir, cluster),
+            bounded=bounded,
+            resume=resume,
+            rollback=rollback,
+            rebuild=rebuild,
+            checkpoint=checkpoint,
+            report=line,
+            tell=say,
+        )
     if as_json:
         click.echo(json.dumps(asdict(outcome), indent=2))
         return
@@ -180,21 +181,6 @@ def cancel(view: str, generation: int | None, path: str) -> None:
         click.echo(f"the backfill of {target} is cancelled; nothing of it counts")
     else:
         click.echo(f"stopped, savepoint {savepoint}; 'paimon-features submit {view}' goes on")
-
-
-class _Line:
-    """Progress on one line of a terminal, or a line every ten seconds of a log."""
-
-    def __init__(self, silent: bool) -> None:
-        self.silent = silent
-        self.live = sys.stderr.isatty()
-        self.printed = -10.0
-
-    def __call__(self, progress: Progress) -> None:
-        if self.silent or not (self.live or progress.elapsed_s - self.printed >= 10):
-            return
-        self.printed = progress.elapsed_s
-        click.echo(f"\r{progress}  " if self.live else str(progress), nl=not self.live, err=True)
 
 
 def _say(silent: bool) -> Callable[[str], None]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import socket
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from jobs.flink.gateway import start_gateway
@@ -14,12 +14,14 @@ from jobs.logic.restart import Branch
 from jobs.logic.tiling import Scan, tile_statements
 from jobs.target import TileTarget
 from paimon_features.errors import JobError
-from paimon_features.tables.lease import FlinkJobHolder, Holder, Lease, ProcessHolder
+from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
 
 if TYPE_CHECKING:
     from jobs.flink.tiling import RunningJob
 
 POLL_S = 0.25
+BRIEF_EVENTS = 2_000_000
+"""A local job that reads no more than this is over before Java's second compiler pays."""
 STOP_TIMEOUT_S = 120.0
 
 
@@ -29,25 +31,34 @@ class Place:
     So lease and record name the job from the first moment, and nobody takes it for dead while
     it is on its way. ``cluster`` is ``host:port``; None stands for this process's JVM, which is
     started here. That JVM, not the Python process, is what commits, so it holds the lease; it
-    ends when this process does, and until it has ended the tables are not free.
+    ends when this process does, and until it has ended the tables are not free. ``events`` is
+    how many events the job will read, None if it has no end.
     """
 
-    def __init__(self, target: TileTarget, cluster: str | None) -> None:
+    def __init__(self, target: TileTarget, cluster: str | None, events: int | None) -> None:
+        from jobs.flink.cluster import LocalCluster
+        from jobs.flink.environment import local_rest
+
         self.target = target
         self.cluster = cluster
         self.job_id = uuid.uuid4().hex
         self.since_ms = time.time_ns() // 1_000_000
         self.job: RunningJob | None = None
-        jvm = ProcessHolder.of(start_gateway(target.state_dir).pid)
-        self.address = f"127.0.0.1:{_free_port()}" if cluster is None else cluster
+        self.rest_options: dict[str, str] = {}
+        self.address = cluster or ""
+        if cluster is None:
+            self.address, self.rest_options = local_rest()
         self.rest = FlinkRest(self.address)
-        owner: ProcessHolder | None = jvm
         if cluster is not None:
             self.rest.overview()  # a cluster that does not answer is told at once
-            owner = _local_job_manager(target, cluster)
-        self.job_holder = FlinkJobHolder(self.rest.url, self.job_id, owner)
-        # a cluster does not know the job before it is submitted, so until then this process holds
-        self.holder: Holder = self.job_holder if cluster is None else ProcessHolder.current()
+        brief = cluster is not None or (events is not None and events <= BRIEF_EVENTS)
+        jvm = ProcessHolder.of(start_gateway(target.state_dir, brief=brief).pid)
+        self.process: ProcessHolder | None = jvm
+        if cluster is not None:
+            self.process = LocalCluster(target.state_dir).job_manager_at(cluster)
+        self.job_holder = FlinkJobHolder(self.rest.url, self.job_id, self.process)
+        # the job's from the start; until it is submitted, the JVM that submits it vouches for it
+        self.holder = self.job_holder if cluster is None else replace(self.job_holder, client=jvm)
 
     @property
     def savepoint_folder(self) -> str:
@@ -75,14 +86,7 @@ class Place:
             **options,
         }
         if self.cluster is None:
-            host, port = self.address.split(":")
-            conf |= {
-                "rest.address": host,
-                "rest.port": port,
-                "rest.bind-port": port,
-                # what the progress line reads is refreshed every 3 and 10 s otherwise
-                "web.refresh-interval": "200",
-                "metrics.fetcher.update-interval": "200",
+            conf |= self.rest_options | {
                 # Paimon's reader waits 10 s for a place to put rows to; a job that is being
                 # stopped takes no more of them and need not wait
                 "source.reader.close.timeout": "500",
@@ -168,6 +172,7 @@ class Place:
             "events": self.target.events,
             "rest": self.address,
             "local": self.cluster is None,
+            "process": None if self.process is None else asdict(self.process),
             "since_ms": self.since_ms,
             "branch": [list(step) for step in branch.jobs],
         }
@@ -178,18 +183,3 @@ _BATCH = {
     # batch commits look the same to Paimon; a backfill that failed begins anew as a whole
     "restart-strategy.type": "none",
 }
-
-
-def _local_job_manager(target: TileTarget, cluster: str) -> ProcessHolder | None:
-    """The process of the cluster, where it is the project's own: seen to be gone, if it is."""
-    from jobs.flink.cluster import LocalCluster
-
-    own = LocalCluster(target.state_dir).record()
-    return own.job_manager if own is not None and own.address == cluster else None
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

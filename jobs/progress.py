@@ -11,7 +11,7 @@ from paimon_features.errors import JobError, UnknownNameError
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.consumers import consumers
 from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.lease import FlinkJobHolder, holder_of
+from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, holder_of
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER
 
 if TYPE_CHECKING:
@@ -76,13 +76,13 @@ def job_state(lake: Lake, record: GenerationRecord) -> str | None:
         return None
     if "state" in job:
         return str(job["state"])
+    if job["process"] is not None and not ProcessHolder(**job["process"]).alive()[0]:
+        return "LOST"
     lease = holder_of(lake, record.table)
     owner = None if lease is None else lease.holder
-    if isinstance(owner, FlinkJobHolder) and owner.job_id == job["job_id"]:
-        if not owner.alive()[0]:
-            return "LOST"
-    elif job["local"]:
-        return "LOST"
+    own = isinstance(owner, FlinkJobHolder) and owner.job_id == job["job_id"]
+    if job["local"] and not own:
+        return "LOST"  # its client gives the lease back, whatever ended it
     try:
         state = FlinkRest(job["rest"]).state(job["job_id"])
     except JobError:

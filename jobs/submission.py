@@ -111,7 +111,7 @@ def submit(
     if bounded and not rollback and not rebuild and _nothing_new(target):
         tell(f"{target}: everything that {target.events} holds has been read")
         return Outcome(target.view.name, target.generation, "UNCHANGED")
-    place = Place(target, cluster)
+    place = Place(target, cluster, _events(target) if bounded else None)
     with (
         target.owned(place.holder, "run its tile job") as leases,
         place,
@@ -178,7 +178,7 @@ def backfill(
     GenerationError
         If the generation is not empty, or there are no events.
     """
-    place = Place(target, cluster)
+    place = Place(target, cluster, _events(target))
     with target.owned(place.holder, "backfill it") as leases, place:
         _check_not_running(target)
         if rebuild or not decide_backfill(target.ledger()):
@@ -383,6 +383,12 @@ def _follow(
 def _has_read(target: TileTarget, snapshot: int) -> bool:
     """Whether a completed checkpoint covers the events up to this snapshot."""
     return consumers(target.lake, target.events).get(target.consumer, 0) > snapshot
+
+
+def _events(target: TileTarget) -> int:
+    """How many events there are; a run may have fewer to read."""
+    newest = latest_snapshot(target.lake, target.events)
+    return 0 if newest is None else newest.total_records
 
 
 def _newest_id(target: TileTarget) -> int | None:

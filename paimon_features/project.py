@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -23,13 +23,15 @@ from paimon_features.definitions import (
     load_definitions,
 )
 from paimon_features.errors import GenerationError, UnknownNameError
-from paimon_features.offline.store import OfflineStore
-from paimon_features.offline.training_set import TrainingSet, build_training_set
 from paimon_features.online.store import OnlineStore
 from paimon_features.planning import Plan, apply_plan, make_plan
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.tables import Lake, generations
 from paimon_features.tables.generations import GenerationRecord
+
+if TYPE_CHECKING:
+    from paimon_features.offline.store import OfflineStore
+    from paimon_features.offline.training_set import TrainingSet
 
 Features = str | FeatureService | Sequence[str]
 """A service, its name, or references ``view:feature``."""
@@ -132,9 +134,8 @@ class Project:
         for ref in refs:
             view = self.view(ref.view)
             if view.feature(ref.feature) is None:
-                raise UnknownNameError.of(
-                    f"feature of view {ref.view!r}", ref.feature, [f.name for f in view.features]
-                )
+                known = [f"{view.name}:{f.name}" for f in view.features]
+                raise UnknownNameError.of("feature", f"{ref.view}:{ref.feature}", known)
         return refs
 
     def views_of(self, refs: Sequence[FeatureRef]) -> list[CompiledView]:
@@ -146,6 +147,9 @@ class Project:
     @cached_property
     def offline(self) -> OfflineStore:
         """Point-in-time reads of the lake."""
+        # imported here, as below: a lookup need not load what reads tables
+        from paimon_features.offline.store import OfflineStore
+
         return OfflineStore(self.lake, self.view, self.generation)
 
     def fetcher(self, features: Features) -> FeatureFetcher:
@@ -185,6 +189,8 @@ class Project:
         progress: Callable[[int, int], None] | None = None,
     ) -> TrainingSet:
         """Write the historical features of ``rows`` as the table ``training_<name>``."""
+        from paimon_features.offline.training_set import build_training_set
+
         return build_training_set(
             self.offline,
             name,

@@ -28,7 +28,7 @@ from paimon_features.tables import iter_batches, latest_snapshot, read_arrow
 from paimon_features.tables.deltas import read_delta, read_file
 from paimon_features.tables.snapshots import snapshot_as_of
 from paimon_features.testing.compare import differences
-from paimon_features.testing.naive import Event, answer
+from paimon_features.testing.naive import Entered, Event, answer, entered
 from paimon_features.windows import floor_ms
 
 Key = tuple[Any, ...]
@@ -179,7 +179,10 @@ class _ViewCheck:
         settled_ms = now_ms() - int(self.settle_s * 1000)
         online = {q: self._online(entities, q) for q in moments}
         offline = {q: self._offline(entities, q) for q in moments}
-        events = self._events(entities)
+        events = {
+            entity: entered(self.definition, rows)
+            for entity, rows in self._events(entities).items()
+        }
         moving = self._touched_since(settled_ms)
         self.report.moved += len(moving & set(entities))
         found = []
@@ -188,7 +191,7 @@ class _ViewCheck:
                 continue
             for q_ms in moments:
                 found += self._check(
-                    entity, q_ms, events.get(entity, []), online[q_ms][i], offline[q_ms][i]
+                    entity, q_ms, events.get(entity, Entered()), online[q_ms][i], offline[q_ms][i]
                 )
         return found
 
@@ -196,7 +199,7 @@ class _ViewCheck:
         self,
         entity: Key,
         q_ms: int,
-        events: Sequence[Event],
+        events: Entered,
         online: dict[str, Any],
         offline: dict[str, Any],
     ) -> list[Difference]:

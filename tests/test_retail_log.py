@@ -1,17 +1,22 @@
-"""The whole retail log through every path, beside one independent DuckDB query.
+"""The demo, which takes the whole retail log through every path, beside one DuckDB query.
 
 ::
 
-    file --ingest--> events --backfill--> tiles --materialize--> Redis
-      |                                     |                      |
-      |                                  offline                 online
-      +------------- DuckDB --------------- = ---------------------=
+    file --ingest--> events --backfill, submit--> tiles --materialize--> Redis
+      |                                             |                      |
+      |                                          offline                 online
+      +------------------- DuckDB ----------------- = -------------------- =
 """
 
 from __future__ import annotations
 
 import json
-import shutil
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -80,19 +85,25 @@ CLOSE = ("stddev_quantity_90d", "decayed_count_h14d_180d", "decayed_sum_amount_h
 
 
 @pytest.fixture(scope="module")
-def project(
-    tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer
-) -> Iterator[Project]:
-    root = tmp_path_factory.mktemp("retail")
-    shutil.copy(RETAIL / "features.py", root)
-    (root / "paimon-features.toml").write_text(
-        f'[project]\nname = "retail_log"\n[online]\nurl = "{redis_server.url}"\n'
-    )
-    run(root, "apply")
-    run(root, "ingest", "retail", str(LOG))
-    run(root, "backfill", VIEW)
-    run(root, "materialize", VIEW, "--once")
-    return Project.open(root)
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that the demo left; it ingests, backfills and streams the whole log."""
+    root = tmp_path_factory.mktemp("retail") / "demo"
+    words = [sys.executable, "-m", "paimon_features", "demo", "--into", str(root)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (root / "told.txt").write_text(done.stdout)
+    return root
+
+
+@pytest.fixture(scope="module")
+def project(demo: Path) -> Iterator[Project]:
+    """The demo's project, with a new and empty online store that is filled from the lake."""
+    with RedisServer() as server:
+        settings = demo / "paimon-features.toml"
+        text = re.sub(r'(?m)^url = ".*"$', f'url = "{server.url}"', settings.read_text())
+        settings.write_text(text)
+        run(demo, "materialize", VIEW, "--once")
+        yield Project.open(demo)
 
 
 def run(root: Path, *words: str, expected: int = 0) -> str:
@@ -149,6 +160,55 @@ def some_rows(seed: int, size: int) -> pa.Table:
     ]
     q = np.choose(rng.integers(0, len(kinds), size), kinds)
     return pa.table({"n": np.arange(size), "customer_id": picked["customer_id"], "q": q})
+
+
+def test_the_demo_shows_what_it_did_and_leaves_no_process(demo: Path) -> None:
+    told = (demo / "told.txt").read_text()
+    assert len(told.splitlines()) < 60
+    for part in (
+        "532,899 events",
+        "1 too_few_columns",
+        "all agree",
+        "epoch 2: loss",
+        "report.html",
+    ):
+        assert part in told
+    report = (demo / "report.html").read_text()
+    assert report.count("<svg") == 4
+    assert "None." not in report
+    assert processes_of(demo) == []
+
+
+def test_an_interrupted_demo_ends_what_it_started(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "paimon_features", "demo", "--into", str(tmp_path / "demo")]
+    # a group of its own: the signal of a terminal reaches every process in it
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if "$ paimon-features ingest" in line:
+            break
+    time.sleep(5)
+    assert len(processes_of(tmp_path / "demo")) >= 1
+    os.killpg(process.pid, signal.SIGINT)
+    process.stdout.read()
+    assert process.wait(60) == 1
+    assert processes_of(tmp_path / "demo") == []
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Processes that run in the folder or name it in their arguments."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            there = os.readlink(entry / "cwd") == str(folder)
+            named = str(folder).encode() in (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if there or named:
+            found.append(int(entry.name))
+    return found
 
 
 def test_every_event_with_a_customer_is_in_one_tile_and_every_other_is_counted(

@@ -177,6 +177,7 @@ class SnapshotReader:
             table=table,
             snapshot_id=snapshot_id,
             rows=self.layout.num_rows,
+            files=self.layout.files,
             seed=seed,
             epoch=epoch,
             shuffle=shuffle,
@@ -252,6 +253,8 @@ class SnapshotReader:
             For the state of another table or sampler, or if the snapshot has other rows now.
         SnapshotExpiredError
             If its snapshot has expired.
+        ConfigurationError
+            If what has to be open at once there exceeds the budget.
         """
         found = ReaderState.from_dict(dict(state))
         if found.table != self.table:
@@ -265,14 +268,9 @@ class SnapshotReader:
                 f"{expected}: make it with the same scores, or start a new epoch"
             )
         self._stop()
-        mine = (self._origin.snapshot_id, self._origin.block_rows)
-        if (found.snapshot_id, found.block_rows) != mine:
-            self._open(found.snapshot_id, found.block_rows, found.streams)
-        if self.layout.num_rows != found.rows:
-            raise RequestError(
-                f"table {self.table!r}, snapshot {found.snapshot_id} has {self.layout.num_rows} "
-                f"rows; it had {found.rows} when the state was taken (was it rolled back?)"
-            )
+        mine = (self._origin.snapshot_id, self._origin.block_rows, self._origin.files)
+        if (found.snapshot_id, found.block_rows, found.files) != mine:
+            self._open(found.snapshot_id, found.block_rows, found)
         self._state = found
         self._check()
 
@@ -286,7 +284,8 @@ class SnapshotReader:
         """A reader of the rows that a sampler draws, in its order, from epoch on epoch.
 
         The sampler's indices are row numbers of this snapshot, drawn for the whole world
-        (its own rank does not matter: the reader shards). Where it has loss weights, each
+        (its own rank does not matter: the reader shards). A ``consumer`` stays with this
+        reader: close it last. Where it has loss weights, each
         batch carries them as the float32 column ``sample_weight``. Draws go all over the
         table: one that exceeds the byte budget is decoded again chunk by chunk.
         """
@@ -297,6 +296,7 @@ class SnapshotReader:
             )
         other = copy.copy(self)
         other._sampler, other._running, other.stats = sampler, _nothing, ReadStats()
+        other._consumer = None
         other._store = self._new_store(other.stats)
         other._state = replace(self._state, position=0, sampler=sampler.identity())
         other._check()
@@ -377,15 +377,23 @@ class SnapshotReader:
     def _streams_in_use(self) -> int:
         return self._origin.streams if self._origin.shuffle else 1
 
-    def _open(self, snapshot_id: int, block_rows: int, streams: int | None) -> None:
+    def _open(self, snapshot_id: int, block_rows: int, state: ReaderState | None) -> None:
+        """Read a snapshot's layout, which has to be that of ``state``, if there is one."""
         if self._consumer is not None:
             register_consumer(self.lake, self.table, self._consumer, snapshot_id)
-        self.layout = read_layout(self.lake, self.table, snapshot_id, block_rows)
-        if not self.layout.blocks:
+        layout = read_layout(self.lake, self.table, snapshot_id, block_rows)
+        if state is not None and layout.files != state.files:
+            raise RequestError(
+                f"table {self.table!r}, snapshot {snapshot_id} has other files than when the "
+                f"state was taken ({layout.num_rows} rows, then {state.rows}); it was rolled back "
+                "or made anew: start a new epoch"
+            )
+        if not layout.blocks:
             raise TableError(f"table {self.table!r} has no rows at snapshot {snapshot_id}")
         # at least a number a row: files of equal values are small, and large when decoded
-        sizes = [max(block.size, 8 * block.rows) for block in self.layout.blocks]
-        self._streams = streams or choose_streams(sizes, self._canonical_streams, self._open_bytes)
+        sizes = [max(block.size, 8 * block.rows) for block in layout.blocks]
+        self._streams = choose_streams(sizes, self._canonical_streams, self._open_bytes)
+        self.layout = layout
         self._store = self._new_store(self.stats)
 
     def _new_store(self, stats: ReadStats) -> BlockStore:

@@ -20,8 +20,9 @@ class ReaderState:
 
     Attributes
     ----------
-    table, snapshot_id, rows
-        What is read, and how many rows it had: a check that it is still the same.
+    table, snapshot_id, rows, files
+        What is read, how many rows it had, and a hash of its files: a check that it is still
+        the same.
     seed, epoch, shuffle, streams, block_rows
         Everything the order depends on besides the snapshot.
     position
@@ -29,7 +30,7 @@ class ReaderState:
     sampler
         State of the sampler that chooses the rows, if there is one.
 
-    >>> state = ReaderState("t", 3, 100, seed=1, epoch=0, shuffle=True, streams=4,
+    >>> state = ReaderState("t", 3, 100, "c0ffee", seed=1, epoch=0, shuffle=True, streams=4,
     ...                     block_rows=10, position=20)
     >>> ReaderState.from_dict(state.to_dict()) == state
     True
@@ -42,6 +43,7 @@ class ReaderState:
     table: str
     snapshot_id: int
     rows: int
+    files: str
     seed: int
     epoch: int
     shuffle: bool

@@ -162,6 +162,11 @@ class LocalCluster:
             running=True,
         )
 
+    def job_manager_at(self, address: str) -> ProcessHolder | None:
+        """The job manager's process if this cluster was started at ``address``, else None."""
+        found = self.record()
+        return found.job_manager if found is not None and found.address == address else None
+
     @property
     def _record_path(self) -> Path:
         return self.folder / "cluster.json"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -88,6 +89,22 @@ def open_environment(
     with flink_errors("opening a Flink environment"):
         chosen = builder.in_batch_mode() if mode == "batch" else builder.in_streaming_mode()
         return TableEnvironment.create(chosen.build())
+
+
+def local_rest() -> tuple[str, dict[str, str]]:
+    """A free ``host:port`` of this host, and options that let a local job answer REST there."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    return f"127.0.0.1:{port}", {
+        "rest.address": "127.0.0.1",
+        "rest.bind-address": "127.0.0.1",
+        "rest.port": port,
+        "rest.bind-port": port,
+        # the numbers of a progress line are refreshed every 3 and 10 s otherwise
+        "web.refresh-interval": "200",
+        "metrics.fetcher.update-interval": "200",
+    }
 
 
 def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> str:

@@ -1,45 +1,38 @@
-"""Running the ingest job: files once, a Kafka topic for as long as one likes."""
+"""Ingesting files: each once, all rows of a run in one commit, whatever interrupts it."""
 
 from __future__ import annotations
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from jobs.flink.environment import (
-    await_job,
-    flink_errors,
-    open_environment,
-    register_lake,
-)
-from jobs.flink.gateway import start_gateway
-from jobs.logic.ingest import IngestStatements, Run, file_statements, kafka_statements
-from jobs.logic.inputs import InputFile, KafkaTopic, find_files, group_files, look_at
-from jobs.logic.ledger import Choice, Ledger, LedgerRun
-from jobs.logic.rest import FlinkRest
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from jobs.flink.ingest_job import IngestJob, Report
+from jobs.logic.ingest import Run, file_statements
+from jobs.logic.inputs import InputFile, find_files, group_files, look_at
+from jobs.logic.ledger import Choice, LedgerRun
 from paimon_features.definitions import EventSource
-from paimon_features.errors import ConfigurationError, JobError, UnknownNameError
-from paimon_features.tables import Lake, latest_snapshot, lease, read_arrow
-from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
+from paimon_features.errors import ConfigurationError
+from paimon_features.tables import Lake, latest_snapshot, read_arrow
 from paimon_features.tables.reader import snapshots
-from paimon_features.tables.snapshots import snapshot_ids
 
-if TYPE_CHECKING:
-    from pyflink.table import StatementSet, TableEnvironment
-
-OPTIONS: Mapping[str, str] = {
-    # both inserts share all steps above them (see jobs.logic.ingest)
-    "table.optimizer.reuse-optimize-block-with-digest-enabled": "true",
-}
+BRIEF_BYTES = 16 << 20
+"""Files of no more than this are read before Java's second compiler pays."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What a run brought. ``rejected`` counts rows by reason, ``examples`` shows one of each."""
+    """What a run brought. ``rejected`` counts rows by reason, ``examples`` shows one of each.
+
+    ``ignored_columns`` are in the files and not in the source; ``absent_columns`` the other way
+    round, in the first rows of JSON files. ``finished_run`` had been interrupted and was finished
+    first; of ``forgotten_files`` an interrupted run had committed nothing, and they are not part
+    of this one.
+    """
 
     run_id: str | None
     files: tuple[str, ...]
@@ -48,10 +41,11 @@ class IngestResult:
     rejected: Mapping[str, int] = field(default_factory=dict)
     examples: Mapping[str, str] = field(default_factory=dict)
     ignored_columns: tuple[str, ...] = ()
+    absent_columns: tuple[str, ...] = ()
     elapsed_s: float = 0.0
     events_snapshot: int | None = None
     finished_run: str | None = None
-    """An earlier run that had been interrupted and was finished first."""
+    forgotten_files: tuple[str, ...] = ()
 
 
 def ingest_files(
@@ -60,26 +54,29 @@ def ingest_files(
     paths: Iterable[Path],
     mapping: Mapping[str, str] | None = None,
     *,
+    state_dir: Path,
     again: bool = False,
     parallelism: int = 2,
     cluster: str | None = None,
-    state_dir: Path | None = None,
-    tick: Callable[[float], None] | None = None,
+    report: Report | None = None,
 ) -> IngestResult:
     """Bring files into the source's events table, each file once.
 
     The rows of all files enter in one commit; rows that cannot be events are kept in the
-    rejected table, with the reason. A run that was interrupted is finished first. Files that
-    were ingested before are skipped, unless ``again``.
+    rejected table, with the reason. A run that was interrupted between the two commits is
+    finished first; one that had committed nothing is forgotten. Files that were ingested before
+    are skipped, unless ``again``.
 
     Parameters
     ----------
     mapping
         Column of the source -> name in the files, where they differ.
+    state_dir
+        The project's state folder, for logs.
     cluster
         ``host:port`` of a session cluster that sees the same files; None runs the job here.
-    tick
-        Called with the seconds since the job's start, several times a second.
+    report
+        Called about every second while the job runs.
 
     Raises
     ------
@@ -92,259 +89,85 @@ def ingest_files(
     JobError
         If the job fails; then nothing was committed, or the next run finishes it.
     """
-    job = _Job(lake, source, parallelism, cluster, state_dir, tick)
+    job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
     job.check_tables()
-    ledger = Ledger(lake, source)
     looked = [look_at(path) for path in find_files(paths)]
-    choice = ledger.choose(looked, again)
-    if ledger.open_run() is None and not choice.new:
+    choice = job.ledger.choose(looked, again)
+    # what is wrong with a column is told at once, before a JVM starts
+    group_files(choice.new, source, mapping or {})
+    if job.ledger.open_run() is None and not choice.new:
         return IngestResult(None, (), _reasons(choice))
     with ExitStack() as stack:
-        job.hold(stack)
-        finished = _settle(job, ledger)
-        job.hold(stack)  # on a cluster, the leases went with the run that was settled
-        choice = ledger.choose(looked, again)
+        job.hold(stack, brief=sum(file.size for file in choice.new) <= BRIEF_BYTES)
+        finished, forgotten = _settle(job)
+        choice = job.ledger.choose(looked, again)
+        left = tuple(path for path in forgotten if path not in {str(f.path) for f in choice.new})
         if not choice.new:
-            return IngestResult(None, (), _reasons(choice), finished_run=finished)
-        # before the run is written down: a wrong column leaves no trace
-        group_files(choice.new, source, mapping or {})
-        run = ledger.begin(choice.new, dict(mapping or {}), time.time_ns() // 1_000_000)
-        return job.run_files(ledger, run, choice.new, _reasons(choice), (True, True), finished)
+            reasons = _reasons(choice)
+            return IngestResult(None, (), reasons, finished_run=finished, forgotten_files=left)
+        job.hold(stack)  # on a cluster, the leases went with the run that was finished
+        run = job.ledger.begin(choice.new, dict(mapping or {}), time.time_ns() // 1_000_000)
+        return _run_files(job, run, choice, (True, True), finished, left)
 
 
-def ingest_kafka(
-    lake: Lake,
-    source: EventSource,
-    topic: KafkaTopic,
-    *,
-    state_dir: Path,
-    checkpoint_interval_ms: int = 1_000,
-    parallelism: int = 2,
-    cluster: str | None = None,
-    restart: bool = False,
-    tick: Callable[[float], None] | None = None,
-) -> str:
-    """Bring a Kafka topic into the source's events table, until it is stopped.
-
-    Exactly once: the offsets are part of the checkpoints with which the rows are committed. A
-    later run goes on from the last checkpoint. Returns the job's id; without ``cluster`` it
-    returns when the job has ended, with it the job runs on, detached.
-
-    The SQL and the wiring of this job are tested up to Flink's plan; it has not been run
-    against a broker by this project.
-
-    Raises
-    ------
-    JobError
-        If the job fails, or there is no checkpoint to go on from though earlier runs have
-        committed; ``restart`` then goes on from the group's offsets (some rows may come twice).
-    UnknownNameError, OwnershipError
-        As ``ingest_files``.
-    """
-    job = _Job(lake, source, parallelism, cluster, state_dir, tick)
-    job.check_tables()
-    run = Run(f"kafka-{source.name}", None)
-    folder = state_dir / "checkpoints" / f"ingest-{source.name}"
-    with ExitStack() as stack:
-        leases = job.hold(stack)
-        conf = {
-            "execution.checkpointing.interval": f"{checkpoint_interval_ms} ms",
-            "execution.checkpointing.dir": folder.as_uri(),
-        }
-        checkpoint = None if restart else recovery_path(lake, source, run, folder)
-        if checkpoint is not None:
-            conf["execution.state-recovery.path"] = checkpoint.as_uri()
-        env = job.environment("streaming", conf)
-        inserts = _prepare(env, kafka_statements(source, topic, run), (True, True))
-        return job.execute(inserts, leases, f"ingesting topic {topic.topic!r}", detached=True)
+def _run_files(
+    job: IngestJob,
+    run: LedgerRun,
+    choice: Choice,
+    sinks: tuple[bool, bool],
+    finished: str | None = None,
+    forgotten: tuple[str, ...] = (),
+) -> IngestResult:
+    """Run the job of a run that is written down, then close the run."""
+    started = time.monotonic()
+    groups = group_files(choice.new, job.source, run.mapping)
+    before = [_latest_id(job.lake, table) for table in job.tables]
+    shown = [str(file.path) for file in choice.new[:3]]
+    more = f" and {len(choice.new) - len(shown)} more" if len(choice.new) > len(shown) else ""
+    doing = f"ingesting {', '.join(shown)}{more} into {job.source.name!r}"
+    job.run("batch", file_statements(job.source, groups, run.run), doing, sinks)
+    (accepted, events), (bad, rejects) = (
+        _commits(job.lake, table, run.run, since)
+        for table, since in zip(job.tables, before, strict=True)
+    )
+    job.ledger.finish(run, events, rejects)
+    rejected, examples = _rejected(job, run) if bad else ({}, {})
+    return IngestResult(
+        run.id,
+        tuple(str(file.path) for file in choice.new),
+        _reasons(choice),
+        accepted,
+        rejected,
+        examples,
+        tuple(dict.fromkeys(name for group in groups for name in group.ignored)),
+        tuple(dict.fromkeys(name for group in groups for name in group.absent)),
+        time.monotonic() - started,
+        events,
+        finished,
+        forgotten,
+    )
 
 
-def explain(
-    env: TableEnvironment, statements: IngestStatements, sinks: tuple[bool, bool] = (True, True)
-) -> str:
-    """Flink's plan of the job, as text."""
-    with flink_errors("planning the ingest job"):
-        return str(_prepare(env, statements, sinks).explain())
-
-
-def recovery_path(lake: Lake, source: EventSource, run: Run, folder: Path) -> Path | None:
-    """The checkpoint from which a streaming run goes on, None for a first run.
-
-    Raises
-    ------
-    JobError
-        If the tables hold commits of earlier runs and no checkpoint is as new as they are.
-    """
-    found = [path.parent for path in folder.glob("*/chk-*/_metadata")]
-    newest = max(found, key=lambda p: (p / "_metadata").stat().st_mtime_ns, default=None)
-    number = -1 if newest is None else int(newest.name.removeprefix("chk-"))
-    for table in (source.table, source.rejected_table):
-        ids = snapshot_ids(lake, table)
-        mine = [
-            snapshot.commit_identifier
-            for snapshot in snapshots(lake, table, ids[0] if ids else None)
-            if snapshot.commit_user.startswith(run.commit_user_prefix)
-        ]
-        if mine and mine[-1] > number:
-            raise JobError(
-                f"table {table!r} holds checkpoint {mine[-1]} of this stream, and the newest "
-                f"checkpoint in {folder} is {'missing' if number < 0 else number}: rows since "
-                "then would come twice. Bring the checkpoint back, or accept that by --restart"
-            )
-    return newest
-
-
-class _Job:
-    """One source's job: its tables, leases, environment and execution."""
-
-    def __init__(
-        self,
-        lake: Lake,
-        source: EventSource,
-        parallelism: int,
-        cluster: str | None,
-        state_dir: Path | None,
-        tick: Callable[[float], None] | None,
-    ) -> None:
-        self.lake = lake
-        self.source = source
-        self.parallelism = parallelism
-        self.cluster = cluster
-        self.state_dir = state_dir
-        self.tick = tick
-
-    @property
-    def tables(self) -> tuple[str, str]:
-        return self.source.table, self.source.rejected_table
-
-    def check_tables(self) -> None:
-        for table in self.tables:
-            if not self.lake.exists(table):
-                raise UnknownNameError(
-                    f"source {self.source.name!r} has no table {table!r} yet; "
-                    "'paimon-features apply' creates it"
-                )
-
-    def hold(self, stack: ExitStack) -> list[Lease]:
-        """Own both tables until the end of ``stack``; a repeat goes on owning them.
-
-        Here the JVM holds them, not this process: it is the one that commits, and it outlives
-        this process by a moment when that is killed.
-        """
-        purpose = f"ingest into {self.source.name!r}"
-        holder = None
-        if self.cluster is None:
-            holder = ProcessHolder.of(start_gateway(self.state_dir).pid)
-        return [
-            stack.enter_context(lease.acquire(self.lake, table, holder, purpose))
-            for table in self.tables
-        ]
-
-    def environment(self, mode: str, conf: Mapping[str, str]) -> TableEnvironment:
-        env = open_environment(
-            "batch" if mode == "batch" else "streaming",
-            self.parallelism,
-            {**OPTIONS, "pipeline.name": f"ingest {self.source.name}", **conf},
-            self.cluster,
-            state_dir=self.state_dir,
-        )
-        register_lake(env, self.lake)
-        return env
-
-    def execute(
-        self, inserts: StatementSet, leases: Sequence[Lease], doing: str, detached: bool = False
-    ) -> str:
-        """Run the job; on a cluster its leases belong to it, so that they outlive this process."""
-        with flink_errors(doing):
-            result = inserts.execute()
-            client = result.get_job_client()
-            assert client is not None
-            job_id = str(client.get_job_id())
-        if self.cluster is not None:
-            holder = FlinkJobHolder(FlinkRest(self.cluster).url, job_id)
-            for held in leases:
-                held.transfer(holder)
-            if detached:
-                return job_id
-        await_job(result, doing, self.tick)
-        return job_id
-
-    def run_files(
-        self,
-        ledger: Ledger,
-        run: LedgerRun,
-        files: Sequence[InputFile],
-        skipped: tuple[tuple[str, str], ...],
-        sinks: tuple[bool, bool],
-        finished: str | None,
-    ) -> IngestResult:
-        """Run the job of a run that is written down, then close the run."""
-        started = time.monotonic()
-        groups = group_files(files, self.source, run.mapping)
-        env = self.environment("batch", {})
-        with ExitStack() as stack:
-            leases = self.hold(stack)
-            before = [_latest_id(self.lake, table) for table in self.tables]
-            inserts = _prepare(env, file_statements(self.source, groups, run.run), sinks)
-            self.execute(inserts, leases, f"ingesting into {self.source.name!r}")
-            if self.cluster is not None:
-                for table in self.tables:
-                    lease.release(self.lake, table)  # the job that held it has ended
-            made = [
-                self._commits(table, run, since)
-                for table, since in zip(self.tables, before, strict=True)
-            ]
-            ledger.finish(run, made[0][1], made[1][1])
-        rejected, examples = self._rejected(run.id) if made[1][0] else ({}, {})
-        return IngestResult(
-            run.id,
-            tuple(str(file.path) for file in files),
-            skipped,
-            made[0][0],
-            rejected,
-            examples,
-            tuple(dict.fromkeys(name for group in groups for name in group.ignored)),
-            time.monotonic() - started,
-            made[0][1],
-            finished,
-        )
-
-    def _commits(self, table: str, run: LedgerRun, since: int) -> tuple[int, int | None]:
-        """Rows and last snapshot that the run committed to a table after snapshot ``since``."""
-        mine = [
-            snapshot
-            for snapshot in snapshots(self.lake, table, since + 1)
-            if snapshot.commit_user.startswith(run.run.commit_user_prefix)
-        ]
-        rows = sum(snapshot.delta_records for snapshot in mine if snapshot.kind == "APPEND")
-        return rows, (mine[-1].id if mine else None)
-
-    def _rejected(self, run_id: str) -> tuple[dict[str, int], dict[str, str]]:
-        rows = read_arrow(
-            self.lake,
-            self.source.rejected_table,
-            columns=["reason", "detail", "origin"],
-            where={"ingest_id": [run_id]},
-        ).to_pylist()
-        counts = Counter(row["reason"] for row in rows)
-        examples = {row["reason"]: f"{row['detail']} ({row['origin']})" for row in reversed(rows)}
-        return dict(counts.most_common()), examples
-
-
-def _settle(job: _Job, ledger: Ledger) -> str | None:
-    """Finish or forget the run that was left open; returns the id of one that was finished."""
-    run = ledger.open_run()
+def _settle(job: IngestJob) -> tuple[str | None, tuple[str, ...]]:
+    """Finish or forget the run that was left open: the id of a finished one, or forgotten files."""
+    run = job.ledger.open_run()
     if run is None:
-        return None
-    events, rejected = ledger.committed(run)
+        return None, ()
+    events, rejected = job.ledger.committed(run)
     if not events and not rejected:
-        ledger.forget()
-        return None
+        job.ledger.forget()
+        return None, tuple(file.path for file in run.files)
     if events and rejected:
-        ledger.finish(run, None, None)
-        return run.id
+        job.ledger.finish(run, None, None)
+        return run.id, ()
     # one commit of two was made, or all rows were of one kind: bring what is missing, if any
-    files = []
+    _run_files(job, run, Choice(_as_they_were(run), ()), (not events, not rejected))
+    return run.id, ()
+
+
+def _as_they_were(run: LedgerRun) -> tuple[InputFile, ...]:
+    """The files of an interrupted run; ConfigurationError if one is gone or has changed."""
+    files: list[InputFile] = []
     for known in run.files:
         path = Path(known.path)
         if not path.is_file() or (file := look_at(path)).sha256 != known.sha256:
@@ -353,23 +176,31 @@ def _settle(job: _Job, ledger: Ledger) -> str | None:
                 "gone or has changed since; bring it back, so that the run can be finished"
             )
         files.append(file)
-    job.run_files(ledger, run, files, (), (not events, not rejected), None)
-    return run.id
+    return tuple(files)
 
 
-def _prepare(
-    env: TableEnvironment, statements: IngestStatements, sinks: tuple[bool, bool]
-) -> StatementSet:
-    for table in statements.tables:
-        env.execute_sql(table)
-    for name, query in statements.views:
-        # as a Table object and not by CREATE VIEW, whose text each insert would expand anew
-        env.create_temporary_view(name, env.sql_query(query))
-    inserts = env.create_statement_set()
-    for wanted, insert in zip(sinks, (statements.events, statements.rejected), strict=True):
-        if wanted:
-            inserts.add_insert_sql(insert)
-    return inserts
+def _commits(lake: Lake, table: str, run: Run, since: int) -> tuple[int, int | None]:
+    """Rows and last snapshot that the run committed to a table after snapshot ``since``."""
+    mine = [s for s in snapshots(lake, table, since + 1) if run.made(s.commit_user)]
+    rows = sum(snapshot.delta_records for snapshot in mine if snapshot.kind == "APPEND")
+    return rows, (mine[-1].id if mine else None)
+
+
+def _rejected(job: IngestJob, run: LedgerRun) -> tuple[dict[str, int], dict[str, str]]:
+    """How many rows the run rejected by reason, most first, and one of each as an example."""
+    rows = read_arrow(
+        job.lake,
+        job.source.rejected_table,
+        columns=["reason", "detail", "origin"],
+        where={"ingest_id": [run.id]},
+    )
+    counts = pc.value_counts(rows["reason"]).to_pylist()
+    counts.sort(key=lambda entry: (-entry["counts"], entry["values"]))
+    examples = {}
+    for reason in (entry["values"] for entry in counts):
+        row = pc.index(rows["reason"], pa.scalar(reason)).as_py()
+        examples[reason] = f"{rows['detail'][row]} ({rows['origin'][row]})"
+    return {entry["values"]: entry["counts"] for entry in counts}, examples
 
 
 def _reasons(choice: Choice) -> tuple[tuple[str, str], ...]:

@@ -41,11 +41,13 @@ _UNIT_PER_MS = {"us": 1_000, "ns": 1_000_000}
 
 @dataclass(frozen=True, slots=True)
 class Physical:
-    """How a column comes: ``kind`` is text, integer, float, boolean, date, bytes, other,
-    timestamp[ms], timestamp[us], timestamp[ns] or unsupported; ``flink`` the type to declare.
+    """How a column comes: ``kind`` is text, integer, float, boolean, date, bytes, decimal,
+    timestamp[ms], timestamp[us], timestamp[ns], timestamp[int96] or unsupported; ``flink`` the
+    type to declare.
 
     Timestamps are declared as the BIGINT that the file holds, and converted here: exact, and
-    independent of what a reader makes of their unit. What is "other" is read by its text.
+    independent of what a reader makes of their unit. Old INT96 ones, and decimals, are read by
+    their text.
     """
 
     kind: str
@@ -98,7 +100,9 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
     if source.kind == "float" and isinstance(kind, DecimalType):
         # the decimal that a person would write for the double, if it is that double again
         decimal = f"TRY_CAST({cell} AS {kind.flink})"
-        return f"CASE WHEN CAST({decimal} AS DOUBLE) = {cell} THEN {decimal} END"
+        exact = f"CASE WHEN CAST({decimal} AS DOUBLE) = {cell} THEN {decimal} END"
+        # even TRY_CAST fails the job for NaN
+        return f"CASE WHEN ABS({cell}) <= {_GREATEST['float64']} THEN {exact} END"
     if source.kind in ("integer", "float") and kind.is_float:
         finite = f"ABS({cell}) <= {_GREATEST[kind.text]}"
         return f"CASE WHEN {finite} THEN CAST({cell} AS {kind.flink}) END"
@@ -189,6 +193,8 @@ def _days(date: str) -> str:
 
 
 def _timestamp_ms(cell: str, unit: str) -> str:
+    if unit == "int96":
+        return _time_ms(f"CAST({cell} AS STRING)")
     return cell if unit == "ms" else _floor_divide(cell, _UNIT_PER_MS[unit])
 
 

@@ -12,6 +12,7 @@ plans all above it once, and reads the input once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -45,6 +46,20 @@ class Run:
     @property
     def commit_user_prefix(self) -> str:
         return f"ingest-{self.id}"
+
+    def made(self, commit_user: str) -> bool:
+        """Whether a commit of this user is one of the run's.
+
+        >>> Run("kafka-clicks-a", None).made(
+        ...     "ingest-kafka-clicks-a_031d3960-b4ef-4ff2-aa65-bc6a5403d210"
+        ... )
+        True
+        """
+        # Paimon makes the user of a job from the prefix and a UUID
+        return (
+            re.fullmatch(re.escape(self.commit_user_prefix) + "_[0-9a-f-]{36}", commit_user)
+            is not None
+        )
 
     @property
     def clock(self) -> str:

@@ -1,14 +1,17 @@
 """What is to be ingested: files with their columns, or a Kafka topic.
 
-Every file is looked at before the job starts: its header (CSV) or its schema (Parquet) says
-where each column of the source is. Files of one folder with the same columns are read together.
+Every file is looked at before the job starts: its header (CSV), its schema (Parquet) or the keys
+of its first rows (JSON) say where each column of the source is. Files of one folder in which the
+columns are at the same places are read together.
 """
 
 from __future__ import annotations
 
 import gzip
 import hashlib
+import json
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +32,8 @@ FORMATS: Mapping[str, str] = {
     ".ndjson": "json",
     ".ndjson.gz": "json",
 }
-_HEADER_LIMIT = 1 << 20
+_HEAD_BYTES = 1 << 20
+"""How far into a file is looked: the longest CSV header, the JSON rows whose keys are collected."""
 
 FIELD = r'"[^"]*+(?:""[^"]*+)*+"|[^",][^,]*+|'
 """One field of a CSV line, in the regular expressions of Java and of Python 3.11: quoted with
@@ -41,7 +45,7 @@ _FIELDS = re.compile(rf",({FIELD})")
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file as it was found; ``columns`` are its column names, none for JSON."""
+    """A file as it was found; ``columns`` are its column names, of JSON those of its first rows."""
 
     path: Path
     format: str
@@ -69,12 +73,17 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files of one folder, of one format and with the same columns: one scan of the job."""
+    """Files of one folder and format with the columns at the same places: one scan of the job.
+
+    ``ignored`` are columns of the files that the source does not have; ``absent`` columns of the
+    source that no JSON row has as far as was looked: null, unless a later row has them.
+    """
 
     format: str
     files: tuple[InputFile, ...]
     columns: tuple[Column, ...]
     ignored: tuple[str, ...]
+    absent: tuple[str, ...]
 
     @property
     def header(self) -> str:
@@ -92,12 +101,30 @@ class KafkaTopic:
 
     ``servers`` is a comma-separated list of ``host:port``. The group's committed offsets say
     where a first run starts; without any it starts at the beginning.
+
+    Raises
+    ------
+    ConfigurationError
+        For a name that cannot be a topic's, or an address that is no ``host:port``.
     """
 
     servers: str
     topic: str
     group: str
     columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        # the name also becomes one of a folder
+        if not re.fullmatch(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", self.topic):
+            raise ConfigurationError(
+                f"--topic {self.topic!r}: expected letters, digits, dots, underscores and dashes"
+            )
+        for server in self.servers.split(","):
+            if not re.fullmatch(r"(?:[^\s:/]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", server):
+                raise ConfigurationError(
+                    f"--kafka {self.servers}: {server!r} is not host:port; expected for example "
+                    "broker-1:9092,broker-2:9092"
+                )
 
 
 def find_files(paths: Iterable[Path]) -> list[Path]:
@@ -106,20 +133,28 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
     Raises
     ------
     ConfigurationError
-        For a path that is not there, a named file of unknown format, a folder without any.
+        For a path that is not there, a folder without any file of a known format, and a named
+        file that Flink would not read or not unpack.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("b.csv", "a.jsonl.gz", "notes.txt", "_done.csv"):
+    ...         _ = Path(folder, name).touch()
+    ...     [path.name for path in find_files([Path(folder)])]
+    ['a.jsonl.gz', 'b.csv']
     """
     found: dict[Path, None] = {}
     for given in paths:
         path = given.expanduser().resolve()
         if path.is_dir():
             inside = [p for p in sorted(path.rglob("*")) if p.is_file() and _format_of(p)]
-            # Flink leaves out what begins so, at every level below the folder
+            # by convention not data: what is being written, and marks of other programs
             inside = [p for p in inside if not any(n[0] in "._" for n in p.relative_to(path).parts)]
             if not inside:
                 raise ConfigurationError(
                     f"{given}: there is no file to ingest in this folder; {_expected()}"
                 )
-            found.update(dict.fromkeys(inside))
+            found.update((_unpackable(p), None) for p in inside)
         elif not path.is_file():
             raise ConfigurationError(f"{given}: there is no such file or folder")
         elif not _format_of(path):
@@ -130,7 +165,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
                 "rename it"
             )
         else:
-            found[path] = None
+            found[_unpackable(path)] = None
     return list(found)
 
 
@@ -140,91 +175,109 @@ def look_at(path: Path) -> InputFile:
     Raises
     ------
     ConfigurationError
-        For a file without header, with a broken one, or that is no Parquet file.
+        For a CSV file without header or with a broken one, and what cannot be unpacked or is no
+        Parquet file.
     """
     form = _format_of(path)
     assert form is not None
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-    plain = InputFile(path, form, path.stat().st_size, digest)
-    if form == "json":
-        return plain
     header = ""
     physical: tuple[Physical, ...] = ()
     if form == "csv":
         header = _first_line(path)
         columns = _header_fields(path, header)
+    elif form == "json":
+        columns = _first_keys(path)
     else:
         columns, physical = _parquet_columns(path)
     doubled = sorted({name for name in columns if columns.count(name) > 1})
     if doubled:
         raise ConfigurationError(f"{path}: the column {doubled[0]!r} stands there twice")
-    return InputFile(path, form, plain.size, digest, header, columns, physical)
+    return InputFile(path, form, path.stat().st_size, digest, header, columns, physical)
 
 
 def group_files(
     files: Sequence[InputFile], source: EventSource, mapping: Mapping[str, str]
 ) -> list[FileGroup]:
     """Files that are read by one scan, with their columns found; see ``find_columns``."""
-    groups: dict[tuple[object, ...], list[InputFile]] = {}
+    check_mapping(source, mapping)
+    groups: dict[tuple[object, ...], FileGroup] = {}
     for file in files:
-        key = (file.path.parent, file.format, file.header, file.columns, file.physical)
-        groups.setdefault(key, []).append(file)
-    result = []
-    for members in groups.values():
-        columns, ignored = find_columns(members[0], source, mapping)
-        result.append(FileGroup(members[0].format, tuple(members), columns, ignored))
-    return result
+        columns = find_columns(file, source, mapping)
+        used = {column.field for column in columns}
+        ignored = tuple(name for name in file.columns if name not in used)
+        absent = tuple(c.name for c in columns if file.columns and c.field not in file.columns)
+        key = (file.path.parent, file.format, file.header, columns)
+        if key in groups:
+            known = groups[key]
+            files_ = (*known.files, file)
+            ignored = tuple(dict.fromkeys(known.ignored + ignored))
+            absent = tuple(name for name in known.absent if name in absent)
+        else:
+            files_ = (file,)
+        groups[key] = FileGroup(file.format, files_, columns, ignored, absent)
+    return list(groups.values())
 
 
 def find_columns(
     file: InputFile, source: EventSource, mapping: Mapping[str, str]
-) -> tuple[tuple[Column, ...], tuple[str, ...]]:
-    """Where each column of the source is in a file, and the file's columns that are not used.
+) -> tuple[Column, ...]:
+    """Where each column of the source is in a file.
 
     ``mapping`` says so by name; else a column of the same name counts, else one that differs
-    only in case, blanks and underscores (``CustomerID`` for ``customer_id``).
+    only in case, blanks and underscores (``CustomerID`` for ``customer_id``). A JSON row may lack
+    any column but the event time.
 
     Raises
     ------
     ConfigurationError
         For a column that is not there, could be several, or can never have the right type.
     """
-    check_mapping(source, mapping)
-    if file.format == "json":
-        return json_columns(source, mapping), ()
     found: list[Column] = []
     for name, kind in source.schema.items():
-        wanted = mapping.get(name)
-        if wanted is None:
-            alike = [c for c in file.columns if _plain(c) == _plain(name)]
-            candidates = [c for c in file.columns if c == name] or alike
-        else:
-            candidates = [c for c in file.columns if c == wanted]
-        if len(candidates) != 1:
-            what = (
-                f"{wanted or name!r} is missing"
-                if not candidates
-                else (f"{' and '.join(map(repr, candidates))} could both be {name!r}")
-            )
-            raise ConfigurationError(
-                f"{file.path}: the column {what}; it has: {', '.join(file.columns)}. "
-                f"Say which one it is by --column {name}=<name in the file>"
-            )
-        position = file.columns.index(candidates[0])
+        field = _field_of(name, mapping.get(name), file, source)
+        position = file.columns.index(field) if field in file.columns else -1
         physical = file.physical[position] if file.physical else TEXT
         try:
             check_readable(name, physical, kind)
         except ConfigurationError as error:
             raise ConfigurationError(f"{file.path}: {error}") from None
         bare = physical == TEXT and kind.text != "string"
-        found.append(Column(name, candidates[0], position + 1, physical, bare))
-    used = {column.field for column in found}
-    return tuple(found), tuple(name for name in file.columns if name not in used)
+        number = position + 1 if file.format == "csv" else 0
+        found.append(Column(name, field, number, physical, bare))
+    return tuple(found)
+
+
+def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSource) -> str:
+    """The name that a column of the source has in a file."""
+    if wanted is None:
+        alike = [c for c in file.columns if _plain(c) == _plain(name)]
+        candidates = [c for c in file.columns if c == name] or alike
+    else:
+        candidates = [c for c in file.columns if c == wanted]
+    if len(candidates) == 1:
+        return candidates[0]
+    field = wanted or name
+    # of a JSON file without rows nothing can be said, and a key may come with a later row
+    if file.format == "json" and not candidates:
+        if name != source.event_time or not file.columns:
+            return field
+        where, has = "no row at its beginning has the key", "keys there"
+    else:
+        where, has = "it has no column", "it has"
+    if candidates:
+        problem = f"{' and '.join(map(repr, candidates))} could both be {name!r}; {has}"
+    else:
+        problem = f"{where} {field!r}; {has}"
+    raise ConfigurationError(
+        f"{file.path}: {problem}: {', '.join(file.columns)}. "
+        f"Say which one it is by --column {name}=<name in the file>"
+    )
 
 
 def json_columns(source: EventSource, mapping: Mapping[str, str]) -> tuple[Column, ...]:
-    """The columns of JSON objects: the keys are the column names, unless mapped."""
+    """The columns of a topic's JSON objects: the keys are the column names, unless mapped."""
     check_mapping(source, mapping)
     found = []
     for name, kind in source.schema.items():
@@ -269,19 +322,49 @@ def _format_of(path: Path) -> str | None:
     return next((form for ending, form in FORMATS.items() if name.endswith(ending)), None)
 
 
+def _unpackable(path: Path) -> Path:
+    if path.suffix != ".gz" and path.suffix.lower() == ".gz":
+        raise ConfigurationError(f"{path}: Flink unpacks only what ends with .gz; rename it")
+    return path
+
+
 def _plain(name: str) -> str:
     return re.sub(r"[^0-9a-z]", "", name.lower())
 
 
-def _first_line(path: Path) -> str:
-    opener = gzip.open if path.suffix.lower() == ".gz" else open
+def _head(path: Path) -> bytes:
+    opener = gzip.open if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:
-            line = file.readline(_HEADER_LIMIT)
-        text = line.decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: its first line cannot be read: {error}") from error
-    return text.rstrip("\r\n")
+            return file.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigurationError(f"{path}: it cannot be read: {error}") from error
+
+
+def _first_line(path: Path) -> str:
+    line = _head(path).partition(b"\n")[0]
+    try:
+        return line.decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{path}: its first line is not UTF-8 ({error}); convert the file"
+        ) from error
+
+
+def _first_keys(path: Path) -> tuple[str, ...]:
+    """The keys of the JSON objects at the beginning of a file, in the order of their first use."""
+    head = _head(path)
+    # the last line may go on behind what was read
+    lines = head.splitlines() if len(head) < _HEAD_BYTES else head.splitlines()[:-1]
+    keys: dict[str, None] = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # the job rejects it, with the reason
+        if isinstance(row, dict):
+            keys.update(dict.fromkeys(row))
+    return tuple(keys)
 
 
 def _header_fields(path: Path, header: str) -> tuple[str, ...]:
@@ -317,7 +400,7 @@ def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physic
         found = re.search("milliseconds|microseconds|nanoseconds", str(stored.logical_type))
         return Physical(f"timestamp[{unit[found[0]] if found else kind.unit}]", "BIGINT")
     if pa.types.is_timestamp(kind):
-        return Physical("other", "TIMESTAMP(9)")
+        return Physical("timestamp[int96]", "TIMESTAMP(9)")
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return TEXT
     if pa.types.is_boolean(kind):
@@ -325,11 +408,13 @@ def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physic
     if pa.types.is_date32(kind):
         return Physical("date", "DATE")
     if pa.types.is_decimal(kind):
-        return Physical("other", f"DECIMAL({kind.precision}, {kind.scale})")
+        # from the declared precision Flink infers how it is stored, which writers choose freely
+        least = {"INT32": 1, "INT64": 10}.get(stored.physical_type, 19)
+        return Physical("decimal", f"DECIMAL({max(kind.precision, least)}, {kind.scale})")
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return Physical("bytes", "BYTES")
     names = {
-        "int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT",
+        "null": "INT", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT",
         "float": "FLOAT", "double": "DOUBLE",
     }  # fmt: skip
     declared = names.get(str(kind))

@@ -2,7 +2,8 @@
 
 One JSON file per source beside the tables. A run is written down before its job starts and
 closed after its commits; what a crash left open is finished, or forgotten, by the next run: the
-tables themselves say which of the two commits was made.
+tables themselves say which of the two commits was made. A job that is sent to a cluster is
+written down before it, too: it may go on when the process that sent it is gone.
 """
 
 from __future__ import annotations
@@ -51,6 +52,21 @@ class LedgerRun:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterJob:
+    """A job that was sent to a cluster: the cluster's REST interface, and the job's id.
+
+    ``checkpoints`` is the folder in which a stream keeps its own.
+    """
+
+    rest_url: str
+    job_id: str
+    checkpoints: str | None = None
+
+    def __str__(self) -> str:
+        return f"job {self.job_id} at {self.rest_url}"
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """Which of the wanted files are new, and why the others are not."""
 
@@ -88,7 +104,7 @@ class Ledger:
         """
         known = {file.sha256: (run, file) for run in self.runs() for file in run.files}
         paths = {file.path: run for run in self.runs() for file in run.files}
-        new: dict[str, InputFile] = {}
+        new: dict[str, InputFile] = {}  # by path or, where content decides, by hash
         skipped: list[tuple[InputFile, str]] = []
         for file in files:
             if again:
@@ -129,11 +145,20 @@ class Ledger:
         """Write down that both commits of the run are made."""
         done = replace(run, events_snapshot=events_snapshot, rejected_snapshot=rejected_snapshot)
         runs = [*self._read()["runs"], asdict(done)]
-        write_json(self.path, {"open": None, "runs": runs})
+        write_json(self.path, {**self._read(), "open": None, "runs": runs})
 
     def forget(self) -> None:
         """Drop the open run: none of its commits was made."""
         write_json(self.path, {**self._read(), "open": None})
+
+    def cluster_job(self) -> ClusterJob | None:
+        """The job that was sent to a cluster last; it may have ended since."""
+        raw = self._read().get("job")
+        return None if raw is None else ClusterJob(**raw)
+
+    def send(self, job: ClusterJob) -> None:
+        """Write down that a job is about to be sent to a cluster."""
+        write_json(self.path, {**self._read(), "job": asdict(job)})
 
     def committed(self, run: LedgerRun) -> tuple[bool, bool]:
         """Whether the run's events, and its rejected rows, are in their tables.

@@ -79,8 +79,15 @@ def raw_text(group_format: str, columns: Sequence[Column]) -> str:
     """SQL of the row as text, once it is known to be bad: lines as they are, else JSON."""
     if group_format != "parquet":
         return "`raw`"
-    pairs = ", ".join(f"{literal(c.field)} VALUE {quote(f'c_{c.name}')}" for c in columns)
+    pairs = ", ".join(f"{literal(c.field)} VALUE {_json_value(c)}" for c in columns)
     return f"JSON_OBJECT({pairs} NULL ON NULL)"
+
+
+def _json_value(column: Column) -> str:
+    cell = quote(f"c_{column.name}")
+    # JSON_OBJECT takes neither dates nor times
+    cast = column.physical.flink.startswith(("DATE", "TIMESTAMP"))
+    return f"CAST({cell} AS STRING)" if cast else cell
 
 
 def sql_options(options: Mapping[str, str]) -> str:
@@ -146,10 +153,11 @@ def _parquet_scan(name: str, group: FileGroup) -> Scan:
     # a column may serve several columns of the source
     fields = {column.field: column.physical.flink for column in group.columns}
     declared = "".join(f"{quote(field)} {flink}, " for field, flink in fields.items())
+    options = {**_files(group), "format": "parquet", "parquet.utc-timezone": "true"}
     table = (
         f"CREATE TEMPORARY TABLE {quote(name)} ({declared}"
         f"{quote(_ORIGIN)} STRING NOT NULL METADATA FROM 'file.path') "
-        f"WITH ({sql_options({**_files(group), 'format': 'parquet'})})"
+        f"WITH ({sql_options(options)})"
     )
     cells = ", ".join(_cell(column, quote(column.field)) for column in group.columns)
     nothing = "CAST(NULL AS STRING)"

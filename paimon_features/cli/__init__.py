@@ -76,12 +76,14 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         ),
     },
     "Run on Flink": {
-        "ingest": LazyCommand("jobs.cli:ingest", "Load CSV, Parquet or Kafka into events."),
+        "ingest": LazyCommand("jobs.cli_ingest:ingest", "Load CSV, Parquet or Kafka into events."),
         "submit": LazyCommand("jobs.cli_tiles:submit", "Run the tile job of a view."),
         "backfill": LazyCommand("jobs.cli_tiles:backfill", "Compute the tiles of all past events."),
         "jobs": LazyCommand("jobs.cli_tiles:jobs", "List the project's jobs."),
         "cancel": LazyCommand("jobs.cli_tiles:cancel", "Stop a job with a savepoint."),
-        "cluster": LazyCommand("jobs.cli:cluster", "Start, stop or look at a local cluster."),
+        "cluster": LazyCommand(
+            "jobs.cli_cluster:cluster", "Start, stop or look at a local cluster."
+        ),
     },
     "Serve and train": {
         "materialize": LazyCommand(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from paimon_features.schema import DataType
 from paimon_features.serving.fetcher import FeatureFetcher, Freshness, OnlineResponse
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
+WIDTH = 10_000
 _COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}
 
 
@@ -65,12 +67,32 @@ def lookup(
     types = {name: kind for view in views for name, kind in view.keys.items()}
     wanted = parse_entities(entities, types)
     q_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    fetcher = FeatureFetcher(project.name, views, project.store)
-    response = fetcher.get(refs, wanted, q_ms)
+    with _WithoutPandas():
+        fetcher = FeatureFetcher(project.name, views, project.store)
+        response = fetcher.get(refs, wanted, q_ms)
     if as_json:
         click.echo(json.dumps(_document(response), default=str))
         return
     _print(response, list(wanted), time.time_ns() // 1_000_000)
+
+
+class _WithoutPandas:
+    """A context in which pandas is not there.
+
+    For every array that it makes, pyarrow imports pandas wherever that is installed, which
+    would be half of the time that a lookup takes.
+    """
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        """The import hook."""
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+    def __enter__(self) -> None:
+        sys.meta_path.insert(0, self)
+
+    def __exit__(self, *error: object) -> None:
+        sys.meta_path.remove(self)
 
 
 def _refs(project: Project, features: Sequence[str]) -> tuple[FeatureRef, ...]:
@@ -134,7 +156,8 @@ def _document(response: OnlineResponse) -> dict[str, Any]:
 
 
 def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None:
-    console = Console(highlight=False)
+    # wider than any terminal: a table that does not fit is cut by the terminal, not by us
+    console = Console(highlight=False, width=WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("feature")
     rows, statuses = response.to_pylist(), response.statuses.to_pylist()

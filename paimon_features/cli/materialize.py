@@ -16,10 +16,14 @@ from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
 from paimon_features.materialize import Materializer, Progress
+from paimon_features.materialize.leases import DEFAULT_TTL_MS
 from paimon_features.online.store import open_store
 from paimon_features.project import Project
 
 SHOW_EVERY_S = 2.0
+HELD_FOR_S = DEFAULT_TTL_MS / 1_000 + 2.0
+"""How long ``--once`` waits for buckets that another process holds: if it died, they are free by
+then."""
 
 
 @click.command()
@@ -27,7 +31,13 @@ SHOW_EVERY_S = 2.0
 @click.option("--follow/--once", default=False, help="Keep going; default: once.")
 @click.option("--rebuild", is_flag=True, help="Read everything anew, then switch in one step.")
 @click.option("--shard", default="0/1", show_default=True, help="i/n: only buckets b, b % n = i.")
-@click.option("--poll-ms", default=200, show_default=True, help="Pause when there is nothing new.")
+@click.option(
+    "--poll-ms",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Pause when there is nothing new.",
+)
 @PROJECT
 @JSON
 def materialize(
@@ -60,14 +70,29 @@ def materialize(
         _materializer(project, project.view(name), _shard(shard), show.progress) for name in names
     ]
     if follow:
+        show.note(f"following {', '.join(names)}; Ctrl-C ends it")
         _follow(workers, rebuild, poll_ms, show)
         return
-    results = [w.rebuild() if rebuild else w.run_once() for w in workers]
-    for worker, result in zip(workers, results, strict=True):
-        worker.close()
-        show.result(result)
-    if not all(result.caught_up for result in results):
+    caught_up = [_once(worker, rebuild, show) for worker in workers]
+    if not all(caught_up):
         raise SystemExit(1)
+
+
+def _once(worker: Materializer, rebuild: bool, show: _Printer) -> bool:
+    """Catch up, and say whether that was possible."""
+    try:
+        result = worker.rebuild() if rebuild else worker.run_once()
+        give_up = time.monotonic() + HELD_FOR_S
+        while result.held and not result.caught_up and time.monotonic() < give_up:
+            time.sleep(0.5)
+            result = worker.run_once()
+    except KeyboardInterrupt:
+        show.note(f"{worker.view.name}: stopped; the next run goes on from here")
+        raise
+    finally:
+        worker.close()
+    show.result(result)
+    return result.caught_up
 
 
 def _materializer(
@@ -129,16 +154,26 @@ class _Printer:
         self._as_json = as_json
         self._console = Console(stderr=as_json, highlight=False)
         self._lock = threading.Lock()
-        self._shown: dict[str, float] = {}
+        self._shown: dict[str, tuple[float, Progress]] = {}
 
     def progress(self, progress: Progress) -> None:
+        """A step of the work: shown if it is news, or if the last line is some time ago."""
         with self._lock:
             now = time.monotonic()
-            done = progress.lag_snapshots == 0
-            if not done and now - self._shown.get(progress.view, now - SHOW_EVERY_S) < SHOW_EVERY_S:
-                return
-            self._shown[progress.view] = now
-            self._print(progress)
+            if self._is_news(progress, now):
+                self._shown[progress.view] = now, progress
+                self._print(progress)
+
+    def _is_news(self, progress: Progress, now: float) -> bool:
+        if progress.view not in self._shown:
+            return True
+        at, last = self._shown[progress.view]
+        if (progress.held, progress.rebuilding) != (last.held, last.rebuilding):
+            return True
+        if not progress.tiles:
+            return False
+        arrived = progress.caught_up and not last.caught_up
+        return self._as_json or arrived or now - at >= SHOW_EVERY_S
 
     def result(self, result: Progress) -> None:
         """The end of ``--once``."""
@@ -147,9 +182,14 @@ class _Printer:
                 click.echo(json.dumps(_document(result)))
             elif result.caught_up:
                 at = result.applied_snapshot
-                self._console.print(f"{result.view}: up to date at snapshot {at}")
+                self._line(f"{result.view}: up to date at snapshot {at}")
             else:
                 self._print(result)
+
+    def note(self, text: str) -> None:
+        """Something for a person, beside the results."""
+        with self._lock:
+            click.echo(text, err=True)
 
     def trouble(self, error: OnlineStoreError) -> None:
         """A store that does not answer, and is tried again."""
@@ -161,15 +201,20 @@ class _Printer:
             click.echo(json.dumps(_document(p)))
             return
         work = f"{p.tiles:,} tiles, {p.records:,} records, {p.tiles_per_s:,.0f} tiles/s"
+        if p.pending > p.tiles_per_s > 0:
+            work += f"; {p.pending:,} to go, about {p.pending / p.tiles_per_s:,.0f} s"
         if p.rebuilding is not None:
-            self._console.print(f"{p.view}: building anew ({p.rebuilding}): {work}")
+            self._line(f"{p.view}: building anew ({p.rebuilding}): {work}")
         elif p.held:
-            self._console.print(f"{p.view}: waiting for {', '.join(p.held)}")
+            self._line(f"{p.view}: waiting for {', '.join(p.held)}")
         else:
-            self._console.print(
+            self._line(
                 f"{p.view}: snapshot {p.applied_snapshot} of {p.latest_snapshot}, "
                 f"{p.lag_snapshots} behind; {work}"
             )
+
+    def _line(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True)
 
 
 def _document(progress: Progress) -> dict[str, object]:

@@ -58,7 +58,8 @@ def training_set(
     rows = _read(rows_path)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=as_json) as bar:
+    quiet = as_json or not console.is_terminal  # elsewhere it would leave an empty line
+    with Progress(*columns, console=console, transient=True, disable=quiet) as bar:
         task = bar.add_task("rows", total=rows.num_rows)
         built = project.build_training_set(
             name,
@@ -72,7 +73,12 @@ def training_set(
     if as_json:
         click.echo(json.dumps(built.to_document(), indent=2))
         return
-    click.echo(f"{built.table}: {built.rows} rows, {len(built.features)} features")
+    click.echo(f"{built.table}: {built.rows:,} rows, {len(built.features)} features")
+    if built.rows_without_features:
+        click.echo(
+            f"  {built.rows_without_features:,} rows have no feature: a null key, or an entity "
+            "that was not known at that time"
+        )
     for source in built.sources:
         at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
         click.echo(f"  from {source.table}, {at}")
@@ -81,21 +87,20 @@ def training_set(
 def time_ms(text: str) -> int:
     """UTC milliseconds of a number of them, or of an ISO 8601 time (UTC unless it says).
 
-    >>> time_ms("0"), time_ms("1970-01-01T00:00:01"), time_ms("1970-01-01T01:00+01:00")
-    (0, 1000, 0)
+    >>> time_ms("1323434999000"), time_ms("2011-12-09T12:49:59"), time_ms("2011-12-09T13:50+01:00")
+    (1323434999000, 1323434999000, 1323435000000)
 
     Raises
     ------
     ConfigurationError
-        For anything else.
+        For anything else, and for a number that means a time before 1973: rather a year, or
+        seconds.
     """
     import datetime as dt
 
     try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
+        if text.isdecimal() and int(text) >= 10**11:
+            return int(text)
         moment = dt.datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(

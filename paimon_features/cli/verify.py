@@ -61,6 +61,10 @@ def verify(
             "moved": report.moved,
             "largest_relative_difference": report.largest,
             "differences": [str(difference) for difference in report.differences],
+            "pairs": [
+                {"feature": name, "online": online, "raw": raw}
+                for name, online, raw in report.pairs
+            ],
         }
         click.echo(json.dumps(summary, indent=2))
     else:

@@ -1,95 +1,149 @@
-"""Building one bucket of a new epoch from all raw rows of the tile table at one snapshot."""
+"""Building a view anew: all raw rows of the tile table at one snapshot, under a new epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
 from paimon_features.aggregates.fold import NEVER_MS
-from paimon_features.materialize.apply import BucketWriter
-from paimon_features.materialize.fold import (
-    TILE_START,
-    Contributions,
-    contributions,
-    rows_of_part,
-)
-from paimon_features.materialize.plan import oldest_needed, partition_end_ms
-from paimon_features.online.codec import RecordLayout
-from paimon_features.tables.deltas import DataFile, read_file
+from paimon_features.definitions import CompiledView
+from paimon_features.errors import SnapshotExpiredError, TableError
+from paimon_features.materialize.leases import LeaseLost
+from paimon_features.materialize.plan import identity, oldest_needed, partition_end_ms
+from paimon_features.materialize.progress import Progress, Work
+from paimon_features.materialize.reading import read_contributions
+from paimon_features.materialize.shard import Shard
+from paimon_features.online.markers import Building, Content, Marker
+from paimon_features.tables.deltas import DataFile, live_files, read_file
+from paimon_features.tables.snapshots import Snapshot, latest_snapshot
 from paimon_features.windows import DAY_MS
 
-MAX_ROWS = 1_000_000
-"""Rows of a bucket that are held in memory at a time; more are read by entity ranges."""
+ATTEMPTS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Filled:
-    """What filling a bucket came to: its newest event time, rows folded, records written."""
-
-    high_ms: int
-    tiles: int
-    records: int
+class _Spoiled(Exception):  # noqa: N818 - a change of course, not an error
+    """An epoch that was begun cannot be completed."""
 
 
-def read_contributions(
-    layout: RecordLayout, files: Sequence[tuple[int, DataFile]], max_rows: int
-) -> Iterator[Contributions]:
-    """The rows of (snapshot id, file) pairs by entity, in parts of about ``max_rows`` rows.
+def build(shard: Shard, work: Work, content: Content, reason: str) -> Progress:
+    """Build this shard's buckets of a new epoch; switch to it once all shards have theirs.
 
-    An entity is in one part, whole.
+    Until then readers keep what there is. ``rebuilding`` of the result says what is waited
+    for, None after the switch.
 
     Raises
     ------
-    SnapshotExpiredError
-        If a file is gone.
     TableError
-        If a row is a retraction.
+        If the building was overtaken again and again.
     """
-    columns = [*layout.view.keys, TILE_START, *(p.name for p in layout.view.partials)]
-    parts = max(1, -(-sum(file.rows for _, file in files) // max_rows))
-    for part in range(parts):
-        # each file is cut down before the next is read, so that memory stays bounded
-        tables = [
-            (snapshot, rows_of_part(layout, read_file(file, columns), part, parts))
-            for snapshot, file in files
-        ]
-        yield contributions(layout, tables)
+    spoiled: str | None = None
+    work.rebuilding = reason
+    for _ in range(ATTEMPTS):
+        building = shard.epochs.begin(content, shard.clock(), spoiled=spoiled)
+        now_ms = shard.clock()  # taken first: what is committed after this may be missing
+        latest = latest_snapshot(shard.lake, content.table)
+        try:
+            held = _build_buckets(shard, work, building, latest, now_ms)
+        except (_Spoiled, SnapshotExpiredError):
+            spoiled = building.epoch
+            continue
+        if held:
+            return work.end(0, latest, held=held)
+        if not shard.epochs.switch(building):
+            work.rebuilding = f"{reason}; waiting for the buckets of other shards"
+            return work.end(0, latest)
+        work.rebuilding = None
+        applied = 0 if latest is None else latest.id
+        return work.end(applied, latest_snapshot(shard.lake, content.table))
+    raise TableError(
+        f"feature view {shard.view.name!r}: the rebuild was overtaken {ATTEMPTS} times, "
+        "by another materializer or by the expiry of snapshots; see to it that one "
+        "materializer runs per shard, and that snapshots are kept for longer"
+    )
 
 
-def fill_bucket(
-    writer: BucketWriter,
-    layout: RecordLayout,
+def _build_buckets(
+    shard: Shard, work: Work, building: Building, latest: Snapshot | None, now_ms: int
+) -> tuple[str, ...]:
+    """Build this shard's buckets; returns who holds those that could not be built."""
+    content, buckets = building.content, shard.own_buckets(building.content)
+    files: dict[int, list[DataFile]] = {}
+    if latest is not None:
+        shard.hold(content.table, latest.id)
+        for file in live_files(shard.lake, content.table, latest.id, buckets):
+            files.setdefault(file.bucket, []).append(file)
+    needed = {bucket: reached(shard.view, files.get(bucket, [])) for bucket in buckets}
+    work.expected = work.tiles + sum(file.rows for some in needed.values() for file in some)
+    held: dict[str, None] = {}
+    for bucket in buckets:
+        try:
+            _build_bucket(shard, work, building, bucket, needed[bucket], latest, now_ms)
+        except LeaseLost as lost:
+            held[str(lost)] = None
+    return tuple(held)
+
+
+def _build_bucket(
+    shard: Shard,
+    work: Work,
+    building: Building,
+    bucket: int,
     files: Sequence[DataFile],
-    snapshot: int,
-    max_rows: int = MAX_ROWS,
-    progress: Callable[[int, int], None] | None = None,
-) -> Filled:
-    """Write all records of a bucket from its live files at ``snapshot``.
+    latest: Snapshot | None,
+    now_ms: int,
+) -> None:
+    keys = shard.keys.bucket(building.epoch, bucket)
+    lease = shard.take(keys)
+    run, (raw,) = shard.store.run_and_values([keys.marker])
+    if raw is not None:
+        if Marker.from_bytes(raw).complete:
+            work.expected -= sum(file.rows for file in files)
+            return
+        # whoever began it is gone, and what it wrote cannot be told from what it did not
+        raise _Spoiled
+    applied = 0 if latest is None else latest.id
+    begun = Marker(
+        applied_snapshot=applied,
+        commit_time_ms=0 if latest is None else latest.time_ms,
+        identity=0 if latest is None else identity(latest),
+        high_ms=NEVER_MS,
+        current_ms=now_ms,
+        built_ms=building.since_ms,
+        incarnation=building.content.incarnation,
+        fence=lease.fence,
+        complete=False,
+    )
+    if not shard.move(keys, None, begun, run):
+        raise _Spoiled
 
-    Partitions that no window can reach are not read. ``progress`` gets rows and records so far.
-    """
-    if not files:
-        return Filled(NEVER_MS, 0, 0)
-    newest_day_ms = max(partition_end_ms(file) for file in files) - DAY_MS
+    writer = shard.writer(keys, bucket, building.content, run)
+    high_ms = _newest_event(files)
+    rows = [(applied, file) for file in files]
+    for new in read_contributions(shard.layout, rows, shard.max_rows, shard.alive(keys)):
+        work.records += writer.fill(new, applied, high_ms)
+        work.tiles += len(new.cells)
+        work.report(latest)
+    if not shard.move(keys, begun, replace(begun, high_ms=high_ms, complete=True), run):
+        raise _Spoiled
+
+
+def reached(view: CompiledView, files: Sequence[DataFile]) -> list[DataFile]:
+    """The files of a bucket whose days some window of an allowed read can reach."""
+    newest_day_ms = max((partition_end_ms(file) for file in files), default=0) - DAY_MS
     # some event is not older than the newest day, so this is the least that may be needed
-    oldest_ms = oldest_needed(layout.view, newest_day_ms)
-    needed = [file for file in files if partition_end_ms(file) > oldest_ms]
-    high_ms = _newest_event([f for f in files if partition_end_ms(f) > newest_day_ms])
-    tiles = records = 0
-    for new in read_contributions(layout, [(snapshot, file) for file in needed], max_rows):
-        records += writer.fill(new, snapshot, high_ms)
-        tiles += len(new.cells)
-        if progress is not None:
-            progress(tiles, records)
-    return Filled(high_ms, tiles, records)
+    oldest_ms = oldest_needed(view, newest_day_ms)
+    return [file for file in files if partition_end_ms(file) > oldest_ms]
 
 
 def _newest_event(files: Sequence[DataFile]) -> int:
+    """The newest event time: it is in the newest day."""
+    newest_day = max((partition_end_ms(file) for file in files), default=0)
     newest = NEVER_MS
     for file in files:
-        found = pc.max(read_file(file, [EVENT_TIME_MAX.name]).column(0)).as_py()
-        newest = newest if found is None else max(newest, found)
+        if partition_end_ms(file) == newest_day:
+            found = pc.max(read_file(file, [EVENT_TIME_MAX.name]).column(0)).as_py()
+            newest = newest if found is None else max(newest, found)
     return newest

@@ -80,7 +80,8 @@ def event_times(table: pa.Table) -> npt.NDArray[np.int64]:
         # Arrow's own cast would round times before 1970 up
         times = ticks * (1000 // per_second) if per_second < 1000 else ticks // (per_second // 1000)
     elif pa.types.is_integer(kind):
-        times = column.cast(pa.int64()).to_numpy()
+        # a uint64 beyond int64 becomes a number that is refused below
+        times = column.cast(pa.int64(), safe=False).to_numpy()
     else:
         raise RequestError(
             f"entity rows: {EVENT_TIME_MS!r} is {kind}; expected int64 UTC milliseconds, "

@@ -36,6 +36,8 @@ from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import training_spec
 from paimon_features.tables.tags import create_tag, delete_tag
 
+ROWS_WITHOUT_FEATURES = "training-set.rows-without-features"
+"""Property: the number of rows of which no feature has a value."""
 IDENTITY = "training-set.identity"
 """Property that tells training sets apart: a hash of all that the content follows from."""
 _HASHED_ROWS = 1 << 20
@@ -43,11 +45,16 @@ _HASHED_ROWS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """A written training set: the table, its only snapshot, and what was read for it."""
+    """A written training set: the table, its only snapshot, and what was read for it.
+
+    ``rows_without_features`` counts the rows of which no feature has a value: a null key, an
+    entity that was not known (or had expired) at that time, or nothing but empty windows.
+    """
 
     table: str
     snapshot_id: int
     rows: int
+    rows_without_features: int
     features: tuple[str, ...]
     label: str | None
     sources: tuple[Pin, ...]
@@ -58,6 +65,7 @@ class TrainingSet:
             "table": self.table,
             "snapshot_id": self.snapshot_id,
             "rows": self.rows,
+            "rows_without_features": self.rows_without_features,
             "features": list(self.features),
             "label": self.label,
             "sources": [pin.to_document() for pin in self.sources],
@@ -103,19 +111,29 @@ def build_training_set(
     features = tuple(pinned.columns.values())
     with acquire(lake, target, purpose="build a training set"):
         known = _known_snapshot(lake, target, properties)
-        if known is None and lake.exists(target):
-            complete = latest_snapshot(lake, target) is not None
-            if complete and not replace:
-                raise TableError(_refusal(lake, target, properties))
-            _drop(lake, target)
         if known is None:
+            there = lake.exists(target)
+            if there and not replace and latest_snapshot(lake, target) is not None:
+                raise TableError(_refusal(lake, target, properties))
             _protect(lake, target, pinned.pins)
             result = pinned.read(table, progress=progress)
+            if there:  # only now: a read that fails leaves the old table as it is
+                _drop(lake, target, pinned.pins)
             columns = {field.name: _column_type(field) for field in result.schema}
+            properties[ROWS_WITHOUT_FEATURES] = str(_rows_without(result.select(features)))
             options = {PROPERTY_PREFIX + key: value for key, value in properties.items()}
             lake.create(training_spec(target, columns, options))
             known = append_arrow(lake, target, result)
-    return TrainingSet(target, known, table.num_rows, features, label, pinned.pins)
+        empty = int(lake.properties(target)[ROWS_WITHOUT_FEATURES])
+    return TrainingSet(target, known, table.num_rows, empty, features, label, pinned.pins)
+
+
+def _rows_without(features: pa.Table) -> int:
+    """How many rows have nulls only."""
+    empty = np.ones(features.num_rows, np.bool_)
+    for column in features.columns:
+        empty &= column.is_null().to_numpy()
+    return int(empty.sum())
 
 
 def _check_rows(table: pa.Table, label: str | None) -> None:
@@ -195,8 +213,9 @@ def _sources(lake: Lake, target: str) -> list[str]:
     return [source["table"] for source in json.loads(text)]
 
 
-def _drop(lake: Lake, target: str) -> None:
-    for source in _sources(lake, target):
+def _drop(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
+    """Drop a training set, and let go of the sources that its successor does not read."""
+    for source in set(_sources(lake, target)) - {pin.table for pin in pins}:
         delete_tag(lake, source, target)
     lake.drop(target)
 

@@ -230,7 +230,14 @@ class RedisStore:
                 f"{self!r} is full ({error}); give it more memory (maxmemory). "
                 "Nothing is lost: the materializer goes on where it stopped"
             )
-        return OnlineStoreError(f"{self!r}: {type(error).__name__}: {error}")
+        message = f"{self!r}: {type(error).__name__}: {error}".rstrip(".")
+        away = isinstance(error, redis.ConnectionError | redis.TimeoutError | OSError)
+        if away and not isinstance(error, redis.AuthenticationError):
+            message += (
+                ". Is a Redis or Valkey server running there? Its address is 'url' under [online] "
+                "in paimon-features.toml, or PAIMON_FEATURES_ONLINE_URL in the environment"
+            )
+        return OnlineStoreError(message)
 
 
 def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:

@@ -25,7 +25,7 @@ from paimon_features.online.expiry import may_miss_records
 from paimon_features.online.keys import BucketKeys, ViewKeys, entity_bytes, key_arrays
 from paimon_features.online.markers import Content, Marker, ViewState
 from paimon_features.online.store import Clock, OnlineStore
-from paimon_features.serving.response import STATUS_NAMES, Freshness, OnlineResponse, Status
+from paimon_features.serving.response import Freshness, OnlineResponse, Status, status_names
 from paimon_features.serving.windows import finish_features, newest_before
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
@@ -113,8 +113,8 @@ class FeatureFetcher:
                 raise UnknownNameError.of("feature view", ref.view, self._views)
             feature = of.view.feature(ref.feature)
             if feature is None:
-                known = [f.name for f in of.view.features]
-                raise UnknownNameError.of(f"feature of view {ref.view!r}", ref.feature, known)
+                known = [f"{ref.view}:{f.name}" for f in of.view.features]
+                raise UnknownNameError.of("feature", f"{ref.view}:{ref.feature}", known)
             wanted.setdefault(ref.view, []).append(feature)
         return wanted
 
@@ -336,4 +336,4 @@ class _Lookup:
 
 
 def _status_array(codes: Codes) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(codes), STATUS_NAMES)
+    return pa.DictionaryArray.from_arrays(pa.array(codes), status_names())

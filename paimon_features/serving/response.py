@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,10 @@ class Status(enum.IntEnum):
     ILL_CONDITIONED = 4
 
 
-STATUS_NAMES = pa.array([status.name for status in Status])
+@functools.cache
+def status_names() -> pa.Array:
+    """The name of each status at the place of its number."""
+    return pa.array([status.name for status in Status])
 
 
 @dataclass(frozen=True, slots=True)

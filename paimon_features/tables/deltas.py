@@ -6,7 +6,7 @@ file is a contribution to its key; a key can come several times, in several file
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -79,7 +79,7 @@ def read_delta(lake: Lake, name: str, snapshot_id: int) -> Delta:
         ]
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
-    return Delta(described, tuple(_data_file(table, entry) for entry in entries))
+    return Delta(described, tuple(_data_files(table, entries)))
 
 
 def live_files(
@@ -102,7 +102,7 @@ def live_files(
         )
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
-    return [_data_file(table, entry) for entry in entries]
+    return list(_data_files(table, entries))
 
 
 def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) -> pa.Table:
@@ -201,16 +201,18 @@ def _raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
     return found
 
 
-def _data_file(table: Any, entry: Any) -> DataFile:
-    values = entry.partition.values
-    folder = table.path_factory().bucket_path(tuple(values), entry.bucket)
-    return DataFile(
-        bucket=entry.bucket,
-        partition=dict(zip(table.partition_keys, values, strict=True)),
-        path=entry.file.external_path or f"{folder}/{entry.file.file_name}",
-        level=entry.file.level,
-        kind="ADD" if entry.kind == 0 else "DELETE",
-        rows=entry.file.row_count,
-        size=entry.file.file_size,
-        schema_id=entry.file.schema_id,
-    )
+def _data_files(table: Any, entries: Iterable[Any]) -> Iterator[DataFile]:
+    paths = table.path_factory()
+    for entry in entries:
+        values = entry.partition.values
+        folder = paths.bucket_path(tuple(values), entry.bucket)
+        yield DataFile(
+            bucket=entry.bucket,
+            partition=dict(zip(table.partition_keys, values, strict=True)),
+            path=entry.file.external_path or f"{folder}/{entry.file.file_name}",
+            level=entry.file.level,
+            kind="ADD" if entry.kind == 0 else "DELETE",
+            rows=entry.file.row_count,
+            size=entry.file.file_size,
+            schema_id=entry.file.schema_id,
+        )

@@ -70,15 +70,20 @@ class FlinkJobHolder:
     """A job of a Flink cluster, by the address of its REST interface and the job's id.
 
     ``cluster`` is the cluster's own process where it runs on this host: a cluster that was
-    stopped cannot be asked any more, but its process can be seen to be gone.
+    stopped cannot be asked any more, but its process can be seen to be gone. ``client`` is the
+    process that is submitting the job, which holds as long as it lives: a cluster does not know
+    a job that is on its way.
     """
 
     rest_url: str
     job_id: str
     cluster: ProcessHolder | None = None
+    client: ProcessHolder | None = None
 
     def alive(self) -> tuple[bool, str]:
         """Whether it runs, and how that is known; a cluster that does not answer says yes."""
+        if self.client is not None and self.client.alive()[0]:
+            return True, f"{self.client} is submitting it"
         if self.cluster is not None and not self.cluster.alive()[0]:
             return False, "its cluster has ended"
         url = f"{self.rest_url.rstrip('/')}/jobs/{self.job_id}"
@@ -252,10 +257,10 @@ def _load(path: Path) -> LeaseRecord | None:
     if raw["kind"] == "process":
         fields["holder"] = ProcessHolder(**described)
     else:
-        cluster = described.pop("cluster", None)
-        fields["holder"] = FlinkJobHolder(
-            **described, cluster=ProcessHolder(**cluster) if cluster else None
-        )
+        for process in ("cluster", "client"):
+            if described.get(process) is not None:
+                described[process] = ProcessHolder(**described[process])
+        fields["holder"] = FlinkJobHolder(**described)
     return LeaseRecord(**fields)
 
 

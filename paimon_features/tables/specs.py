@@ -45,6 +45,18 @@ RETENTION: Mapping[str, str] = MappingProxyType(
 )
 """Options of every table: Paimon's own default keeps snapshots for one hour."""
 
+_FAST_TILES: Mapping[str, str] = MappingProxyType(
+    {
+        # rows with one key become one before they are sent to their bucket's writer
+        "local-merge-buffer-size": "64 mb",
+        # numbers that hardly repeat: a dictionary costs half of writing and makes no file smaller
+        "parquet.enable.dictionary": "false",
+        # a stream adds a file a second and bucket; Paimon would merge every five of them
+        "num-sorted-run.compaction-trigger": "10",
+    }
+)
+"""What made the tile job 1.5 times as fast and left reads as they were (docs/performance.md)."""
+
 HOURLY_TAGS: Mapping[str, str] = MappingProxyType(
     {
         "tag.automatic-creation": "process-time",
@@ -162,7 +174,7 @@ def tiles_spec(
             "bucket": str(buckets),
             "bucket-key": ",".join(keys),
             "changelog-producer": "none",
-            "local-merge-buffer-size": "64 mb",
+            **_FAST_TILES,
         },
     )
 

@@ -45,4 +45,5 @@ def delete_tag(lake: Lake, name: str, tag: str) -> None:
     """Let go of a tag; harmless where there is none."""
     if lake.exists(name):
         with locked(lake.lock_path(name), f"deleting a tag of table {name!r}"):
-            lake.table(name).delete_tag(tag)
+            if tag in tagged(lake, name):  # pypaimon prints a line where it is not
+                lake.table(name).delete_tag(tag)

@@ -14,7 +14,7 @@ from paimon_features.online.store import OnlineStore
 from paimon_features.schema import Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.testing.naive import Event, answer
-from paimon_features.testing.tile_lake import PROJECT
+from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 START_MS = 1_700_000_000_000 // DAY_MS * DAY_MS
@@ -54,6 +54,23 @@ def random_clicks(rng: random.Random, now_ms: int, count: int) -> list[Event]:
         }
         for _ in range(count)
     ]
+
+
+class ClickStream:
+    """Clicks that go on, commit by commit, and all of them so far in ``events``."""
+
+    def __init__(self, lake: TileLake, seed: int = 0) -> None:
+        self.lake = lake
+        self.rng = random.Random(seed)
+        self.now_ms = START_MS
+        self.events: list[Event] = []
+
+    def commit(self, count: int = 30, minutes: int = 10) -> int:
+        """Commit new clicks ``minutes`` later; the snapshot's id."""
+        self.now_ms += minutes * MINUTE_MS
+        new = random_clicks(self.rng, self.now_ms, count)
+        self.events += new
+        return self.lake.commit(new)
 
 
 def wrong_answers(

@@ -25,7 +25,7 @@ from paimon_features.aggregates.basic import Numeric
 from paimon_features.aggregates.moments import MAX_CONDITION
 from paimon_features.definitions import CompiledFeature, FeatureView
 from paimon_features.expressions import parse
-from paimon_features.testing.naive import Answer, Event, enters, members, with_derived
+from paimon_features.testing.naive import Answer, Entered, Event, entered, members
 from paimon_features.testing.naive_expressions import evaluate_row
 
 EPS = 2.0**-52
@@ -53,8 +53,9 @@ def differences(
     if online:
         end_ms = -(-q_ms // view.compiled.tile_ms) * view.compiled.tile_ms
     wrong = []
+    rows = entered(view, events)
     for feature in view.compiled.features:
-        seen, newest = _window(view, feature, events, q_ms, end_ms)
+        seen, newest = _window(view, feature, rows, q_ms, end_ms)
         got, wanted = values[feature.name], expected.values[feature.name]
         faded = isinstance(feature.aggregate, DecayedMean) and _faded(feature, seen, newest)
         ill = feature.name in expected.ill_conditioned
@@ -79,10 +80,9 @@ def differences(
 
 
 def _window(
-    view: FeatureView, feature: CompiledFeature, events: Sequence[Event], q_ms: int, end_ms: int
+    view: FeatureView, feature: CompiledFeature, rows: Entered, q_ms: int, end_ms: int
 ) -> tuple[list[tuple[int, Any]], int]:
     """The (time, value) pairs of the window, nulls left out, and the time of its newest event."""
-    rows = [with_derived(view, e) for e in events if enters(view, e)]
     times = [row[view.source.event_time] for row in rows]
     start = members([*times], q_ms, feature.window_ms, feature.hop_ms)
     inside = set(start) | {i for i, ts in enumerate(times) if q_ms <= ts < end_ms}

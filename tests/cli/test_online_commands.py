@@ -15,8 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.materialize import Materializer
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, generations
+from paimon_features.testing.stored import Stored
 from paimon_features.testing.tiler import tile_table
 from paimon_features.windows import DAY_MS, HOUR_MS
 
@@ -94,6 +96,8 @@ def test_a_rebuild_can_be_asked_for(project: Project) -> None:
     done = run("materialize", "--rebuild")
     assert done.exit_code == 0
     assert "building anew (asked for)" in done.output
+    last = json.loads(run("materialize", "--rebuild", "--json").output.splitlines()[-1])
+    assert (last["caught_up"], last["tiles"], last["pending"]) == (True, 2, 0)
 
 
 def test_wrong_use_exits_with_two_and_says_what_is_right(project: Project) -> None:
@@ -119,6 +123,51 @@ def test_a_shard_alone_says_that_others_are_missing(project: Project) -> None:
     done = run("materialize", "--shard", "0/2")
     assert done.exit_code == 1
     assert "other shards" in done.output
+
+
+def test_once_waits_for_a_bucket_that_a_dead_process_holds(project: Project) -> None:
+    run("materialize")
+    stored = Stored(project.store, "customer_spend", project.name)
+    for marker in stored.markers():
+        lease = marker.replace(b"#marker", b"#lease")
+        assert project.store.acquire_lease(lease, "dead-host-7", 1_500).mine
+    commit(project, [event(12346, NOW)])
+    done = run("materialize")
+    assert done.exit_code == 0, done.output
+    assert "customer_spend: waiting for dead-host-7" in done.output
+    assert "customer_spend: up to date at snapshot 2" in done.output
+
+
+def test_once_interrupted_gives_its_leases_back(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = Materializer.run_once
+
+    def interrupted(self: Materializer) -> None:
+        once(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Materializer, "run_once", interrupted)
+        done = CliRunner().invoke(cli, ["materialize"])
+    assert done.exit_code == 1
+    assert "customer_spend: stopped; the next run goes on from here" in done.output
+    commit(project, [event(12346, NOW)])
+    started = time.monotonic()
+    assert run("materialize").exit_code == 0
+    assert time.monotonic() - started < 5
+
+
+def test_a_store_that_is_away_is_an_error_that_says_where_it_is_looked_for(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", "redis://:secret@127.0.0.1:1/0")
+    for command in (["materialize"], ["lookup", "churn_v1", "--entity", "customer_id=1"]):
+        done = CliRunner().invoke(cli, command)
+        assert done.exit_code == 1
+        assert "127.0.0.1:1" in done.output
+        assert "PAIMON_FEATURES_ONLINE_URL" in done.output
+        assert "secret" not in done.output
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

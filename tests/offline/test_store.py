@@ -183,6 +183,15 @@ def test_the_head_comes_from_raw_events_although_the_tile_holds_later_ones(
     assert got["count_7d"].to_pylist() == [1, 150, 300]
 
 
+def test_the_first_and_the_last_day_of_a_window_are_read(lake: LakeOfViews) -> None:
+    #  days     [ -1 )[  0  )[  1 ) ... [  7  )[
+    #  window       a [b------------------c)      a is out, b and c are in
+    lake.commit(clicks((1, -1, 1.0, "a"), (1, 0, 2.0, "b"), (1, 7 * DAY_MS - 1, 4.0, "c")))
+    rows = {"user": [1], "event_time_ms": [7 * DAY_MS]}
+    got = lake.store.get_historical_features(lake.refs("spend"), rows)
+    assert got["sum_x_7d"].to_pylist() == [6.0]
+
+
 def test_many_entities_and_few_take_the_same_values(lake: LakeOfViews) -> None:
     rng = random.Random(2)
     events = clicks(
@@ -220,6 +229,7 @@ def test_progress_ends_at_all_rows_of_all_views(filled: LakeOfViews) -> None:
         ({"user": [1, 2], "event_time_ms": [1, None]}, "null in 1 of 2 rows, first in row 1"),
         ({"user": [1], "event_time_ms": ["noon"]}, "is string; expected int64"),
         ({"user": [1], "event_time_ms": [2**60]}, "within the years 1 to 9999"),
+        ({"user": [1], "event_time_ms": np.array([2**64 - 2**60])}, "within the years 1 to 9999"),
         ({"user": [1], "event_time_ms": [1], "count_7d": [1]}, "also the name of a feature"),
         ([1, 2], "entity rows of type list"),
     ],

@@ -53,6 +53,13 @@ def test_the_table_has_the_rows_in_their_order_with_label_and_features(lake: Lak
     assert built.features == ("sum_x_1h", "sum_x_7d", "count_7d")
 
 
+def test_rows_without_any_feature_are_counted(lake: LakeOfViews) -> None:
+    built = build(lake)  # one of four rows has a null key
+    assert built.rows_without_features == 1
+    assert build(lake).rows_without_features == 1
+    assert build(lake, as_of=1, replace=True).rows_without_features == 4
+
+
 def test_the_properties_name_every_source_snapshot(lake: LakeOfViews) -> None:
     built = build(lake)
     properties = lake.lake.properties("training_churn")
@@ -98,6 +105,35 @@ def test_another_training_set_of_that_name_is_refused_until_replaced(lake: LakeO
     assert read_arrow(lake.lake, "training_churn")["sum_x_7d"].to_pylist()[1] == 6.25
     assert [pin.snapshot_id for pin in built.sources] == [2, 2]
     assert tagged(lake.lake, "events_clicks")["training_churn"].id == 2
+
+
+def test_a_replacement_that_cannot_be_read_leaves_the_old_training_set(
+    lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paimon_features.offline.store import PinnedRead
+
+    def broken(*_: object, **__: object) -> pa.Table:
+        raise OSError("the disk is away")
+
+    old = build(lake)
+    lake.commit(clicks((1, 1, 5.0, "late")))
+    with monkeypatch.context() as patch:
+        patch.setattr(PinnedRead, "read", broken)
+        with pytest.raises(OSError, match="the disk is away"):
+            build(lake, replace=True)
+    assert read_arrow(lake.lake, "training_churn").num_rows == old.rows
+    assert build(lake, replace=True).sources[0].snapshot_id == 2
+
+
+def test_a_replacement_of_other_views_lets_go_of_what_it_no_longer_reads(
+    lake: LakeOfViews,
+) -> None:
+    build(lake)
+    rows = ROWS.append_column("word", pa.array(["a", "b", None, "a"]))
+    build_training_set(lake.store, "churn", lake.refs("words"), rows, replace=True)
+    assert "training_churn" not in tagged(lake.lake, "tiles_spend_g1")
+    for table in ("tiles_words_g1", "events_clicks"):
+        assert tagged(lake.lake, table)["training_churn"].id == 1
 
 
 def test_a_build_that_was_cut_off_is_made_whole(

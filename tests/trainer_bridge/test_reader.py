@@ -30,6 +30,7 @@ from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.forms import Batch
 from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.samplers import WeightedRandomSampler
 from trainer_bridge.testing import (
     make_samples,
     reference_batches,
@@ -225,7 +226,7 @@ def test_a_state_of_something_else_is_refused(lake: Lake) -> None:
     for change, message in (
         ({"table": "other"}, "a state of table 'other'"),
         ({"version": 2}, "version 2; this release reads version 1"),
-        ({"rows": 7}, "has 107 rows; it had 7"),
+        ({"files": "ab", "rows": 7}, r"has other files .*\(107 rows, then 7\)"),
         ({"sampler": {"seed": 1}}, "was taken with the sampler"),
         ({"colour": 1}, "unknown fields: colour"),
     ):
@@ -233,6 +234,19 @@ def test_a_state_of_something_else_is_refused(lake: Lake) -> None:
             reader.load_state_dict({**state, **change})
     with pytest.raises(SnapshotExpiredError):
         reader.load_state_dict({**state, "snapshot_id": 77})
+    # what was refused has changed nothing
+    assert reader.state_dict() == state
+    assert values(reader) == expected(lake, table, 0, 5, 1, 0, 0, "short")
+
+
+def test_a_state_of_a_table_that_was_made_anew_with_as_many_rows_is_refused(lake: Lake) -> None:
+    options = {**OPTIONS, "batch_size": 5}
+    state = SnapshotReader(lake, make_samples(lake, SIZES), **options).state_dict()
+    lake.drop("samples")
+    reader = SnapshotReader(lake, make_samples(lake, SIZES), **options)
+    assert (reader.snapshot_id, reader.num_rows) == (state["snapshot_id"], state["rows"])
+    with pytest.raises(RequestError, match="has other files than when the state was taken"):
+        reader.load_state_dict(state)
 
 
 def test_the_snapshot_stays_pinned_while_the_table_grows(lake: Lake) -> None:
@@ -251,6 +265,15 @@ def test_the_snapshot_stays_pinned_while_the_table_grows(lake: Lake) -> None:
 def test_a_consumer_holds_the_snapshot_until_the_reader_is_closed(lake: Lake) -> None:
     table = make_samples(lake, [20, 20])
     with SnapshotReader(lake, table, batch_size=8, consumer="run-1", **OPTIONS):
+        assert consumers(lake, table) == {"run-1": 2}
+    assert consumers(lake, table) == {}
+
+
+def test_a_sampled_reader_leaves_the_hold_to_the_reader_that_it_was_made_of(lake: Lake) -> None:
+    table = make_samples(lake, [20, 20])
+    with SnapshotReader(lake, table, batch_size=8, consumer="run-1", **OPTIONS) as reader:
+        with reader.with_sampler(WeightedRandomSampler(np.ones(40), 16)) as sampled:
+            assert len(values(sampled)) == 2
         assert consumers(lake, table) == {"run-1": 2}
     assert consumers(lake, table) == {}
 

@@ -116,9 +116,22 @@ def test_the_state_after_the_last_draw_is_the_start_of_the_next_epoch(make: Make
 
 
 @ALL
-def test_the_state_of_other_weights_is_refused(make: Make) -> None:
+def test_the_state_of_another_seed_is_refused(make: Make) -> None:
     with pytest.raises(RequestError, match="does not fit this sampler"):
         make(seed=1).load_state_dict(make(seed=2).state_dict())
+
+
+@pytest.mark.parametrize("other", [[2.0, 1.0, 3.0], [1.0, 2.0, 3.5]])
+def test_the_state_of_other_or_reordered_weights_is_refused(other: list[float]) -> None:
+    for make in (
+        lambda weights: WeightedRandomSampler(weights, 3),
+        lambda weights: WeightedRandomSampler(weights, 3, replacement=False),
+        DifficultyWeightedSampler,
+    ):
+        state = make([1.0, 2.0, 3.0]).state_dict()
+        make([1.0, 2.0, 3.0]).load_state_dict(state)
+        with pytest.raises(RequestError, match="does not fit this sampler"):
+            make(other).load_state_dict(state)
 
 
 # --- weighted ---

@@ -1,12 +1,7 @@
-"""Readers and samplers in torch: no copies, any number of workers, no Flink on the host."""
+"""Readers and samplers in torch: no copies, any number of workers."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -165,81 +160,3 @@ def test_loss_weights_come_as_a_float32_tensor(lake: Lake, adapter: Any) -> None
     for batch in adapter.loader(reader):
         assert batch["sample_weight"].dtype == torch.float32
         assert batch["sample_weight"].shape == batch["x"].shape
-
-
-_TRAINING = """
-    import sys
-
-    for name in ("pyflink", "redis", "tensorflow", "jobs"):
-        sys.modules[name] = None  # as if it were not installed
-    import numpy as np, pyarrow as pa
-    from paimon_features.schema import Float64, Int64
-    from paimon_features.tables.catalog import Lake
-    from paimon_features.tables.reader import read_arrow
-    from paimon_features.tables.specs import TableSpec
-    from paimon_features.tables.writer import append_arrow
-    import trainer_bridge, trainer_bridge.samplers
-    from trainer_bridge import FeedbackWriter, SnapshotReader, difficulty_view
-    from trainer_bridge.samplers import DifficultyWeightedSampler
-    assert "torch" not in sys.modules, "torch is imported by its adapter only"
-    from trainer_bridge.adapters.torch import loader
-    import torch
-
-    lake = Lake.open(sys.argv[1], "features")
-    lake.create(TableSpec("training", {"id": Int64, "a": Float64, "b": Float64, "bought": Float64}))
-    dice = np.random.default_rng(0)
-    a, b = dice.normal(size=(2, 2000))
-    bought = (2 * a - b + dice.normal(0, 0.3, 2000) > 0).astype(float)
-    rows = pa.table({"id": np.arange(2000), "a": a, "b": b, "bought": bought})
-    append_arrow(lake, "training", rows)
-
-    torch.manual_seed(0)
-    model = torch.nn.Linear(2, 1)
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.05)
-    reader = SnapshotReader(lake, "training", batch_size=100, float_dtype="float32")
-    means, step = [], 0
-    with FeedbackWriter(lake, "churn", {"id": Int64}, "run-1") as writer:
-        for epoch in range(2):
-            losses = []
-            for batch in loader(reader, stack={"x": ["a", "b"]}):
-                guess = model(batch["x"])[:, 0]
-                loss = torch.nn.functional.binary_cross_entropy_with_logits(
-                    guess, batch["bought"], reduction="none")
-                weight = batch.get("sample_weight", torch.ones(len(loss)))
-                optimiser.zero_grad()
-                (loss * weight).mean().backward()
-                optimiser.step()
-                right = (guess > 0) == batch["bought"].bool()
-                writer.write({"id": batch["id"]}, loss.detach(), step, right)
-                losses += loss.detach().tolist()
-                step += 1
-            means.append(np.mean(losses))
-            writer.flush()
-            if epoch == 0:
-                seen = read_arrow(lake, "feedback_churn", ["id", "loss"]).sort_by("id")
-                order = np.concatenate([batch["id"] for batch in SnapshotReader(
-                    lake, "training", columns=["id"], batch_size=1000, shuffle=False)])
-                scores = seen.column("loss").to_numpy()[order]
-                reader = reader.with_sampler(DifficultyWeightedSampler(scores, seed=1))
-                reader.set_epoch(1)
-    final = torch.nn.functional.binary_cross_entropy_with_logits(
-        model(torch.tensor(np.stack([a, b], 1), dtype=torch.float32))[:, 0],
-        torch.tensor(bought, dtype=torch.float32))
-    events = read_arrow(lake, "feedback_churn").num_rows
-    print(means[0], float(final), events)
-"""
-
-
-def test_a_host_without_flink_and_redis_trains_with_feedback(tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(_TRAINING), str(tmp_path / "lake")],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    first, final, events = done.stdout.split()
-    assert float(final) < float(first) / 1.5
-    assert int(events) == 4_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -147,6 +148,11 @@ def as_weights(values: Any, what: str) -> Floats:
             f"{what}: number {bad} is {array[bad]}; expected finite numbers that are not negative"
         )
     return array
+
+
+def checksum(array: npt.NDArray[Any]) -> int:
+    """A number that tells arrays apart, also those of equal values in another order."""
+    return zlib.crc32(np.ascontiguousarray(array).data)
 
 
 def cumulate(

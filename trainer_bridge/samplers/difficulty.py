@@ -9,7 +9,14 @@ import numpy.typing as npt
 
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.order import Ints, derive_key, uniform
-from trainer_bridge.samplers.base import AdvancedSampler, Floats, as_weights, cumulate, locate
+from trainer_bridge.samplers.base import (
+    AdvancedSampler,
+    Floats,
+    as_weights,
+    checksum,
+    cumulate,
+    locate,
+)
 
 LEAST_UNIFORM_SHARE = 0.05
 
@@ -85,6 +92,7 @@ class DifficultyWeightedSampler(AdvancedSampler):
         self.uniform_share, self.exponent, self.eps = uniform_share, exponent, eps
         self.beta, self.normalise, self.score_snapshot_id = beta, normalise, score_snapshot_id
         self._scores = array
+        self._checksum = checksum(array)
         merits = self._merits(array)
         # Where nothing is hard (all scores and eps are 0), all rows are alike.
         self._totals = None if not merits.any() else cumulate(merits, "scores", out=merits)
@@ -124,7 +132,7 @@ class DifficultyWeightedSampler(AdvancedSampler):
             "uniform_share": self.uniform_share,
             "exponent": self.exponent,
             "eps": self.eps,
-            "total": 0.0 if self._totals is None else float(self._totals[-1]),
+            "checksum": self._checksum,
             "score_snapshot_id": self.score_snapshot_id,
         }
 

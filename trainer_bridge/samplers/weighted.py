@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.order import Ints, derive_key, permute, uniform
-from trainer_bridge.samplers.base import AdvancedSampler, as_weights, cumulate, locate
+from trainer_bridge.samplers.base import AdvancedSampler, as_weights, checksum, cumulate, locate
 
 _PIECE = 1 << 20
 
@@ -65,13 +65,12 @@ class WeightedRandomSampler(AdvancedSampler):
         array = as_weights(weights, "weights")
         super().__init__(len(array), num_samples, seed=seed, rank=rank, world_size=world_size)
         self.replacement = replacement
+        self._checksum = checksum(array)
         self._chosen: tuple[int, npt.NDArray[np.uint32] | Ints] | None = None
         if replacement:
             self._totals = cumulate(array, "weights")
-            self._total = float(self._totals[-1])
             return
         self._weights = array
-        self._total = float(array.sum(dtype=np.float64))
         positive = int(np.count_nonzero(array))
         if num_samples > positive:
             raise ConfigurationError(
@@ -96,7 +95,7 @@ class WeightedRandomSampler(AdvancedSampler):
             "num_samples": self.num_samples,
             "replacement": self.replacement,
             "seed": self.seed,
-            "total": self._total,
+            "checksum": self._checksum,
         }
 
     def _choose(self, key: int) -> npt.NDArray[np.uint32] | Ints:

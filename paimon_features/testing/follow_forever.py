@@ -1,8 +1,8 @@
-"""A materializer in a process of its own, in small batches: what the kill test kills."""
+"""A materializer in a process of its own, in small batches: what a test kills."""
 
 from __future__ import annotations
 
-import sys
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from paimon_features.materialize import apply
@@ -11,13 +11,10 @@ from paimon_features.testing.clicks import clicks_view
 from paimon_features.testing.tile_lake import TileLake
 
 
-def main(folder: str, url: str) -> None:
+def follow_forever(folder: str, url: str, ready: Event) -> None:
+    """Follow the clicks in the lake ``folder`` until the process is killed."""
     apply.BATCH_RECORDS = 2
     lake = TileLake(Path(folder), clicks_view())
     materializer = lake.materializer(open_store(url), lease_ttl_ms=300, max_rows=30)
-    print("ready", flush=True)
+    ready.set()
     materializer.follow(poll_ms=5)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

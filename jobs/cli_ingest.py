@@ -1,0 +1,224 @@
+"""``ingest``: events into the lake, from files or from a topic."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from jobs.cluster_option import CLUSTER, cluster_address
+from jobs.progress_line import ProgressLine
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.errors import ConfigurationError
+from paimon_features.project import Project
+
+if TYPE_CHECKING:
+    from jobs.flink.ingest import IngestResult
+
+
+@click.command()
+@click.argument("source")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="COLUMN=NAME",
+    help="A column of the source and its name in the files; may be repeated.",
+)
+@click.option("--again", is_flag=True, help="Ingest files that were ingested before once more.")
+@click.option("--kafka", metavar="HOST:PORT,...", help="Read a topic of these brokers, not files.")
+@click.option("--topic", help="With --kafka: the topic, one JSON object per message.")
+@click.option("--group", help="With --kafka: the consumer group; default: paimon-features-SOURCE.")
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="With --kafka: without a checkpoint go on at the group's offsets; rows may come twice.",
+)
+@click.option("--stop", is_flag=True, help="Stop the job of this source that runs on a cluster.")
+@CLUSTER
+@PROJECT
+@JSON
+def ingest(
+    source: str,
+    paths: tuple[Path, ...],
+    columns: tuple[str, ...],
+    again: bool,
+    kafka: str | None,
+    topic: str | None,
+    group: str | None,
+    restart: bool,
+    stop: bool,
+    cluster: str | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Bring events into SOURCE: files (each once, all in one commit), or a Kafka topic.
+
+    PATHS are CSV, Parquet or JSON-lines files (.csv .parquet .jsonl .ndjson, text also .gz), or
+    folders of them. A row that cannot be an event (unreadable, wrong type, no time ...) is kept
+    in rejected_SOURCE with the reason; the reasons are counted at the end. Columns are found by
+    name, whatever its case and underscores: CustomerID is customer_id. Times are milliseconds
+    since 1970, timestamps, or texts like 2010-12-01 08:26; all are UTC.
+
+    \b
+    paimon-features ingest retail events.parquet
+    paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate
+    paimon-features ingest retail fixed.csv --again
+    paimon-features ingest clicks --kafka broker:9092 --topic clicks
+
+    A run that was interrupted has committed nothing, or is finished by the next one. With --kafka
+    the job runs until Ctrl-C, or detached with --cluster until --stop, and goes on at its last
+    checkpoint when it is started again. That job's SQL is tested up to Flink's plan; this project
+    has not run it against a broker.
+    """
+    _check_options(paths, topic, group, again, kafka, restart, stop)
+    project = Project.open(path)
+    if stop:
+        _stop(project, source, as_json)
+        return
+    address = cluster_address(project.config.state_dir, cluster)
+    if kafka is not None:
+        assert topic is not None
+        _ingest_topic(project, source, (kafka, topic, group), columns, restart, address, as_json)
+        return
+    from jobs.flink.ingest import ingest_files
+    from jobs.logic.inputs import parse_mapping
+
+    with ProgressLine(as_json) as line:
+        result = ingest_files(
+            project.lake,
+            project.definitions.source(source),
+            paths,
+            parse_mapping(columns),
+            state_dir=project.config.state_dir,
+            again=again,
+            parallelism=project.config.flink.parallelism,
+            cluster=address,
+            report=line,
+        )
+    if as_json:
+        click.echo(json.dumps(_document(result), indent=2))
+    else:
+        click.echo("\n".join(_told(source, result)))
+
+
+def _check_options(
+    paths: tuple[Path, ...],
+    topic: str | None,
+    group: str | None,
+    again: bool,
+    kafka: str | None,
+    restart: bool,
+    stop: bool,
+) -> None:
+    if stop:
+        if paths or again or kafka or topic or group or restart:
+            raise ConfigurationError("--stop takes nothing but the source")
+    elif kafka is not None:
+        if paths or again or not topic:
+            raise ConfigurationError("--kafka takes --topic, and neither PATHS nor --again")
+    elif topic or group or restart:
+        raise ConfigurationError("--topic, --group and --restart go with --kafka HOST:PORT")
+    elif not paths:
+        raise ConfigurationError("name the files or folders to ingest, or --kafka and --topic")
+
+
+def _ingest_topic(
+    project: Project,
+    source: str,
+    address: tuple[str, str, str | None],
+    columns: tuple[str, ...],
+    restart: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    from jobs.flink.ingest_topic import ingest_kafka
+    from jobs.logic.inputs import KafkaTopic, json_columns, parse_mapping
+
+    defined = project.definitions.source(source)
+    servers, name, group = address
+    found = json_columns(defined, parse_mapping(columns))
+    topic = KafkaTopic(servers, name, group or f"paimon-features-{source}", found)
+    try:
+        with ProgressLine(as_json) as line:
+            job_id = ingest_kafka(
+                project.lake,
+                defined,
+                topic,
+                state_dir=project.config.state_dir,
+                checkpoint_interval_ms=project.config.flink.checkpoint_interval_ms,
+                parallelism=project.config.flink.parallelism,
+                cluster=cluster,
+                restart=restart,
+                report=line,
+            )
+    except KeyboardInterrupt:
+        click.echo("stopped; the same command goes on at its last checkpoint", err=True)
+        return
+    if as_json:
+        click.echo(json.dumps({"job_id": job_id, "cluster": cluster}))
+    else:
+        stops = f"'paimon-features ingest {source} --stop' stops it"
+        click.echo(f"job {job_id} runs on {cluster}; {stops}")
+
+
+def _stop(project: Project, source: str, as_json: bool) -> None:
+    from jobs.flink.ingest_topic import stop_cluster_job
+
+    job_id, savepoint = stop_cluster_job(project.lake, project.definitions.source(source))
+    if as_json:
+        click.echo(json.dumps({"job_id": job_id, "savepoint": savepoint}))
+    elif savepoint is None:
+        click.echo(f"job {job_id} is cancelled; the next 'ingest' says what is left of it")
+    else:
+        click.echo(f"job {job_id} is stopped, savepoint {savepoint}; 'ingest' goes on from it")
+
+
+def _document(result: IngestResult) -> dict[str, object]:
+    return {
+        "run_id": result.run_id,
+        "rows": result.accepted,
+        "rejected": dict(result.rejected),
+        "examples": dict(result.examples),
+        "seconds": round(result.elapsed_s, 3),
+        "files": result.files,
+        "skipped": dict(result.skipped),
+        "ignored_columns": result.ignored_columns,
+        "absent_columns": result.absent_columns,
+        "events_snapshot": result.events_snapshot,
+        "finished_run": result.finished_run,
+        "forgotten_files": result.forgotten_files,
+    }
+
+
+def _told(source: str, result: IngestResult) -> list[str]:
+    lines = []
+    if result.finished_run:
+        lines.append(f"run {result.finished_run} had been interrupted and is finished now")
+    if result.forgotten_files:
+        files = ", ".join(result.forgotten_files)
+        lines.append(f"an interrupted run had committed nothing of {files}: ingest that again")
+    for path, why in result.skipped:
+        lines.append(f"skipped {path}: {why} (--again takes it once more)")
+    if result.run_id is None:
+        return [*lines, "nothing new to ingest"]
+    if result.ignored_columns:
+        lines.append(f"columns that {source} does not have: {', '.join(result.ignored_columns)}")
+    if result.absent_columns:
+        names = ", ".join(result.absent_columns)
+        lines.append(f"keys that no row at the beginning has, null where there is none: {names}")
+    bad = sum(result.rejected.values())
+    rate = (result.accepted + bad) / max(result.elapsed_s, 1e-9)
+    files = f"{len(result.files)} file{'s' if len(result.files) > 1 else ''}"
+    lines.append(
+        f"{result.accepted:,} events from {files} in {result.elapsed_s:.1f} s "
+        f"({rate:,.0f} rows/s), events_{source} is at snapshot {result.events_snapshot or '-'}"
+    )
+    if bad:
+        lines.append(f"{bad:,} row{'s are' if bad > 1 else ' is'} kept in rejected_{source}:")
+    for reason, rows in result.rejected.items():
+        lines.append(f"  {rows:>9,}  {reason:<18} e.g. {result.examples[reason]}")
+    return lines

@@ -1,0 +1,55 @@
+"""The progress of a job on the terminal, or now and then in a log."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+from typing import Protocol
+
+import click
+
+LOG_EVERY_S = 10.0
+
+
+class _Progress(Protocol):
+    """What is shown: any text, and when."""
+
+    @property
+    def elapsed_s(self) -> float: ...
+
+
+class ProgressLine:
+    """Shows each report on one line of a terminal, or one every ten seconds in a log.
+
+    ``silent`` shows nothing. As a context manager it ends the line, so that what is printed
+    after it begins a new one.
+    """
+
+    def __init__(self, silent: bool) -> None:
+        self.silent = silent
+        self.live = sys.stderr.isatty()
+        self.printed_s = -LOG_EVERY_S
+        self.width = 0
+
+    def __call__(self, progress: _Progress) -> None:
+        if self.silent:
+            return
+        if self.live:
+            text = str(progress)
+            click.echo(f"\r{text.ljust(self.width)}", nl=False, err=True)
+            self.width = len(text)
+        elif progress.elapsed_s - self.printed_s >= LOG_EVERY_S:
+            self.printed_s = progress.elapsed_s
+            click.echo(str(progress), err=True)
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.width:
+            click.echo(err=True)

@@ -1,0 +1,191 @@
+"""Bringing the buckets of a shard forward by the deltas of new snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from paimon_features.errors import SnapshotExpiredError
+from paimon_features.materialize.leases import LeaseLost
+from paimon_features.materialize.plan import added_files, identity
+from paimon_features.materialize.progress import Progress, RebuildNeeded, Work
+from paimon_features.materialize.reading import read_contributions
+from paimon_features.materialize.shard import Shard
+from paimon_features.online.keys import BucketKeys
+from paimon_features.online.markers import Content, Marker
+from paimon_features.tables.deltas import DataFile, read_delta
+from paimon_features.tables.snapshots import Snapshot, latest_snapshot, snapshot, snapshots
+
+PULSE_MS = 1_000
+"""How often an idle bucket's marker says that it is still looked after."""
+MAX_SNAPSHOTS = 200
+"""Snapshots that are looked at in one pass."""
+
+Files = list[tuple[int, DataFile]]
+"""Files with the snapshot that added each, ascending by snapshot."""
+
+
+def advance(shard: Shard, work: Work, content: Content, epoch: str) -> Progress:
+    """Apply the snapshots that this shard's buckets of ``epoch`` do not hold yet.
+
+    Raises
+    ------
+    RebuildNeeded
+        If deltas cannot bring the buckets forward: the message says why.
+    """
+    now_ms = shard.clock()
+    latest = latest_snapshot(shard.lake, content.table)
+    buckets = shard.own_buckets(content)
+    if not buckets:
+        return work.end(0 if latest is None else latest.id, latest)
+    markers: dict[int, Marker] = {}
+    for bucket, marker in zip(buckets, shard.epochs.markers(epoch, buckets), strict=True):
+        if marker is None or not marker.complete:
+            raise RebuildNeeded(f"the marker of bucket {bucket} is lost")
+        markers[bucket] = marker
+    work.applied = min(marker.applied_snapshot for marker in markers.values())
+    try:
+        _check_history(shard, content.table, markers, latest)
+        one_pass = _Pass(shard, work, content, epoch, markers, latest, now_ms)
+        held: dict[str, None] = {}
+        for bucket in buckets:
+            try:
+                one_pass.advance(bucket)
+            except LeaseLost as lost:
+                held[str(lost)] = None
+    except SnapshotExpiredError as error:
+        raise RebuildNeeded(str(error)) from error
+    after = [m for m in shard.epochs.markers(epoch, buckets) if m is not None]
+    applied = min((marker.applied_snapshot for marker in after), default=0)
+    shard.move_hold(content.table, applied)
+    return work.end(applied, latest, held=tuple(held))
+
+
+def _check_history(
+    shard: Shard, table: str, markers: Mapping[int, Marker], latest: Snapshot | None
+) -> None:
+    """The snapshots that were applied have to be those that the table has."""
+    for applied, known in {(m.applied_snapshot, m.identity) for m in markers.values()}:
+        if applied == 0:
+            continue
+        if latest is None or applied > latest.id:
+            raise RebuildNeeded(f"the table was rolled back behind snapshot {applied}")
+        if identity(snapshot(shard.lake, table, applied)) != known:
+            raise RebuildNeeded(f"snapshot {applied} is another one than was applied")
+
+
+class _Pass:
+    """One look at the table: which files to apply to which bucket, and applying them."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        work: Work,
+        content: Content,
+        epoch: str,
+        markers: Mapping[int, Marker],
+        latest: Snapshot | None,
+        now_ms: int,
+    ) -> None:
+        self._shard = shard
+        self._work = work
+        self._content = content
+        self._epoch = epoch
+        self._latest = latest
+        self._now_ms = now_ms
+        self._files: dict[int, Files] = {bucket: [] for bucket in markers}
+        self._seen: dict[int, Snapshot] = {}
+        self._plan(markers)
+
+    def _plan(self, markers: Mapping[int, Marker]) -> None:
+        """Find the files to apply per bucket, and remember the snapshots looked at."""
+        latest, lake, table = self._latest, self._shard.lake, self._content.table
+        lowest = min(marker.applied_snapshot for marker in markers.values())
+        if latest is None or latest.id <= lowest:
+            return
+        high_ms = {bucket: marker.high_ms for bucket, marker in markers.items()}
+        for one in snapshots(lake, table, lowest + 1):
+            self._seen[one.id] = one
+            later = {b: high_ms[b] for b, m in markers.items() if m.applied_snapshot < one.id}
+            if one.kind not in ("COMPACT", "ANALYZE"):
+                delta = read_delta(lake, table, one.id)
+                for bucket, files in added_files(self._shard.view, delta, later).items():
+                    self._files[bucket] += [(one.id, file) for file in files]
+                    self._work.expected += sum(file.rows for file in files)
+            if one.id >= latest.id or len(self._seen) == MAX_SNAPSHOTS:
+                return
+
+    def advance(self, bucket: int) -> None:
+        """Apply what was found to one bucket, and move its marker on.
+
+        Raises
+        ------
+        LeaseLost
+            If another materializer holds the bucket.
+        RebuildNeeded, SnapshotExpiredError
+            If the bucket's marker is gone, or a file is.
+        """
+        keys = self._shard.keys.bucket(self._epoch, bucket)
+        lease = self._shard.take(keys)
+        # the marker counts as the store has it now, and with it the run that vouches for it
+        run, (raw,) = self._shard.store.run_and_values([keys.marker])
+        if raw is None:
+            raise RebuildNeeded(f"the marker of bucket {bucket} is lost")
+        marker = Marker.from_bytes(raw)
+        newest = 0 if self._latest is None else self._latest.id
+        pending = [(at, file) for at, file in self._files[bucket] if at > marker.applied_snapshot]
+        for group, up_to in groups(pending, max(self._seen, default=0), self._shard.max_rows):
+            if up_to <= marker.applied_snapshot:
+                continue
+            high_ms = self._apply(keys, bucket, group, up_to, marker.high_ms, run)
+            commit = self._seen[up_to]
+            moved = replace(
+                marker,
+                applied_snapshot=up_to,
+                commit_time_ms=commit.time_ms,
+                identity=identity(commit),
+                high_ms=high_ms,
+                current_ms=max(
+                    marker.current_ms,
+                    # another host's clock may be ahead of ours
+                    self._now_ms if up_to >= newest else min(self._now_ms, commit.time_ms),
+                ),
+                fence=lease.fence,
+            )
+            if not self._shard.move(keys, marker, moved, run):
+                return  # another materializer is further: the next pass sees how far
+            marker = moved
+        if marker.applied_snapshot >= newest and self._now_ms - marker.current_ms >= PULSE_MS:
+            pulse = replace(marker, current_ms=self._now_ms, fence=lease.fence)
+            self._shard.move(keys, marker, pulse, run)
+
+    def _apply(
+        self, keys: BucketKeys, bucket: int, files: Files, up_to: int, high_ms: int, run: str
+    ) -> int:
+        """Fold and write the rows of ``files``; returns the newest event time of the bucket."""
+        if not files:
+            return high_ms
+        shard, work = self._shard, self._work
+        writer = shard.writer(keys, bucket, self._content, run)
+        for new in read_contributions(shard.layout, files, shard.max_rows, shard.alive(keys)):
+            high_ms = max(high_ms, new.newest_ms)
+            work.records += writer.apply(new, up_to, high_ms)
+            work.tiles += len(new.cells)
+            work.report(self._latest)
+        return high_ms
+
+
+def groups(files: Files, target: int, max_rows: int) -> Iterator[tuple[Files, int]]:
+    """Runs of whole snapshots of about ``max_rows`` rows, each with its last snapshot.
+
+    The last run ends at ``target``, whether or not that snapshot has files.
+    """
+    group: Files = []
+    rows = 0
+    for at, file in files:
+        if group and rows + file.rows > max_rows and at != group[-1][0]:
+            yield group, at - 1
+            group, rows = [], 0
+        group.append((at, file))
+        rows += file.rows
+    yield group, target

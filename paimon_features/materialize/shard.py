@@ -1,0 +1,147 @@
+"""One shard of one view: the lake, the store and the buckets that a materializer looks after."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from paimon_features.definitions import CompiledView
+from paimon_features.errors import ConfigurationError, SnapshotExpiredError, TableError
+from paimon_features.materialize.apply import BucketWriter
+from paimon_features.materialize.epochs import Epochs
+from paimon_features.materialize.leases import LeaseLost, Leases
+from paimon_features.materialize.progress import RebuildNeeded
+from paimon_features.materialize.reading import MAX_ROWS
+from paimon_features.online.codec import RecordLayout
+from paimon_features.online.keys import BucketKeys, ViewKeys
+from paimon_features.online.markers import Content, Marker
+from paimon_features.online.store import Clock, Lease, OnlineStore, Write
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.consumers import (
+    advance_consumer,
+    consumers,
+    delete_consumer,
+    register_consumer,
+)
+
+
+def consumer_name(project: str, view: str, shard: tuple[int, int] = (0, 1)) -> str:
+    """The consumer under which a materializer holds snapshots of the tile table.
+
+    >>> consumer_name("shop", "spend", (0, 4))
+    'materialize-shop-spend-0-of-4'
+    """
+    return f"materialize-{project}-{view}-{shard[0]}-of-{shard[1]}"
+
+
+class Shard:
+    """The buckets ``b`` of a view with ``b % n == i`` for ``shard=(i, n)``, and all they need.
+
+    ``max_rows`` is how many rows of a bucket are held in memory at a time.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        project: str,
+        view: CompiledView,
+        store: OnlineStore,
+        leases: Leases,
+        clock: Clock,
+        *,
+        shard: tuple[int, int] = (0, 1),
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        index, shards = shard
+        if not 0 <= index < shards:
+            raise ConfigurationError(f"shard {index}/{shards}: expected 0 <= i < n in i/n")
+        self.lake = lake
+        self.view = view
+        self.store = store
+        self.leases = leases
+        self.clock = clock
+        self.max_rows = max_rows
+        self.layout = RecordLayout(view)
+        self.keys = ViewKeys(project, view.name)
+        self.epochs = Epochs(store, self.keys)
+        self._index, self._shards = shard
+        self._consumer = consumer_name(project, view.name, shard)
+        prefix = re.escape(f"materialize-{project}-{view.name}-")
+        self._other_cut = re.compile(rf"{prefix}\d+-of-(?!{shards}$)\d+")
+        self._holds: tuple[str, int] | None = None
+
+    def own_buckets(self, content: Content) -> list[int]:
+        """The buckets of this shard, ascending."""
+        return list(range(self._index, content.buckets, self._shards))
+
+    def take(self, keys: BucketKeys) -> Lease:
+        """Take or keep the lease of a bucket; LeaseLost if another materializer holds it."""
+        lease = self.leases.hold(keys.lease)
+        if not lease.mine:
+            raise LeaseLost(lease.owner)
+        return lease
+
+    def alive(self, keys: BucketKeys) -> Callable[[], None]:
+        """A call that keeps the lease of a bucket, and raises LeaseLost once it is not ours."""
+        return lambda: self.leases.keep(keys.lease)
+
+    def writer(self, keys: BucketKeys, bucket: int, content: Content, run: str) -> BucketWriter:
+        """What brings the bucket's records forward, under the server's ``run``."""
+        return BucketWriter(
+            self.store,
+            self.layout,
+            keys,
+            bucket=bucket,
+            incarnation=content.incarnation,
+            run=run,
+            alive=self.alive(keys),
+        )
+
+    def move(self, keys: BucketKeys, before: Marker | None, after: Marker, run: str) -> bool:
+        """Move a bucket's marker on, unless someone else has moved it."""
+        write = Write(keys.marker, None if before is None else before.to_bytes(), after.to_bytes())
+        return self.store.compare_and_set_many([write], run)[0]
+
+    def hold(self, table: str, snapshot: int) -> None:
+        """Keep ``snapshot`` and all later ones from expiring, by a new hold or an older one.
+
+        Raises
+        ------
+        SnapshotExpiredError
+            If it has expired.
+        """
+        register_consumer(self.lake, table, self._consumer, snapshot)
+        self._release_other_cuts(table)
+        self._holds = (table, snapshot)
+
+    def move_hold(self, table: str, applied: int) -> None:
+        """Let go of the snapshots before the applied one, by which a rollback is noticed.
+
+        Raises
+        ------
+        RebuildNeeded
+            If someone took the hold away, and the snapshot has expired since.
+        """
+        wanted = max(applied, 1)
+        if self._holds == (table, wanted):
+            return
+        try:
+            advance_consumer(self.lake, table, self._consumer, wanted)
+        except TableError:
+            try:
+                register_consumer(self.lake, table, self._consumer, wanted)
+            except SnapshotExpiredError as error:
+                raise RebuildNeeded(str(error)) from error
+        if self._holds is None:
+            self._release_other_cuts(table)
+        self._holds = (table, wanted)
+
+    def _release_other_cuts(self, table: str) -> None:
+        """Drop what materializers held when the view was cut into another number of shards.
+
+        Nobody else would, and they would keep all snapshots for ever. One that still runs
+        takes its hold again, or rebuilds.
+        """
+        for name in consumers(self.lake, table):
+            if self._other_cut.fullmatch(name):
+                delete_consumer(self.lake, table, name)

@@ -1,0 +1,252 @@
+"""Reading rows the plain way: one character, one cell, one row after the other.
+
+The twin of the ingest job's SQL. Nothing here shares code with it, but for the reasons' names.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+from paimon_features.definitions import EventSource
+from paimon_features.schema import DataType, DecimalType
+
+EPOCH = datetime(1970, 1, 1)
+
+
+@dataclass(frozen=True)
+class Bad:
+    """Why a cell or a row is not taken."""
+
+    reason: str
+
+
+WRONG_TYPE = Bad("wrong_type")
+NOT_FINITE = Bad("not_finite")
+
+
+def split_csv(line: str) -> list[str | None] | None:
+    """The cells of a CSV line: None for an empty one, and no list for a broken line."""
+    cells: list[str | None] = []
+    place = 0
+    while True:
+        if line[place : place + 1] == '"':
+            text, place = "", place + 1
+            while True:
+                if place == len(line):
+                    return None  # the quote is not closed
+                if line[place] != '"':
+                    text, place = text + line[place], place + 1
+                elif line[place + 1 : place + 2] == '"':
+                    text, place = text + '"', place + 2
+                else:
+                    place += 1
+                    break
+            cells.append(text)
+        else:
+            end = line.find(",", place)
+            end = len(line) if end < 0 else end
+            cells.append(line[place:end] or None)
+            place = end
+        if place == len(line):
+            return cells
+        if line[place] != ",":
+            return None  # something stands behind a closed quote
+        place += 1
+
+
+def value_of(text: str | None, kind: DataType, is_time: bool = False) -> Any:
+    """The value that a text stands for; None for null, Bad where it has no counterpart."""
+    if kind.text == "string" or text is None:
+        return text
+    text = text.strip(" ")
+    if not text:
+        return None
+    if is_time:
+        written = time_ms(text)
+        return integer(text, 64) if written is None else written
+    if kind.is_integer:
+        return integer(text, int(kind.text[3:]))
+    if kind.is_float:
+        return floating(text, kind)
+    if isinstance(kind, DecimalType):
+        return decimal(text, kind)
+    if kind.text == "bool":
+        meanings = {"true": ("t", "true", "y", "yes", "1"), "false": ("f", "false", "n", "no", "0")}
+        found = [name for name, texts in meanings.items() if text.lower() in texts]
+        return found[0] == "true" if found else WRONG_TYPE
+    if kind.text == "date":
+        day = iso_date(text)
+        return WRONG_TYPE if day is None else day
+    assert kind.text == "timestamp"
+    written = time_ms(text)
+    if written is None:
+        whole = integer(text, 64)
+        if isinstance(whole, Bad):
+            return WRONG_TYPE
+        written = whole
+    return EPOCH + timedelta(milliseconds=written)
+
+
+def is_infinite(text: str) -> bool:
+    """Whether a text names NaN or an infinity."""
+    return (text[1:] if text[0] in "+-" else text).lower() in ("nan", "inf", "infinity")
+
+
+def only(text: str, characters: str) -> bool:
+    return all(character in characters for character in text)
+
+
+def integer(text: str, bits: int) -> Any:
+    if is_infinite(text):
+        return NOT_FINITE
+    digits = text[1:] if text[0] in "+-" else text
+    whole, _, fraction = digits.partition(".")
+    if not whole or not only(whole, "0123456789") or not only(fraction, "0"):
+        return WRONG_TYPE
+    value = int(text[: len(text) - len(digits)] + whole)
+    return value if -(2 ** (bits - 1)) <= value < 2 ** (bits - 1) else WRONG_TYPE
+
+
+def floating(text: str, kind: DataType) -> Any:
+    if is_infinite(text):
+        return NOT_FINITE
+    if not only(text, "0123456789+-.eE"):
+        return WRONG_TYPE
+    try:
+        value = float(text)
+    except ValueError:
+        return WRONG_TYPE
+    if kind.text == "float32":
+        with np.errstate(over="ignore"):
+            value = float(np.float32(value))
+    return value if math.isfinite(value) else NOT_FINITE
+
+
+def decimal(text: str, kind: DecimalType) -> Any:
+    if is_infinite(text):
+        return NOT_FINITE
+    digits = text[1:] if text[0] in "+-" else text
+    whole, _, fraction = digits.partition(".")
+    if not only(whole + fraction, "0123456789") or not whole + fraction:
+        return WRONG_TYPE
+    if (
+        not only(fraction[kind.scale :], "0")
+        or len(whole.lstrip("0")) > kind.precision - kind.scale
+    ):
+        return WRONG_TYPE
+    sign = text[: len(text) - len(digits)]
+    return Decimal(f"{sign}{whole or 0}.{fraction[: kind.scale].ljust(kind.scale, '0')}")
+
+
+def iso_date(text: str) -> date | None:
+    if len(text) != 10 or not only(text[:4] + text[5:7] + text[8:], "0123456789"):
+        return None
+    if text[4] != "-" or text[7] != "-":
+        return None
+    try:
+        return date(int(text[:4]), int(text[5:7]), int(text[8:]))
+    except ValueError:
+        return None
+
+
+def time_ms(text: str) -> int | None:
+    """A written time in UTC ms; None if the text is none."""
+    text = text.removesuffix("Z")
+    day = iso_date(text[:10])
+    if day is None:
+        return None
+    ms = (day - EPOCH.date()).days * 86_400_000
+    clock = text[10:]
+    if not clock:
+        return ms
+    if clock[0] not in " T":
+        return None
+    clock, dot, fraction = clock[1:].partition(".")
+    parts = clock.split(":")
+    if len(parts) not in (2, 3) or any(len(p) != 2 or not only(p, "0123456789") for p in parts):
+        return None
+    if dot and (len(parts) == 2 or not 1 <= len(fraction) <= 9 or not only(fraction, "0123456789")):
+        return None
+    numbers = [int(part) for part in parts]
+    if any(number >= limit for number, limit in zip(numbers, (24, 60, 60), strict=False)):
+        return None
+    for number, unit in zip(numbers, (3_600_000, 60_000, 1_000), strict=False):
+        ms += number * unit
+    return ms + int(fraction[:3].ljust(3, "0") or 0)
+
+
+def judged(cells: Mapping[str, str | None], source: EventSource, now_ms: int) -> Any:
+    """The event of a row's cells, or why it is none."""
+    values = {
+        name: value_of(cells.get(name), kind, name == source.event_time)
+        for name, kind in source.schema.items()
+    }
+    bad = [value for value in values.values() if isinstance(value, Bad)]
+    return bad[0] if bad else timed(values, source, now_ms)
+
+
+def timed(values: dict[str, Any], source: EventSource, now_ms: int) -> Any:
+    """The values, or why their time is none of an event."""
+    time = values[source.event_time]
+    if time is None:
+        return Bad("missing_time")
+    first, last = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_000)
+    low, high = ((t - EPOCH) // timedelta(milliseconds=1) for t in (first, last))
+    if not low <= time <= min(high, now_ms + source.max_skew_ms):
+        return Bad("time_out_of_range")
+    return values
+
+
+def csv_rows(data: bytes, source: EventSource, now_ms: int) -> Iterator[tuple[str, Any]]:
+    """Each line behind the header, and what becomes of it; the columns have the source's names."""
+    lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    header = lines[0].decode("utf-8-sig").split(",")
+    for line in lines[1:]:
+        if not line or line == lines[0]:
+            continue
+        text = line.decode("utf-8", "replace")
+        cells = split_csv(text)
+        if cells is None:
+            yield text, Bad("unreadable")
+        elif len(cells) != len(header):
+            yield text, Bad("too_few_columns" if len(cells) < len(header) else "too_many_columns")
+        elif text.encode() != line:
+            yield text, Bad("unreadable")
+        else:
+            yield text, judged(dict(zip(header, cells, strict=True)), source, now_ms)
+
+
+def json_rows(data: bytes, source: EventSource, now_ms: int) -> Iterator[tuple[str, Any]]:
+    """Each line with something in it, and what becomes of it."""
+    for line in data.split(b"\n"):
+        text = line.decode("utf-8", "replace")
+        if not text.strip(" "):
+            continue
+        try:
+            row = json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_json)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or text.encode() != line:
+            yield text, Bad("unreadable")
+        else:
+            yield text, judged({k: _json_text(v) for k, v in row.items()}, source, now_ms)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _json_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, separators=(",", ":"))

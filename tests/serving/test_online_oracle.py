@@ -1,0 +1,130 @@
+"""Random definitions, random events, random accidents: what is read online equals the oracle."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paimon_features.definitions import FeatureRef, FeatureView
+from paimon_features.errors import RequestError
+from paimon_features.materialize import Materializer
+from paimon_features.online import OnlineStore, open_store
+from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.setup.redis_server import RedisServer
+from paimon_features.setup.resp import connect
+from paimon_features.testing import generators
+from paimon_features.testing.compare import differences
+from paimon_features.testing.naive import Event, answer
+from paimon_features.testing.stored import Stored
+from paimon_features.testing.tile_lake import PROJECT, TileLake
+from paimon_features.testing.tiler import event_rows
+
+# a fraction of what the profile wants: an example writes real tables and a real server
+EXAMPLES = settings().max_examples // 4
+
+
+@pytest.mark.redis
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=EXAMPLES)
+def test_reads_equal_the_oracle_after_every_pass(redis_server: RedisServer, seed: int) -> None:
+    rng = random.Random(seed)
+    view = generators.random_view(rng)
+    events = generators.random_events(rng, view, 60)
+    _flush(redis_server)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        closing(open_store(redis_server.url)) as store,
+    ):
+        lake = TileLake(Path(folder), view, buckets=rng.choice((1, 3)))
+        fetcher = FeatureFetcher(PROJECT, [view.compiled], store)
+        applied: list[Event] = []
+        for new in _after_each_pass(rng, lake, store, redis_server, event_rows(events)):
+            applied += new
+            entered = [e["t"] for e in applied if None not in (e[k] for k in view.entity.keys)]
+            high_ms = max(entered, default=0)
+            keys, times = generators.random_rows(rng, view, events, 12)
+            for i, t in enumerate(times):
+                q_ms = rng.choice((t, max(t, high_ms), high_ms + rng.choice((0, 1, 60_000))))
+                _check(view, fetcher, keys.slice(i, 1), q_ms, applied, high_ms)
+
+
+def _after_each_pass(
+    rng: random.Random,
+    lake: TileLake,
+    store: OnlineStore,
+    server: RedisServer,
+    waiting: Sequence[Event],
+) -> Iterator[list[Event]]:
+    """Commit the events in random snapshots, and let something happen before each pass."""
+    stored = Stored(store, lake.view.name)
+    worker = lake.materializer(store)
+    while waiting:
+        new: list[Event] = []
+        for _ in range(rng.choice((1, 1, 2, 4))):
+            size = rng.randint(1, 25)
+            lake.commit(waiting[:size])
+            new, waiting = [*new, *waiting[:size]], waiting[size:]
+        accident = rng.choice(("none", "none", "new process", "rebuild", "flush", "crash", "two"))
+        if accident == "new process":
+            worker = _another(rng, lake, store)
+        elif accident == "rebuild":
+            worker.request_rebuild()
+        elif accident == "flush":
+            _flush(server)
+        elif accident == "crash":  # between the last record and the markers
+            before = stored.markers()
+            worker.run_once()
+            if before.keys() == stored.markers().keys():
+                stored.put(before)
+            worker = _another(rng, lake, store)
+        elif accident == "two":
+            _another(rng, lake, store, shard=(0, 2)).run_once()
+        assert worker.run_once().caught_up
+        yield new
+
+
+def _another(
+    rng: random.Random, lake: TileLake, store: OnlineStore, **options: Any
+) -> Materializer:
+    return lake.materializer(store, max_rows=rng.choice((1, 7, 1000)), **options)
+
+
+def _check(
+    view: FeatureView,
+    fetcher: FeatureFetcher,
+    row: Any,
+    q_ms: int,
+    applied: Sequence[Event],
+    high_ms: int,
+) -> None:
+    """One entity at one time: the oracle's answer, or a refusal that is right."""
+    refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
+    asked = dict(zip(row.column_names, row.columns, strict=True))
+    if any(column.null_count for column in row.columns):
+        with pytest.raises(RequestError, match="is null"):
+            fetcher.get(refs, asked, q_ms)
+        return
+    entity = event_rows(row)[0]
+    own = [e for e in applied if all(e[k] == v for k, v in entity.items())]
+    try:
+        got = fetcher.get(refs, asked, q_ms)
+    except RequestError:
+        assert q_ms < high_ms - view.compiled.margin_ms
+        return
+    expected = answer(view, own, q_ms, online=True)
+    values, statuses = event_rows(got.table)[0], got.statuses.to_pylist()[0]
+    wrong = differences(view, own, q_ms, expected, values, statuses, online=True)
+    assert not wrong, (entity, q_ms, wrong)
+
+
+def _flush(server: RedisServer) -> None:
+    with connect(server.url) as connection:
+        connection.ask("FLUSHALL")
