@@ -96,15 +96,16 @@ class Training:
             y = batch["will_buy"][kept].float()
             logits = self.model(x)
             loss = nn.functional.binary_cross_entropy_with_logits(logits, y, reduction="none")
-            # a sampler's draws are weighed back, so that the mean stays that of all samples
-            weighted = loss * batch["sample_weight"][kept] if "sample_weight" in batch else loss
+            # a sampler's draws are weighed back, so that the mean is that of all samples
+            weights = batch.get("sample_weight", torch.ones(len(kept)))[kept]
+            mean = (weights * loss).sum() / weights.sum()
             self.optimizer.zero_grad()
-            weighted.mean().backward()
+            mean.backward()
             self.optimizer.step()
             correct = ((logits.detach() > 0).float() == y).numpy()
             keys = {"sample_id": batch["sample_id"][kept].numpy()}
             writer.write(keys, loss.detach().numpy(), step, correct)
-            losses.append(float(weighted.detach().mean()))
+            losses.append(mean.item())
             self.result.steps.append((number, losses[-1]))
         self.result.epochs.append(
             {"epoch": number, "loss": float(np.mean(losses)), "auc": self.auc()}

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from paimon_features.errors import ConfigurationError
 from paimon_features.schema import DataType, DecimalType, ListType
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from paimon_features.windows import DAY_MS, HOUR_MS, MIN_TIME_MS, MINUTE_MS, SECOND_MS
 
 _INTEGER = r"^[+-]?[0-9]+(?:\.0*)?$"
 _FLOAT = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
@@ -157,21 +157,26 @@ def _from_text(text: str, kind: DataType, is_time: bool) -> str:
     if kind.text == "bool":
         return f"TRY_CAST({text} AS BOOLEAN)"
     if kind.text == "timestamp":
-        return _from_ms(_time_ms(text), kind)
+        return _timestamp(_time_ms(text, least_ms=MIN_TIME_MS))
     if is_time:
         return _time_ms(text)
+    value = f"TRY_CAST({text} AS {kind.flink})"
     if isinstance(kind, DecimalType):
-        scale = kind.scale
-        digits = rf"(?:[0-9]+(?:\.[0-9]{{0,{scale}}}0*)?|\.[0-9]{{1,{max(scale, 1)}}}0*)"
-        pattern = f"^[+-]?{digits}$"
+        fraction = rf"[0-9]{{1,{kind.scale}}}0*" if kind.scale else "0+"
+        pattern = rf"^[+-]?(?:[0-9]+(?:\.(?:{fraction})?)?|\.{fraction})$"
+        # the cast of a text counts the zeros in front of it as digits; that of a decimal does not
+        value = f"TRY_CAST(TRY_CAST({text} AS DECIMAL(38, {kind.scale})) AS {kind.flink})"
     else:
         # of a whole number with a fraction of zeros, the cast to an integer leaves them out
         pattern = _DATE if kind.text == "date" else _INTEGER if kind.is_integer else _FLOAT
-    return f"CASE WHEN REGEXP({text}, '{pattern}') THEN TRY_CAST({text} AS {kind.flink}) END"
+    return f"CASE WHEN REGEXP({text}, '{pattern}') THEN {value} END"
 
 
-def _time_ms(text: str) -> str:
-    """Milliseconds of a written time by its parts: no time zone and no lenient parser."""
+def _time_ms(text: str, least_ms: int | None = None) -> str:
+    """Milliseconds of a written time by its parts: no time zone and no lenient parser.
+
+    ``least_ms`` bounds what is written as milliseconds.
+    """
 
     def part(start: int, unit_ms: int) -> str:
         return f"COALESCE(TRY_CAST(SUBSTRING({text}, {start}, 2) AS BIGINT), 0) * {unit_ms}"
@@ -182,9 +187,10 @@ def _time_ms(text: str) -> str:
         f"{day} * {DAY_MS} + {part(12, HOUR_MS)} + {part(15, MINUTE_MS)} + {part(18, SECOND_MS)}"
         f" + COALESCE(TRY_CAST({fraction} AS BIGINT), 0)"
     )
+    bound = "" if least_ms is None else f" AND TRY_CAST({text} AS BIGINT) >= {least_ms}"
     return (
         f"CASE WHEN REGEXP({text}, '{_TIME}') THEN {written} "
-        f"WHEN REGEXP({text}, '{_INTEGER}') THEN TRY_CAST({text} AS BIGINT) END"
+        f"WHEN REGEXP({text}, '{_INTEGER}'){bound} THEN TRY_CAST({text} AS BIGINT) END"
     )
 
 
@@ -218,4 +224,9 @@ def _narrow(whole: str, kind: DataType) -> str:
 def _from_ms(ms: str, kind: DataType) -> str:
     if kind.text != "timestamp":
         return ms
+    return _timestamp(f"CASE WHEN {ms} >= {MIN_TIME_MS} THEN {ms} END")
+
+
+def _timestamp(ms: str) -> str:
+    # null beyond the year 9999, but not in the year 0
     return f"CAST(TO_TIMESTAMP_LTZ({ms}, 3) AS TIMESTAMP(3))"

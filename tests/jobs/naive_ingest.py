@@ -92,7 +92,10 @@ def value_of(text: str | None, kind: DataType, is_time: bool = False) -> Any:
         if isinstance(whole, Bad):
             return WRONG_TYPE
         written = whole
-    return EPOCH + timedelta(milliseconds=written)
+    try:
+        return EPOCH + timedelta(milliseconds=written)
+    except OverflowError:
+        return WRONG_TYPE  # not in the years 1 to 9999
 
 
 def is_infinite(text: str) -> bool:
@@ -143,7 +146,8 @@ def decimal(text: str, kind: DecimalType) -> Any:
     ):
         return WRONG_TYPE
     sign = text[: len(text) - len(digits)]
-    return Decimal(f"{sign}{whole or 0}.{fraction[: kind.scale].ljust(kind.scale, '0')}")
+    value = Decimal(f"{sign}{whole or 0}.{fraction[: kind.scale].ljust(kind.scale, '0')}")
+    return value or value.copy_abs()  # a decimal has no negative zero
 
 
 def iso_date(text: str) -> date | None:

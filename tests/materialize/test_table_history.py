@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from paimon_features.tables import generations
 from paimon_features.tables.consumers import consumers, delete_consumer
 from paimon_features.tables.deltas import live_files, read_delta
 from paimon_features.tables.rollback import rollback
-from paimon_features.tables.snapshots import latest_snapshot
+from paimon_features.tables.snapshots import latest_snapshot, snapshots
 from paimon_features.testing.clicks import (
     START_MS,
     ClickStream,
@@ -155,6 +156,44 @@ def test_a_data_file_that_expired_while_it_was_wanted_is_a_rebuild(
     assert stored.state().epoch != before
     assert stored.epochs() == {stored.state().epoch}
     assert wrong_answers(VIEW, store, stream.events) == []
+
+
+@pytest.mark.flink
+@pytest.mark.redis
+def test_what_flink_compacts_and_drops_changes_nothing(
+    tmp_path: Path, redis_store: OnlineStore, flink_sql: Callable[..., None]
+) -> None:
+    #  snapshots   APPEND ...   | COMPACT, OVERWRITE by Flink |   APPEND
+    #  applied           ^ here                                     ^ then here, in the same epoch
+    view = clicks_view(lifetime=False)
+    lake = TileLake(tmp_path / "compacted", view)
+    stream, stored = ClickStream(lake, 6), Stored(redis_store, view.name)
+    ancient = [{"user": 1, "t": START_MS - 3000 * DAY_MS, "n": 5, "word": "gone"}]
+    lake.commit(ancient)
+    for _ in range(3):
+        stream.commit(60, minutes=300)
+    materializer = lake.materializer(redis_store)
+    materializer.run_once()
+    before = stored.state().epoch
+    stream.commit(60)
+    name, day = f"features.{lake.record.table}", ancient[0]["t"] // DAY_MS
+    flink_sql(
+        lake.lake.warehouse,
+        [
+            f"CALL sys.compact(`table` => '{name}', compact_strategy => 'full')",
+            f"CALL sys.drop_partition('{name}', 'tile_day={day}')",
+        ],
+        config={"table.dml-sync": "true"},
+    )
+    stream.commit(60)
+    kinds = [s.kind for s in snapshots(lake.lake, lake.record.table, 5)]
+    assert kinds == ["APPEND", "COMPACT", "OVERWRITE", "APPEND"]
+    result = materializer.run_once()
+    assert result.caught_up
+    assert stored.state().epoch == before
+    assert wrong_answers(view, redis_store, stream.events) == []
+    materializer.rebuild()  # from files of several levels
+    assert wrong_answers(view, redis_store, stream.events) == []
 
 
 def test_a_consumer_holds_the_applied_snapshot_and_comes_back_when_deleted(
