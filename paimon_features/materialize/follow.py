@@ -12,6 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import GenerationError, OnlineStoreError
@@ -64,6 +65,7 @@ class Materializer:
         )
         self._rebuild = False
         self._checked = False
+        self._served: Content | None = None
         self._sweep: Iterator[int] | None = None
 
     def run_once(self) -> Progress:
@@ -79,7 +81,8 @@ class Materializer:
         TableError
             If the table is not as it has to be (a retraction in a delta, no such table).
         GenerationError
-            If the definition means other tiles than the generation holds.
+            If the definition means other tiles than the generation holds, or another
+            materializer has brought another definition to the store since our last pass.
         """
         result = self._one_pass()
         while not result.caught_up and not result.held and result.rebuilding is None:
@@ -137,15 +140,19 @@ class Materializer:
         if not self._checked:
             self._store.check()
             self._checked = True
+        # in this order: what another one has switched to is not older than the record
+        state = self._shard.epochs.state()
         content = self._content()
         work = Work(self.view.name, self._progress)
         try:
-            epoch = self._epoch_to_advance(self._shard.epochs.state(), content)
+            epoch = self._epoch_to_advance(state, content)
+            self._served = content
             return advance(self._shard, work, content, epoch)
         except RebuildNeeded as reason:
             result = build(self._shard, work, content, str(reason))
         self._rebuild = False
         if not result.held and result.rebuilding is None:
+            self._served = content
             self._sweep = self._shard.epochs.sweep()
         return result
 
@@ -173,10 +180,23 @@ class Materializer:
         if state.epoch is None:
             raise RebuildNeeded("the online store holds nothing of this view")
         if state.content != content:
+            if self._was_redefined(state.content, content):
+                # to build ours again would be a game of two, in which readers lose
+                raise GenerationError(
+                    f"feature view {self.view.name!r}: another materializer has brought another "
+                    "definition of it to the online store; start this one again with the "
+                    "definition that is to be served"
+                )
             raise RebuildNeeded("the online store holds another generation or layout")
         if state.building is not None and state.building.content == content:
             raise RebuildNeeded("another shard asked for it")
         return state.epoch
+
+    def _was_redefined(self, stored: Content | None, content: Content) -> bool:
+        """Whether the store held these tiles by our definition, and holds them by another."""
+        if stored is None or self._served != content:
+            return False
+        return replace(stored, online_fingerprint=content.online_fingerprint) == content
 
     def _sweep_some(self) -> None:
         """Delete records of old epochs for a moment, so that following goes on in between."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from paimon_features.aggregates import Count, Last, Max, Sum
+from paimon_features.aggregates import Aggregate, Count, Last, Max, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.online.store import OnlineStore
 from paimon_features.schema import Int64, String
@@ -26,8 +26,8 @@ CLICKS = EventSource(
 USER = Entity("user", keys={"user": Int64})
 
 
-def clicks_view(lifetime: bool = True) -> FeatureView:
-    """Windows on three levels, a text, and by default a lifetime."""
+def clicks_view(lifetime: bool = True, extra: Sequence[Aggregate] = ()) -> FeatureView:
+    """Windows on three levels, a text, by default a lifetime, and what else is wanted."""
     total = Sum("n", windows=["10min", "1d", None] if lifetime else ["10min", "1d"])
     return FeatureView(
         "clicks",
@@ -38,6 +38,7 @@ def clicks_view(lifetime: bool = True) -> FeatureView:
             Count(windows=["12d"]),
             Max("n", windows=["1h"]),
             Last("word", windows=["30d"]),
+            *extra,
         ],
     )
 

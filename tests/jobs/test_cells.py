@@ -8,8 +8,6 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
-from decimal import ROUND_HALF_UP, InvalidOperation
-from decimal import Decimal as PyDecimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +33,6 @@ from paimon_features.schema import (
     DataType,
     Date,
     Decimal,
-    DecimalType,
     Float32,
     Float64,
     Int32,
@@ -46,7 +43,7 @@ from paimon_features.schema import (
 )
 from paimon_features.tables.ddl import literal
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
-from tests.jobs.naive_ingest import EPOCH, NOT_FINITE, WRONG_TYPE, Bad, value_of
+from tests.jobs.naive_ingest import EPOCH, TEXTS, Bad, stored_float, stored_integer, value_of
 
 if TYPE_CHECKING:
     from pyflink.table import TableEnvironment
@@ -64,27 +61,6 @@ KINDS: tuple[tuple[DataType, bool], ...] = (
     (Int64, False), (Int64, True), (Int32, False), (Float64, False), (Float32, False),
     (PRICE, False), (Decimal(3, 0), False), (Decimal(4, 4), False), (Decimal(38, 10), False),
     (Bool, False), (Date, False), (Timestamp, False), (String, False),
-)  # fmt: skip
-TEXTS = (
-    "0", "12", "-3", "+4", "007", "17850.0", "17850.", "12.7", ".5", "-.5", "1e3", "1E+2", "-1e-3",
-    "-62135596800000", "-62135596800001", "253402300799999", "253402300800000",
-    "2147483647", "2147483648", "-2147483649", "9223372036854775807", "9223372036854775808",
-    "-9223372036854775808", "-9223372036854775809", "9223372036854775807.00", "1" * 40, "-0.0",
-    "1.005", "1.00", "1.000", "99999999.99", "100000000", "0.00001", "0.1", "0.12345", "0.1234",
-    "999", "1000", "3.4028235e38", "3.5e38", "1e39", "1.7976931348623157e308", "1e309", "5e-324",
-    "1e-400", "nan", "NaN", "-nan", "inf", "-Infinity", "+INF", "infinit", "0x1p3", "5f", "5d",
-    "1_000", "1,5", "--1", "+-1", "+", "-", ".", "e5", "1e", "", " ", "  12  ", "1 2", "\t1",
-    "1\u00a0", "٣", "true", "True", "FALSE", "t", "f", "yes", "No", "y", "n", "1.0", "on", "tru",
-    "2010-12-01", "2011-02-29", "2012-02-29", "2011-02-30", "2011-13-01", "2011-00-10",
-    "0000-01-01", "0001-01-01", "9999-12-31", "99999-01-01", "2010-1-1", "20101201", "2010/12/01",
-    "-001-01-01",
-    "2010-12-01 08:26", "2010-12-01T08:26", "2010-12-01 08:26:59", "2010-12-01T08:26:30.125Z",
-    "2010-12-01 08:26:30.1", "2010-12-01 08:26:30.12", "2010-12-01 08:26:30.999999999",
-    "2010-12-01 08:26:30.9999999999", "2010-12-01 08:26:30.", "2010-12-01 08:26.5",
-    "2010-12-01 24:00", "2010-12-01 08:60", "2010-12-01 08:26:60", "2010-12-01 8:26", "2010-12-01 ",
-    "2010-12-01Z", "2010-12-01 08:26+01:00", "2010-12-01t08:26", "2010-12-01 08:26 ",
-    "1969-12-31 23:59:59.999", "1960-02-29 12:00", "9999-12-31 23:59:59.999", "it's", "ä€😀",
-    "null",
 )  # fmt: skip
 
 
@@ -228,31 +204,6 @@ def test_texts_are_read_as_one_would_by_hand(env: TableEnvironment, tmp_path: Pa
     assert not wrong, "\n".join(map(str, wrong))
     reasons = {cell for cells in found for cell in cells} & {"not_finite", "wrong_type"}
     assert len(reasons) == 2
-
-
-def stored_integer(value: int, kind: DataType) -> Any:
-    if kind.is_float:
-        return np.float32(value) if kind == Float32 else float(value)
-    if kind == Timestamp:
-        return EPOCH + timedelta(milliseconds=value)
-    return value_of(str(value), kind)
-
-
-def stored_float(value: float, kind: DataType) -> Any:
-    if kind.is_float:
-        with np.errstate(over="ignore"):
-            number = float(np.float32(value)) if kind == Float32 else value
-        return number if math.isfinite(number) else NOT_FINITE
-    if not math.isfinite(value):
-        return NOT_FINITE
-    if isinstance(kind, DecimalType):
-        try:
-            near = PyDecimal(repr(value)).quantize(PyDecimal(1).scaleb(-kind.scale), ROUND_HALF_UP)
-        except InvalidOperation:
-            return WRONG_TYPE
-        fits = abs(near) < PyDecimal(10) ** (kind.precision - kind.scale)
-        return near if fits and float(near) == value else WRONG_TYPE
-    return value_of(str(int(value)), kind) if value == int(value) else WRONG_TYPE
 
 
 @pytest.mark.flink

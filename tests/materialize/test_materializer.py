@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from paimon_features.aggregates import Sum
 from paimon_features.errors import ConfigurationError, GenerationError, StoreNotReadyError
 from paimon_features.materialize import Materializer, Progress, apply
 from paimon_features.online import MemoryStore, OnlineStore, open_store
@@ -214,11 +216,29 @@ def test_a_shard_that_cannot_be_is_refused(lake: TileLake) -> None:
 
 
 def test_another_definition_of_the_tiles_is_refused(lake: TileLake) -> None:
-    from dataclasses import replace
-
     lake.record = replace(lake.record, fingerprint="other")
     with pytest.raises(GenerationError, match="defined for other tiles"):
         lake.materializer(MemoryStore()).run_once()
+
+
+def test_of_two_definitions_of_the_windows_the_one_started_last_is_served(
+    lake: TileLake, stream: ClickStream, store: OnlineStore, stored: Stored
+) -> None:
+    #  the tiles are the same, the records are not: each would build its own again and again
+    stream.commit()
+    old = lake.materializer(store)
+    old.run_once()
+    lake.view = wider = clicks_view(extra=[Sum("n", windows=["5d"])])
+    assert wider.compiled.fingerprint == VIEW.compiled.fingerprint
+    new = lake.materializer(store)
+    assert new.run_once().caught_up
+    served = stored.state().epoch
+    with pytest.raises(GenerationError, match="another materializer .* another definition"):
+        old.run_once()
+    stream.commit()
+    assert new.run_once().caught_up
+    assert stored.state().epoch == served
+    assert wrong_answers(wider, store, stream.events) == []
 
 
 def test_a_materializer_says_how_far_it_is(lake: TileLake, stream: ClickStream) -> None:

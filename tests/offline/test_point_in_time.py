@@ -90,7 +90,7 @@ def users(*keys: int | None) -> pa.Table:
     return pa.table({"user": pa.array(keys, pa.int64())})
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=max(150, settings().max_examples))  # more where the profile has more
 @given(st.integers(0, 2**32))
 def test_random_definitions_and_events_equal_the_oracle(seed: int) -> None:
     rng = random.Random(seed)
