@@ -72,8 +72,8 @@ class Size:
     small_files_base: int
 
 
-FULL = Size(1_500_000, 20_000, 12, 50_000, 3, 20_000)
-SMALL = Size(40_000, 4_000, 3, 5_000, 1, 2_000)
+FULL = Size(1_500_000, 20_000, 30, 50_000, 5, 5_000)
+SMALL = Size(20_000, 2_000, 2, 5_000, 1, 1_000)
 
 
 def tiles(rng: np.random.Generator, rows: int, users: int, span_ms: int, now_ms: int) -> pa.Table:
@@ -175,11 +175,11 @@ class Bench:
 
     def rebuild(self) -> dict[str, float]:
         """Rebuilds and both baselines in turn; medians, in tiles per second."""
-        sample = tiles(self.rng, self.size.base // 15, self.size.users, 30 * DAY_MS, NOW_MS)
+        sample = tiles(self.rng, self.size.base // 30, self.size.users, 30 * DAY_MS, NOW_MS)
         ours, hset, written = [], [], []
         for _ in range(self.size.rounds):
             started = time.perf_counter()
-            built = self.materializer.rebuild()
+            built = self.materializer.rebuild()  # and deletes the records of the epoch before
             ours.append(built.tiles / (time.perf_counter() - started))
             hset.append(self.baselines.hset(sample))
             records = self.records()

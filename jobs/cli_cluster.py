@@ -42,7 +42,12 @@ def cluster() -> None:
 def start(
     task_managers: int | None, slots: int | None, memory_mb: int | None, path: str, as_json: bool
 ) -> None:
-    """Start the cluster; harmless if it runs."""
+    """Start the cluster; harmless if it runs.
+
+    \b
+    paimon-features cluster start
+    paimon-features cluster start --task-managers 2 --slots 4 --memory-mb 4096
+    """
     from jobs.flink.cluster import ClusterShape
 
     given = {"task_managers": task_managers, "slots": slots, "task_manager_mb": memory_mb}
@@ -56,7 +61,12 @@ def start(
 @PROJECT
 @JSON
 def status(path: str, as_json: bool) -> None:
-    """Show address, slots, processes and jobs. Exit code 1 where no cluster runs."""
+    """Show address, slots, processes and jobs. Exit code 1 where no cluster runs.
+
+    \b
+    paimon-features cluster status
+    paimon-features cluster status --json
+    """
     found = _local_cluster(path).status()
     _show(found, as_json)
     if not found.running:
@@ -69,7 +79,11 @@ def status(path: str, as_json: bool) -> None:
 def stop(path: str, as_json: bool) -> None:
     """End the cluster and the jobs on it; their checkpoints stay. Harmless if none runs.
 
-    'paimon-features cancel' stops a job with a savepoint before.
+    'paimon-features cancel VIEW' and 'paimon-features ingest SOURCE --stop' stop a job with a
+    savepoint before.
+
+    \b
+    paimon-features cluster stop
     """
     pids = _local_cluster(path).stop()
     if as_json:
@@ -99,6 +113,9 @@ def _show(found: ClusterStatus, as_json: bool) -> None:
     click.echo(f"address  {found.address}   (http://{found.address} shows its jobs)")
     click.echo(f"slots    {found.slots_free} free of {found.slots_total}")
     click.echo(f"pids     {', '.join(map(str, found.pids))}")
+    if found.lost_pids:
+        lost = ", ".join(map(str, found.lost_pids))
+        click.echo(f"lost     {lost}; 'cluster stop' and 'cluster start' begin anew")
     click.echo(f"logs     {found.log_dir}")
     for job in found.jobs:
         since = datetime.fromtimestamp(job.start_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -143,18 +143,30 @@ def backfill(
 
 
 @click.command()
+@click.option(
+    "--release",
+    metavar="TABLE",
+    help="End the lease of this table by force: only if its holder is certainly gone.",
+)
 @PROJECT
 @JSON
-def jobs(path: str, as_json: bool) -> None:
+def jobs(release: str | None, path: str, as_json: bool) -> None:
     """List the newest tile job of each generation, running or not.
 
     LOST and FAILED jobs ended without a last checkpoint: 'submit' goes on from the one before.
+    UNKNOWN: the job's cluster does not answer.
 
     \b
     paimon-features jobs
     paimon-features jobs --json
+    paimon-features jobs --release tiles_customer_spend_g1
     """
-    rows = progress.list_jobs(Project.open(path))
+    project = Project.open(path)
+    if release is not None:
+        ended = progress.release(project, release)
+        text = "nobody held it" if ended is None else f"{ended.holder} does not hold it any more"
+        click.echo(f"{release}: {text}", err=as_json)
+    rows = progress.list_jobs(project)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
     elif not rows:

@@ -23,6 +23,7 @@ POLL_S = 0.25
 BRIEF_EVENTS = 2_000_000
 """A local job that reads no more than this is over before Java's second compiler pays."""
 STOP_TIMEOUT_S = 120.0
+CANCEL_TIMEOUT_S = 10.0
 
 
 class Place:
@@ -151,18 +152,34 @@ class Place:
                     raise
                 time.sleep(POLL_S)
 
+    def cancel(self) -> None:
+        """End the job without a savepoint; harmless if it has ended.
+
+        Raises
+        ------
+        JobError
+            If the cluster does not answer.
+        """
+        assert self.job is not None
+        try:
+            self.rest.cancel(self.job_id, CANCEL_TIMEOUT_S)
+        except JobError:
+            if self.cluster is not None:
+                raise
+            # a local cluster ends with its job, and does not answer any more that it did
+            deadline = time.monotonic() + CANCEL_TIMEOUT_S
+            while not self.job.ended:
+                if time.monotonic() > deadline:
+                    start_gateway().stop()
+                time.sleep(POLL_S)
+
     def __enter__(self) -> Place:
         return self
 
     def __exit__(self, *_: object) -> None:
         """A local job that is left by an error ends here, before its tables become free."""
-        if self.cluster is not None or self.job is None or self.job.ended:
-            return
-        try:
-            self.rest.cancel(self.job_id, wait_s=10.0)
-        except JobError:
-            if not self.job.ended:
-                start_gateway().stop()
+        if self.cluster is None and self.job is not None and not self.job.ended:
+            self.cancel()
 
     def describe(self, kind: str, branch: Branch) -> dict[str, Any]:
         """The job as the generation's record names it."""

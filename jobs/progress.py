@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jobs.logic.rest import FlinkRest
 from jobs.target import TileTarget, consumer_name
 from paimon_features.errors import JobError, UnknownNameError
-from paimon_features.tables import Lake, generations, latest_snapshot
+from paimon_features.tables import Lake, generations, latest_snapshot, lease
 from paimon_features.tables.consumers import consumers
 from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, holder_of
+from paimon_features.tables.lease import FlinkJobHolder, LeaseRecord, ProcessHolder, holder_of
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
+
+
+CANCEL_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,8 @@ def job_state(lake: Lake, record: GenerationRecord) -> str | None:
         return str(job["state"])
     if job["process"] is not None and not ProcessHolder(**job["process"]).alive()[0]:
         return "LOST"
-    lease = holder_of(lake, record.table)
-    owner = None if lease is None else lease.holder
+    held = holder_of(lake, record.table)
+    owner = None if held is None else held.holder
     own = isinstance(owner, FlinkJobHolder) and owner.job_id == job["job_id"]
     if job["local"] and not own:
         return "LOST"  # its client gives the lease back, whatever ended it
@@ -122,7 +127,9 @@ def cancel(target: TileTarget) -> str | None:
         raise UnknownNameError(f"no job runs on {target}; {last}. 'paimon-features jobs' lists all")
     job_id, rest = record.job["job_id"], FlinkRest(record.job["rest"])
     if record.job["kind"] == "backfill":
-        rest.cancel(job_id)
+        with suppress(JobError):  # a local cluster ends with its job and does not answer any more
+            rest.cancel(job_id)
+        _await_end(target)
         return None
     try:
         rest.stop_with_savepoint(job_id, target.checkpoint_folder / job_id)
@@ -133,10 +140,42 @@ def cancel(target: TileTarget) -> str | None:
     return target.finish(job_id, "STOPPED").resume_path
 
 
+def release(project: Project, table: str) -> LeaseRecord | None:
+    """End a table's lease by force, and count the job that is recorded on it as lost.
+
+    For an operator who knows that the holder is gone where that cannot be asked, such as on
+    a host or cluster that is no more: two owners can make a table wrong. Returns the lease as it
+    was, None if there was none.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such table.
+    """
+    lake = project.lake
+    if not lake.exists(table):
+        raise UnknownNameError.of("table", table, lake.list())
+    ended = lease.release(lake, table)
+    for view in generations.views(lake):
+        for record in generations.load(lake, view):
+            if record.table == table and record.job is not None and "state" not in record.job:
+                lost = {**record.job, "state": "LOST"}
+                generations.update(lake, view, record.generation, job=lost)
+    return ended
+
+
 STILL = (None, "STOPPED", "FAILED", "LOST")
 """States of a job that does not run."""
 
 _ENDS = {"FINISHED": "STOPPED", "CANCELED": "LOST", "FAILED": "FAILED"}
+
+
+def _await_end(target: TileTarget) -> None:
+    deadline = time.monotonic() + CANCEL_TIMEOUT_S
+    while (state := job_state(target.lake, target.record())) not in STILL:
+        if time.monotonic() > deadline:
+            raise JobError(f"the job on {target} is still {state} after {CANCEL_TIMEOUT_S:g} s")
+        time.sleep(0.1)
 
 
 def _has_savepoint(target: TileTarget, job_id: str) -> bool:

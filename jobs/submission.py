@@ -236,7 +236,8 @@ def _check_not_running(target: TileTarget) -> None:
     if record.job is not None and not record.job["local"] and state not in STILL:
         raise OwnershipError(
             f"{target} has a job, {record.job['job_id']} at {record.job['rest']}, which is "
-            f"{state}; 'paimon-features cancel {target.view.name}' stops it"
+            f"{state}; 'paimon-features cancel {target.view.name}' stops it. If its cluster is "
+            f"certainly gone: 'paimon-features jobs --release {target.tables[0]}'"
         )
 
 
@@ -346,9 +347,9 @@ def _check_handover(target: TileTarget, place: Place, scan: Scan) -> None:
     """Once the job reads: the snapshot that it had to start from was there, for it still is."""
     earliest = earliest_snapshot_id(target.lake, target.events)
     if earliest is not None and earliest > scan.from_snapshot:
-        place.rest.cancel(place.job_id)
         # without the name of who filled them the tables are refused until they are rebuilt
         target.update(commit_user=None)
+        place.cancel()
         raise _lost_events(target, scan)
 
 

@@ -119,7 +119,7 @@ def expected(asked: pa.Table, end: str) -> list[dict[str, object]]:
         connection.execute("SET threads = 2")
         connection.register("asked", asked)
         connection.execute(f"CREATE VIEW events AS SELECT * FROM '{LOG}'")
-        found = connection.execute(QUERY.format(end=end)).to_arrow_table().to_pylist()
+        found = connection.sql(QUERY.format(end=end)).to_arrow_table().to_pylist()
     answers: list[dict[str, object]] = [{} for _ in range(asked.num_rows)]
     for row in found:
         known = row["newest"] >= row["known_from"] and row["newest"] >= row["q"] - 180 * DAY_MS
@@ -182,16 +182,18 @@ def test_the_demo_shows_what_it_did_and_leaves_no_process(demo: Path) -> None:
 def test_an_interrupted_demo_ends_what_it_started(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "paimon_features", "demo", "--into", str(tmp_path / "demo")]
     # a group of its own: the signal of a terminal reaches every process in it
-    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if "$ paimon-features ingest" in line:
-            break
-    time.sleep(5)
-    assert len(processes_of(tmp_path / "demo")) >= 1
-    os.killpg(process.pid, signal.SIGINT)
-    process.stdout.read()
-    assert process.wait(60) == 1
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "$ paimon-features ingest" in line:
+                break
+        time.sleep(5)
+        assert processes_of(tmp_path / "demo")
+        os.killpg(process.pid, signal.SIGINT)
+        process.stdout.read()
+    assert process.returncode == 1
     assert processes_of(tmp_path / "demo") == []
 
 

@@ -285,10 +285,15 @@ def _run(scripts: list[Path], environment: dict[str, str]) -> None:
         )
         for script in scripts
     ]
-    for script, process in zip(scripts, started, strict=True):
-        said, _ = process.communicate(timeout=START_TIMEOUT_S)
-        if process.returncode != 0:
-            raise JobError(f"{script.name} start failed: {said.strip()[-500:]}")
+    try:
+        for script, process in zip(scripts, started, strict=True):
+            said, _ = process.communicate()
+            if process.returncode != 0:
+                raise JobError(f"{script.name} start failed: {said.strip()[-500:]}")
+    finally:
+        # also after Ctrl-C: only at its end has a script written down what it has started
+        for process in started:
+            process.wait()
 
 
 def _free_ports(number: int) -> list[int]:

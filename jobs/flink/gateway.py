@@ -90,11 +90,14 @@ class Gateway:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
 
     def _drain(self) -> None:
         assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.complaints.append(line.decode("utf-8", "replace").rstrip())
+        with self.process.stderr as lines:
+            for line in lines:
+                self.complaints.append(line.decode("utf-8", "replace").rstrip())
 
 
 def start_gateway(

@@ -90,7 +90,7 @@ def ingest_files(
         If the job fails; then nothing was committed, or the next run finishes it.
     """
     job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
-    job.check_tables()
+    job.check()
     looked = [look_at(path) for path in find_files(paths)]
     choice = job.ledger.choose(looked, again)
     # what is wrong with a column is told at once, before a JVM starts

@@ -86,8 +86,18 @@ class IngestJob:
         """The events table and the one of rejected rows."""
         return self.source.table, self.source.rejected_table
 
-    def check_tables(self) -> None:
-        """Raise UnknownNameError unless the source is applied, ConfigurationError for feedback."""
+    def check(self) -> None:
+        """What can be known before a JVM starts.
+
+        Raises
+        ------
+        ConfigurationError
+            For a source of feedback, or a cluster that is no ``host:port``.
+        UnknownNameError
+            If the source is not applied.
+        JobError
+            If the cluster does not answer.
+        """
         if isinstance(self.source, FeedbackSource):
             raise ConfigurationError(
                 f"source {self.source.name!r} is feedback, which trainers write by FeedbackWriter; "
@@ -99,6 +109,8 @@ class IngestJob:
                     f"source {self.source.name!r} has no table {table!r} yet; "
                     "'paimon-features apply' creates it"
                 )
+        if self.cluster is not None:
+            FlinkRest(self.cluster).overview()
 
     def hold(self, stack: ExitStack, brief: bool = False) -> None:
         """Own both tables until the end of ``stack``; a repeat goes on owning them.

@@ -71,7 +71,7 @@ def follow(
 
     The statements' source has to keep its position in Flink's checkpoints.
     """
-    job.check_tables()
+    job.check()
     with ExitStack() as stack:
         job.hold(stack)
         conf = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from jobs.flink.environment import flink_errors, java_causes
-from jobs.logic.tiling import TileStatements
+from jobs.logic.tiling import PLANNER_OPTIONS, TileStatements
 
 if TYPE_CHECKING:
     from pyflink.table import StatementSet, TableEnvironment
@@ -50,7 +50,7 @@ def execute(env: TableEnvironment, statements: TileStatements) -> RunningJob:
         If it cannot be planned or submitted.
     """
     with flink_errors("starting the tile job"):
-        client = _statement_set(env, statements).execute().get_job_client()
+        client = statement_set(env, statements).execute().get_job_client()
         assert client is not None  # an INSERT always has a job
         return RunningJob(client)
 
@@ -58,11 +58,15 @@ def execute(env: TableEnvironment, statements: TileStatements) -> RunningJob:
 def explain(env: TableEnvironment, statements: TileStatements) -> str:
     """Flink's plan of the job, as text."""
     with flink_errors("planning the tile job"):
-        return str(_statement_set(env, statements).explain())
+        return str(statement_set(env, statements).explain())
 
 
-def _statement_set(env: TableEnvironment, statements: TileStatements) -> StatementSet:
+def statement_set(env: TableEnvironment, *statements: TileStatements) -> StatementSet:
+    """The statements of one generation, or of several, as one job."""
+    for key, value in PLANNER_OPTIONS.items():
+        env.get_config().set(key, value)
     together = env.create_statement_set()
-    together.add_insert_sql(statements.tiles)
-    together.add_insert_sql(statements.skipped)
+    for each in statements:
+        together.add_insert_sql(each.tiles)
+        together.add_insert_sql(each.skipped)
     return together

@@ -359,12 +359,16 @@ def _first_keys(path: Path) -> tuple[str, ...]:
     keys: dict[str, None] = {}
     for line in lines:
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_constant=_no_json)
         except (ValueError, RecursionError):
             continue  # the job rejects it, with the reason
         if isinstance(row, dict):
             keys.update(dict.fromkeys(row))
     return tuple(keys)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"Python reads {name}, but it is no JSON")
 
 
 def _header_fields(path: Path, header: str) -> tuple[str, ...]:

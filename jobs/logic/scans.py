@@ -72,7 +72,7 @@ def kafka_scan(name: str, topic: KafkaTopic) -> Scan:
         "`origin` AS CONCAT('kafka:', `topic`, '/', CAST(`partition` AS STRING), '@', "
         f"CAST(`offset` AS STRING))) WITH ({sql_options(options)})"
     )
-    return Scan(table, (_json_cells(name, topic.columns),))
+    return Scan(table, json_views(name, topic.columns))
 
 
 def raw_text(group_format: str, columns: Sequence[Column]) -> str:
@@ -96,15 +96,13 @@ def sql_options(options: Mapping[str, str]) -> str:
 
 
 def _csv_scan(name: str, group: FileGroup) -> Scan:
-    # files from Windows end their lines with CR LF; Flink splits at LF
-    bare = f"TRIM(TRAILING {literal(chr(13))} FROM `line`)"
-    lines = f"SELECT {bare} AS `line`, `origin` FROM {quote(name)}"
+    text = _text(name)
     # a line that equals the header is one: files that were joined have several
     split = (
-        "SELECT `line` AS `raw`, `origin`, "
-        + once(f"REGEXP_EXTRACT_ALL(CONCAT(',', `line`), {literal(_EACH_FIELD)}, 1)")
-        + f" AS `fields` FROM ({lines}) "
-        f"WHERE `line` <> '' AND `line` <> {literal(group.header)}"
+        "SELECT `line`, `raw`, `origin`, "
+        + once(f"REGEXP_EXTRACT_ALL(CONCAT(',', `raw`), {literal(_EACH_FIELD)}, 1)")
+        + f" AS `fields` FROM {quote(text[0])} "
+        f"WHERE `raw` <> '' AND `raw` <> {literal(group.header)}"
     )
     number = "CARDINALITY(`fields`)"
     counts = f"': expected {group.width} columns, got ', CAST({number} AS STRING)"
@@ -114,39 +112,60 @@ def _csv_scan(name: str, group: FileGroup) -> Scan:
         "or text follows a closed one (a value cannot hold a line break)' "
         f"WHEN {number} < {group.width} THEN CONCAT('{TOO_FEW_COLUMNS}', {counts}) "
         f"WHEN {number} > {group.width} THEN CONCAT('{TOO_MANY_COLUMNS}', {counts}) "
-        f"WHEN {_bad_encoding('`raw`')} THEN '{UNREADABLE}: not UTF-8' END"
+        f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' END"
     )
     cells = [_cell(c, _unquoted(f"`fields`[{c.position}]")) for c in group.columns]
     query = f"SELECT `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(cells)} "
     query += f"FROM {quote(f'{name}_split')}"
-    views = ((f"{name}_split", split), (f"{name}_cells", query))
+    views = (text, (f"{name}_split", split), (f"{name}_cells", query))
     return Scan(_lines_table(name, group), views)
 
 
 def _json_scan(name: str, group: FileGroup) -> Scan:
-    return Scan(_lines_table(name, group), (_json_cells(name, group.columns),))
+    return Scan(_lines_table(name, group), json_views(name, group.columns))
 
 
-def _json_cells(name: str, columns: Sequence[Column]) -> tuple[str, str]:
+def json_views(name: str, columns: Sequence[Column]) -> tuple[tuple[str, str], ...]:
+    """The views on a table of lines and their origins, each line one JSON object."""
+    text = _text(name)
     # Flink reads the first JSON value of a text and ignores the rest; in brackets it sees it all
-    all_of_it = "CONCAT('[', `line`, ']')"
+    all_of_it = "CONCAT('[', `raw`, ']')"
     broken = (
-        f"CASE WHEN `line` IS NULL OR `line` IS NOT JSON OBJECT OR {all_of_it} IS NOT JSON ARRAY "
+        f"CASE WHEN `raw` IS NULL OR `raw` IS NOT JSON OBJECT OR {all_of_it} IS NOT JSON ARRAY "
         f"OR JSON_EXISTS({all_of_it}, 'lax $[1]') "
         f"THEN '{UNREADABLE}: not one JSON object' "
-        f"WHEN {_bad_encoding('`line`')} THEN '{UNREADABLE}: not UTF-8' END"
+        f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' END"
     )
-    cells = []
+    scalars, cells = [], []
     for column in columns:
         path = literal("lax $['" + column.field.replace("\\", "\\\\").replace("'", "\\'") + "']")
-        # the text of a scalar with all its digits; objects and lists by their JSON
-        text = f"COALESCE(JSON_VALUE(`line`, {path}), JSON_QUERY(`line`, {path}))"
-        cells.append(_cell(column, text))
-    query = (
-        f"SELECT `line` AS `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(cells)} "
-        f"FROM {quote(name)} WHERE `line` IS NULL OR BTRIM(`line`) <> ''"
+        value = quote(f"s_{column.name}")
+        # the text of a scalar with all its digits
+        scalars.append(f"{once(f'JSON_VALUE(`raw`, {path})')} AS {value}")
+        # objects and lists by their JSON; each function reads the whole line again
+        cell = f"CASE WHEN {value} IS NULL THEN JSON_QUERY(`raw`, {path}) ELSE {value} END"
+        cells.append(_cell(column, cell))
+    split = (
+        f"SELECT `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(scalars)} "
+        f"FROM {quote(text[0])} WHERE `raw` IS NULL OR BTRIM(`raw`) <> ''"
     )
-    return f"{name}_cells", query
+    query = f"SELECT `raw`, `origin`, `broken`, {', '.join(cells)} FROM {quote(f'{name}_split')}"
+    return text, (f"{name}_split", split), (f"{name}_cells", query)
+
+
+def _text(name: str) -> tuple[str, str]:
+    """The view with ``raw``, the line as a text that every function can work on.
+
+    Flink's functions on texts read past the end of bytes that are no UTF-8; those that take
+    regular expressions first decode them, with U+FFFD for what is none. Files from Windows end
+    their lines with CR LF, and Flink splits at LF.
+    """
+    raw = once("REGEXP_REPLACE(`line`, '\\r++\\z', '')")
+    return f"{name}_text", f"SELECT `line`, {raw} AS `raw`, `origin` FROM {quote(name)}"
+
+
+_BAD_ENCODING = "(`raw` LIKE '%\ufffd%' AND CAST(`line` AS BYTES) <> ENCODE(`line`, 'UTF-8'))"
+"""SQL: whether the bytes of a line were no UTF-8."""
 
 
 def _parquet_scan(name: str, group: FileGroup) -> Scan:
@@ -211,8 +230,3 @@ def _unquoted(field: str) -> str:
         f"CASE WHEN {field} LIKE '\"%' THEN REPLACE({inner}, '\"\"', '\"') "
         f"WHEN {field} <> '' THEN {field} END"
     )
-
-
-def _bad_encoding(text: str) -> str:
-    """SQL: whether bytes were no UTF-8; such become U+FFFD as soon as the text is worked on."""
-    return f"({text} LIKE '%\ufffd%' AND CAST({text} AS BYTES) <> ENCODE({text}, 'UTF-8'))"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -67,32 +66,12 @@ def lookup(
     types = {name: kind for view in views for name, kind in view.keys.items()}
     wanted = parse_entities(entities, types)
     q_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    with _WithoutPandas():
-        fetcher = FeatureFetcher(project.name, views, project.store)
-        response = fetcher.get(refs, wanted, q_ms)
+    fetcher = FeatureFetcher(project.name, views, project.store)
+    response = fetcher.get(refs, wanted, q_ms)
     if as_json:
         click.echo(json.dumps(_document(response), default=str))
         return
     _print(response, list(wanted), time.time_ns() // 1_000_000)
-
-
-class _WithoutPandas:
-    """A context in which pandas is not there.
-
-    For every array that it makes, pyarrow imports pandas wherever that is installed, which
-    would be half of the time that a lookup takes.
-    """
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        """The import hook."""
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
-
-    def __enter__(self) -> None:
-        sys.meta_path.insert(0, self)
-
-    def __exit__(self, *error: object) -> None:
-        sys.meta_path.remove(self)
 
 
 def _refs(project: Project, features: Sequence[str]) -> tuple[FeatureRef, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -176,16 +177,19 @@ class _Pass:
 
 
 def groups(files: Files, target: int, max_rows: int) -> Iterator[tuple[Files, int]]:
-    """Runs of whole snapshots of about ``max_rows`` rows, each with its last snapshot.
+    """Runs of whole snapshots of at most ``max_rows`` rows, each with its last snapshot.
 
-    The last run ends at ``target``, whether or not that snapshot has files.
+    A snapshot with more rows is a run of its own. The last run ends at ``target``, whether or
+    not that snapshot has files.
     """
-    group: Files = []
+    run: Files = []
     rows = 0
-    for at, file in files:
-        if group and rows + file.rows > max_rows and at != group[-1][0]:
-            yield group, at - 1
-            group, rows = [], 0
-        group.append((at, file))
-        rows += file.rows
-    yield group, target
+    for at, of_snapshot in itertools.groupby(files, key=lambda pair: pair[0]):
+        new = list(of_snapshot)
+        count = sum(file.rows for _, file in new)
+        if run and rows + count > max_rows:
+            yield run, at - 1
+            run, rows = [], 0
+        run += new
+        rows += count
+    yield run, target

@@ -228,7 +228,7 @@ def _at_level(layout: RecordLayout, rows: Cells, level: int) -> Cells:
     if level == 0:
         return rows
     ratio = layout.view.levels_ms[level] // layout.view.tile_ms
-    out = rows.rows.copy()
+    out = rows.copy_of_rows()
     out["key"] = cell_keys(level, (out["key"] - INDEX_BIAS) // ratio)
     return Cells(out, rows.text)
 
@@ -254,7 +254,7 @@ def _kept(
     gone = ~inside & (level == top)
     if gone.any():
         if view.has_lifetime:
-            rows = cells.rows.copy()
+            rows = cells.copy_of_rows()
             rows["key"][gone] = LIFETIME_KEY
             cells, inside = Cells(rows, cells.text), inside | gone
         else:

@@ -94,7 +94,16 @@ class Cells:
 
     def take(self, indices: npt.NDArray[Any]) -> Cells:
         """The cells at ``indices``, or where a mask is True."""
-        return Cells(self.rows[indices], self.text)
+        return Cells(_plain(self.rows)[indices].view(self.rows.dtype), self.text)
+
+    def copy_of_rows(self) -> Structured:
+        """Rows that may be written to."""
+        return _plain(self.rows).copy().view(self.rows.dtype)
+
+
+def _plain(rows: Structured) -> Structured:
+    """The rows as runs of bytes: NumPy copies those ten times faster than field by field."""
+    return rows.view(f"V{rows.dtype.itemsize}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +193,9 @@ class RecordLayout:
 
     def concat(self, parts: Sequence[Cells]) -> Cells:
         """Cells of several parts, one after another."""
+        rows = np.concatenate([_plain(part.rows) for part in parts]).view(self.cell)
         if not self.texts:
-            return Cells(np.concatenate([part.rows for part in parts]))
-        rows = np.concatenate([part.rows for part in parts])
+            return Cells(rows)
         bases = np.cumsum([0] + [len(part.text) for part in parts[:-1]])
         shift = np.repeat(bases, [len(part) for part in parts])
         for name in self.texts:
@@ -202,7 +211,7 @@ class RecordLayout:
         starts, lengths = spans[..., 0].ravel(), spans[..., 1].ravel()
         begins = np.cumsum(lengths) - lengths
         gather = np.repeat(starts - begins, lengths) + np.arange(lengths.sum())
-        rows = cells.rows.copy()
+        rows = cells.copy_of_rows()
         for i, name in enumerate(self.texts):
             rows[name][:, 0] = begins[i :: len(self.texts)]
         return Cells(rows, np.frombuffer(cells.text, np.uint8)[gather].tobytes())
@@ -270,7 +279,7 @@ class RecordLayout:
             text = b"".join([record[stop:] for record, stop in zip(records, stops, strict=True)])
             tails = headers["tail"].astype(np.int64)
             bases = np.repeat(np.cumsum(tails) - tails, counts).astype(np.uint32)
-            rows = rows.copy()
+            rows = Cells(rows).copy_of_rows()
             for name in self.texts:
                 rows[name][:, 0] += bases
         return Records(headers, Cells(rows, text), offsets)

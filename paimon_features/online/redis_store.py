@@ -45,9 +45,9 @@ _COMPARE_AND_SET = _Script(
     _RUN
     + """
 if ARGV[1] ~= '' and run_id() ~= ARGV[1] then return redis.error_reply('RESTARTED') end
-local done = {}
+local expire_ms, done = ARGV[2], {}
 for i, key in ipairs(KEYS) do
-  local expected, value, expire_ms = ARGV[3 * i - 1], ARGV[3 * i], ARGV[3 * i + 1]
+  local expected, value = ARGV[2 * i + 1], ARGV[2 * i + 2]
   local fits
   if expected == '' then
     fits = redis.call('EXISTS', key) == 0
@@ -193,10 +193,11 @@ class RedisStore:
     def _send(self, chunks: Sequence[Sequence[Write]], run: str | None) -> list[Any]:
         with self._client.pipeline(transaction=False) as pipeline:
             for chunk in chunks:
+                expire_ms = chunk[0].expire_ms
                 arguments: list[bytes | str | int] = [run or ""]
+                arguments.append("" if expire_ms is None else expire_ms)
                 for write in chunk:
-                    expire = "" if write.expire_ms is None else write.expire_ms
-                    arguments += (write.expected or b"", write.value, expire)
+                    arguments += (write.expected or b"", write.value)
                 keys = [write.key for write in chunk]
                 pipeline.evalsha(_COMPARE_AND_SET.digest, len(keys), *keys, *arguments)
             results: list[Any] = pipeline.execute(raise_on_error=False)
@@ -241,9 +242,11 @@ class RedisStore:
 
 
 def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
+    """Runs of writes of one script each: of bounded size, and of one expiry."""
     start = size = 0
     for i, write in enumerate(writes):
-        if i > start and (i - start == _KEYS_PER_SCRIPT or size > _BYTES_PER_SCRIPT):
+        full = i - start == _KEYS_PER_SCRIPT or size > _BYTES_PER_SCRIPT
+        if i > start and (full or write.expire_ms != writes[start].expire_ms):
             yield writes[start:i]
             start, size = i, 0
         size += len(write.value)

@@ -6,11 +6,12 @@ there on. It is a file of the table, so that Flink's maintenance sees it as well
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 from paimon_features.errors import TableError
 from paimon_features.schema import NAME
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.files import write_json
 from paimon_features.tables.snapshots import earliest_snapshot_id, expired, snapshot_ids
 
 __all__ = [
@@ -36,13 +37,13 @@ def register_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) 
     """
     manager = lake.table(name).consumer_manager()
     before = manager.consumer(_checked(consumer))
-    _write(manager, consumer, next_snapshot)
+    _write(lake, name, consumer, next_snapshot)
     ids = snapshot_ids(lake, name)
     if next_snapshot not in ids and next_snapshot != (ids[-1] + 1 if ids else 1):
         if before is None:
             manager.delete_consumer(consumer)
         else:
-            manager.reset_consumer(consumer, before)
+            _write(lake, name, consumer, before.next_snapshot)
         raise expired(lake, name, next_snapshot)
 
 
@@ -63,7 +64,7 @@ def advance_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -
             "register it again and check which snapshots are still there"
         )
     if next_snapshot > found.next_snapshot:
-        _write(manager, consumer, next_snapshot)
+        _write(lake, name, consumer, next_snapshot)
 
 
 def delete_consumer(lake: Lake, name: str, consumer: str) -> None:
@@ -78,13 +79,17 @@ def consumers(lake: Lake, name: str) -> dict[str, int]:
 
 def reset_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
     """Set what an existing consumer holds, unchecked: a rollback moves it back by this."""
-    _write(lake.table(name).consumer_manager(), _checked(consumer), next_snapshot)
+    _write(lake, name, _checked(consumer), next_snapshot)
 
 
-def _write(manager: Any, consumer: str, next_snapshot: int) -> None:
-    from pypaimon.consumer.consumer import Consumer
+def _write(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
+    """Replace a consumer's file in one step, which pypaimon does not.
 
-    manager.reset_consumer(consumer, Consumer(next_snapshot))
+    Half a file, left by a process that was killed, would stop every expiry of the table and
+    whoever starts under that name.
+    """
+    path = Path(lake.path(name), "consumer", f"consumer-{consumer}")
+    write_json(path, {"nextSnapshot": next_snapshot})
 
 
 def _checked(consumer: str) -> str:

@@ -66,6 +66,16 @@ class OnlineStoreContract:
         assert store.compare_and_set_many([]) == []
         store.delete([])
 
+    def test_writes_of_one_call_expire_each_at_its_own_time(
+        self, store: OnlineStore, sleep_ms: Callable[[int], None]
+    ) -> None:
+        expiries = (None, 60, 60, 60_000, None, 60)
+        keys = [b"pf:{a:v:e:1}:%d" % i for i in range(len(expiries))]
+        writes = [Write(key, None, b"v", ms) for key, ms in zip(keys, expiries, strict=True)]
+        assert store.compare_and_set_many(writes) == [True] * len(keys)
+        sleep_ms(120)
+        assert store.get_many(keys) == [None if ms == 60 else b"v" for ms in expiries]
+
     def test_a_write_expires_and_a_later_one_without_expiry_stays(
         self, store: OnlineStore, sleep_ms: Callable[[int], None]
     ) -> None:

@@ -18,6 +18,7 @@ from paimon_features.project import Project
 from paimon_features.schema import arrow_schema
 from paimon_features.tables import Lake
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.jobs.feed import Feed
 
 # many short jobs: code that runs for a second is not worth the second compiler
 os.environ.setdefault("JVM_ARGS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -113,6 +114,12 @@ def purchases(spend: FeatureView) -> Callable[[int, int], pa.Table]:
         return pa.Table.from_pylist(rows, schema=arrow_schema(spend.source.schema))
 
     return make
+
+
+@pytest.fixture
+def feed(target: TileTarget, spend: FeatureView, purchases: Callable[[int, int], pa.Table]) -> Feed:
+    """Events for ``target``."""
+    return Feed(target, spend, purchases)
 
 
 @pytest.fixture

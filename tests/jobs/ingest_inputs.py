@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import time
 from collections.abc import Callable, Iterator
 from datetime import date, datetime, timedelta
 from decimal import Decimal as PyDecimal
@@ -27,6 +28,7 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
+from paimon_features.windows import DAY_MS
 from tests.jobs.naive_ingest import (
     EPOCH,
     TEXTS,
@@ -56,7 +58,9 @@ SOURCE = EventSource(
     event_time="at_ms",
 )
 NAMES = list(SOURCE.schema)
-NOW_MS = 1_800_000_000_000
+NOW_MS = time.time_ns() // 1_000_000
+"""The clock, near enough: no time below is within a day of what it forbids."""
+TOO_LATE_MS = NOW_MS + DAY_MS
 
 Outcome = tuple[str, Any]
 """The row as it is kept if it is bad (None: by its columns), and its values or Bad."""
@@ -73,7 +77,7 @@ _GOOD: dict[str, Callable[[random.Random], str]] = {
     "note": lambda rng: rng.choice(("", "a", 'say "x", y', " blank ", "Österreich", "it's", '"')),
     "at_ms": lambda rng: rng.choice(("2010-12-01 08:26", "1291191960000", "-1", "1969-07-20")),
 }
-_BAD_TIMES = ("253402300800000", "-62135596800001", str(NOW_MS + 400_000), "0000-01-01", "", "x")
+_BAD_TIMES = ("253402300800000", "-62135596800001", str(TOO_LATE_MS), "0000-01-01", "", "x")
 
 
 def _cells(rng: random.Random, texts: tuple[str, ...] = TEXTS) -> dict[str, str]:
@@ -167,7 +171,7 @@ def parquet_table(seed: int, rows: int) -> tuple[pa.Table, list[Any]]:
         "note": (pa.string(), ["", "a", 'say "x"', "Österreich"]),
         "at_ms": (
             pa.int64(),
-            [0, -1, 1_291_191_960_000, NOW_MS + 400_000, 2**62, -(2**62)],
+            [0, -1, 1_291_191_960_000, TOO_LATE_MS, 2**62, -(2**62)],
         ),
     }
     made = []

@@ -259,7 +259,7 @@ def stored_float(value: float, kind: DataType) -> Any:
 
 def csv_rows(data: bytes, source: EventSource, now_ms: int) -> Iterator[tuple[str, Any]]:
     """Each line behind the header, and what becomes of it; the columns have the source's names."""
-    lines = [line.removesuffix(b"\r") for line in data.split(b"\n")]
+    lines = [line.rstrip(b"\r") for line in data.split(b"\n")]
     header = lines[0].decode("utf-8-sig").split(",")
     for line in lines[1:]:
         if not line or line == lines[0]:
@@ -279,6 +279,7 @@ def csv_rows(data: bytes, source: EventSource, now_ms: int) -> Iterator[tuple[st
 def json_rows(data: bytes, source: EventSource, now_ms: int) -> Iterator[tuple[str, Any]]:
     """Each line with something in it, and what becomes of it."""
     for line in data.split(b"\n"):
+        line = line.rstrip(b"\r")
         text = line.decode("utf-8", "replace")
         if not text.strip(" "):
             continue

@@ -41,6 +41,23 @@ def test_a_consumer_is_a_file_of_the_table_that_moves_forward(lake: Lake, table:
     assert consumers(lake, table) == {}
 
 
+def test_a_consumer_that_dies_while_it_moves_leaves_the_old_hold_whole(
+    lake: Lake, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register_consumer(lake, table, "spend", 2)
+
+    def killed(*args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            advance_consumer(lake, table, "spend", 3)
+    assert consumers(lake, table) == {"spend": 2}  # what was begun is no consumer, too
+    advance_consumer(lake, table, "spend", 3)
+    assert consumers(lake, table) == {"spend": 3}
+
+
 def test_a_hold_on_an_expired_snapshot_is_refused_and_leaves_the_old_one(
     lake: Lake, table: str
 ) -> None:

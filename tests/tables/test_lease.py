@@ -191,6 +191,25 @@ def test_a_job_holds_its_lease_as_long_as_its_cluster_says(
             acquire(lake, "tiles")
 
 
+def test_a_job_on_its_way_holds_its_lease_while_its_client_lives(
+    lake: Lake, cluster: tuple[str, dict[str, tuple[int, str]]], other: subprocess.Popen[str]
+) -> None:
+    #  client   submits -------+ killed
+    #  cluster           knows the job -------+ it ends
+    #  lease    held ------------------------ + free
+    url, jobs = cluster
+    acquire(lake, "more", FlinkJobHolder(url, "0af1", client=ProcessHolder.of(other.pid)))
+    with pytest.raises(OwnershipError, match=f"process {other.pid} on .* is submitting it"):
+        acquire(lake, "more")
+    jobs["0af1"] = (200, "RUNNING")
+    other.kill()
+    other.wait()
+    with pytest.raises(OwnershipError, match="it is RUNNING"):
+        acquire(lake, "more")
+    jobs["0af1"] = (200, "FINISHED")
+    acquire(lake, "more").release()
+
+
 def test_a_cluster_that_does_not_answer_keeps_the_lease_unless_its_process_is_gone(
     lake: Lake,
 ) -> None:

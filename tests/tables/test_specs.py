@@ -51,7 +51,9 @@ CREATE TABLE IF NOT EXISTS `features`.`tiles_spend_g1` (
   'bucket' = '4',
   'bucket-key' = 'customer_id,year',
   'changelog-producer' = 'none',
-  'local-merge-buffer-size' = '64 mb'
+  'local-merge-buffer-size' = '64 mb',
+  'parquet.enable.dictionary' = 'false',
+  'num-sorted-run.compaction-trigger' = '10'
 )"""
     )
 

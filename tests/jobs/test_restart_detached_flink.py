@@ -1,0 +1,71 @@
+"""Tile jobs on a session cluster: they outlive their client, and nobody starts a second one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from jobs.flink.cluster import ClusterRecord, ClusterShape, LocalCluster
+from jobs.place import Place
+from jobs.progress import cancel, job_state, list_jobs
+from jobs.submission import backfill, submit
+from jobs.target import TileTarget
+from paimon_features.errors import OwnershipError
+from paimon_features.project import Project
+from paimon_features.tables.lease import FlinkJobHolder, holder_of
+from tests.jobs.feed import Feed
+
+pytestmark = pytest.mark.flink
+
+
+@pytest.fixture
+def cluster(target: TileTarget) -> Iterator[ClusterRecord]:
+    """The project's own cluster, small."""
+    local = LocalCluster(target.state_dir)
+    try:
+        yield local.start(ClusterShape(slots=4, task_manager_mb=1024, job_manager_mb=768))
+    finally:
+        local.stop()
+
+
+def test_a_detached_job_is_alone_stops_with_a_savepoint_goes_on_and_survives_its_cluster(
+    project: Project,
+    target: TileTarget,
+    feed: Feed,
+    cluster: ClusterRecord,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    #  backfill --+ submit --+ cancel  submit (its client dies) --+ the cluster dies   submit, local
+    feed.commit()
+    assert backfill(target, cluster=cluster.address).state == "STOPPED"
+    feed.commit()
+    first = submit(target, cluster=cluster.address)
+    assert first.state == "RUNNING"
+    assert first.job_id is not None
+    (row,) = list_jobs(project)
+    assert (row.state, row.where, row.job_id) == ("RUNNING", cluster.address, first.job_id)
+    holders = [holder_of(target.lake, table) for table in target.tables]
+    job = FlinkJobHolder(f"http://{cluster.address}", first.job_id, cluster.job_manager)
+    assert [held and held.holder for held in holders] == [job, job]
+    with pytest.raises(OwnershipError, match=f"Flink job {first.job_id}"):
+        submit(target)
+
+    savepoint = cancel(target)
+    assert target.record().resume_path == savepoint
+    assert job_state(target.lake, target.record()) == "STOPPED"
+    feed.commit()
+    with monkeypatch.context() as patched:
+        patched.setattr(Place, "hand_over", lambda *_: exit("killed before the leases are handed"))
+        with pytest.raises(SystemExit):
+            submit(target, cluster=cluster.address, resume=True)
+    (row,) = list_jobs(project)
+    assert row.state == "RUNNING"
+    with pytest.raises(OwnershipError, match=f"has a job, {row.job_id} .* which is RUNNING"):
+        submit(target)
+
+    LocalCluster(target.state_dir).stop()
+    assert job_state(target.lake, target.record()) == "LOST"
+    feed.commit()
+    assert submit(target, bounded=True).resumed is not None
+    feed.assert_exact()
