@@ -251,15 +251,15 @@ def test_verify_agrees_and_finds_a_tile_that_was_tampered_with(project: Project)
     report = verify(project, SERVICE, sample=25, times=4)
     assert report.ok, report.differences
     assert report.compared > 2_000
-    record = project.generation(project.view(VIEW))
-    row = read_arrow(project.lake, record.table).slice(0, 1)
-    customer = row["customer_id"][0].as_py()
-    append_arrow(project.lake, record.table, row)  # its sums count twice from here on
+    table = project.generation(project.view(VIEW)).table
+    tiles = read_arrow(project.lake, table)
+    newest = pc.max(tiles["tile_day"]).as_py()
+    append_arrow(project.lake, table, tiles.filter(pc.greater(tiles["tile_day"], newest - 30)))
     run(project.root, "materialize", VIEW, "--once")
+    # the sums of the last month count twice from here on
     told = run(
-        project.root, "verify", SERVICE, "--sample", "100000", "--times", "1", "--wait", "0",
+        project.root, "verify", SERVICE, "--sample", "40", "--times", "1", "--wait", "0",
         "--json", expected=1,
     )  # fmt: skip
     differences = json.loads(told)["differences"]
-    assert differences
-    assert all(f"of ({customer})" in text for text in differences)
+    assert any(" count_30d: " in text for text in differences), differences
