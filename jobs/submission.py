@@ -7,14 +7,14 @@ or something that the record knows.
 
 from __future__ import annotations
 
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.interrupts import interruptible
 from jobs.logic.restart import (
     Branch,
     Start,
@@ -57,7 +57,8 @@ class Outcome:
 
     ``state`` is STOPPED, RUNNING (detached) or UNCHANGED (a bounded run that found nothing new).
     ``resumed`` is the checkpoint it started from, ``checkpoint`` what the next run goes on from,
-    ``snapshot`` the newest snapshot of the tile table.
+    ``snapshot`` the newest snapshot of the tile table. ``events_read`` of a stream is Flink's
+    count a moment before the end.
     """
 
     view: str
@@ -115,7 +116,7 @@ def submit(
     with (
         target.owned(place.holder, "run its tile job") as leases,
         place,
-        _interruptible() as stop,
+        interruptible() as stop,
     ):
         _check_not_running(target)
         if rebuild:
@@ -206,7 +207,8 @@ def backfill(
                 f"the backfill of {target} failed: {failure}; nothing of it counts, "
                 f"'paimon-features backfill {target.view.name}' begins it anew"
             )
-        target.update(job={**job, "state": "STOPPED"}, backfilled=True)
+        tiles = _newest_id(target)
+        target.update(job={**job, "state": "STOPPED"}, backfilled=True, backfill_snapshot=tiles)
         advance_consumer(target.lake, target.events, target.consumer, newest.id + 1)
         return Outcome(
             target.view.name,
@@ -214,7 +216,7 @@ def backfill(
             "STOPPED",
             place.job_id,
             events_read=newest.total_records,
-            snapshot=_newest_id(target),
+            snapshot=tiles,
         )
 
 
@@ -316,6 +318,7 @@ def _launch(target: TileTarget, place: Place, start: Start, scan: Scan) -> None:
         commit_user=user or target.new_commit_user(),
         checkpoint_folder=str(target.checkpoint_folder),
         resume_path=None if start.resume is None else str(start.resume.path),
+        last_committed_identifier=target.ledger(record).tiles_committed if keeps_user else None,
     )
     target.prune_checkpoints(start.resume)
     options = {
@@ -395,24 +398,3 @@ def _events(target: TileTarget) -> int:
 def _newest_id(target: TileTarget) -> int | None:
     newest = latest_snapshot(target.lake, target.tables[0])
     return None if newest is None else newest.id
-
-
-@contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set inside the block; a second one interrupts as usual."""
-    stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stop
-        return
-
-    def on_signal(number: int, _: object) -> None:
-        if stop.is_set():
-            raise KeyboardInterrupt
-        stop.set()
-
-    before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -115,6 +115,7 @@ class TileTarget:
             commit_user=record.commit_user,
             branch=Branch.of(record.job),
             backfilled=record.backfilled,
+            backfill_snapshot=record.backfill_snapshot,
             handover_snapshot=record.handover_snapshot,
             last_committed=record.last_committed_identifier,
             tables=tuple(
@@ -153,7 +154,7 @@ class TileTarget:
         return self.update(
             job=job,
             resume_path=record.resume_path if newest is None else str(newest.path),
-            last_committed_identifier=ledger.committed if ledger.committed >= 0 else None,
+            last_committed_identifier=ledger.tiles_committed,
         )
 
     # -- ways back: call them as the tables' owner -----------------------------------------
@@ -169,6 +170,7 @@ class TileTarget:
             resume_path=None,
             handover_snapshot=None,
             backfilled=False,
+            backfill_snapshot=None,
         )
         for name, spec in (
             (tiles, tiles_table(self.view, self.generation)),

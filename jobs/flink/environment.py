@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.flink.gateway import DEFAULT_HEAP, start_gateway
+from jobs.interrupts import interruptible
 from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
@@ -133,7 +134,8 @@ def await_job(
 ) -> None:
     """Wait until the job behind ``result`` has ended; ``tick(elapsed seconds)`` is called.
 
-    After Ctrl-C, and after any error in ``tick``, the job is cancelled.
+    After Ctrl-C or SIGTERM (KeyboardInterrupt), and after any error in ``tick``, the job is
+    cancelled.
 
     Raises
     ------
@@ -146,11 +148,12 @@ def await_job(
     with flink_errors(doing):
         end = client.get_job_execution_result()
         try:
-            # asked for in steps: blocking inside the JVM, Ctrl-C would break the connection to it
-            while not end.done():
-                time.sleep(tick_s)
-                if tick is not None:
-                    tick(time.monotonic() - started)
+            with interruptible() as stop:
+                while not end.done():
+                    if stop.wait(tick_s):
+                        raise KeyboardInterrupt
+                    if tick is not None:
+                        tick(time.monotonic() - started)
         except BaseException:
             client.cancel().result()
             raise

@@ -94,6 +94,10 @@ class TableHistory:
         others = [s for s in self.snapshots if s.kind == "APPEND" and not _own(s, commit_user)]
         return others[-1] if others else None
 
+    def owned(self, commit_user: str) -> bool:
+        """Whether any snapshot of this user is still there."""
+        return any(_own(s, commit_user) for s in self.snapshots)
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -113,7 +117,7 @@ class Ledger:
 
     ``tables`` are the tile table and the one of skipped rows, ``checkpoints`` those that are
     found; the rest comes from the record. ``last_committed`` is the newest checkpoint that was
-    seen committed: the tables may hold a later one, never less.
+    seen committed to the tile table: it may hold a later one, never less.
     """
 
     view: str
@@ -121,6 +125,7 @@ class Ledger:
     commit_user: str | None
     branch: Branch
     backfilled: bool
+    backfill_snapshot: int | None
     handover_snapshot: int | None
     last_committed: int | None
     tables: tuple[TableHistory, ...]
@@ -140,7 +145,18 @@ class Ledger:
     def committed(self) -> int:
         """The newest checkpoint that the generation's job has committed; -1 if none."""
         user = self.commit_user
-        return -1 if user is None else max(table.streamed(user) for table in self.tables)
+        seen = -1 if user is None else max(table.streamed(user) for table in self.tables)
+        return max(seen, -1 if self.last_committed is None else self.last_committed)
+
+    @property
+    def tiles_committed(self) -> int | None:
+        """The newest checkpoint that the tile table is known to hold; None if none.
+
+        The other table has commits of its own: not every checkpoint has a skipped row.
+        """
+        user = self.commit_user
+        newest = -1 if user is None else self.tables[0].streamed(user)
+        return newest if newest >= 0 else self.last_committed
 
 
 def decide_start(ledger: Ledger) -> Start:
@@ -164,7 +180,9 @@ def decide_start(ledger: Ledger) -> Start:
                 f"{_command(ledger, '--rollback')} takes the tables back to it first"
             )
         return Start(resume=newest)
-    if ledger.backfilled and ledger.committed < 0:
+    # where a stream was started, its commits could have expired; but not before the backfill's
+    streamed = bool(ledger.branch.jobs) and not ledger.tables[0].owned(ledger.commit_user or "")
+    if ledger.backfilled and ledger.committed < 0 and not streamed:
         assert ledger.handover_snapshot is not None
         return Start(from_snapshot=ledger.handover_snapshot + 1)
     if ledger.handover_snapshot is not None and not ledger.backfilled:
@@ -224,7 +242,10 @@ def decide_rollback(ledger: Ledger, checkpoint: Checkpoint) -> dict[str, int | N
         )
     targets: dict[str, int | None] = {}
     for table in ledger.tables:
-        if table.streamed(user) <= checkpoint.id:
+        seen = table.streamed(user)
+        if table is ledger.tables[0] and seen < 0 <= checkpoint.id < ledger.committed:
+            raise _expired(ledger, table, checkpoint)
+        if seen <= checkpoint.id:
             continue
         # all before the first commit that is too new; compactions on top of it go with it
         cut = next(
@@ -234,13 +255,17 @@ def decide_rollback(ledger: Ledger, checkpoint: Checkpoint) -> dict[str, int | N
         )
         kept = [s.id for s in table.snapshots if s.id < cut]
         if not kept and cut > 1:
-            raise GenerationError(
-                f"table {table.name!r} cannot go back to {checkpoint}: that snapshot has expired, "
-                f"the oldest there is {table.snapshots[0].id}. {_command(ledger, '--rebuild')} "
-                "empties the generation and begins anew"
-            )
+            raise _expired(ledger, table, checkpoint)
         targets[table.name] = kept[-1] if kept else None
     return targets
+
+
+def _expired(ledger: Ledger, table: TableHistory, checkpoint: Checkpoint) -> GenerationError:
+    return GenerationError(
+        f"table {table.name!r} cannot go back to {checkpoint}: that snapshot has expired, the "
+        f"oldest there is {table.snapshots[0].id}. {_command(ledger, '--rebuild')} empties the "
+        "generation and begins anew"
+    )
 
 
 def checkpoint_number(metadata: bytes) -> int:
@@ -320,12 +345,17 @@ def _check_owner(ledger: Ledger) -> str:
             f"generation {ledger.generation} of view {ledger.view!r} has checkpoints but no "
             f"record of its job. {_command(ledger, '--rebuild')} begins anew"
         )
-    lost = ledger.committed < (-1 if ledger.last_committed is None else ledger.last_committed)
-    if lost or (ledger.backfilled and ledger.tables[0].is_empty):
+    tiles, last = ledger.tables[0], ledger.last_committed
+    got = tiles.streamed(user)
+    # without any snapshot of its own, its commits have expired behind those of maintenance
+    expired = got < 0 and not tiles.is_empty and not tiles.owned(user)
+    lost = last is not None and got < last and not expired
+    newest = tiles.snapshots[-1].id if tiles.snapshots else 0
+    if lost or newest < (ledger.backfill_snapshot or 0):
         raise GenerationError(
             f"the tables of generation {ledger.generation} of view {ledger.view!r} hold less than "
-            f"its record says (commits up to checkpoint {ledger.last_committed}, got "
-            f"{ledger.committed}): they were rolled back or restored from a copy. "
+            f"its record says (commits up to checkpoint {last}, got {got}): they were "
+            "rolled back or restored from a copy. "
             f"{_command(ledger, '--rebuild')} empties the generation and begins anew"
         )
     return user

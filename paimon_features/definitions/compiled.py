@@ -163,10 +163,7 @@ class CompiledView:
     @cached_property
     def online_fingerprint(self) -> str:
         """Tells layouts of online records apart: equal if the same cells are kept."""
-        reach = [
-            [f.level, f.window_ms, f.hop_ms]
-            for f in sorted(self.features, key=lambda f: (f.level, f.window_ms or 0, f.hop_ms))
-        ]
+        reach = sorted({(f.level, f.window_ms or 0, f.hop_ms) for f in self.features})
         return _digest(
             {
                 "tiles": self.fingerprint,

@@ -6,6 +6,8 @@ there on. It is a file of the table, so that Flink's maintenance sees it as well
 
 from __future__ import annotations
 
+import json
+import time
 from pathlib import Path
 
 from paimon_features.errors import TableError
@@ -23,6 +25,8 @@ __all__ = [
     "reset_consumer",
 ]
 
+_ATTEMPTS = 8
+
 
 def register_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
     """Hold ``next_snapshot`` and all later ones; a repeat moves the hold, also backwards.
@@ -35,15 +39,14 @@ def register_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) 
         If it has expired: checked after the hold is in place, so that expiry cannot slip
         between. The hold is taken back then.
     """
-    manager = lake.table(name).consumer_manager()
-    before = manager.consumer(_checked(consumer))
+    before = _held(lake, name, _checked(consumer))
     _write(lake, name, consumer, next_snapshot)
     ids = snapshot_ids(lake, name)
     if next_snapshot not in ids and next_snapshot != (ids[-1] + 1 if ids else 1):
         if before is None:
-            manager.delete_consumer(consumer)
+            delete_consumer(lake, name, consumer)
         else:
-            _write(lake, name, consumer, before.next_snapshot)
+            _write(lake, name, consumer, before)
         raise expired(lake, name, next_snapshot)
 
 
@@ -55,15 +58,14 @@ def advance_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -
     TableError
         If there is no such consumer: someone deleted it, so that snapshots may be missing.
     """
-    manager = lake.table(name).consumer_manager()
-    found = manager.consumer(_checked(consumer))
+    found = _held(lake, name, _checked(consumer))
     if found is None:
-        known = ", ".join(sorted(manager.consumers())) or "none"
+        known = ", ".join(sorted(consumers(lake, name))) or "none"
         raise TableError(
             f"table {name!r} has no consumer {consumer!r}, it has: {known}; "
             "register it again and check which snapshots are still there"
         )
-    if next_snapshot > found.next_snapshot:
+    if next_snapshot > found:
         _write(lake, name, consumer, next_snapshot)
 
 
@@ -74,12 +76,36 @@ def delete_consumer(lake: Lake, name: str, consumer: str) -> None:
 
 def consumers(lake: Lake, name: str) -> dict[str, int]:
     """All consumers of a table with the first snapshot that each of them holds."""
-    return dict(lake.table(name).consumer_manager().consumers())
+    ids = lake.table(name).consumer_manager().list_all_ids()
+    held = {consumer: _held(lake, name, consumer) for consumer in ids}
+    return {consumer: first for consumer, first in held.items() if first is not None}
 
 
 def reset_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
     """Set what an existing consumer holds, unchecked: a rollback moves it back by this."""
     _write(lake, name, _checked(consumer), next_snapshot)
+
+
+def _held(lake: Lake, name: str, consumer: str) -> int | None:
+    """The first snapshot that a consumer holds, None if there is no such consumer.
+
+    Flink writes the file in place: one that it is writing is looked at again, and one that it
+    left empty when it was killed counts as holding all there is.
+    """
+    lake.table(name)  # a name that is no table is an error, not a table without consumers
+    path = _path(lake, name, consumer)
+    for attempt in range(_ATTEMPTS):
+        try:
+            return int(json.loads(path.read_text("utf-8"))["nextSnapshot"])
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            time.sleep(0.01 * attempt)
+    return earliest_snapshot_id(lake, name) or 1
+
+
+def _path(lake: Lake, name: str, consumer: str) -> Path:
+    return Path(lake.path(name), "consumer", f"consumer-{consumer}")
 
 
 def _write(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
@@ -88,8 +114,7 @@ def _write(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
     Half a file, left by a process that was killed, would stop every expiry of the table and
     whoever starts under that name.
     """
-    path = Path(lake.path(name), "consumer", f"consumer-{consumer}")
-    write_json(path, {"nextSnapshot": next_snapshot})
+    write_json(_path(lake, name, consumer), {"nextSnapshot": next_snapshot})
 
 
 def _checked(consumer: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,11 +45,13 @@ def read_json(path: Path) -> Any | None:
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file in one step: a reader sees the old content or the new one.
 
+    Of several writers at the same time the last one wins, whole.
+
     The content is on the disk when this returns, so that a record that a job relies on is not
     lost with the power.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
         json.dump(value, file, indent=1, sort_keys=True)
         file.write("\n")

@@ -28,7 +28,8 @@ class GenerationRecord:
     runs on it, as the job layer describes it. ``resume_path`` is the checkpoint or savepoint to
     go on from, ``last_committed_identifier`` the checkpoint of the last commit.
     ``handover_snapshot`` is the events snapshot that the backfill read, the stream starts behind
-    it; ``backfilled`` says that the backfill has been committed.
+    it; ``backfilled`` says that the backfill has been committed, ``backfill_snapshot`` as which
+    snapshot (None where no event entered a tile).
     """
 
     view: str
@@ -44,6 +45,7 @@ class GenerationRecord:
     resume_path: str | None = None
     handover_snapshot: int | None = None
     backfilled: bool = False
+    backfill_snapshot: int | None = None
     state: State = "building"
 
 

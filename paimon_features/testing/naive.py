@@ -108,16 +108,16 @@ def _enters(
     except UnsafeStepError:
         # a step overflows, or hides an infinity: a rule keeps such an event out
         return None
-    return row if all(_holds(rule.condition, event) for rule in view.compiled.skip_rules) else None
+    return row if all(holds(rule.condition, event) for rule in view.compiled.skip_rules) else None
 
 
-def _holds(condition: Expression, event: Event) -> bool:
+def holds(condition: Expression, event: Event) -> bool:
     """Whether a condition is true; of ``a OR b`` it is enough that one side is."""
     try:
         return evaluate_row(condition, event) is True
     except UnsafeStepError:
         sides = condition.args if isinstance(condition, Call) and condition.op == "or" else ()
-        return any(_holds(side, event) for side in sides)
+        return any(holds(side, event) for side in sides)
 
 
 @dataclass(frozen=True)

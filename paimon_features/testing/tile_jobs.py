@@ -13,7 +13,7 @@ from paimon_features.aggregates import Merge
 from paimon_features.definitions import FeatureView
 from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
-from paimon_features.testing.naive import Event, enters
+from paimon_features.testing.naive import Event, enters, holds
 from paimon_features.testing.naive_expressions import evaluate_row
 from paimon_features.testing.tiler import merged, partial_row
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
@@ -61,7 +61,7 @@ def expected_skips(view: FeatureView, events: Iterable[Event]) -> Counter[tuple[
         if view.compiled.where is not None and evaluate_row(view.compiled.where, event) is not True:
             continue
         for rule in view.compiled.skip_rules:
-            if evaluate_row(rule.condition, event) is not True:
+            if not holds(rule.condition, event):
                 counts[rule.reason, rule.detail] += 1
                 break
     return counts

@@ -136,6 +136,7 @@ def test_fingerprints_tell_what_needs_new_tiles_and_what_only_new_cells() -> Non
         {"description": "x"},
         {"max_staleness": "1s"},
         {"features": [Count(windows=["1h"], name="n")]},
+        {"features": [Count(windows=["1h"]), Count(windows=["1h"], name="n")]},
     ):
         assert view(**changes).compiled.online_fingerprint == plain.online_fingerprint
 

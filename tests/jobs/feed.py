@@ -1,4 +1,4 @@
-"""Events for a tile job of ``spend``, and the question whether its tiles are those of all of them."""
+"""Events for a tile job of ``spend``, and whether its tiles are those of all of them."""
 
 from __future__ import annotations
 

@@ -39,14 +39,14 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["ingest", *arguments])
 
 
-def test_the_help_shows_each_way_in_and_says_what_was_not_run() -> None:
+def test_the_help_shows_each_way_in_and_says_what_is_not_tested() -> None:
     text = " ".join(run("--help").output.split())
     for said in (
         "paimon-features ingest retail events.parquet",
         "paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate",
         "--kafka broker:9092 --topic clicks",
         "kept in rejected_SOURCE with the reason",
-        "this project has not run it against a broker",
+        "The tests have no broker",
     ):
         assert said in text
 

@@ -384,14 +384,14 @@ def test_a_stream_goes_on_at_its_last_checkpoint_without_loss_or_doubling(
         (tmp_path / "next").rename(inbox / f"{sent}.jsonl")
         sent += count
 
-    def follow_until(rows: int, restart: bool = False) -> None:
+    def follow_until(rows: int) -> None:
         deadline = time.monotonic() + 60
 
         def report(progress: IngestProgress) -> None:
             send(500)
             assert time.monotonic() < deadline, progress
             if read_arrow(lake, CLICKS.table, columns=["id"]).num_rows >= rows:
-                raise KeyboardInterrupt
+                signal.raise_signal(signal.SIGINT)
 
         with pytest.raises(KeyboardInterrupt):
             ingest_kafka(
@@ -400,7 +400,6 @@ def test_a_stream_goes_on_at_its_last_checkpoint_without_loss_or_doubling(
                 topic,
                 state_dir=tmp_path / "state",
                 checkpoint_interval_ms=200,
-                restart=restart,
                 report=report,
             )
 

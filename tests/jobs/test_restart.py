@@ -46,6 +46,7 @@ EMPTY = Ledger(
     commit_user=None,
     branch=Branch(),
     backfilled=False,
+    backfill_snapshot=None,
     handover_snapshot=None,
     last_committed=None,
     tables=(history(), history(name="skipped_spend_g1")),
@@ -63,6 +64,7 @@ BACKFILLED = replace(
     EMPTY,
     commit_user=USER,
     backfilled=True,
+    backfill_snapshot=1,
     handover_snapshot=41,
     tables=(history(BATCH_IDENTIFIER), history(name="skipped_spend_g1")),
 )
@@ -138,9 +140,28 @@ def test_rows_that_another_committed_are_refused() -> None:
 
 def test_a_table_that_lost_commits_is_refused() -> None:
     # rolled back by hand: going on from checkpoint 9 would leave events out
-    lost = replace(STREAMED, tables=(history(7), history(name="skipped_spend_g1")))
-    with pytest.raises(GenerationError, match="rolled back or restored"):
-        decide_start(lost)
+    for skipped in (history(name="skipped_spend_g1"), STREAMED.tables[1]):
+        lost = replace(STREAMED, tables=(history(7), skipped))
+        with pytest.raises(GenerationError, match="rolled back or restored"):
+            decide_start(lost)
+
+
+def test_commits_that_have_expired_behind_maintenance_are_not_lost_and_not_forgotten() -> None:
+    #  snapshots      1   2   3   4        30  31 ...
+    #  committed by   7   8   9   (the job, expired)  maintenance
+    compacted = snapshot(30, BATCH_IDENTIFIER, "other", "COMPACT")
+    tiles = TableHistory("tiles_spend_g1", (compacted,))
+    ledger = replace(STREAMED, tables=(tiles, history(name="skipped_spend_g1")))
+    assert decide_start(ledger).resume == checkpoint(9)
+    older = replace(ledger, checkpoints=(checkpoint(7),))
+    with pytest.raises(GenerationError, match="--rollback"):
+        decide_start(older)
+    with pytest.raises(GenerationError, match="expired, the oldest there is 30"):
+        decide_rollback(older, checkpoint(7))
+    # behind a backfill, to begin at the handover would count what the stream has read twice
+    gone = replace(ledger, backfilled=True, handover_snapshot=41, last_committed=None)
+    with pytest.raises(GenerationError, match="none of its checkpoints"):
+        decide_start(replace(gone, checkpoints=()))
 
 
 def test_a_stream_begins_behind_its_backfill() -> None:
@@ -163,6 +184,11 @@ def test_a_stream_behind_a_backfill_goes_on_from_its_checkpoint() -> None:
 def test_a_backfill_whose_tiles_are_gone_is_not_gone_on_from() -> None:
     with pytest.raises(GenerationError, match="hold less"):
         decide_start(replace(BACKFILLED, tables=EMPTY.tables))
+
+
+def test_a_backfill_of_which_no_event_entered_a_tile_is_gone_on_from() -> None:
+    nothing = replace(BACKFILLED, backfill_snapshot=None, tables=EMPTY.tables)
+    assert decide_start(nothing) == Start(from_snapshot=42)
 
 
 def test_a_backfill_that_did_not_end_is_not_gone_on_from() -> None:

@@ -114,7 +114,7 @@ def backfilled(target: TileTarget, feed: Feed) -> Feed:
         commit_user=f"{user}_0",
         commit_identifier=BATCH_IDENTIFIER,
     )
-    target.update(commit_user=user, handover_snapshot=1, backfilled=True)
+    target.update(commit_user=user, handover_snapshot=1, backfilled=True, backfill_snapshot=1)
     return feed
 
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,7 +38,7 @@ class Client:
     def __init__(self, project: Project, target: TileTarget, *arguments: str) -> None:
         self.target = target
         self.recorded = self._record()
-        self.commits = self._commits()
+        self.commits = self.commits_now()
         code = "from paimon_features.cli import main; main()"
         self.process = subprocess.Popen(
             [sys.executable, "-c", code, "submit", "spend", "--project", project.root, *arguments],
@@ -53,7 +54,7 @@ class Client:
 
     def await_commit(self) -> None:
         """Wait until its job has committed."""
-        self._until(lambda: self._commits() > self.commits)
+        self._until(lambda: self.commits_now() > self.commits)
 
     def kill(self, what: str) -> None:
         """End the client, its JVM, or both, without a word, and wait until both are gone."""
@@ -71,6 +72,10 @@ class Client:
     def output(self) -> str:
         return self.process.communicate(timeout=60)[0]
 
+    def commits_now(self) -> int:
+        """How many commits the tile table has."""
+        return sum(1 for _ in snapshots(self.target.lake, self.target.tables[0]))
+
     def _jvm(self) -> int:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
         (child,) = path.read_text().split()
@@ -79,9 +84,6 @@ class Client:
     def _record(self) -> str | None:
         job = self.target.record().job
         return None if job is None else str(job["job_id"])
-
-    def _commits(self) -> int:
-        return sum(1 for s in snapshots(self.target.lake, self.target.tables[0]))
 
     def _until(self, done: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 120
@@ -132,16 +134,19 @@ def test_a_running_job_is_seen_is_alone_and_stops_on_request(
         cancel(target)
 
     feed.commit()
-    second = client("--resume")
-    second.await_commit()
-    savepoint = cancel(target)
+    before = first.commits_now()
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(submit, target, resume=True)
+        while first.commits_now() == before and not second.done():
+            time.sleep(0.05)
+        savepoint = cancel(target)
+        outcome = second.result()
     assert savepoint is not None
-    assert "goes on from" in second.output()
-    assert second.process.returncode == 0
+    assert (outcome.state, outcome.checkpoint) == ("STOPPED", savepoint)
     assert target.record().resume_path == savepoint
 
     feed.commit()
-    submit(target, bounded=True)
+    assert submit(target, bounded=True).resumed == savepoint
     feed.assert_exact()
 
 

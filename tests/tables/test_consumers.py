@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -56,6 +57,28 @@ def test_a_consumer_that_dies_while_it_moves_leaves_the_old_hold_whole(
     assert consumers(lake, table) == {"spend": 2}  # what was begun is no consumer, too
     advance_consumer(lake, table, "spend", 3)
     assert consumers(lake, table) == {"spend": 3}
+
+
+def test_a_consumer_that_flink_left_half_written_holds_all_there_is(lake: Lake, table: str) -> None:
+    register_consumer(lake, table, "tiles-spend", 3)
+    os.remove(f"{lake.path(table)}/snapshot/snapshot-1")
+    Path(lake.path(table), "consumer", "consumer-tiles-spend").write_text("")
+    assert consumers(lake, table) == {"tiles-spend": 2}
+    advance_consumer(lake, table, "tiles-spend", 3)
+    assert consumers(lake, table) == {"tiles-spend": 3}
+
+
+def test_several_that_move_one_consumer_at_the_same_time_leave_it_whole(
+    lake: Lake, table: str
+) -> None:
+    register_consumer(lake, table, "spend", 1)
+    with ThreadPoolExecutor(4) as movers:
+        moves = [
+            movers.submit(register_consumer, lake, table, "spend", 1 + i % 3) for i in range(40)
+        ]
+        for move in moves:
+            move.result()
+    assert consumers(lake, table)["spend"] in (1, 2, 3)
 
 
 def test_a_hold_on_an_expired_snapshot_is_refused_and_leaves_the_old_one(
