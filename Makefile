@@ -4,6 +4,7 @@
 #   make test     all tests;  ARGS="tests/setup -k jars" runs some of them
 #   make lint     style, types, import layers
 #   make bench    the figures of docs/performance.md;  ARGS=... picks some
+#   make chaos    a hundred kills of the tile job, many random views through real jobs (an hour)
 #   make fuzz     the property tests with fifty times the examples
 #   make lock     the lock files from pyproject.toml;  ARGS=--upgrade moves every pin
 #   make clean    removes what the targets made, but not .venv and the cached jars
@@ -12,7 +13,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench fuzz lock clean
+.PHONY: help demo test lint bench chaos fuzz lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,torch
@@ -40,6 +41,11 @@ lint:
 bench:
 	@tools/setup.sh test
 	.venv/bin/python -m benchmarks $(ARGS)
+
+chaos:
+	@tools/setup.sh test
+	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 .venv/bin/python -m pytest \
+		tests/jobs/test_restart_killed_flink.py tests/jobs/test_tiling_flink.py --timeout=0 $(ARGS)
 
 fuzz:
 	@tools/setup.sh test

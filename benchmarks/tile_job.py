@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 
 from jobs.logic.rest import FlinkRest
-from jobs.logic.tiling import partial_sql
+from jobs.logic.tiling import DISCOVERY_MS, partial_sql
 from jobs.submission import submit
 from jobs.target import TileTarget
 from paimon_features.aggregates import Count, Max, Min, Sum
@@ -180,7 +180,7 @@ def tumble_sql(target: TileTarget) -> tuple[str, str, str]:
         "WATERMARK FOR `at` AS `at` - INTERVAL '10' SECOND) PARTITIONED BY (`event_day`) WITH ("
         f"'connector' = 'paimon', 'path' = {literal(str(target.lake.path(target.events)))}, "
         f"'scan.mode' = 'from-snapshot-full', 'scan.snapshot-id' = '{snapshot.id}', "
-        "'continuous.discovery-interval' = '200 ms')"
+        f"'continuous.discovery-interval' = '{DISCOVERY_MS} ms')"
     )
     sink = (
         "CREATE TEMPORARY TABLE `default_catalog`.`default_database`.`nowhere` "

@@ -86,7 +86,7 @@ def ingest(
         _ingest_topic(project, source, (kafka, topic, group), columns, restart, address, as_json)
         return
     from jobs.flink.ingest import ingest_files
-    from jobs.logic.inputs import parse_mapping
+    from jobs.logic.columns import parse_mapping
 
     try:
         with ProgressLine(as_json) as line:
@@ -141,7 +141,7 @@ def _ingest_topic(
     as_json: bool,
 ) -> None:
     from jobs.flink.ingest_topic import ingest_kafka
-    from jobs.logic.inputs import KafkaTopic, json_columns, parse_mapping
+    from jobs.logic.columns import KafkaTopic, json_columns, parse_mapping
 
     defined = project.definitions.source(source)
     servers, name, group = address

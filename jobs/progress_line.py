@@ -28,7 +28,7 @@ class ProgressLine:
     def __init__(self, silent: bool) -> None:
         self.silent = silent
         self.live = sys.stderr.isatty()
-        self.printed_s = -LOG_EVERY_S
+        self.printed_s = 0.0
         self.width = 0
 
     def __call__(self, progress: _Progress) -> None:

@@ -34,10 +34,6 @@ STANDARD_OPTIONS: Mapping[str, str] = {
     "execution.checkpointing.tolerable-failed-checkpoints": "3",
 }
 
-DISCOVERY_INTERVAL = "200 ms"
-"""How often a streaming scan looks for new snapshots, for a hint on the scan
-(``'continuous.discovery-interval'``); Flink's own default is 10 s."""
-
 
 def open_environment(
     mode: Literal["streaming", "batch"] = "streaming",

@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from jobs.flink.ingest_job import IngestJob, Report
+from jobs.logic.columns import group_files
 from jobs.logic.ingest import Run, file_statements
-from jobs.logic.inputs import InputFile, find_files, group_files, look_at
+from jobs.logic.inputs import InputFile, find_files, look_at
 from jobs.logic.ledger import Choice, LedgerRun
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError

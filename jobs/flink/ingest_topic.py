@@ -6,8 +6,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from jobs.flink.ingest_job import IngestJob, Report
+from jobs.logic.columns import KafkaTopic
 from jobs.logic.ingest import IngestStatements, Run, kafka_statements
-from jobs.logic.inputs import KafkaTopic
 from jobs.logic.ledger import Ledger
 from jobs.logic.rest import ENDED, FlinkRest
 from jobs.logic.restart import find_checkpoints

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.logic.cells import cell_value, floor_day, is_not_finite, is_present, now_ms_sql
-from jobs.logic.inputs import Column, FileGroup, KafkaTopic
+from jobs.logic.columns import Column, FileGroup, KafkaTopic
 from jobs.logic.scans import Scan, file_scan, kafka_scan, once, raw_text, sql_options
 from paimon_features.definitions import EventSource
 from paimon_features.tables.ddl import literal, quote

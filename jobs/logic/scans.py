@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobs.logic.inputs import FIELD, Column, FileGroup, KafkaTopic
+from jobs.logic.columns import Column, FileGroup, KafkaTopic
+from jobs.logic.inputs import FIELD
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.rejects import TOO_FEW_COLUMNS, UNREADABLE
 

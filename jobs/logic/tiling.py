@@ -23,6 +23,10 @@ from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 UNKNOWN_DAY = MIN_TIME_MS // DAY_MS - 1
 """``tile_day`` of skipped rows whose time is null or absurd: the day before the first valid one."""
 
+DISCOVERY_MS = 100
+"""How often a stream looks for new events; Flink's own default is 10 s. It costs one look for a
+file, and on average half of it is part of a feature's freshness."""
+
 PLANNER_OPTIONS: Mapping[str, str] = {
     # what both statements select from is one step of the job. Otherwise each of them takes it
     # into its own: the scan's conditions would differ and every event be read twice, and what
@@ -65,7 +69,7 @@ class Scan:
         return {
             "scan.mode": "from-snapshot-full" if self.whole else "from-snapshot",
             **snapshot,
-            "continuous.discovery-interval": "200 ms",
+            "continuous.discovery-interval": f"{DISCOVERY_MS} ms",
             "consumer-id": self.consumer,
             # demanded by the scan; what counts for expiry is the table's own, which has none
             "consumer.expiration-time": "36500 d",

@@ -60,11 +60,17 @@ spend = pf.FeatureView(
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
+def features() -> str:
+    """The text of the project's definitions."""
+    return FEATURES
+
+
+@pytest.fixture
+def project(tmp_path: Path, features: str) -> Project:
     """A project with the view ``spend``, applied, its tables empty."""
     folder = tmp_path / "shop"
     folder.mkdir()
-    (folder / "features.py").write_text(FEATURES)
+    (folder / "features.py").write_text(features)
     (folder / "paimon-features.toml").write_text(
         f'[project]\nname = "shop"\n[flink]\ncheckpoint_interval = "{CHECKPOINT_INTERVAL_MS}ms"\n'
     )

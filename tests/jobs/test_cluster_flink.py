@@ -19,7 +19,7 @@ from jobs.flink.cluster import ClusterShape, LocalCluster
 from jobs.flink.ingest import ingest_files
 from jobs.flink.ingest_topic import ingest_kafka, stop_cluster_job
 from jobs.logic import ingest as statements
-from jobs.logic.inputs import KafkaTopic, json_columns
+from jobs.logic.columns import KafkaTopic, json_columns
 from jobs.logic.rest import FlinkRest
 from paimon_features.cli import cli
 from paimon_features.errors import ConfigurationError, JobError, OwnershipError, UnknownNameError

@@ -26,8 +26,9 @@ from jobs.flink.ingest import IngestResult, ingest_files
 from jobs.flink.ingest_job import OPTIONS, IngestJob, IngestProgress, explain
 from jobs.flink.ingest_topic import checkpoint_folder, ingest_kafka
 from jobs.logic import ingest as statements
+from jobs.logic.columns import KafkaTopic, group_files, json_columns
 from jobs.logic.ingest import Run, file_statements, kafka_statements
-from jobs.logic.inputs import KafkaTopic, group_files, json_columns, look_at
+from jobs.logic.inputs import look_at
 from jobs.logic.ledger import Ledger
 from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import (

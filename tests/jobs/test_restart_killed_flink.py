@@ -24,6 +24,7 @@ from jobs.target import TileTarget
 from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.project import Project
 from paimon_features.tables import snapshots
+from tests.jobs.conftest import FEATURES
 from tests.jobs.feed import Feed
 
 KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "10"))
@@ -98,6 +99,15 @@ def _runs(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
         return False
+
+
+@pytest.fixture
+def features() -> str:
+    """A small view, whose job is planned quickly: what is tested is when it dies."""
+    text, _ = FEATURES.split("    features=[")
+    return (
+        text + "    features=[pf.Count(windows=['7d']), pf.Sum('quantity', windows=['1d'])],\n)\n"
+    )
 
 
 @pytest.fixture

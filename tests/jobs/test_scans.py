@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.logic.cells import TEXT, Physical
-from jobs.logic.inputs import Column, FileGroup, InputFile, KafkaTopic
+from jobs.logic.columns import Column, FileGroup, KafkaTopic
+from jobs.logic.inputs import InputFile
 from jobs.logic.scans import _java_literal, file_scan, kafka_scan, raw_text, sql_options
 
 ID = Column("id", "Id", 1, TEXT, True)

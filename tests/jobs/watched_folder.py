@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.logic.inputs import KafkaTopic
+from jobs.logic.columns import KafkaTopic
 from jobs.logic.scans import Scan, json_views
 from paimon_features.definitions import EventSource
 from paimon_features.schema import Int64, String
