@@ -280,7 +280,8 @@ def main() -> None:
         cpu = statistics.median(arguments.events / turn.cpu_s for turn in side)
         print(f"{name:6} {rate:10,.0f} events/s {cpu:10,.0f} events/s of processor time")
     ratios = [a.rate / b.rate for a, b in zip(turns["tiles"], turns["tumble"], strict=True)]
-    print(f"tiles / tumble: median {statistics.median(ratios):.2f} of {sorted(ratios)}")
+    spread = ", ".join(f"{ratio:.2f}" for ratio in sorted(ratios))
+    print(f"tiles / tumble: median {statistics.median(ratios):.2f} of {spread}")
 
 
 if __name__ == "__main__":
