@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jobs.logic.rest import FlinkRest
-from jobs.target import TileTarget, consumer_name
+from jobs.target import TileTarget
 from paimon_features.errors import JobError, UnknownNameError
 from paimon_features.tables import Lake, generations, latest_snapshot, lease
 from paimon_features.tables.consumers import consumers
@@ -201,5 +201,5 @@ def _row(lake: Lake, record: GenerationRecord) -> JobRow:
         since_ms=job["since_ms"],
         snapshot=None if newest is None else newest.id,
         committed_checkpoint=streamed[0] if streamed else None,
-        lag_snapshots=lag_snapshots(lake, job["events"], consumer_name(record)),
+        lag_snapshots=lag_snapshots(lake, job["events"], record.consumer),
     )

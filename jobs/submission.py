@@ -208,7 +208,10 @@ def backfill(
                 f"'paimon-features backfill {target.view.name}' begins it anew"
             )
         tiles = _newest_id(target)
-        target.update(job={**job, "state": "STOPPED"}, backfilled=True, backfill_snapshot=tiles)
+        # what 'plan' tells the length of the next backfill by
+        seconds = max(time.time() - job["since_ms"] / 1000, 0.001)
+        done = {**job, "state": "STOPPED", "events_read": newest.total_records, "seconds": seconds}
+        target.update(job=done, backfilled=True, backfill_snapshot=tiles)
         advance_consumer(target.lake, target.events, target.consumer, newest.id + 1)
         return Outcome(
             target.view.name,

@@ -87,7 +87,7 @@ class TileTarget:
     @property
     def consumer(self) -> str:
         """The name under which the job holds back the expiry of events."""
-        return consumer_name(self.record())
+        return self.record().consumer
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -224,11 +224,6 @@ class TileTarget:
                 return
         self.lake.drop(name)
         self.lake.create(skipped_spec(name))
-
-
-def consumer_name(record: GenerationRecord) -> str:
-    """The name under which the job of a generation holds back the expiry of events."""
-    return f"tiles-{record.view}-g{record.generation}"
 
 
 def _choose(lake: Lake, view: CompiledView, generation: int | None) -> int:

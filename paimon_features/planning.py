@@ -1,20 +1,16 @@
 """From definitions to tables: what is applied, what would change, and doing it.
 
-The registry is an append table with one row per applied version of a definition; its newest
-row per (kind, name) is what is applied. A view whose tiles would be others gets a new
-generation of its tile table; one that only reads its tiles differently does not.
+A view whose tiles would be others gets a new generation of its tile table; one that only reads
+its tiles differently does not, and what only describes it (owner, tags) changes nothing else.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import pyarrow as pa
-
+from paimon_features import registry
 from paimon_features.definitions import (
     CompiledView,
     Definitions,
@@ -23,22 +19,26 @@ from paimon_features.definitions import (
     FeedbackSource,
 )
 from paimon_features.errors import DefinitionError
-from paimon_features.tables import Lake, append_arrow, generations, latest_snapshot, read_arrow
+from paimon_features.registry import Document, Key
+from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.specs import (
     TableSpec,
     events_spec,
     feedback_spec,
-    registry_spec,
     rejected_spec,
     skipped_spec,
     tiles_spec,
 )
 
-REGISTRY = "registry"
-
 Action = Literal["create", "change", "generation", "same", "gone"]
-Document = Mapping[str, Any]
+
+ASSUMED_EVENTS_PER_S = 200_000
+"""Rate of a backfill where none was measured yet: two cores, a few partials."""
+START_S = 15
+"""What a backfill takes before its first event: the engine's start."""
+MEASURED_FROM = 100_000
+"""Events that a backfill has to have read for its rate to say something of a larger one."""
 
 _SIGNS: Mapping[Action, str] = {
     "create": "+",
@@ -82,21 +82,6 @@ class Plan:
         return "\n".join(str(change) for change in self.changes)
 
 
-def applied(lake: Lake) -> dict[tuple[str, str], Document]:
-    """The newest applied document of each (kind, name); empty before the first ``apply``."""
-    if not lake.exists(REGISTRY):
-        return {}
-    rows = read_arrow(lake, REGISTRY, columns=["kind", "name", "version", "document"])
-    newest: dict[tuple[str, str], tuple[int, str]] = {}
-    for row in rows.to_pylist():
-        key = (row["kind"], row["name"])
-        if row["version"] > newest.get(key, (0, ""))[0]:
-            newest[key] = (row["version"], row["document"])
-    return {
-        key: {**json.loads(text), "version": version} for key, (version, text) in newest.items()
-    }
-
-
 def make_plan(lake: Lake, definitions: Definitions) -> Plan:
     """Compare the definitions with what is applied.
 
@@ -105,7 +90,7 @@ def make_plan(lake: Lake, definitions: Definitions) -> Plan:
     DefinitionError
         For a change that cannot be made, such as other columns of a source with history.
     """
-    known = applied(lake)
+    known = _applied(lake)
     changes = [_plan_one(lake, known, *item) for item in _documents(definitions)]
     defined = {(change.kind, change.name) for change in changes}
     for kind, name in known.keys() - defined:
@@ -120,24 +105,14 @@ def apply_plan(lake: Lake, definitions: Definitions, now_ms: int) -> Plan:
     Repeating it is harmless.
     """
     plan = make_plan(lake, definitions)
-    known = applied(lake)
     for source in definitions.sources.values():
         for spec in _source_tables(source):
             lake.create(spec)
     for change in plan.changes:
         if change.kind == "feature_view" and change.generation is not None:
             _make_generation(lake, definitions.view(change.name).compiled, change.generation)
-    rows = []
-    for kind, name, document, _ in _documents(definitions):
-        old = known.get((kind, name))
-        if old is None or _hash(old) != _hash(document):
-            version = 1 if old is None else int(old["version"]) + 1
-            rows.append((now_ms, kind, name, version, _hash(document), _canonical(document)))
-    if rows:
-        spec = registry_spec(REGISTRY)
-        lake.create(spec)
-        columns = [pa.array(list(c)) for c in zip(*rows, strict=True)]
-        append_arrow(lake, REGISTRY, pa.table(columns, names=list(spec.columns)))
+    documents = {(kind, name): document for kind, name, document, _ in _documents(definitions)}
+    registry.record(lake, documents, now_ms)
     return plan
 
 
@@ -153,6 +128,10 @@ def _source_tables(source: EventSource) -> Iterator[TableSpec]:
     else:
         yield events_spec(source.table, source.schema)
         yield rejected_spec(source.rejected_table)
+
+
+def _applied(lake: Lake) -> dict[Key, Document]:
+    return {key: version.document or {} for key, version in registry.applied(lake).items()}
 
 
 def _make_generation(lake: Lake, view: CompiledView, generation: int) -> None:
@@ -172,26 +151,20 @@ def _make_generation(lake: Lake, view: CompiledView, generation: int) -> None:
     )
 
 
-def _documents(
-    definitions: Definitions,
-) -> Iterator[tuple[str, str, Document, FeatureView | EventSource | None]]:
-    for entity in definitions.entities.values():
-        yield "entity", entity.name, entity.to_document(), None
-    for source in definitions.sources.values():
-        yield "source", source.name, source.to_document(), source
-    for view in definitions.views.values():
-        yield "feature_view", view.name, view.to_document(), view
-    for service in definitions.services.values():
-        yield "service", service.name, service.to_document(), None
+def _documents(definitions: Definitions) -> Iterator[tuple[str, str, Document, Any]]:
+    """Kind, name, document and definition of everything that is defined."""
+    for kind, items in definitions.by_kind().items():
+        for name, item in items.items():
+            yield kind, name, item.to_document(), item
 
 
 def _plan_one(
     lake: Lake,
-    known: Mapping[tuple[str, str], Document],
+    known: Mapping[Key, Document],
     kind: str,
     name: str,
     document: Document,
-    item: FeatureView | EventSource | None,
+    item: Any,
 ) -> Change:
     old = known.get((kind, name))
     differs = [] if old is None else list(_differences(old, document))
@@ -241,8 +214,14 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
     if records:
         events = _events(lake, view.source)
         details.append(
-            f"a new generation: backfill {view.name} reads {events:,} events, then "
-            f"'paimon-features switch {view.name}'; generation {records[-1].generation} stays"
+            f"needs a backfill: 'paimon-features backfill {view.name}' reads {events:,} events, "
+            f"{_duration(lake, events)}; then "
+            f"'paimon-features switch {view.name}'. Generation {records[-1].generation} stays"
+        )
+    elif events := _events(lake, view.source):
+        details.append(
+            f"needs a backfill: 'paimon-features backfill {view.name}' reads {events:,} events, "
+            f"{_duration(lake, events)}"
         )
     return Change(
         "feature_view", view.name, "generation" if records else "create", tuple(details), generation
@@ -260,10 +239,28 @@ def _events(lake: Lake, source: EventSource) -> int:
     return 0 if newest is None else newest.total_records
 
 
+def _duration(lake: Lake, events: int) -> str:
+    """About how long reading so many events takes, by the newest backfill that was measured."""
+    jobs = [
+        record.job
+        for view in generations.views(lake)
+        for record in generations.load(lake, view)
+        if record.job is not None and record.job.get("events_read", 0) >= MEASURED_FROM
+    ]
+    rate, said = float(ASSUMED_EVENTS_PER_S), "a guess: none was measured yet"
+    if jobs:
+        newest = max(jobs, key=lambda job: job["since_ms"])
+        rate = newest["events_read"] / newest["seconds"]
+        said = "as the last backfill"
+    seconds = START_S + events / rate
+    shown = f"{seconds / 60:,.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+    return f"about {shown} ({rate:,.0f} events/s, {said})"
+
+
 def _differences(old: Document, new: Document, path: str = "") -> Iterator[str]:
     """Readable differences of two documents, in the order of the new one."""
     for key in [*new, *(key for key in old if key not in new)]:
-        if key in ("version", "tiles", "online"):
+        if key in ("tiles", "online"):
             continue
         left, right, name = old.get(key), new.get(key), f"{path}{key}"
         if left == right:
@@ -276,12 +273,3 @@ def _differences(old: Document, new: Document, path: str = "") -> Iterator[str]:
             yield f"- {name}"
         else:
             yield f"{name}: {left!r} -> {right!r}"
-
-
-def _canonical(document: Document) -> str:
-    plain = {key: value for key, value in document.items() if key != "version"}
-    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
-
-
-def _hash(document: Document) -> str:
-    return hashlib.sha256(_canonical(document).encode()).hexdigest()[:16]

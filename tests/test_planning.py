@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from paimon_features.aggregates import Count, Sum
@@ -16,9 +17,10 @@ from paimon_features.definitions import (
     FeedbackSource,
 )
 from paimon_features.errors import DefinitionError
-from paimon_features.planning import applied, apply_plan, make_plan
+from paimon_features.planning import apply_plan, make_plan
+from paimon_features.registry import applied
 from paimon_features.schema import Float64, Int64
-from paimon_features.tables import Lake, generations
+from paimon_features.tables import Lake, append_arrow, generations
 
 SCHEMA = {"user_id": Int64, "t": Int64, "amount": Float64}
 
@@ -65,7 +67,7 @@ def test_a_plan_changes_nothing(lake: Lake) -> None:
 def test_applying_twice_does_nothing_the_second_time(lake: Lake) -> None:
     apply_plan(lake, shop(["1h"]), now_ms=1)
     assert apply_plan(lake, shop(["1h"]), now_ms=2).is_empty
-    assert {document["version"] for document in applied(lake).values()} == {1}
+    assert {version.number for version in applied(lake).values()} == {1}
 
 
 def test_another_window_needs_no_new_generation(lake: Lake) -> None:
@@ -74,7 +76,7 @@ def test_another_window_needs_no_new_generation(lake: Lake) -> None:
     change = next(c for c in plan.changes if c.kind == "feature_view")
     assert (change.action, change.generation) == ("change", None)
     assert "its tiles hold what this needs: no backfill" in change.details
-    assert applied(lake)["feature_view", "spend"]["version"] == 2
+    assert applied(lake)["feature_view", "spend"].number == 2
 
 
 @pytest.mark.parametrize(
@@ -93,6 +95,37 @@ def test_other_tiles_make_a_new_generation_beside_the_old_one(
     ]
     generations.activate(lake, "spend", 2)
     assert apply_plan(lake, shop(["1d"], **other), now_ms=3).is_empty  # type: ignore[arg-type]
+
+
+def test_a_plan_says_how_many_events_a_backfill_reads_and_about_how_long(lake: Lake) -> None:
+    apply_plan(lake, shop(["1d"]), now_ms=1)
+    events = {"user_id": [1, 2], "t": [5, 7], "amount": [1.0, 2.0], "event_day": [0, 0]}
+    append_arrow(lake, "events_shop", pa.table(events))
+    changed = shop(["1d"], tile="1h")
+    text = str(make_plan(lake, changed))
+    assert "needs a backfill: 'paimon-features backfill spend' reads 2 events, about 15 s" in text
+    assert "(200,000 events/s, a guess: none was measured yet)" in text
+    job = {"since_ms": 5, "events_read": 1_000_000, "seconds": 0.05}
+    generations.update(lake, "spend", 1, job=job)
+    assert "(20,000,000 events/s, as the last backfill)" in str(make_plan(lake, changed))
+    few = {"since_ms": 9, "events_read": 100, "seconds": 10.0}
+    generations.update(lake, "spend", 1, job=few)
+    assert "a guess" in str(make_plan(lake, changed)), "a start of ten seconds is no rate"
+
+
+def test_an_owner_is_a_new_version_and_needs_nothing_else(lake: Lake) -> None:
+    apply_plan(lake, shop(["1d"]), now_ms=1)
+    plan = apply_plan(lake, shop(["1d"], owner="growth", tags={"a": "b"}), now_ms=2)
+    change = next(c for c in plan.changes if c.kind == "feature_view")
+    assert (change.action, change.generation) == ("change", None)
+    assert applied(lake)["feature_view", "spend"].number == 2
+
+
+def test_metadata_that_are_no_texts_are_refused() -> None:
+    with pytest.raises(DefinitionError, match=r"entity 'user': tags=\{'a': 1\}"):
+        Entity("user", keys={"user_id": Int64}, tags={"a": 1})  # type: ignore[dict-item]
+    with pytest.raises(DefinitionError, match="service 'model': owner=7; expected a text"):
+        FeatureService("model", ["a:b"], owner=7)  # type: ignore[arg-type]
 
 
 def test_other_columns_of_a_source_with_history_are_refused(lake: Lake) -> None:

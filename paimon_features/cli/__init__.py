@@ -74,6 +74,13 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "switch": LazyCommand(
             "paimon_features.cli.plan:switch", "Serve another generation of a view."
         ),
+        "describe": LazyCommand(
+            "paimon_features.cli.describe:describe", "Tell about all definitions, or one."
+        ),
+        "graph": LazyCommand(
+            "paimon_features.cli.describe:graph", "Draw what is made of what, text or SVG."
+        ),
+        "drop": LazyCommand("paimon_features.cli.drop:drop", "Delete what is no longer wanted."),
     },
     "Run on Flink": {
         "ingest": LazyCommand("jobs.cli_ingest:ingest", "Load CSV, Parquet or Kafka into events."),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, check_name
 
@@ -24,9 +25,12 @@ class Entity:
     name: str
     keys: Mapping[str, DataType]
     description: str = ""
+    owner: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("entity", self.name)
+        check_metadata("entity", self)
         if not self.keys:
             raise DefinitionError(f"entity {self.name!r} has no keys; expected at least one column")
         for key, kind in self.keys.items():
@@ -50,4 +54,4 @@ class Entity:
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form, as it stands in the registry."""
         keys = {name: kind.text for name, kind in self.keys.items()}
-        return {"kind": "entity", "name": self.name, "keys": keys}
+        return {"kind": "entity", "name": self.name, "keys": keys, **metadata(self)}

@@ -18,6 +18,7 @@ from paimon_features.aggregates import (
 from paimon_features.aggregates.decayed import Decayed
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
 from paimon_features.definitions.entity import Entity
+from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import Expression, overflow_guard, parse
@@ -66,9 +67,12 @@ class FeatureView:
     kind: str = "sawtooth"
     buckets: int = 2
     description: str = ""
+    owner: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("feature view", self.name)
+        check_metadata("feature view", self)
         if self.kind != "sawtooth":
             raise DefinitionError(
                 f"feature view {self.name!r}: kind={self.kind!r}; only 'sawtooth' windows so far"
@@ -113,6 +117,7 @@ class FeatureView:
                 }
                 for f in view.features
             },
+            **metadata(self),
             "tiles": view.fingerprint,
             "online": view.online_fingerprint,
         }

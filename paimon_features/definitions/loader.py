@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,6 +55,17 @@ class Definitions:
                         f"there is: {', '.join(known)}"
                     )
         return out
+
+    def by_kind(
+        self,
+    ) -> Mapping[str, Mapping[str, Entity | EventSource | FeatureView | FeatureService]]:
+        """Everything that is defined, under the names that kinds have in the registry."""
+        return {
+            "entity": self.entities,
+            "source": self.sources,
+            "feature_view": self.views,
+            "service": self.services,
+        }
 
     def source(self, name: str) -> EventSource:
         """The source of that name, or UnknownNameError."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from paimon_features.definitions.feature_view import FeatureView
+from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import check_name
 
@@ -40,9 +41,12 @@ class FeatureService:
     name: str
     features: Sequence[FeatureView | str]
     description: str = ""
+    owner: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("service", self.name)
+        check_metadata("service", self)
         if not self.features:
             raise DefinitionError(f"service {self.name!r} has no features")
         for item in self.features:
@@ -71,4 +75,5 @@ class FeatureService:
 
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form, as it stands in the registry."""
-        return {"kind": "service", "name": self.name, "features": [str(ref) for ref in self.refs()]}
+        features = [str(ref) for ref in self.refs()]
+        return {"kind": "service", "name": self.name, "features": features, **metadata(self)}

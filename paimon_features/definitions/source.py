@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import Bool, DataType, Float64, Int32, Int64, String, check_name
 from paimon_features.windows import parse_duration
@@ -29,9 +30,12 @@ class EventSource:
     retraction: str | None = None
     max_skew: str = "5min"
     description: str = ""
+    owner: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_name("source", self.name)
+        check_metadata("source", self)
         for column in self.schema:
             check_name(f"source {self.name!r}: column", column)
             if column in ("event_day", "ingest_time_ms"):
@@ -79,6 +83,7 @@ class EventSource:
             "schema": {name: kind.text for name, kind in self.schema.items()},
             "event_time": self.event_time,
             "max_skew_ms": self.max_skew_ms,
+            **metadata(self),
         }
 
 

@@ -33,7 +33,7 @@ from paimon_features.schema import (
 from paimon_features.tables import Lake, append_arrow, latest_snapshot
 from paimon_features.tables.catalog import PROPERTY_PREFIX
 from paimon_features.tables.lease import acquire
-from paimon_features.tables.specs import training_spec
+from paimon_features.tables.specs import TRAINING_PREFIX, training_spec
 from paimon_features.tables.tags import create_tag, delete_tag
 
 ROWS_WITHOUT_FEATURES = "training-set.rows-without-features"
@@ -106,7 +106,7 @@ def build_training_set(
     table = arrow_table(rows)
     _check_rows(table, label)
     pinned = store.pin(refs, as_of=as_of)
-    lake, target = store.lake, f"training_{name}"
+    lake, target = store.lake, TRAINING_PREFIX + name
     properties = _properties(pinned, table, label)
     features = tuple(pinned.columns.values())
     with acquire(lake, target, purpose="build a training set"):

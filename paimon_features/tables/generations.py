@@ -48,6 +48,16 @@ class GenerationRecord:
     backfill_snapshot: int | None = None
     state: State = "building"
 
+    @property
+    def skipped_table(self) -> str:
+        """The table that counts the events which this generation skipped."""
+        return f"skipped_{self.view}_g{self.generation}"
+
+    @property
+    def consumer(self) -> str:
+        """The name under which the tile job holds back the expiry of events."""
+        return f"tiles-{self.view}-g{self.generation}"
+
 
 def load(lake: Lake, view: str) -> list[GenerationRecord]:
     """All generations of a view, oldest first."""
@@ -146,6 +156,11 @@ def remove(lake: Lake, view: str, generation: int) -> None:
         return [r for r in records if r is not chosen]
 
     _change(lake, view, change)
+
+
+def forget(lake: Lake, view: str) -> None:
+    """Forget all generations of a view; their tables have to be gone."""
+    _path(lake, view).unlink(missing_ok=True)
 
 
 def views(lake: Lake) -> list[str]:

@@ -32,6 +32,9 @@ TILE_DAY = "tile_day"
 TILE_START = "tile_start"
 """First millisecond of the tile, BIGINT."""
 
+TRAINING_PREFIX = "training_"
+"""What the name of a training set's table begins with."""
+
 MERGES = ("sum", "min", "max")
 
 RETENTION: Mapping[str, str] = MappingProxyType(

@@ -1,0 +1,45 @@
+"""What people want to know of a definition: what it is, whose it is, and labels of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from paimon_features.errors import DefinitionError
+
+
+class Described(Protocol):
+    """A definition with metadata."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def description(self) -> str: ...
+    @property
+    def owner(self) -> str: ...
+    @property
+    def tags(self) -> Mapping[str, str]: ...
+
+
+def check_metadata(what: str, item: Described) -> None:
+    """Raise DefinitionError where the metadata of an item are not texts.
+
+    ``what`` names the kind, for the message: ``entity``.
+    """
+    for part in ("description", "owner"):
+        value = getattr(item, part)
+        if not isinstance(value, str):
+            raise DefinitionError(f"{what} {item.name!r}: {part}={value!r}; expected a text")
+    tags: Any = item.tags
+    if not isinstance(tags, Mapping) or not all(
+        isinstance(t, str) for p in tags.items() for t in p
+    ):
+        raise DefinitionError(
+            f"{what} {item.name!r}: tags={tags!r}; expected texts by name, "
+            "for example {'team': 'growth'}"
+        )
+
+
+def metadata(item: Described) -> dict[str, object]:
+    """The metadata's part of a definition's canonical JSON form."""
+    return {"description": item.description, "owner": item.owner, "tags": dict(item.tags)}

@@ -1,0 +1,136 @@
+"""Lineage: which definition is made of which, down to the training sets that were written.
+
+::
+
+    source -> feature view -> service
+                         '--> training set
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from paimon_features.definitions import Definitions, FeatureRef, FeatureView
+from paimon_features.errors import UnknownNameError
+from paimon_features.tables import Lake
+from paimon_features.tables.specs import TRAINING_PREFIX
+
+KINDS = ("source", "feature_view", "service", "training_set")
+"""Kinds of nodes, from what comes in to what comes out."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Node:
+    """One definition or written training set; ``note`` is what stands beside its name."""
+
+    kind: str
+    name: str
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """Kind and name, for people.
+
+        >>> Node("feature_view", "spend").title
+        'feature view spend'
+        """
+        return f"{self.kind.replace('_', ' ')} {self.name}"
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes and edges ``(from, to)``: the second is made of the first. There is no cycle."""
+
+    nodes: tuple[Node, ...]
+    edges: tuple[tuple[Node, Node], ...]
+
+    def parents(self, node: Node) -> list[Node]:
+        """What a node is made of."""
+        return [a for a, b in self.edges if b == node]
+
+    def children(self, node: Node) -> list[Node]:
+        """What is made of a node."""
+        return [b for a, b in self.edges if a == node]
+
+    def find(self, name: str) -> list[Node]:
+        """The nodes of that name, of any kind.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none.
+        """
+        found = [node for node in self.nodes if node.name == name]
+        if not found:
+            raise UnknownNameError.of("definition", name, [node.name for node in self.nodes])
+        return found
+
+    def around(self, chosen: Iterable[Node]) -> Graph:
+        """The part of the graph that the chosen nodes are made of, or that is made of them."""
+        chosen = list(chosen)
+        kept = set(chosen)
+        for step in (self.parents, self.children):
+            waiting = list(chosen)
+            while waiting:
+                more = [node for node in step(waiting.pop()) if node not in kept]
+                kept.update(more)
+                waiting += more
+        return Graph(
+            tuple(node for node in self.nodes if node in kept),
+            tuple((a, b) for a, b in self.edges if a in kept and b in kept),
+        )
+
+    def to_document(self) -> dict[str, object]:
+        """As JSON, for a program."""
+
+        def of(node: Node) -> dict[str, str]:
+            return {"kind": node.kind, "name": node.name}
+
+        return {
+            "nodes": [{**of(node), "note": node.note} for node in self.nodes],
+            "edges": [{"from": of(a), "to": of(b)} for a, b in self.edges],
+        }
+
+
+def lineage(definitions: Definitions, lake: Lake | None = None) -> Graph:
+    """The lineage of all definitions, and of the training sets in ``lake`` where it is given."""
+    sources = {s.name: Node("source", s.name, s.table) for s in definitions.sources.values()}
+    views = {view.name: _view_node(view) for view in definitions.views.values()}
+    edges = [(sources[v.source.name], views[v.name]) for v in definitions.views.values()]
+    services = []
+    for service in definitions.services.values():
+        refs = service.refs()
+        services.append(Node("service", service.name, _many(len(refs), "feature")))
+        edges += [(views[name], services[-1]) for name in _view_names(refs)]
+    sets = []
+    for name, features in _training_sets(lake):
+        # a service is not named in a training set: it may have changed since, its views have not
+        sets.append(Node("training_set", name, _many(len(features), "feature")))
+        refs = tuple(map(FeatureRef.parse, features))
+        edges += [(views[view], sets[-1]) for view in _view_names(refs) if view in views]
+    return Graph((*sources.values(), *views.values(), *services, *sets), tuple(edges))
+
+
+def _view_node(view: FeatureView) -> Node:
+    features = _many(len(view.compiled.features), "feature")
+    return Node("feature_view", view.name, f"{view.entity.name}, {features}")
+
+
+def _view_names(refs: Iterable[FeatureRef]) -> list[str]:
+    return list(dict.fromkeys(ref.view for ref in refs))
+
+
+def _training_sets(lake: Lake | None) -> Iterable[tuple[str, Mapping[str, str]]]:
+    if lake is None:
+        return
+    for table in lake.list():
+        if table.startswith(TRAINING_PREFIX):
+            features = lake.properties(table).get("training-set.features")
+            if features is not None:
+                yield table.removeprefix(TRAINING_PREFIX), json.loads(features)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

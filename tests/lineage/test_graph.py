@@ -1,0 +1,108 @@
+"""What is made of what, and how it is drawn."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import pytest
+
+from paimon_features.aggregates import Count
+from paimon_features.definitions import (
+    Definitions,
+    Entity,
+    EventSource,
+    FeatureService,
+    FeatureView,
+)
+from paimon_features.errors import UnknownNameError
+from paimon_features.lineage import Graph, Node, lineage, to_svg, to_text
+from paimon_features.schema import Int64
+
+CLICKS = EventSource("clicks", schema={"user": Int64, "t": Int64}, event_time="t")
+ORDERS = EventSource("orders", schema={"user": Int64, "t": Int64}, event_time="t")
+USER = Entity("user", keys={"user": Int64})
+
+
+def view(name: str, source: EventSource) -> FeatureView:
+    return FeatureView(name, source=source, entity=USER, features=[Count(windows=["1h"])])
+
+
+@pytest.fixture(scope="module")
+def graph() -> Graph:
+    taste, spend, idle = view("taste", CLICKS), view("spend", ORDERS), view("idle", CLICKS)
+    services = [FeatureService("rank", [taste, spend]), FeatureService("churn", [spend])]
+    return lineage(Definitions.of([*services, idle]))
+
+
+def test_every_definition_is_a_node_and_every_use_an_edge(graph: Graph) -> None:
+    assert {(a.name, b.name) for a, b in graph.edges} == {
+        ("clicks", "taste"), ("orders", "spend"), ("clicks", "idle"),
+        ("taste", "rank"), ("spend", "rank"), ("spend", "churn"),
+    }  # fmt: skip
+    assert {node.name for node in graph.nodes} == {
+        "clicks", "orders", "taste", "spend", "idle", "rank", "churn"
+    }  # fmt: skip
+
+
+def test_the_surroundings_of_a_node_are_its_ancestors_and_descendants(graph: Graph) -> None:
+    around = graph.around(graph.find("spend"))
+    assert {node.name for node in around.nodes} == {"orders", "spend", "rank", "churn"}
+    assert len(around.edges) == 3
+
+
+def test_an_unknown_name_is_refused_with_what_there_is(graph: Graph) -> None:
+    with pytest.raises(UnknownNameError, match="idle"):
+        graph.find("idel")
+
+
+def test_the_text_names_every_node_and_spells_out_each_one_once(graph: Graph) -> None:
+    text = to_text(graph)
+    for node in graph.nodes:
+        assert node.title in text
+    assert text.splitlines()[0].startswith("source ")
+    assert text.count("feature view spend") == 1
+    assert text.count("service rank") == 2  # under both of its views
+
+
+def test_the_svg_is_well_formed_and_holds_every_node_once_and_every_edge(graph: Graph) -> None:
+    root = ElementTree.fromstring(to_svg(graph, "a <b> & c"))
+    space = {"s": "http://www.w3.org/2000/svg"}
+    titles = [t.text for t in root.findall("s:g/s:title", space)]
+    assert sorted(map(str, titles)) == sorted(node.title for node in graph.nodes)
+    assert len(root.findall("s:path", space)) == len(graph.edges)
+    boxes = [(r.get("x"), r.get("y")) for r in root.findall("s:g/s:rect", space)]
+    assert len(set(boxes)) == len(graph.nodes), "no two nodes stand at one place"
+
+
+def test_an_edge_passes_between_nodes_and_not_behind_them() -> None:
+    a, b, c, d = (Node(k, "x") for k in ("source", "feature_view", "service", "training_set"))
+    root = ElementTree.fromstring(to_svg(Graph((a, b, c, d), ((a, b), (b, c), (b, d))), "x"))
+    boxes = root.findall("{http://www.w3.org/2000/svg}g/{http://www.w3.org/2000/svg}rect")
+    service_y = float(boxes[2].get("y") or 0)
+    (long,) = (
+        path.get("d") or ""
+        for path in root.findall("{http://www.w3.org/2000/svg}path")
+        if "L" in (path.get("d") or "")
+    )
+    y_beside_the_service = float(long.split("L")[1].split()[0].split(",")[1])
+    assert not service_y <= y_beside_the_service <= service_y + float(boxes[2].get("height") or 0)
+
+
+def test_edges_run_from_left_to_right(graph: Graph) -> None:
+    root = ElementTree.fromstring(to_svg(graph, "x"))
+    for path in root.findall("{http://www.w3.org/2000/svg}path"):
+        numbers = (path.get("d") or "").replace("M", "").replace("C", "").replace(",", " ").split()
+        assert float(numbers[0]) < float(numbers[-2])
+
+
+def test_an_empty_graph_is_drawn_as_nothing() -> None:
+    empty = Graph((), ())
+    assert to_text(empty) == ""
+    ElementTree.fromstring(to_svg(empty, "empty"))
+
+
+def test_long_names_are_cut_in_the_box_and_whole_in_its_tooltip() -> None:
+    node = Node("source", "a" * 60)
+    drawn = to_svg(Graph((node,), ()), "x")
+    assert "a" * 60 in drawn
+    assert f">{'a' * 27}…<" in drawn
