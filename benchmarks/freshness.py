@@ -180,12 +180,12 @@ def measure(root: Path, rate: int, seconds: float) -> dict[str, np.ndarray]:
         logs = stack.enter_context((root / "log").open("w"))
         command = [sys.executable, "-m", "paimon_features"]
         writer = stack.enter_context(
-            _process([sys.executable, "-m", "benchmarks.freshness", "--write", str(root),
+            process([sys.executable, "-m", "benchmarks.freshness", "--write", str(root),
                       "--rate", str(rate)], stdout=subprocess.PIPE, stderr=logs)
         )  # fmt: skip
         for words in (["submit", "spend"], ["materialize", "spend", "--follow"]):
             stack.enter_context(
-                _process([*command, *words, "--project", str(root)], stdout=logs, stderr=logs)
+                process([*command, *words, "--project", str(root)], stdout=logs, stderr=logs)
             )
         commits: list[tuple[int, float]] = []
         threading.Thread(target=_read, args=(writer, commits), daemon=True).start()
@@ -232,7 +232,7 @@ def _tiled(project: Project, numbers: np.ndarray) -> np.ndarray:
 
 
 @contextmanager
-def _process(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
+def process(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A process that is told to stop at the end of the block, and ended if it does not."""
     with subprocess.Popen(words, text=True, **options) as process:
         try:

@@ -88,6 +88,9 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "backfill": LazyCommand("jobs.cli_tiles:backfill", "Compute the tiles of all past events."),
         "jobs": LazyCommand("jobs.cli_tiles:jobs", "List the project's jobs."),
         "cancel": LazyCommand("jobs.cli_tiles:cancel", "Stop a job with a savepoint."),
+        "maintain": LazyCommand(
+            "jobs.cli_maintain:maintain", "Merge small files, let old snapshots go."
+        ),
         "cluster": LazyCommand(
             "jobs.cli_cluster:cluster", "Start, stop or look at a local cluster."
         ),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from jobs.flink.cluster import ClusterRecord, ClusterShape, LocalCluster
+from jobs.maintenance import maintain
 from jobs.place import Place
 from jobs.progress import cancel, job_state, list_jobs
 from jobs.submission import backfill, submit
@@ -36,7 +37,7 @@ def test_a_detached_job_is_alone_stops_with_a_savepoint_goes_on_and_survives_its
     cluster: ClusterRecord,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    #  backfill --+ submit --+ cancel  submit (its client dies) --+ the cluster dies   submit, local
+    #  backfill + submit + maintain + cancel  submit (its client dies) + the cluster dies  submit
     feed.commit()
     assert backfill(target, cluster=cluster.address).state == "STOPPED"
     feed.commit()
@@ -50,6 +51,14 @@ def test_a_detached_job_is_alone_stops_with_a_savepoint_goes_on_and_survives_its
     assert [held and held.holder for held in holders] == [job, job]
     with pytest.raises(OwnershipError, match=f"Flink job {first.job_id}"):
         submit(target)
+
+    (left_out,) = maintain(project, target.tables[:1])
+    assert f"Flink job {first.job_id}" in str(left_out.skipped)
+    feed.commit()
+    assert not any(done.skipped for done in maintain(project, target.tables, pause=True))
+    (row,) = list_jobs(project)
+    assert (row.state, row.where) == ("RUNNING", cluster.address)
+    assert row.job_id != first.job_id
 
     savepoint = cancel(target)
     assert target.record().resume_path == savepoint

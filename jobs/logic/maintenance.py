@@ -1,0 +1,85 @@
+"""What is worth maintaining in a table, and the statements that do it.
+
+A table grows three ways: each commit adds files (a commit a second over thirty partitions, sixty
+buckets, is five million files a day), a snapshot, and manifests. Compaction merges the files of
+a bucket; expiry lets old snapshots go, and with them the files that only they refer to. Readers,
+training sets and materializers hold what they need by consumers and tags: expiry stops at them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from paimon_features.tables.ddl import literal
+from paimon_features.tables.deltas import DataFile
+
+OPTIONS = {
+    # without it a procedure may return before anything is committed
+    "table.dml-sync": "true",
+}
+"""Options under which the procedures have to be called."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How large a table is: live files, snapshots kept, files and bytes on disk (all of them)."""
+
+    live_files: int
+    snapshots: int
+    files: int
+    bytes: int
+
+
+def to_compact(files: Iterable[DataFile], keyed: bool) -> list[tuple[tuple[str, int], ...]]:
+    """The partitions in which a bucket has several files (or, with a key, unmerged ones).
+
+    Each as ((column, value), ...); a table without partitions is the empty tuple. Compacting
+    what is one file already would rewrite it, or be a look at it for nothing.
+    """
+    several: Counter[tuple[tuple[tuple[str, int], ...], int]] = Counter()
+    unmerged = set()
+    for file in files:
+        partition = tuple(sorted(file.partition.items()))
+        several[partition, file.bucket] += 1
+        if keyed and file.level == 0:
+            unmerged.add(partition)
+    found = {partition for (partition, _), count in several.items() if count > 1} | unmerged
+    return sorted(found)
+
+
+def compact_sql(table: str, keyed: bool, partitions: Iterable[tuple[tuple[str, int], ...]]) -> str:
+    """Merge the files of each bucket of these partitions into one, as one commit.
+
+    ``table`` is ``database.table``.
+
+    >>> compact_sql("shop.tiles_spend_g1", True, [(("tile_day", 3),), (("tile_day", 4),)])
+    "CALL sys.compact(`table` => 'shop.tiles_spend_g1', compact_strategy => 'full', \
+partitions => 'tile_day=3;tile_day=4')"
+    """
+    arguments = [f"`table` => {literal(table)}"]
+    if keyed:
+        arguments.append("compact_strategy => 'full'")
+    else:  # by default five files are the fewest that are put together
+        arguments.append("options => 'compaction.min.file-num=2'")
+    chosen = ";".join(
+        ",".join(f"{column}={value}" for column, value in partition)
+        for partition in partitions
+        if partition
+    )
+    if chosen:
+        arguments.append(f"partitions => {literal(chosen)}")
+    return f"CALL sys.compact({', '.join(arguments)})"
+
+
+def expire_sql(table: str, keep_newest: int | None) -> str:
+    """Let snapshots go that the table's options no longer keep, or all but the newest ones.
+
+    >>> expire_sql("shop.events", 5)
+    "CALL sys.expire_snapshots(`table` => 'shop.events', retain_max => 5, retain_min => 1)"
+    """
+    arguments = [f"`table` => {literal(table)}"]
+    if keep_newest is not None:
+        arguments += [f"retain_max => {keep_newest}", "retain_min => 1"]
+    return f"CALL sys.expire_snapshots({', '.join(arguments)})"

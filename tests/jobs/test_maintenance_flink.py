@@ -1,0 +1,71 @@
+"""Maintenance makes tables small and changes nothing that is read from them."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from click.testing import CliRunner
+
+from jobs.maintenance import maintain, size_of
+from jobs.submission import submit
+from jobs.target import TileTarget
+from paimon_features.cli import cli
+from paimon_features.errors import UnknownNameError
+from paimon_features.project import Project
+from paimon_features.tables import read_arrow
+from paimon_features.tables.consumers import register_consumer
+from paimon_features.tables.lease import ProcessHolder, acquire
+from paimon_features.tables.snapshots import latest_snapshot, snapshot_ids
+from tests.jobs.feed import Feed
+
+pytestmark = pytest.mark.flink
+
+
+def test_a_maintained_table_holds_the_same_and_its_job_goes_on_exactly(
+    project: Project, target: TileTarget, feed: Feed
+) -> None:
+    tiles, events = target.tables[0], target.events
+    for _ in range(2):
+        feed.commit()
+        feed.commit()
+        submit(target, bounded=True)
+    before = {table: size_of(target.lake, table).live_files for table in (tiles, events)}
+    rows = read_arrow(target.lake, events).num_rows
+    held = latest_snapshot(target.lake, events).id - 1  # type: ignore[union-attr]
+    register_consumer(target.lake, events, "a-reader", held)
+
+    done = {m.table: m for m in maintain(project, keep_newest=1)}
+
+    assert not any(m.skipped for m in done.values())
+    for table in (tiles, events):
+        assert done[table].before.live_files == before[table] > done[table].after.live_files
+    assert snapshot_ids(target.lake, events)[0] == held, "a consumer holds what it has to read"
+    assert read_arrow(target.lake, events).num_rows == rows
+    feed.assert_exact()
+    feed.commit()
+    submit(target, bounded=True)
+    feed.assert_exact()
+    again = {m.table: m for m in maintain(project, [tiles], keep_newest=1)}
+    feed.assert_exact()
+    assert list(again) == [tiles]
+
+
+def test_a_table_that_is_being_written_is_left_out_and_told(
+    project: Project, target: TileTarget, feed: Feed
+) -> None:
+    feed.commit()
+    with acquire(target.lake, target.events, ProcessHolder.of(os.getppid())):
+        result = CliRunner().invoke(
+            cli, ["maintain", target.events, "--project", str(project.root), "--json"]
+        )
+    assert result.exit_code == 1
+    (done,) = json.loads(result.stdout)
+    assert "is owned by" in done["skipped"]
+    assert done["after"] == done["before"]
+
+
+def test_an_unknown_table_is_refused_with_what_there_is(project: Project) -> None:
+    with pytest.raises(UnknownNameError, match="events_retail"):
+        maintain(project, ["event_retail"])
