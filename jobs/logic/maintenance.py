@@ -77,9 +77,11 @@ def expire_sql(table: str, keep_newest: int | None) -> str:
     """Let snapshots go that the table's options no longer keep, or all but the newest ones.
 
     >>> expire_sql("shop.events", 5)
-    "CALL sys.expire_snapshots(`table` => 'shop.events', retain_max => 5, retain_min => 1)"
+    "CALL sys.expire_snapshots(`table` => 'shop.events', \
+options => 'snapshot.expire.limit=1000000', retain_max => 5, retain_min => 1)"
     """
-    arguments = [f"`table` => {literal(table)}"]
+    # fifty at a time is meant for a job that expires some with each commit
+    arguments = [f"`table` => {literal(table)}", "options => 'snapshot.expire.limit=1000000'"]
     if keep_newest is not None:
         arguments += [f"retain_max => {keep_newest}", "retain_min => 1"]
     return f"CALL sys.expire_snapshots({', '.join(arguments)})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 
@@ -14,7 +15,7 @@ from jobs.target import TileTarget
 from paimon_features.cli import cli
 from paimon_features.errors import UnknownNameError
 from paimon_features.project import Project
-from paimon_features.tables import read_arrow
+from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.tables.consumers import register_consumer
 from paimon_features.tables.lease import ProcessHolder, acquire
 from paimon_features.tables.snapshots import latest_snapshot, snapshot_ids
@@ -50,6 +51,18 @@ def test_a_maintained_table_holds_the_same_and_its_job_goes_on_exactly(
     again = {m.table: m for m in maintain(project, [tiles], keep_newest=1)}
     feed.assert_exact()
     assert list(again) == [tiles]
+
+
+def test_a_table_that_only_python_writes_is_brought_to_one_file_and_one_snapshot(
+    project: Project, target: TileTarget, feed: Feed
+) -> None:
+    row = feed.make(0, 1).append_column("event_day", pa.array([3, 3], pa.int32())[:1])
+    for _ in range(60):
+        append_arrow(target.lake, target.events, row)
+    (done,) = maintain(project, [target.events], keep_newest=1)
+    assert done.before.live_files == done.before.snapshots == 60
+    assert (done.after.live_files, done.after.snapshots) == (1, 1)
+    assert read_arrow(target.lake, target.events).num_rows == 60
 
 
 def test_a_table_that_is_being_written_is_left_out_and_told(
