@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         FeatureService,
         FeatureView,
         FeedbackSource,
+        Interaction,
+        RequestSource,
     )
     from paimon_features.errors import PaimonFeaturesError
     from paimon_features.project import Project
@@ -66,7 +68,15 @@ _HOMES = {
         "Sum",
         "Variance",
     ),
-    "definitions": ("Entity", "EventSource", "FeatureService", "FeatureView", "FeedbackSource"),
+    "definitions": (
+        "Entity",
+        "EventSource",
+        "FeatureService",
+        "FeatureView",
+        "FeedbackSource",
+        "Interaction",
+        "RequestSource",
+    ),
     "errors": ("PaimonFeaturesError",),
     "project": ("Project",),
     "schema": (
@@ -103,6 +113,7 @@ __all__ = [
     "Float64",
     "Int32",
     "Int64",
+    "Interaction",
     "Last",
     "List",
     "Max",
@@ -110,6 +121,7 @@ __all__ = [
     "Min",
     "PaimonFeaturesError",
     "Project",
+    "RequestSource",
     "StdDev",
     "String",
     "Sum",

@@ -26,7 +26,9 @@ from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import TRAINING_PREFIX
 from paimon_features.tables.tags import delete_tag
 
-KINDS = ("feature_view", "source", "service", "entity", "interaction", "training_set")
+KINDS = (
+    "feature_view", "source", "service", "entity", "interaction", "request_source", "training_set",
+)  # fmt: skip
 """What can be dropped."""
 
 

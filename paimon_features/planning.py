@@ -173,6 +173,8 @@ def _plan_one(
     if isinstance(item, FeatureView):
         return _plan_view(lake, old, item.compiled, differs)
     action: Action = "create" if old is None else "change" if differs else "same"
+    if kind == "interaction" and action != "same":
+        differs.append("is computed when it is read: no backfill")
     return Change(kind, name, action, tuple(differs))
 
 

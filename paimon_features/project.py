@@ -20,9 +20,12 @@ from paimon_features.definitions import (
     Definitions,
     FeatureRef,
     FeatureService,
+    Interaction,
+    Output,
+    Selection,
     load_definitions,
 )
-from paimon_features.errors import GenerationError, UnknownNameError
+from paimon_features.errors import GenerationError
 from paimon_features.online.store import OnlineStore
 from paimon_features.planning import Plan, apply_plan, make_plan
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     from paimon_features.offline.training_set import TrainingSet
 
 Features = str | FeatureService | Sequence[str]
-"""A service, its name, or references ``view:feature``."""
+"""A service, its name, or references ``view:feature`` and names of interactions."""
 
 
 class Project:
@@ -115,32 +118,37 @@ class Project:
             )
         return record
 
-    def refs(self, features: Features) -> tuple[FeatureRef, ...]:
-        """Spell a service, its name, or ``view:feature`` texts out, in order.
+    def refs(self, features: Features) -> tuple[Output, ...]:
+        """Spell a service, a view, or texts such as ``view:feature`` out, in order.
+
+        A text without a colon is a service, a view or an interaction, in this order.
 
         Raises
         ------
         UnknownNameError
-            For a service, view or feature that is not defined.
+            For a service, view, feature or interaction that is not defined.
         """
         if isinstance(features, FeatureService):
-            return features.refs()
-        if isinstance(features, str) and ":" not in features:
-            if features in self.definitions.views and features not in self.definitions.services:
-                return tuple(FeatureRef(features, f.name) for f in self.view(features).features)
-            return self.definitions.service(features).refs()
+            return self.definitions.outputs(features.items())
         texts = [features] if isinstance(features, str) else list(features)
-        refs = tuple(FeatureRef.parse(text) for text in texts)
-        for ref in refs:
-            view = self.view(ref.view)
-            if view.feature(ref.feature) is None:
-                known = [f"{view.name}:{f.name}" for f in view.features]
-                raise UnknownNameError.of("feature", f"{ref.view}:{ref.feature}", known)
-        return refs
+        return self.definitions.outputs([item for text in texts for item in self._items(text)])
 
-    def views_of(self, refs: Sequence[FeatureRef]) -> list[CompiledView]:
-        """The views that the references name, each once, in order."""
-        return [self.view(name) for name in dict.fromkeys(ref.view for ref in refs)]
+    def _items(self, text: str) -> Sequence[FeatureRef | Interaction]:
+        defined = self.definitions
+        if ":" in text:
+            return [FeatureRef.parse(text)]
+        if text in defined.services:
+            return defined.services[text].items()
+        if text in defined.views:
+            return [FeatureRef(text, f.name) for f in self.view(text).features]
+        if text in defined.interactions:
+            return [defined.interactions[text]]
+        return defined.service(text).items()
+
+    def views_of(self, refs: Sequence[Output]) -> list[CompiledView]:
+        """The views that are read for the outputs, each once, in order."""
+        needed = Selection.of(refs).refs
+        return [self.view(name) for name in dict.fromkeys(ref.view for ref in needed)]
 
     # -- reading -------------------------------------------------------------------------
 
@@ -161,13 +169,17 @@ class Project:
         features: Features,
         entities: Mapping[str, Sequence[Any]],
         now_ms: int | None = None,
+        *,
+        request: Mapping[str, Any] | None = None,
     ) -> OnlineResponse:
         """Features of some entities as of now (or ``now_ms``), from the online store.
 
-        ``entities`` maps each key column to the values, all of one length.
+        ``entities`` maps each key column to the values, all of one length; a service over several
+        entities takes the keys of all of them. ``request`` holds the request inputs of its
+        interactions: one value for all entities, or a sequence with one for each.
         """
         q_ms = _clock() if now_ms is None else now_ms
-        return self.fetcher(features).get(self.refs(features), entities, q_ms)
+        return self.fetcher(features).get(self.refs(features), entities, q_ms, request)
 
     def get_historical_features(
         self, features: Features, rows: Any, *, as_of: int | None = None, **options: Any

@@ -3,7 +3,8 @@
 Three independent ways to one number are compared: the online store as it answers, the tile
 table joined point in time, and the raw events through the naive oracle. Both of the first have
 to be what the oracle says, to the bit where that is promised. Online takes the open tile whole
-and offline does not; at times on a tile's edge all three have to be the same number.
+and offline does not; at times on a tile's edge all three have to be the same number. Interactions
+have to be what a row-by-row reading makes of the features that came with them, on both paths.
 
 While events stream in, the three are not at the same point. Entities that got events within
 the last seconds are left out and counted, and what differs is looked at again until the time
@@ -12,23 +13,26 @@ to wait is over: a difference that stays is one.
 
 from __future__ import annotations
 
+import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from paimon_features.aggregates import EVENT_TIME_MAX
-from paimon_features.definitions import CompiledView, FeatureRef
+from paimon_features.definitions import CompiledView, FeatureRef, Selection
 from paimon_features.errors import VerificationError
 from paimon_features.project import Features, Project, now_ms
+from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.tables import iter_batches, latest_snapshot, read_arrow
 from paimon_features.tables.deltas import read_delta, read_file
 from paimon_features.tables.snapshots import snapshot_as_of
 from paimon_features.testing.compare import differences
 from paimon_features.testing.naive import Entered, Event, answer, entered
+from paimon_features.testing.naive_interactions import apart, some_inputs, wrong_interactions
 from paimon_features.windows import floor_ms
 
 Key = tuple[Any, ...]
@@ -99,12 +103,15 @@ def verify(
         If the online store cannot answer.
     """
     report = Report()
-    refs = project.refs(features)
-    for view in project.views_of(refs):
-        wanted = [ref for ref in refs if ref.view == view.name]
+    outputs = project.refs(features)
+    selection = Selection.of(outputs)
+    sampled: dict[str, tuple[list[Key], list[int]]] = {}
+    for view in project.views_of(outputs):
+        wanted = [ref for ref in selection.refs if ref.view == view.name]
         check = _ViewCheck(project, view, wanted, random.Random(seed), settle_s, report)
         entities = check.sample(sample)
         moments = check.times(times)
+        sampled[view.name] = entities, moments
         deadline = time.monotonic() + wait_s
         while True:
             found = check.compare(entities, moments)
@@ -115,7 +122,73 @@ def verify(
             entities = sorted({difference.entity for difference in found}, key=repr)
             time.sleep(RETRY_S)
         report.differences += found
+    if selection.interactions:
+        check_all = _InteractionCheck(project, selection, random.Random(seed))
+        found = check_all.compare(sampled, report)
+        report.differences += found
+        if progress is not None:
+            names = ", ".join(map(str, selection.interactions))
+            progress(f"{names}: {report.compared:,} values, {len(found)} differences")
     return report
+
+
+class _InteractionCheck:
+    """Interactions against the features that one read gives with them, online and offline.
+
+    As one read gives both, nothing has to settle before.
+    """
+
+    def __init__(self, project: Project, selection: Selection, rng: random.Random) -> None:
+        self.project = project
+        self.rng = rng
+        self.selection = Selection.of([*selection.refs, *selection.interactions])
+        self.views = project.views_of(self.selection.outputs)
+
+    def compare(
+        self, sampled: Mapping[str, tuple[list[Key], list[int]]], report: Report
+    ) -> list[Difference]:
+        """The differences; ``sampled`` has entities and times of each view."""
+        tile_ms = math.lcm(*(view.tile_ms for view in self.views))
+        on_edge = max(moments[0] for _, moments in sampled.values())
+        after = max(max(moments[:2]) for _, moments in sampled.values())
+        keys = self._keys({name: entities for name, (entities, _) in sampled.items()})
+        entities = list(zip(*(array.to_pylist() for array in keys.values()), strict=True))
+        count = len(entities)
+        inputs = some_inputs(self.rng, self.selection.inputs, count)
+        fetcher = FeatureFetcher(self.project.name, self.views, self.project.store)
+        found: list[Difference] = []
+        for q_ms in (-(-on_edge // tile_ms) * tile_ms, after):
+            online = fetcher.get(self.selection.outputs, keys, q_ms, inputs).table
+            times = pa.repeat(pa.scalar(q_ms), count)
+            rows = pa.table({**keys, **inputs, "event_time_ms": times})
+            tiles = self.project.offline.get_historical_features(self.selection.outputs, rows)
+            report.compared += 2 * count * len(self.selection.interactions)
+            for path, wrong in (
+                ("online", wrong_interactions(self.selection, online, inputs)),
+                ("tiles", wrong_interactions(self.selection, tiles, inputs)),
+                ("online and tiles", apart(self.selection, online, tiles)),
+            ):
+                found += [
+                    Difference(interaction.name, entities[row], q_ms, path, detail)
+                    for interaction, row, detail in wrong
+                ]
+        return found
+
+    def _keys(self, entities: Mapping[str, list[Key]]) -> dict[str, pa.Array]:
+        """Keys of all views at once; those with most keys choose first what they share."""
+        views = sorted(self.views, key=lambda view: -len(view.keys))
+        drawn: list[dict[str, Any]] = []
+        for _ in range(max(map(len, entities.values()))):
+            row: dict[str, Any] = {}
+            for view in views:
+                entity = self.rng.choice(entities[view.name])
+                row = {**dict(zip(view.keys, entity, strict=True)), **row}
+            drawn.append(row)
+        return {
+            name: pa.array([row[name] for row in drawn], kind.arrow)
+            for view in views
+            for name, kind in view.keys.items()
+        }
 
 
 class _ViewCheck:

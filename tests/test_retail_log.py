@@ -138,6 +138,9 @@ def assert_equal(rows: list[dict[str, object]], wanted: list[dict[str, object]])
                 assert row[name] is None, (name, row, want)
             else:
                 assert row[name] == pytest.approx(want[name], rel=1e-9, abs=1e-9), (name, row)
+        month, quarter = want.get("sum_amount_30d"), want.get("sum_amount_90d")
+        pace = None if month is None else month / quarter if quarter else 0.0  # type: ignore[operator]
+        assert row["spend_pace"] == pace, (row, want)
 
 
 def some_rows(seed: int, size: int) -> pa.Table:

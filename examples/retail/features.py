@@ -45,7 +45,13 @@ spend = pf.FeatureView(
     description="What a customer bought and returned lately.",
 )
 
-service = pf.FeatureService("will_buy_v1", [spend])
+pace = pf.Interaction(
+    "spend_pace",
+    "ratio(customer_spend:sum_amount_30d, customer_spend:sum_amount_90d, zero=0)",
+    description="Which share of the last 90 days' amount fell into the last 30.",
+)
+
+service = pf.FeatureService("will_buy_v1", [spend, pace])
 
 loop = pf.FeedbackSource("will_buy", sample_keys={"sample_id": pf.Int64})
 difficulty = difficulty_view(loop)

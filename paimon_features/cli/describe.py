@@ -52,7 +52,7 @@ def describe(name: str | None, path: str, as_json: bool) -> None:
 @click.option("--output", type=click.Path(path_type=Path), help="A file instead of the screen.")
 @PROJECT
 def graph(name: str | None, form: str, output: Path | None, path: str) -> None:
-    """Draw what is made of what: sources, feature views, services, training sets.
+    """Draw what is made of what: sources, feature views, interactions, services, training sets.
 
     With NAME only what it is made of and what is made of it.
 
@@ -90,9 +90,9 @@ def _table(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
     return [indent + "  ".join(row[i].ljust(widths[i]) for i in used).rstrip() for row in rows]
 
 
-_HEAD = ("description", "owner", "tags", "entity", "source", "keys", "tile", "buckets",
-         "derive", "where", "ttl_ms", "max_staleness_ms", "event_time", "max_skew_ms",
-         "schema", "state")  # fmt: skip
+_HEAD = ("description", "owner", "tags", "expression", "type", "request", "entity", "source",
+         "keys", "tile", "buckets", "derive", "where", "ttl_ms", "max_staleness_ms", "event_time",
+         "max_skew_ms", "schema", "state")  # fmt: skip
 
 
 def _whole(document: Document) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
 import json
 import re
 import time
@@ -15,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.definitions import FeatureRef
+from paimon_features.definitions import Output, Selection
 from paimon_features.errors import RequestError
 from paimon_features.project import Project
 from paimon_features.schema import DataType
@@ -27,7 +28,9 @@ _COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_COND
 
 
 @click.command()
-@click.argument("features", nargs=-1, required=True, metavar="SERVICE|VIEW|VIEW:FEATURE...")
+@click.argument(
+    "features", nargs=-1, required=True, metavar="SERVICE|VIEW|INTERACTION|VIEW:FEATURE..."
+)
 @click.option(
     "--entity",
     "entities",
@@ -36,12 +39,20 @@ _COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_COND
     metavar="KEY=VALUE[,VALUE...]",
     help="Values of an entity key; repeat it for further keys. A comma in a value is '\\,'.",
 )
+@click.option(
+    "--request",
+    "inputs",
+    multiple=True,
+    metavar="NAME=VALUE[,VALUE...]",
+    help="A request input of an interaction: one value for all entities, or one for each.",
+)
 @click.option("--now-ms", type=int, help="Read as of this time (UTC ms) instead of now.")
 @PROJECT
 @JSON
 def lookup(
     features: tuple[str, ...],
     entities: tuple[str, ...],
+    inputs: tuple[str, ...],
     now_ms: int | None,
     path: str,
     as_json: bool,
@@ -52,13 +63,14 @@ def lookup(
     paimon-features lookup churn_v1 --entity customer_id=12346,12347
     paimon-features lookup spend:sum_amount_1d spend:count_7d --entity customer_id=12346
     paimon-features lookup churn_v1 --entity user=7 --entity shop=north --now-ms 1323432000000
+    paimon-features lookup fraud_v1 --entity customer_id=12346 --request amount=99.5
 
     \b
     PRESENT          right as of the applied snapshot
     STALE            the same, but the store has been behind for longer than declared
     EXPIRED          the newest event is older than the view's ttl; no value
     MISSING          no event in any window; no value
-    ILL_CONDITIONED  a variance that its sums cannot tell; no value
+    ILL_CONDITIONED  a variance that its sums cannot tell, an interaction that overflows; no value
     """
     project = Project.open(path)
     refs = _refs(project, features)
@@ -67,14 +79,15 @@ def lookup(
     wanted = parse_entities(entities, types)
     q_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     fetcher = FeatureFetcher(project.name, views, project.store)
-    response = fetcher.get(refs, wanted, q_ms)
+    request = parse_request(inputs, Selection.of(refs).inputs)
+    response = fetcher.get(refs, wanted, q_ms, request)
     if as_json:
         click.echo(json.dumps(_document(response), default=str))
         return
     _print(response, list(wanted), time.time_ns() // 1_000_000)
 
 
-def _refs(project: Project, features: Sequence[str]) -> tuple[FeatureRef, ...]:
+def _refs(project: Project, features: Sequence[str]) -> tuple[Output, ...]:
     refs = [ref for text in features for ref in project.refs(text)]
     return tuple(dict.fromkeys(refs))
 
@@ -91,28 +104,55 @@ def parse_entities(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[
     RequestError
         For a key that no view of the request has, or a value that is not of its type.
     """
+    return _parsed("--entity", "KEY", texts, types)
+
+
+def parse_request(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[str, Any]:
+    """Request inputs from ``name=value`` texts; a single value stays one, for all entities.
+
+    >>> from paimon_features.schema import Float64
+    >>> parse_request(["amount=9.5"], {"amount": Float64})
+    {'amount': 9.5}
+
+    Raises
+    ------
+    RequestError
+        For an input that nothing uses, or a value that is not of its type.
+    """
+    found = _parsed("--request", "NAME", texts, types)
+    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+
+
+def _parsed(
+    option: str, what: str, texts: Sequence[str], types: Mapping[str, DataType]
+) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for text in texts:
-        key, equals, values = text.partition("=")
-        if not equals or key not in types:
-            raise RequestError(f"--entity {text}: expected KEY=VALUE with KEY: {', '.join(types)}")
+        name, equals, values = text.partition("=")
+        if not equals or name not in types:
+            known = ", ".join(types) or "none"
+            raise RequestError(f"{option} {text}: expected {what}=VALUE with {what}: {known}")
         for value in re.split(r"(?<!\\),", values):
-            found.setdefault(key, []).append(_parsed(key, value.replace("\\,", ","), types[key]))
+            kind = types[name]
+            found.setdefault(name, []).append(_value(option, name, value.replace("\\,", ","), kind))
     return found
 
 
-def _parsed(key: str, value: str, kind: DataType) -> Any:
+def _value(option: str, name: str, value: str, kind: DataType) -> Any:
     readers: Mapping[str, Callable[[str], Any]] = {
         "int32": int,
         "int64": int,
+        "float32": float,
+        "float64": float,
         "bool": lambda text: {"true": True, "false": False}[text.lower()],
         "date": dt.date.fromisoformat,
+        "timestamp": dt.datetime.fromisoformat,
         "string": str,
     }
     try:
-        return readers[kind.text](value)
-    except (ValueError, KeyError):
-        raise RequestError(f"--entity {key}={value}: {value!r} is no {kind!r}") from None
+        return (decimal.Decimal if kind.is_decimal else readers[kind.text])(value)
+    except (ValueError, KeyError, ArithmeticError):
+        raise RequestError(f"{option} {name}={value}: {value!r} is no {kind!r}") from None
 
 
 def _document(response: OnlineResponse) -> dict[str, Any]:

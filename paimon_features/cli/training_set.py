@@ -23,7 +23,7 @@ from paimon_features.project import Project
     "rows_path",
     required=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Entity rows, Parquet or CSV: the keys, event_time_ms, a label, anything else.",
+    help="Entity rows, Parquet or CSV: keys, event_time_ms, request inputs, a label, any others.",
 )
 @click.option("--label", help="Column of the rows that is the label.")
 @click.option(

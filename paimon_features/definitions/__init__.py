@@ -1,14 +1,19 @@
-"""What a user writes down: entities, sources, feature views, services."""
+"""What a user writes down: entities, sources, feature views, interactions, services."""
 
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.feature_view import FeatureView
+from paimon_features.definitions.interaction import CompiledInteraction, Interaction
 from paimon_features.definitions.loader import Definitions, load_definitions
-from paimon_features.definitions.service import FeatureRef, FeatureService
+from paimon_features.definitions.reference import FeatureRef
+from paimon_features.definitions.request import RequestSource
+from paimon_features.definitions.selection import Output, Selection
+from paimon_features.definitions.service import FeatureService
 from paimon_features.definitions.source import EventSource, FeedbackSource
 
 __all__ = [
     "CompiledFeature",
+    "CompiledInteraction",
     "CompiledView",
     "Definitions",
     "Entity",
@@ -17,6 +22,10 @@ __all__ = [
     "FeatureService",
     "FeatureView",
     "FeedbackSource",
+    "Interaction",
+    "Output",
+    "RequestSource",
+    "Selection",
     "SkipRule",
     "load_definitions",
 ]

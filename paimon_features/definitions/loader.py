@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.feature_view import FeatureView
+from paimon_features.definitions.interaction import (
+    CompiledInteraction,
+    Interaction,
+    Interactions,
+)
+from paimon_features.definitions.reference import FeatureRef
+from paimon_features.definitions.request import RequestSource
+from paimon_features.definitions.selection import Output, Selection
 from paimon_features.definitions.service import FeatureService
 from paimon_features.definitions.source import EventSource
-from paimon_features.errors import DefinitionError, UnknownNameError
+from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
 
-Named = TypeVar("Named", Entity, EventSource, FeatureView, FeatureService)
+Definition = Entity | EventSource | FeatureView | RequestSource | Interaction | FeatureService
+Named = TypeVar(
+    "Named", Entity, EventSource, FeatureView, RequestSource, Interaction, FeatureService
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +38,8 @@ class Definitions:
     sources: dict[str, EventSource] = field(default_factory=dict)
     views: dict[str, FeatureView] = field(default_factory=dict)
     services: dict[str, FeatureService] = field(default_factory=dict)
+    interactions: dict[str, Interaction] = field(default_factory=dict)
+    requests: dict[str, RequestSource] = field(default_factory=dict)
 
     @classmethod
     def of(cls, items: Iterable[object]) -> Definitions:
@@ -34,12 +48,19 @@ class Definitions:
         Raises
         ------
         DefinitionError
-            Where two different definitions of a kind have one name, or a service refers to a
-            view or feature that is not there.
+            Where two different definitions of a kind have one name, a service or interaction
+            refers to what is not there, or the types of an interaction do not fit.
         """
         out = cls()
         for item in items:
             out._add(item)
+        for interaction in out.interactions.values():
+            for kind, others in (("feature view", out.views), ("service", out.services)):
+                if interaction.name in others:
+                    raise DefinitionError(
+                        f"interaction {interaction.name!r} is called like a {kind}; rename one"
+                    )
+            out.interaction(interaction)
         for service in out.services.values():
             for ref in service.refs():
                 view = out.views.get(ref.view)
@@ -54,16 +75,22 @@ class Definitions:
                         f"service {service.name!r} refers to {ref}, but there is no such {what}; "
                         f"there is: {', '.join(known)}"
                     )
+            try:
+                out.outputs(service.items())
+            except (DefinitionError, RequestError) as error:
+                raise DefinitionError(f"service {service.name!r}: {error}") from error
         return out
 
     def by_kind(
         self,
-    ) -> Mapping[str, Mapping[str, Entity | EventSource | FeatureView | FeatureService]]:
+    ) -> Mapping[str, Mapping[str, Definition]]:
         """Everything that is defined, under the names that kinds have in the registry."""
         return {
             "entity": self.entities,
             "source": self.sources,
             "feature_view": self.views,
+            "request_source": self.requests,
+            "interaction": self.interactions,
             "service": self.services,
         }
 
@@ -79,8 +106,67 @@ class Definitions:
         """The service of that name, or UnknownNameError."""
         return _get("service", self.services, name)
 
+    def interaction(self, which: Interaction | str) -> CompiledInteraction:
+        """An interaction, or the one of that name, worked out; UnknownNameError for no name."""
+        if isinstance(which, str):
+            which = _get("interaction", self.interactions, which)
+        return self._interactions.compile(which)
+
+    def outputs(self, items: Sequence[FeatureRef | Interaction]) -> tuple[Output, ...]:
+        """What a read of these gives, interactions worked out.
+
+        Raises
+        ------
+        UnknownNameError
+            For a view or feature that is not defined.
+        DefinitionError
+            If two entities have a key of one name and different types, or an interaction or a
+            request input is called like a key.
+        RequestError
+            If these cannot be read together, see ``Selection``.
+        """
+        out = tuple(
+            self.interaction(item) if isinstance(item, Interaction) else item for item in items
+        )
+        selection = Selection.of(out)
+        keys: dict[str, tuple[str, Any]] = {}
+        for ref in selection.refs:
+            view = self.view(ref.view).compiled
+            if view.feature(ref.feature) is None:
+                known = [f"{view.name}:{f.name}" for f in view.features]
+                raise UnknownNameError.of("feature", str(ref), known)
+            for key, kind in view.keys.items():
+                other, known_kind = keys.setdefault(key, (view.name, kind))
+                if known_kind != kind:
+                    raise DefinitionError(
+                        f"the key {key!r} is {known_kind!r} in feature view {other!r} and {kind!r} "
+                        f"in {view.name!r}; they cannot be read together"
+                    )
+        for what, names in (
+            ("interaction", [i.name for i in selection.interactions]),
+            ("request input", selection.inputs),
+        ):
+            for name in names:
+                if name in keys:
+                    raise DefinitionError(
+                        f"the {what} {name!r} is called like a key of feature view "
+                        f"{keys[name][0]!r}; rename it"
+                    )
+        return out
+
+    @cached_property
+    def _interactions(self) -> Interactions:
+        views = {name: view.compiled for name, view in self.views.items()}
+        return Interactions(views, self.interactions)
+
     def _add(self, item: object) -> None:
-        if isinstance(item, FeatureService):
+        if isinstance(item, Interaction):
+            self._put("interaction", self.interactions, item)
+            for request in item.requests:
+                self._add(request)
+        elif isinstance(item, RequestSource):
+            self._put("request source", self.requests, item)
+        elif isinstance(item, FeatureService):
             self._put("service", self.services, item)
             for part in item.features:
                 self._add(part)

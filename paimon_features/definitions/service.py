@@ -6,40 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paimon_features.definitions.feature_view import FeatureView
+from paimon_features.definitions.interaction import Interaction
 from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.reference import FeatureRef
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import check_name
 
 
-@dataclass(frozen=True, slots=True)
-class FeatureRef:
-    """One feature of one view; its text form is ``view:feature``."""
-
-    view: str
-    feature: str
-
-    def __str__(self) -> str:
-        return f"{self.view}:{self.feature}"
-
-    @classmethod
-    def parse(cls, text: str) -> FeatureRef:
-        """Read ``view:feature``; DefinitionError for anything else.
-
-        >>> FeatureRef.parse("spend:sum_amount_1d").feature
-        'sum_amount_1d'
-        """
-        view, colon, feature = text.partition(":")
-        if not (view and colon and feature):
-            raise DefinitionError(f"feature reference {text!r}: expected 'view:feature'")
-        return cls(view, feature)
-
-
 @dataclass(frozen=True, eq=False)
 class FeatureService:
-    """Whole views and single features (``"view:feature"``), in the order of the model's input."""
+    """What a model reads, in the order of its input: views, single features, interactions.
+
+    A feature is written ``"view:feature"``. What an interaction reads need not be named besides:
+    it is read, used, and not returned.
+    """
 
     name: str
-    features: Sequence[FeatureView | str]
+    features: Sequence[FeatureView | Interaction | str]
     description: str = ""
     owner: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -52,28 +35,33 @@ class FeatureService:
         for item in self.features:
             if isinstance(item, str):
                 FeatureRef.parse(item)
-            elif not isinstance(item, FeatureView):
+            elif not isinstance(item, FeatureView | Interaction):
                 raise DefinitionError(
-                    f"service {self.name!r}: got {item!r}; "
-                    "expected a FeatureView or a reference 'view:feature'"
+                    f"service {self.name!r}: got {item!r}; expected a FeatureView, an Interaction "
+                    "or a reference 'view:feature'"
                 )
+        named = [str(item) for item in self.items()]
+        double = sorted({name for name in named if named.count(name) > 1})
+        if double:
+            raise DefinitionError(f"service {self.name!r} names {', '.join(double)} twice")
 
-    def refs(self) -> tuple[FeatureRef, ...]:
-        """Every feature of the service, views spelled out, in order."""
-        out: list[FeatureRef] = []
+    def items(self) -> tuple[FeatureRef | Interaction, ...]:
+        """Everything that the service gives, views spelled out, in order."""
+        out: list[FeatureRef | Interaction] = []
         for item in self.features:
             if isinstance(item, str):
                 out.append(FeatureRef.parse(item))
+            elif isinstance(item, Interaction):
+                out.append(item)
             else:
                 out.extend(FeatureRef(item.name, f.name) for f in item.compiled.features)
-        double = {ref for ref in out if out.count(ref) > 1}
-        if double:
-            raise DefinitionError(
-                f"service {self.name!r} names {', '.join(map(str, sorted(double, key=str)))} twice"
-            )
         return tuple(out)
+
+    def refs(self) -> tuple[FeatureRef, ...]:
+        """Every feature that the service names, views spelled out, in order; no interactions."""
+        return tuple(item for item in self.items() if isinstance(item, FeatureRef))
 
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form, as it stands in the registry."""
-        features = [str(ref) for ref in self.refs()]
+        features = [str(item) for item in self.items()]
         return {"kind": "service", "name": self.name, "features": features, **metadata(self)}

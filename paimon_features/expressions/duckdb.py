@@ -191,6 +191,8 @@ _SPECIAL: dict[str, Callable[..., str]] = {
     "power": _power,
     "lower": lambda _, x: f"translate({x}, '{alphabet.UPPER}', '{alphabet.LOWER}')",
     "upper": lambda _, x: f"translate({x}, '{alphabet.LOWER}', '{alphabet.UPPER}')",
+    "bucket": sql.bucket,
+    "hash_bucket": lambda _, x, n: f"(CAST('0x' || substr(md5({x}), 1, 12) AS BIGINT) % {n})",
     "scaled_int": _scaled_int, "ordered": _ordered,
     "fits_add": _fits("+"), "fits_sub": _fits("-"), "fits_mul": _fits("*"),
     "fits_neg": lambda _, a: f"COALESCE({a} <> {INT64_MIN}, TRUE)",

@@ -7,7 +7,9 @@ slots hold anything, so steps are computed on them too unless their values are o
 from __future__ import annotations
 
 import decimal
-from collections.abc import Callable, Mapping
+import functools
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from paimon_features.expressions.nodes import Call, Expression, Literal, Name
 from paimon_features.expressions.ordered import encode_ordered
 from paimon_features.expressions.overflow import INT64_MAX, INT64_MIN
 from paimon_features.expressions.scaling import BEYOND, LIMIT
-from paimon_features.schema import Float64, Int64
+from paimon_features.schema import DataType, Float64, Int64
 
 _EXACT = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_EVEN)
 
@@ -36,14 +38,94 @@ def evaluate(expr: Expression, columns: Mapping[str, Column], rows: int) -> Colu
     ExpressionError
         If a column that the expression needs is missing.
     """
-    missing = expr.columns - columns.keys()
-    if missing:
-        raise ExpressionError(
-            f"{expr.text!r} needs the columns {', '.join(sorted(missing))}; "
-            f"got {', '.join(sorted(columns)) or 'none'}"
-        )
-    with np.errstate(all="ignore"):
-        column = _Evaluation(columns).of(expr)
+    return _program(expr).run(columns, rows)[0]
+
+
+class Program:
+    """Expressions worked out into steps, once, to be computed often.
+
+    Equal parts of the expressions are one step. Safe to share between threads.
+
+    >>> from paimon_features.expressions.parse import parse
+    >>> from paimon_features.schema import Int64
+    >>> both = Program([parse(text, {"n": Int64}) for text in ("n + 1", "(n + 1) * 2")])
+    >>> [column.values.tolist() for column in both.run({"n": Column(np.array([1, 2]))}, rows=2)]
+    [[2, 3], [4, 6]]
+    """
+
+    def __init__(self, expressions: Sequence[Expression]) -> None:
+        self.expressions = tuple(expressions)
+        self.columns = frozenset[str]().union(*(expr.columns for expr in self.expressions))
+        self._known: list[Column | None] = []
+        self._steps: list[tuple[int, Expression, tuple[int, ...]]] = []
+        places: dict[Expression, int] = {}
+        self._results = [self._place(expr, places) for expr in self.expressions]
+
+    def _place(self, expr: Expression, places: dict[Expression, int]) -> int:
+        """Where the value of a node stands; what it needs is computed before."""
+        known = places.get(expr)
+        if known is not None:
+            return known
+        args = expr.args if isinstance(expr, Call) else ()
+        needs = tuple(self._place(arg, places) for arg in args)
+        place = places[expr] = len(self._known)
+        self._known.append(_constant(expr) if isinstance(expr, Literal) else None)
+        if not isinstance(expr, Literal):
+            self._steps.append((place, expr, needs))
+        return place
+
+    def run(self, columns: Mapping[str, Column], rows: int) -> list[Column]:
+        """The value of each expression on each row; see ``evaluate``."""
+        missing = self.columns - columns.keys()
+        if missing:
+            text = next(e.text for e in self.expressions if e.columns & missing)
+            raise ExpressionError(
+                f"{text!r} needs the columns {', '.join(sorted(missing))}; "
+                f"got {', '.join(sorted(columns)) or 'none'}"
+            )
+        values: list[Any] = [*self._known]
+        with np.errstate(all="ignore"):
+            for place, expr, needs in self._steps:
+                if isinstance(expr, Name):
+                    values[place] = _input(expr, columns[expr.name])
+                else:
+                    assert isinstance(expr, Call)
+                    values[place] = _STEPS[expr.op](expr, *[values[need] for need in needs])
+        return [_whole(values[place], rows) for place in self._results]
+
+
+def without_overflow(
+    kind: DataType, column: Column, guard: Column | None
+) -> tuple[Column, Mask | None]:
+    """The column without what left its type on the way, and where that was (None: nowhere).
+
+    ``guard`` is the value of the ``overflow_guard`` of the same expression. An integer beyond
+    int64, a float that became infinite or NaN, is no value that engines agree on: it is null.
+    """
+    fits = None if guard is None else guard.values
+    if kind is Float64:
+        finite = np.isfinite(column.values)
+        if column.valid is not None:
+            finite |= ~column.valid
+        fits = finite if fits is None else fits & finite
+    if fits is None or fits.all():
+        return column, None
+    return Column(column.values, column.mask & fits), ~fits
+
+
+@functools.lru_cache(maxsize=1024)
+def _program(expr: Expression) -> Program:
+    return Program([expr])
+
+
+def _input(name: Name, column: Column) -> Column:
+    if name.declared == name.type and column.values.dtype == numpy_type(name.type):
+        return column
+    return Column(column.values.astype(numpy_type(name.type)), column.valid)
+
+
+def _whole(column: Column, rows: int) -> Column:
+    """The column with one value for each row."""
     values, valid = column.values, column.valid
     if values.shape != (rows,):
         values = np.broadcast_to(values, (rows,)).copy()
@@ -51,30 +133,6 @@ def evaluate(expr: Expression, columns: Mapping[str, Column], rows: int) -> Colu
         valid = np.broadcast_to(valid, (rows,)).copy() if valid.shape != (rows,) else valid
         valid = None if valid.all() else valid
     return Column(values, valid)
-
-
-class _Evaluation:
-    def __init__(self, columns: Mapping[str, Column]) -> None:
-        self._columns = columns
-        self._known: dict[Expression, Column] = {}
-
-    def of(self, expr: Expression) -> Column:
-        """The value of a node; equal nodes are computed once."""
-        if isinstance(expr, Literal):
-            return _constant(expr)
-        known = self._known.get(expr)
-        if known is None:
-            known = self._known[expr] = self._compute(expr)
-        return known
-
-    def _compute(self, expr: Expression) -> Column:
-        if isinstance(expr, Name):
-            column = self._columns[expr.name]
-            if expr.declared == expr.type and column.values.dtype == numpy_type(expr.type):
-                return column
-            return Column(column.values.astype(numpy_type(expr.type)), column.valid)
-        assert isinstance(expr, Call)
-        return _STEPS[expr.op](expr, *map(self.of, expr.args))
 
 
 def _constant(literal: Literal) -> Column:
@@ -243,6 +301,21 @@ def _scaled_int(expr: Call, x: Column, _: Column) -> Column:
     return _map_text(one, np.int64)(expr, x)  # type: ignore[arg-type]
 
 
+def _bucket(_: Call, x: Column, *edges: Column) -> Column:
+    ends = np.concatenate([edge.values for edge in edges])
+    return Column(np.searchsorted(ends, x.values, side="right"), x.valid)
+
+
+def _hash_bucket(expr: Call, texts: Column, buckets: Column) -> Column:
+    number = int(buckets.values[0])
+
+    def one(text: str) -> int:
+        digest = hashlib.md5(text.encode(), usedforsecurity=False).digest()
+        return int.from_bytes(digest[:6], "big") % number
+
+    return _map_text(one, np.int64)(expr, texts)
+
+
 def _ordered(expr: Call, ts: Column, x: Column) -> Column:
     kind = expr.args[1].type
     return _objects(lambda t, v: encode_ordered(t, v, kind), object)(expr, ts, x)
@@ -305,6 +378,7 @@ _STEPS: dict[str, Step] = {
     "power": _defined(np.power, _power_domain), "finite": _plain(np.isfinite),
     "lower": _map_text(alphabet.lower, object), "upper": _map_text(alphabet.upper, object),
     "length": _map_text(len, np.int64), "concat": _objects(_concat, object),
+    "bucket": _bucket, "hash_bucket": _hash_bucket,
     "scaled_int": _scaled_int, "ordered": _ordered,
     "fits_add": _not_null(_fits_add), "fits_sub": _not_null(_fits_sub),
     "fits_mul": _not_null(_fits_mul), "fits_neg": _not_null(lambda a: a != INT64_MIN),

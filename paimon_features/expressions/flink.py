@@ -195,6 +195,16 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
     return f"(CASE WHEN {x} IS NOT NULL THEN {time} || {value} ELSE CAST(NULL AS STRING) END)"
 
 
+def _hash_bucket(_: Call, x: str, n: str) -> str:
+    """The first 12 digits of the MD5; Flink reads no hexadecimal numbers, so each by itself."""
+    digits = [
+        f"CAST(INSTR('123456789abcdef', SUBSTRING(MD5({x}), {at + 1}, 1)) AS BIGINT) "
+        f"* CAST({16 ** (11 - at)} AS BIGINT)"
+        for at in range(12)
+    ]
+    return f"MOD({' + '.join(digits)}, {n})"
+
+
 _LOW, _HIGH = f"CAST({INT64_MIN} AS BIGINT)", f"CAST({INT64_MAX} AS BIGINT)"
 
 
@@ -281,6 +291,7 @@ _SPECIAL: dict[str, Callable[..., str]] = {
     "finite": lambda _, x: f"({x} * 0E0 = 0E0)",
     "lower": lambda _, x: f"TRANSLATE({x}, '{alphabet.UPPER}', '{alphabet.LOWER}')",
     "upper": lambda _, x: f"TRANSLATE({x}, '{alphabet.LOWER}', '{alphabet.UPPER}')",
+    "bucket": sql.bucket, "hash_bucket": _hash_bucket,
     "scaled_int": _scaled_int, "ordered": _ordered,
     "fits_add": _fits(_fits_add, "add"), "fits_sub": _fits(_fits_sub, "sub"),
     "fits_mul": _fits(_fits_mul, "mul"),

@@ -188,7 +188,7 @@ def _text(expr: Expression, outer: int) -> str:
         text = _literal_text(expr)
         return f"({text})" if outer > _NEGATE and text.startswith("-") else text
     if isinstance(expr, Name):
-        plain = re.fullmatch(r"[A-Za-z_]\w*", expr.name, re.ASCII)
+        plain = re.fullmatch(r"[A-Za-z_]\w*(:[A-Za-z_]\w*)?", expr.name, re.ASCII)
         plain = plain if expr.name.lower() not in KEYWORDS else None
         return expr.name if plain else quoted(expr.name, '"')
     assert isinstance(expr, Call)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import decimal
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -34,6 +35,8 @@ MAX_SCALE = 9
 """Greatest number of decimal digits that ``scaled_int`` keeps."""
 MAX_DECIMAL_SCALE = 18
 """Digits behind the point that a decimal given to ``scaled_int`` may have."""
+MAX_BUCKETS = 2**31
+"""Greatest number of buckets of ``hash_bucket``: its hash has 48 bits, so all are as likely."""
 
 _MAX_DIGITS = 38  # of a decimal, in Arrow, Flink and DuckDB alike
 _INT_DIGITS = 19
@@ -323,6 +326,31 @@ def _ordered(args: Sequence[Expression], _: DataType | None) -> Expression:
     return Call(String, "ordered", tuple(args))
 
 
+def _bucket(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if len(args) < 2:
+        raise ExpressionError("bucket takes a value and at least one edge")
+    for edge in args[1:]:
+        if not isinstance(edge, Literal) or edge.value is None:
+            raise ExpressionError(f"bucket takes edges that are constants, got {edge.text}")
+    _no_decimals("bucket", args)
+    kind, operands = _coerced("bucket", args)
+    if kind not in (Int64, Float64, Date, Timestamp):
+        raise ExpressionError(f"bucket needs numbers, dates or timestamps, got {kind.text}")
+    for low, high in pairwise(operands[1:]):
+        if not low.value < high.value:  # type: ignore[attr-defined]
+            raise ExpressionError(f"bucket needs edges that increase, got {low.text}, {high.text}")
+    return Call(Int64, "bucket", operands)
+
+
+def _hash_bucket(args: Sequence[Expression], _: DataType | None) -> Expression:
+    text, buckets = _expect("hash_bucket", args, String, Int64)
+    if not isinstance(buckets, Literal) or not 1 <= (buckets.value or 0) <= MAX_BUCKETS:
+        raise ExpressionError(
+            f"hash_bucket needs a constant number of buckets from 1 to 2^31, got {buckets.text}"
+        )
+    return Call(Int64, "hash_bucket", (text, buckets))
+
+
 def _cast(args: Sequence[Expression], kind: DataType | None) -> Expression:
     """CAST; all that it can do is done by calls of their own, so that none is named ``cast``."""
     (arg,) = args
@@ -392,6 +420,7 @@ FUNCTIONS: dict[str, Rule] = {
     "lower": _fixed("lower", String, String), "upper": _fixed("upper", String, String),
     "length": _fixed("length", Int64, String), "concat": _concat,
     "coalesce": _coalesce, "nullif": _nullif,
+    "bucket": _bucket, "hash_bucket": _hash_bucket,
     "scaled_int": _scaled_int, "ordered": _ordered,
     "fits_add": _fixed("fits_add", Bool, Int64, Int64),
     "fits_sub": _fixed("fits_sub", Bool, Int64, Int64),

@@ -67,6 +67,10 @@ def _exact_range(expr: Expression) -> Range:
         return (max(lows) if op == "greatest" else min(lows)), max(highs)
     if op in ("bool_to_int", "length"):
         return 0, (1 if op == "bool_to_int" else 2**31 - 1)
+    if op in ("bucket", "hash_bucket"):
+        last = expr.args[-1]
+        assert isinstance(last, Literal)
+        return 0, (len(expr.args) - 1 if op == "bucket" else last.value - 1)
     if op not in (*_INT_STEPS, "mod"):
         return _FULL
     return _step_range(op, [int_range(arg) for arg in expr.args])

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from paimon_features.errors import DefinitionError, ExpressionError
+from paimon_features.expressions.combine import COMBINATIONS
 from paimon_features.expressions.nodes import (
     EPOCH_DATE,
     EPOCH_TIME,
@@ -46,7 +47,7 @@ from paimon_features.schema import (
 _TOKEN = re.compile(
     r"""\s*(?:
       (?P<number>(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)
-    | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
+    | (?P<word>[A-Za-z_][A-Za-z0-9_]*(?::[A-Za-z_][A-Za-z0-9_]*)?)
     | (?P<string>'(?:[^']|'')*')
     | (?P<quoted>"(?:[^"]|"")+")
     | (?P<sign>//|==|!=|<>|<=|>=|[-+*/%=<>(),])
@@ -88,6 +89,8 @@ def parse(text: str, columns: Mapping[str, DataType]) -> Expression:
 
     Keywords and function names are case-insensitive, column names are not; a column whose name
     is a keyword stands in double quotes. Integers are promoted to int64, floats to float64.
+    ``columns`` may be any mapping: its ``get`` is asked for the names that occur, and an
+    ``ExpressionError`` that it raises comes out with the position of the name.
 
     Raises
     ------
@@ -292,16 +295,56 @@ class _Parser:
         if not self._accept("("):
             return self._name(token.text, token)
         function = token.text.lower()
+        if function in COMBINATIONS:
+            return self._combination(function, token)
         if function not in FUNCTIONS:
             raise self._error(
                 token,
                 f"there is no function {token.text!r}; functions are: "
-                + ", ".join(sorted(FUNCTIONS)),
+                + ", ".join(sorted([*FUNCTIONS, *COMBINATIONS])),
             )
         return self._build(function, self._arguments(), token)
 
+    def _combination(self, function: str, token: _Token) -> Expression:
+        """Arguments, then options such as ``zero=0``; the opening parenthesis has been read."""
+        combination = COMBINATIONS[function]
+        args: list[Expression] = []
+        options: dict[str, Expression] = {}
+        while True:
+            option = self._option(function, combination.options)
+            if option is not None:
+                options[option] = self._expression(0)
+            elif options:
+                raise self._unexpected("an option, as arguments stand before options")
+            else:
+                args.append(self._expression(0))
+            if not self._accept(","):
+                break
+        self._expect(")")
+        try:
+            return combination.build(args, options)
+        except ExpressionError as error:
+            raise self._error(token, str(error)) from None
+
+    def _option(self, function: str, options: Sequence[str]) -> str | None:
+        """The name of the option that begins here, with its ``=``; None for an argument."""
+        name, follows = self._next, self._tokens[min(self._index + 1, len(self._tokens) - 1)]
+        if name.kind != "word" or follows.word != "=":
+            return None
+        if name.text not in options:
+            if name.text in self._columns:
+                return None  # a comparison
+            takes = f"its options are: {', '.join(options)}" if options else "it takes no options"
+            raise self._error(name, f"{function} has no option {name.text!r}; {takes}")
+        self._take()
+        self._take()
+        return name.text
+
     def _name(self, name: str, token: _Token) -> Expression:
-        kind = self._columns.get(name)
+        try:
+            kind = self._columns.get(name)
+        except ExpressionError as error:
+            raise self._error(token, str(error)) from None
         if kind is None:
             known = ", ".join(sorted(self._columns)) or "none"
             raise self._error(token, f"there is no column {name!r}; columns are: {known}")

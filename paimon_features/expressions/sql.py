@@ -42,6 +42,12 @@ def case(_: Call, *args: str) -> str:
     return f"(CASE {' '.join(whens)} ELSE {args[-1]} END)"
 
 
+def bucket(_: Call, x: str, *edges: str) -> str:
+    """How many of the edges, which increase, are not above ``x``."""
+    steps = [f"WHEN {x} >= {e} THEN CAST({n} AS BIGINT)" for n, e in enumerate(edges, 1)]
+    return f"(CASE {' '.join(reversed(steps))} WHEN {x} < {edges[0]} THEN CAST(0 AS BIGINT) END)"
+
+
 def where(test: str, value: str) -> str:
     """``value`` where the test holds, else NULL."""
     return f"(CASE WHEN {test} THEN {value} END)"

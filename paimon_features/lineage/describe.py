@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from paimon_features import registry
-from paimon_features.definitions import CompiledView, Definitions, FeatureView
+from paimon_features.definitions import CompiledView, Definitions, FeatureView, Interaction
 from paimon_features.errors import UnknownNameError
 from paimon_features.lineage.graph import Node, lineage
 from paimon_features.tables import Lake, generations, latest_snapshot
@@ -64,6 +64,11 @@ def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
             document["features"] = list(_features(item.compiled))
             document["levels_ms"] = list(item.compiled.levels_ms)
             document["generations"] = list(_generations(lake, item.compiled))
+        if isinstance(item, Interaction):
+            compiled = definitions.interaction(item)
+            document["type"] = compiled.type.text
+            document["features"] = [str(ref) for ref in compiled.refs]
+            document["request"] = {n: k.text for n, k in compiled.inputs.items()}
         if kind == "source":
             document["tables"] = [_table(lake, t) for t in (item.table, item.rejected_table)]
         for node in graph.nodes:

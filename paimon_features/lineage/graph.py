@@ -2,8 +2,8 @@
 
 ::
 
-    source -> feature view -> service
-                         '--> training set
+    source -> feature view -> interaction -> service
+                                         '-> training set
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from paimon_features.errors import UnknownNameError
 from paimon_features.tables import Lake
 from paimon_features.tables.specs import TRAINING_PREFIX
 
-KINDS = ("source", "feature_view", "service", "training_set")
+KINDS = ("source", "feature_view", "interaction", "service", "training_set")
 """Kinds of nodes, from what comes in to what comes out."""
 
 
@@ -99,18 +99,26 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> Graph:
     sources = {s.name: Node("source", s.name, s.table) for s in definitions.sources.values()}
     views = {view.name: _view_node(view) for view in definitions.views.values()}
     edges = [(sources[v.source.name], views[v.name]) for v in definitions.views.values()]
+    interactions = {}
+    for interaction in definitions.interactions.values():
+        compiled = definitions.interaction(interaction)
+        node = interactions[compiled.name] = Node("interaction", compiled.name, compiled.type.text)
+        edges += [(views[name], node) for name in _view_names(compiled.refs)]
     services = []
     for service in definitions.services.values():
-        refs = service.refs()
-        services.append(Node("service", service.name, _many(len(refs), "feature")))
-        edges += [(views[name], services[-1]) for name in _view_names(refs)]
+        items = service.items()
+        services.append(Node("service", service.name, _many(len(items), "feature")))
+        edges += [(views[name], services[-1]) for name in _view_names(service.refs())]
+        edges += [(interactions[str(i)], services[-1]) for i in items if str(i) in interactions]
     sets = []
     for name, features in _training_sets(lake):
         # a service is not named in a training set: it may have changed since, its views have not
         sets.append(Node("training_set", name, _many(len(features), "feature")))
-        refs = tuple(map(FeatureRef.parse, features))
+        refs = tuple(FeatureRef.parse(name) for name in features if ":" in name)
         edges += [(views[view], sets[-1]) for view in _view_names(refs) if view in views]
-    return Graph((*sources.values(), *views.values(), *services, *sets), tuple(edges))
+        edges += [(interactions[name], sets[-1]) for name in features if name in interactions]
+    nodes = (*sources.values(), *views.values(), *interactions.values(), *services, *sets)
+    return Graph(nodes, tuple(edges))
 
 
 def _view_node(view: FeatureView) -> Node:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -11,9 +11,18 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.buckets import bucket_of
-from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef
+from paimon_features.definitions import (
+    CompiledFeature,
+    CompiledView,
+    FeatureRef,
+    Output,
+    Selection,
+)
+from paimon_features.definitions.request import row_inputs
+from paimon_features.definitions.selection import Codes
 from paimon_features.errors import RequestError, UnknownNameError
-from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
+from paimon_features.offline.outputs import with_outputs
+from paimon_features.offline.point_in_time import PointInTimeJoin
 from paimon_features.offline.rows import arrow_table, event_times, key_columns
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.deltas import DataFile, live_files, read_file
@@ -68,16 +77,16 @@ class PinnedRead:
     def __init__(
         self,
         lake: Lake,
-        refs: Sequence[FeatureRef],
+        selection: Selection,
         reads: Sequence[_ViewRead],
         as_of: int | None,
     ) -> None:
-        self.lake, self.refs, self.reads, self.as_of = lake, tuple(refs), tuple(reads), as_of
-        names = [ref.feature for ref in refs]
-        self.columns = {
-            ref: f"{ref.view}__{ref.feature}" if names.count(ref.feature) > 1 else ref.feature
-            for ref in refs
-        }
+        self.lake, self.selection, self.reads, self.as_of = lake, selection, tuple(reads), as_of
+
+    @property
+    def columns(self) -> Mapping[Output, str]:
+        """What the column of each output is called, in their order."""
+        return self.selection.columns
 
     @property
     def pins(self) -> tuple[Pin, ...]:
@@ -106,9 +115,10 @@ class PinnedRead:
                 f"entity rows have a column {taken[0]!r}, which is also the name of a feature; "
                 "rename the column"
             )
+        inputs = row_inputs(self.selection.inputs, rows)
         done, total = 0, len(q_ms) * len(self.reads)
         values: dict[FeatureRef, pa.Array] = {}
-        told: dict[FeatureRef, pa.Array] = {}
+        codes: dict[FeatureRef, Codes] = {}
         for read in self.reads:
             join = PointInTimeJoin(read.view, read.features, keys[read.view.name], q_ms)
             for events in self._events(read, join):
@@ -125,14 +135,8 @@ class PinnedRead:
             for feature in read.features:
                 ref = FeatureRef(read.view.name, feature.name)
                 values[ref] = answers.columns[feature.name].to_arrow(feature.type.arrow)
-                if statuses:
-                    status = pa.array(answers.statuses[feature.name])
-                    told[ref] = pa.DictionaryArray.from_arrays(status, pa.array(STATUSES))
-        for ref in self.refs:
-            rows = rows.append_column(self.columns[ref], values[ref])
-        for ref in self.refs if statuses else ():
-            rows = rows.append_column(f"{self.columns[ref]}__status", told[ref])
-        return rows
+                codes[ref] = answers.statuses[feature.name]
+        return with_outputs(rows, self.selection, values, inputs, codes if statuses else None)
 
     def _events(self, read: _ViewRead, join: PointInTimeJoin) -> Iterator[pa.Table]:
         """The events of the days in which rows have a head."""
@@ -221,7 +225,7 @@ class OfflineStore:
 
     def get_historical_features(
         self,
-        refs: Sequence[FeatureRef],
+        refs: Sequence[Output],
         rows: Any,
         *,
         as_of: int | None = None,
@@ -236,11 +240,12 @@ class OfflineStore:
         Parameters
         ----------
         refs
-            The features, in the order of the result's columns.
+            The features and interactions, in the order of the result's columns.
         rows
             An Arrow table, a pandas or Polars DataFrame, or anything with an Arrow stream:
-            the keys of every view, and ``event_time_ms`` (int64 UTC milliseconds or a
-            timestamp). Duplicates are fine; a row with a null key gets nulls.
+            the keys of every view, ``event_time_ms`` (int64 UTC milliseconds or a timestamp),
+            and the request inputs of the interactions. Duplicates are fine; a row with a null
+            key gets nulls.
         as_of
             UTC milliseconds: only what had been committed to the lake by then (inclusive) is
             seen, so that late data and backfills do not leak. The newest commits by default.
@@ -267,7 +272,7 @@ class OfflineStore:
         pinned = self.pin(refs, as_of=as_of)
         return pinned.read(arrow_table(rows), statuses=statuses, progress=progress)
 
-    def pin(self, refs: Sequence[FeatureRef], *, as_of: int | None = None) -> PinnedRead:
+    def pin(self, refs: Sequence[Output], *, as_of: int | None = None) -> PinnedRead:
         """Choose the snapshots of a read: the newest, or those of a time.
 
         Raises
@@ -275,18 +280,13 @@ class OfflineStore:
         RequestError
             For no feature at all, or one that is named twice.
         """
-        double = sorted({str(ref) for ref in refs if list(refs).count(ref) > 1})
-        if double or not refs:
-            raise RequestError(
-                f"the feature {double[0]!r} is asked for twice"
-                if double
-                else "no feature is asked for; name some as 'view:feature', or a service"
-            )
+        selection = Selection.of(refs)
+        needed = selection.refs
         events: dict[str, Pin] = {}
         reads = []
-        for name in dict.fromkeys(ref.view for ref in refs):
+        for name in dict.fromkeys(ref.view for ref in needed):
             view = self._view(name)
-            features = tuple(_feature(view, ref.feature) for ref in refs if ref.view == name)
+            features = tuple(_feature(view, ref.feature) for ref in needed if ref.view == name)
             record = self._generation(view)
             # tiles first: the events are then at least as new as what the tiles hold
             tiles = Pin(record.table, self._pinned(record.table, as_of), record.incarnation)
@@ -294,7 +294,7 @@ class OfflineStore:
             if source not in events:
                 events[source] = Pin(source, self._pinned(source, as_of))
             reads.append(_ViewRead(view, features, record, tiles, events[source]))
-        return PinnedRead(self.lake, refs, reads, as_of)
+        return PinnedRead(self.lake, selection, reads, as_of)
 
     def _pinned(self, table: str, as_of: int | None) -> int | None:
         found = (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.definitions import FeatureRef
+from paimon_features.definitions import Output
 from paimon_features.errors import RequestError, TableError
 from paimon_features.offline.rows import arrow_table
 from paimon_features.offline.store import OfflineStore, Pin, PinnedRead, Progress
@@ -75,7 +75,7 @@ class TrainingSet:
 def build_training_set(
     store: OfflineStore,
     name: str,
-    refs: Sequence[FeatureRef],
+    refs: Sequence[Output],
     rows: Any,
     *,
     label: str | None = None,
@@ -87,8 +87,9 @@ def build_training_set(
 
     The table has the columns of ``rows`` (keys, time, label, anything else), then the features;
     its rows come in the order given. Its properties name the features with a hash of their
-    definitions, every source table with its snapshot and incarnation, the label, and ``as_of``.
-    The snapshots that were read are tagged ``training_<name>``, so that they stay readable.
+    definitions, the interactions with their expressions, every source table with its snapshot
+    and incarnation, the label, and ``as_of``. The snapshots that were read are tagged
+    ``training_<name>``, so that they stay readable.
 
     The same call on the same snapshots is the same training set: it is not built again.
 
@@ -156,11 +157,13 @@ def _properties(pinned: PinnedRead, rows: pa.Table, label: str | None) -> dict[s
             "hop_ms": pinned.feature(ref).hop_ms,
             "ttl_ms": next(r.view.ttl_ms for r in pinned.reads if r.view.name == ref.view),
         }
-        for ref in pinned.refs
+        for ref in pinned.selection.refs
     }
+    interactions = {i.name: i.to_document() for i in pinned.selection.interactions}
     document: dict[str, Any] = {
         "training-set.features": {str(ref): column for ref, column in pinned.columns.items()},
         "training-set.definitions": _digest(definitions),
+        "training-set.interactions": interactions or None,
         "training-set.sources": [pin.to_document() for pin in pinned.pins],
         "training-set.as-of-ms": pinned.as_of,
         "training-set.label": label,

@@ -12,13 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from paimon_features.aggregates.fold import NEVER_MS, Ints
 from paimon_features.buckets import bucket_of
 from paimon_features.columns import Column
-from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef
+from paimon_features.definitions import (
+    CompiledFeature,
+    CompiledView,
+    FeatureRef,
+    Output,
+    Selection,
+)
+from paimon_features.definitions.request import request_columns
+from paimon_features.definitions.selection import Codes
 from paimon_features.errors import RequestError, StoreNotReadyError, UnknownNameError
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.expiry import may_miss_records
@@ -32,8 +39,6 @@ from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 __all__ = ["FeatureFetcher", "Freshness", "OnlineResponse", "Status"]
 
 _ATTEMPTS = 5
-
-Codes = npt.NDArray[np.int8]
 
 
 class FeatureFetcher:
@@ -57,18 +62,24 @@ class FeatureFetcher:
         self._views = {view.name: _View(project, view) for view in views}
 
     def get(
-        self, refs: Sequence[FeatureRef], entities: Mapping[str, object], q_ms: int
+        self,
+        refs: Sequence[Output],
+        entities: Mapping[str, object],
+        q_ms: int,
+        request: Mapping[str, object] | None = None,
     ) -> OnlineResponse:
         """The features of the entities at ``q_ms`` (UTC ms; an event at ``q_ms`` is not in).
 
         ``entities`` maps each key column to a sequence, all of one length: lists, NumPy, Arrow.
+        ``request`` maps each request input of the interactions to a value for all entities, or
+        to a sequence with one for each.
 
         Raises
         ------
         RequestError
-            For entities that do not fit, or a ``q_ms`` that lies too far before the newest
-            applied event (or before the clock, once records may have left the store): what
-            such a read needs is no longer here, and the lake answers it.
+            For entities or request inputs that do not fit, or a ``q_ms`` that lies too far
+            before the newest applied event (or before the clock, once records may have left the
+            store): what such a read needs is no longer here, and the lake answers it.
         UnknownNameError
             For a view or feature that is not there.
         StoreNotReadyError
@@ -78,11 +89,14 @@ class FeatureFetcher:
         """
         if not MIN_TIME_MS <= q_ms <= MAX_TIME_MS:
             raise RequestError(f"q_ms={q_ms}: expected UTC milliseconds within the years 1 to 9999")
-        wanted = self._wanted(refs)
+        selection = Selection.of(refs)
+        wanted = self._wanted(selection.refs)
         lookups = [_Lookup(self._views[name], entities) for name in wanted]
         counts = {lookup.count for lookup in lookups}
         if len(counts) > 1:
             raise RequestError(f"entity keys of different lengths: {sorted(counts)}")
+        rows = lookups[0].count
+        inputs = request_columns(selection.inputs, request, rows)
         self._read(lookups)
         clock_ms = self._clock()
         answers = {
@@ -90,22 +104,16 @@ class FeatureFetcher:
             for lookup in lookups
         }
         keys = {name: a for lookup in lookups for name, a in lookup.key_columns().items()}
-        double = {r.feature for r in refs if sum(o.feature == r.feature for o in refs) > 1}
-        names = [f"{r.view}__{r.feature}" if r.feature in double else r.feature for r in refs]
-        values = [answers[ref.view].values[ref.feature] for ref in refs]
+        values, statuses = _columns(selection, answers, inputs, rows)
         return OnlineResponse(
             q_ms,
-            pa.table([*keys.values(), *values], names=[*keys, *names]),
-            pa.table([answers[ref.view].statuses[ref.feature] for ref in refs], names=names),
+            pa.table([*keys.values(), *values], names=[*keys, *selection.names]),
+            pa.table(statuses, names=[*selection.names]),
             {name: answer.event_times for name, answer in answers.items()},
             {name: answer.freshness for name, answer in answers.items()},
         )
 
     def _wanted(self, refs: Sequence[FeatureRef]) -> dict[str, list[CompiledFeature]]:
-        if not refs:
-            raise RequestError("the request names no feature")
-        if len(set(refs)) < len(refs):
-            raise RequestError(f"the request names a feature twice: {', '.join(map(str, refs))}")
         wanted: dict[str, list[CompiledFeature]] = {}
         for ref in refs:
             of = self._views.get(ref.view)
@@ -195,7 +203,7 @@ class _View:
 @dataclass(frozen=True, slots=True)
 class _Answer:
     values: Mapping[str, pa.Array]
-    statuses: Mapping[str, pa.Array]
+    statuses: Mapping[str, Codes]
     event_times: pa.Array
     freshness: Freshness
 
@@ -270,17 +278,16 @@ class _Lookup:
         null = (status == Status.MISSING) | (status == Status.EXPIRED)
         where = pa.array(place, mask=null)
         values: dict[str, pa.Array] = {}
-        statuses: dict[str, pa.Array] = {}
-        whole = _status_array(status)
+        statuses: dict[str, Codes] = {}
         finished = finish_features(self.of.layout, records, features, q_ms)
         for feature in features:
             result = finished[feature.name]
             values[feature.name] = result.column.to_arrow(feature.type.arrow).take(where)
-            statuses[feature.name] = whole
+            statuses[feature.name] = status
             if result.ill_conditioned is not None and result.ill_conditioned.any():
                 own = status.copy()
                 own[~null & result.ill_conditioned[place]] = Status.ILL_CONDITIONED
-                statuses[feature.name] = _status_array(own)
+                statuses[feature.name] = own
         times = pa.array(newest, mask=newest == NEVER_MS)
         return _Answer(values, statuses, times, self._freshness(clock_ms))
 
@@ -333,6 +340,28 @@ class _Lookup:
             current_ms=min((m.current_ms for m in markers), default=0),
             stale=any(self._is_stale(m, clock_ms) for m in markers),
         )
+
+
+def _columns(
+    selection: Selection, answers: Mapping[str, _Answer], inputs: Mapping[str, pa.Array], rows: int
+) -> tuple[list[pa.Array], list[pa.Array]]:
+    """The value and the status of each output, in their order."""
+    known = {ref: answers[ref.view].values[ref.feature] for ref in selection.refs}
+    codes = {ref: answers[ref.view].statuses[ref.feature] for ref in selection.refs}
+    computed = selection.compute(known, inputs, rows)
+    values: list[pa.Array] = []
+    told: list[Codes] = []
+    for output in selection.outputs:
+        if isinstance(output, FeatureRef):
+            values.append(known[output])
+            told.append(codes[output])
+        else:
+            own = computed[output]
+            values.append(own.values)
+            told.append(selection.worst(output, own, codes, Status.ILL_CONDITIONED, rows))
+    # the features of a view share one array of codes, so that one array of names is enough
+    arrays = {id(code): _status_array(code) for code in {id(c): c for c in told}.values()}
+    return values, [arrays[id(code)] for code in told]
 
 
 def _status_array(codes: Codes) -> pa.Array:

@@ -17,7 +17,11 @@ class Status(enum.IntEnum):
     PRESENT: right as of the applied snapshot. STALE: the same, but the store has been behind
     the tile table for longer than the view's ``max_staleness``. EXPIRED: the entity's newest
     event is older than the view's ``ttl``; null. MISSING: no event within any window; null.
-    ILL_CONDITIONED: a value exists but its sums cannot tell it to six digits; null.
+    ILL_CONDITIONED: a value exists but its sums cannot tell it to six digits, or it left its
+    type on the way (an interaction that overflows); null.
+
+    The status of an interaction is the worst of the features that it is made of, in this order;
+    its value is what its expression makes of theirs.
     """
 
     PRESENT = 0

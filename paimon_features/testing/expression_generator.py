@@ -144,7 +144,10 @@ class _Generator:
             pairs = [of(op, Int64, Int64) for op in ("add", "sub", "mul", "least", "greatest")]
             ones = [of(op, Int64) for op in ("neg", "abs")]
             casts = [self._cast(Float64), self._cast(Bool)]
-            return [*pairs, *ones, *casts, of("length", String), self._divided, self._scaled]
+            places = [self._bucket, self._hash_bucket]
+            return [
+                *pairs, *ones, *casts, *places, of("length", String), self._divided, self._scaled,
+            ]  # fmt: skip
         if kind is Float64:
             pairs = [of(op, Float64, Float64) for op in ("add", "sub", "mul", "least", "greatest")]
             mixed = [of("add", Int64, Float64), of("mul", Float64, Int64)]
@@ -168,6 +171,17 @@ class _Generator:
         if isinstance(divisor, Literal) and divisor.value == 0:
             divisor = Literal(kind, 3.0 if kind is Float64 else -3)
         return build(op, (self.draw(kind, depth), divisor))
+
+    def _bucket(self, _: DataType, depth: int) -> Expression:
+        kind = self._rng.choice([Int64, Float64, Date, Timestamp])
+        values = sorted(set(_EDGES[kind.text]))
+        edges = sorted(self._rng.sample(values, self._rng.randint(1, 4)))
+        constants = [Literal(kind, edge or 0.0 if kind is Float64 else edge) for edge in edges]
+        return build("bucket", (self.draw(kind, depth), *constants))
+
+    def _hash_bucket(self, _: DataType, depth: int) -> Expression:
+        buckets = Literal(Int64, self._rng.choice([1, 2, 1000, 2**31]))
+        return build("hash_bucket", (self.draw(String, depth), buckets))
 
     def _scaled(self, _: DataType, depth: int) -> Expression:
         source = self._rng.choice([Int64, Float64, Decimal(10, 2), Decimal(20, 6)])

@@ -7,6 +7,7 @@ COALESCE that are needed. It raises where ``overflow_guard`` has to be false.
 from __future__ import annotations
 
 import decimal
+import hashlib
 import math
 import operator
 import struct
@@ -134,6 +135,10 @@ def _apply(expr: Call, *args: Any) -> Any:
         return "".join(_letter(op, letter) for letter in a)
     if op == "concat":
         return "".join(args)
+    if op == "bucket":
+        return sum(1 for edge in args[1:] if edge <= a)
+    if op == "hash_bucket":
+        return int(hashlib.md5(a.encode()).hexdigest()[:12], 16) % b
     if op == "scaled_int":
         return _scaled_int(a, b)
     if op == "ordered":

@@ -73,6 +73,17 @@ ordered(k, d) | ordered(k, w) | ordered(k, m) | ordered(k, n) | ordered(i % 2000
 ordered(-62135596800000, s) | ordered(253402300799999, s) | ordered(k, x * 0.001)
 fits_add(i, j) | fits_sub(i, j) | fits_mul(i, j) | fits_neg(i) | fits_floordiv(i, j)
 fits_mul(i, k)
+bucket(i, 1) | bucket(i, -7, 0, 3, 9223372036854775807) | bucket(k, 0, 7) | bucket(i, 0.5, 2.5)
+bucket(x, 0) | bucket(x, -2.5, 0.1, 0.5, 2.5, 3) | bucket(x * y, 1) | bucket(f, 0.25, 1e7)
+bucket(d, DATE '1970-01-01', DATE '2000-01-01') | bucket(w, TIMESTAMP '1970-01-01')
+hash_bucket(s, 1) | hash_bucket(s, 1000) | hash_bucket(s, 2147483648) | hash_bucket('a', 7)
+hash_cross(s, buckets=10) | hash_cross(s, t, i, k, p, buckets=100000)
+bucket(i, 1, 2) * 10 + hash_bucket(s, 10) | sum(x, y, i) | product(x, i) | product(i, k, 2)
+difference(x, y) | difference(i, k) | abs_difference(x, y) | abs_difference(i, j)
+ratio(x, y) | ratio(x, y, zero=0) | ratio(i, k, zero=-1.5) | ratio(1, x, zero=0)
+ratio(i, j, zero=1)
+log_ratio(abs(x), abs(y)) | log_ratio(i, k, add=1) | log_ratio(x, y, add=0.5)
+min(i, j, k) | max(x, i) | equal(s, t) | equal(i, x) | equal(p, q) | equal(m, n)
 TRUE | 5 | -9223372036854775808 | 'it''s é 😀' | 0.1 | 5e-324 | 1.7976931348623157e308 | -2.5e-7
 DECIMAL '12.50' | 5 // (3 - 3) | 5 / (i - i) | i // (i - i) | CAST(NULL AS float64)
 """

@@ -13,6 +13,7 @@ from paimon_features.definitions import (
     EventSource,
     FeatureService,
     FeatureView,
+    Interaction,
 )
 from paimon_features.errors import UnknownNameError
 from paimon_features.lineage import Graph, Node, lineage, to_svg, to_text
@@ -30,24 +31,26 @@ def view(name: str, source: EventSource) -> FeatureView:
 @pytest.fixture(scope="module")
 def graph() -> Graph:
     taste, spend, idle = view("taste", CLICKS), view("spend", ORDERS), view("idle", CLICKS)
-    services = [FeatureService("rank", [taste, spend]), FeatureService("churn", [spend])]
+    both = Interaction("both", "taste:count_1h + spend:count_1h")
+    services = [FeatureService("rank", [taste, both]), FeatureService("churn", [spend])]
     return lineage(Definitions.of([*services, idle]))
 
 
 def test_every_definition_is_a_node_and_every_use_an_edge(graph: Graph) -> None:
     assert {(a.name, b.name) for a, b in graph.edges} == {
         ("clicks", "taste"), ("orders", "spend"), ("clicks", "idle"),
-        ("taste", "rank"), ("spend", "rank"), ("spend", "churn"),
+        ("taste", "both"), ("spend", "both"),
+        ("taste", "rank"), ("both", "rank"), ("spend", "churn"),
     }  # fmt: skip
     assert {node.name for node in graph.nodes} == {
-        "clicks", "orders", "taste", "spend", "idle", "rank", "churn"
+        "clicks", "orders", "taste", "spend", "idle", "both", "rank", "churn"
     }  # fmt: skip
 
 
 def test_the_surroundings_of_a_node_are_its_ancestors_and_descendants(graph: Graph) -> None:
     around = graph.around(graph.find("spend"))
-    assert {node.name for node in around.nodes} == {"orders", "spend", "rank", "churn"}
-    assert len(around.edges) == 3
+    assert {node.name for node in around.nodes} == {"orders", "spend", "both", "rank", "churn"}
+    assert len(around.edges) == 4
 
 
 def test_an_unknown_name_is_refused_with_what_there_is(graph: Graph) -> None:
@@ -61,7 +64,7 @@ def test_the_text_names_every_node_and_spells_out_each_one_once(graph: Graph) ->
         assert node.title in text
     assert text.splitlines()[0].startswith("source ")
     assert text.count("feature view spend") == 1
-    assert text.count("service rank") == 2  # under both of its views
+    assert text.count("service rank") == 2  # under its view and its interaction
 
 
 def test_the_svg_is_well_formed_and_holds_every_node_once_and_every_edge(graph: Graph) -> None:

@@ -1,0 +1,244 @@
+"""Interactions: features made of other features and request inputs, computed when they are read.
+
+The tiles know nothing of them, so changing one needs no backfill. One tree of the expression
+language is computed by one implementation, online and offline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paimon_features.definitions.compiled import CompiledView
+from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.reference import FeatureRef
+from paimon_features.definitions.request import RequestSource
+from paimon_features.errors import DefinitionError, ExpressionError
+from paimon_features.expressions import Expression, overflow_guard, parse
+from paimon_features.expressions.nodes import Name, walk
+from paimon_features.schema import DataType, check_name
+
+
+@dataclass(frozen=True, eq=False)
+class Interaction:
+    """A feature computed from finished features, request inputs and other interactions.
+
+    In ``expression`` a feature is written ``view:feature``, a request input and another
+    interaction by its name. ``request`` tells the inputs that it may use. The language is that
+    of ``derive`` and ``where``; see ``docs/interactions.md``.
+
+    Names and types are checked when the project's definitions are read, when the views are known.
+
+    >>> ratio = Interaction(
+    ...     "spend_ratio", "ratio(spend:sum_amount_1d, spend:sum_amount_30d, zero=0)")
+    >>> str(ratio)
+    'spend_ratio'
+    """
+
+    name: str
+    expression: str
+    request: RequestSource | Sequence[RequestSource] = ()
+    description: str = ""
+    owner: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("interaction", self.name)
+        check_metadata("interaction", self)
+        if not self.expression.strip():
+            raise DefinitionError(f"interaction {self.name!r} has an empty expression")
+        many = self.request if isinstance(self.request, Sequence) else (self.request,)
+        if not all(isinstance(source, RequestSource) for source in many):
+            raise DefinitionError(
+                f"interaction {self.name!r}: request={self.request!r}; expected a RequestSource, "
+                "or several"
+            )
+        _ = self.inputs
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def requests(self) -> tuple[RequestSource, ...]:
+        """The request sources whose inputs it may use."""
+        request = self.request
+        return (request,) if isinstance(request, RequestSource) else tuple(request)
+
+    @property
+    def inputs(self) -> Mapping[str, DataType]:
+        """The request inputs that it may use, by name."""
+        found: dict[str, DataType] = {}
+        for source in self.requests:
+            for name, kind in source.schema.items():
+                if found.setdefault(name, kind) != kind:
+                    raise DefinitionError(
+                        f"interaction {self.name!r}: the request input {name!r} is "
+                        f"{found[name]!r} and {kind!r}; one name has one type"
+                    )
+        return found
+
+    def to_document(self) -> dict[str, object]:
+        """Canonical JSON form, as it stands in the registry."""
+        return {
+            "kind": "interaction",
+            "name": self.name,
+            "expression": self.expression,
+            "request": [source.name for source in self.requests],
+            **metadata(self),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledInteraction:
+    """An interaction worked out: one tree over features (``view:feature``) and request inputs.
+
+    ``guard`` is the test that no step leaves its type (None: none can). ``refs`` are the features
+    that are read for it, ``inputs`` the request inputs that it uses, both in the order of their
+    names.
+    """
+
+    name: str
+    text: str
+    expression: Expression
+    guard: Expression | None
+    refs: tuple[FeatureRef, ...]
+    inputs: Mapping[str, DataType]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def type(self) -> DataType:
+        """The type of its values."""
+        return self.expression.type
+
+    def to_document(self) -> dict[str, object]:
+        """What it is made of, for the properties of a training set."""
+        return {
+            "expression": self.text,
+            "canonical": self.expression.text,
+            "request": {name: kind.text for name, kind in self.inputs.items()},
+        }
+
+
+@dataclass
+class Interactions:
+    """Works interactions out against the views and the other interactions of a project."""
+
+    views: Mapping[str, CompiledView]
+    named: Mapping[str, Interaction]
+    _known: dict[Interaction, CompiledInteraction] = field(default_factory=dict)
+
+    def compile(self, interaction: Interaction, path: tuple[str, ...] = ()) -> CompiledInteraction:
+        """The interaction, checked; the same object for the same interaction.
+
+        ``path`` are the names of those that it is compiled for.
+
+        Raises
+        ------
+        DefinitionError
+            For a name that is not there, types that do not fit, or a circle.
+        """
+        known = self._known.get(interaction)
+        if known is not None:
+            return known
+        if interaction.name in path:
+            circle = [*path[path.index(interaction.name) :], interaction.name]
+            raise DefinitionError(f"interactions are made of each other: {' -> '.join(circle)}")
+        try:
+            compiled = self._compile(interaction, (*path, interaction.name))
+        except ExpressionError as error:
+            raise DefinitionError(f"interaction {interaction.name!r}: {error}") from error
+        # another thread may have been first; all are to have one object
+        return self._known.setdefault(interaction, compiled)
+
+    def _compile(self, interaction: Interaction, path: tuple[str, ...]) -> CompiledInteraction:
+        scope = _Scope(self, interaction, path)
+        parsed = parse(interaction.expression, scope)
+        others = {name: self.compile(self.named[name]) for name in sorted(scope.interactions)}
+        tree = parsed.substitute({name: other.expression for name, other in others.items()})
+        inputs = {name: interaction.inputs[name] for name in scope.inputs}
+        for other in others.values():
+            for name, kind in other.inputs.items():
+                if inputs.setdefault(name, kind) != kind:
+                    raise ExpressionError(
+                        f"the request input {name!r} is {inputs[name]!r} here and {kind!r} in "
+                        f"interaction {other.name!r}; one name has one type"
+                    )
+        leaves = sorted({node.name for node in walk(tree) if isinstance(node, Name)})
+        if not leaves:
+            raise ExpressionError(
+                f"{interaction.expression!r} names no feature and no request input, so that it is "
+                "always the same"
+            )
+        if interaction.requests and not scope.inputs:
+            raise ExpressionError(
+                f"{interaction.expression!r} uses none of its request inputs "
+                f"({', '.join(interaction.inputs)}); leave request= out"
+            )
+        return CompiledInteraction(
+            name=interaction.name,
+            text=interaction.expression,
+            expression=tree,
+            guard=overflow_guard(tree),
+            refs=tuple(FeatureRef.parse(name) for name in leaves if ":" in name),
+            inputs={name: inputs[name] for name in leaves if ":" not in name},
+        )
+
+
+class _Scope(Mapping[str, DataType]):
+    """The names that one interaction may use; remembers which of them it does."""
+
+    def __init__(
+        self, project: Interactions, interaction: Interaction, path: tuple[str, ...]
+    ) -> None:
+        self._project = project
+        self._of = interaction
+        self._path = path
+        self.inputs: set[str] = set()
+        self.interactions: set[str] = set()
+
+    def __getitem__(self, name: str) -> DataType:
+        if ":" in name:
+            return self._feature(FeatureRef.parse(name))
+        kind = self._of.inputs.get(name)
+        other = self._project.named.get(name)
+        if kind is not None and other is not None:
+            raise ExpressionError(f"{name!r} is a request input and an interaction; rename one")
+        if kind is not None:
+            self.inputs.add(name)
+            return kind
+        if other is None:
+            raise ExpressionError(
+                f"there is no request input or interaction {name!r}; request inputs of "
+                f"{self._of.name!r}: {_listed(self._of.inputs)}; interactions: "
+                f"{_listed(self._project.named)}; a feature is written view:feature"
+            )
+        self.interactions.add(name)
+        return self._project.compile(other, self._path).type
+
+    def _feature(self, ref: FeatureRef) -> DataType:
+        view = self._project.views.get(ref.view)
+        if view is None:
+            known = _listed(self._project.views)
+            raise ExpressionError(f"there is no feature view {ref.view!r}; there is: {known}")
+        feature = view.feature(ref.feature)
+        if feature is None:
+            known = _listed(f.name for f in view.features)
+            raise ExpressionError(
+                f"feature view {ref.view!r} has no feature {ref.feature!r}; it has: {known}"
+            )
+        return feature.type
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._of.inputs or name in self._project.named
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._of.inputs)
+
+    def __len__(self) -> int:
+        return len(self._of.inputs)
+
+
+def _listed(names: Mapping[str, object] | Iterator[str]) -> str:
+    return ", ".join(sorted(names)) or "none"

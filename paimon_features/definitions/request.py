@@ -1,0 +1,184 @@
+"""Request inputs: values that a caller gives with each read, such as the amount to be paid now."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.errors import DefinitionError, RequestError
+from paimon_features.schema import DataType, check_name
+
+_TYPES = ("bool", "int32", "int64", "float32", "float64", "string", "date", "timestamp")
+_SCALARS = (
+    str, bytes, bool, int, float, decimal.Decimal, dt.date, np.generic, pa.Scalar, type(None),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class RequestSource:
+    """Named, typed inputs that are known only when features are asked for.
+
+    Interactions use them by name. Online they are given with the call (``request=``), one value
+    for all entities or one for each; offline they are columns of the entity rows.
+
+    >>> from paimon_features.schema import Float64, String
+    >>> payment = RequestSource("payment", schema={"amount": Float64, "currency": String})
+    """
+
+    name: str
+    schema: Mapping[str, DataType]
+    description: str = ""
+    owner: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("request source", self.name)
+        check_metadata("request source", self)
+        if not self.schema:
+            raise DefinitionError(
+                f"request source {self.name!r} has no inputs; expected at least one"
+            )
+        for name, kind in self.schema.items():
+            check_name(f"request source {self.name!r}: input", name)
+            if name == "event_time_ms":
+                raise DefinitionError(
+                    f"request source {self.name!r}: the name {name!r} is taken by the time of the "
+                    "entity rows"
+                )
+            if kind.text not in _TYPES and not kind.is_decimal:
+                raise DefinitionError(
+                    f"request source {self.name!r}: input {name!r} is {kind!r}; an input is a "
+                    "Bool, number, String, Date or Timestamp"
+                )
+
+    def to_document(self) -> dict[str, object]:
+        """Canonical JSON form, as it stands in the registry."""
+        schema = {name: kind.text for name, kind in self.schema.items()}
+        document = {"kind": "request_source", "name": self.name, "schema": schema}
+        return {**document, **metadata(self)}
+
+
+def request_columns(
+    inputs: Mapping[str, DataType], given: Mapping[str, object] | None, rows: int
+) -> dict[str, pa.Array]:
+    """The inputs of an online request, one value per row; a single value stands for all rows.
+
+    >>> from paimon_features.schema import Float64
+    >>> request_columns({"amount": Float64}, {"amount": 9}, rows=2)["amount"].to_pylist()
+    [9.0, 9.0]
+
+    Raises
+    ------
+    RequestError
+        For an input that is missing, unknown, of another type, not finite, or of another length.
+    """
+    given = given or {}
+    unknown = sorted(given.keys() - inputs.keys())
+    if unknown:
+        raise RequestError(
+            f"request input {unknown[0]!r} is used by none of the features asked for; "
+            f"they take: {_signature(inputs) or 'no inputs'}"
+        )
+    missing = [name for name in inputs if name not in given]
+    if missing:
+        raise RequestError(
+            f"the request has no input {missing[0]!r}; expected request= with: {_signature(inputs)}"
+        )
+    return {name: _of_request(name, kind, given[name], rows) for name, kind in inputs.items()}
+
+
+def row_inputs(inputs: Mapping[str, DataType], table: pa.Table) -> dict[str, pa.Array]:
+    """The inputs as they stand in entity rows, a column each.
+
+    Raises
+    ------
+    RequestError
+        For a column that is missing or of another type, or a number that is not finite.
+    """
+    out = {}
+    for name, kind in inputs.items():
+        if name not in table.column_names:
+            raise RequestError(
+                f"entity rows have no column {name!r}, a request input ({kind!r}); "
+                f"they have: {', '.join(table.column_names) or 'none'}"
+            )
+        column = table.column(name).combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # no rows, or too long for one chunk
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else column
+        out[name] = _typed(f"entity rows: request input {name!r}", kind, column)
+    return out
+
+
+def _signature(inputs: Mapping[str, DataType]) -> str:
+    return ", ".join(f"{name} ({kind!r})" for name, kind in inputs.items())
+
+
+def _of_request(name: str, kind: DataType, value: Any, rows: int) -> pa.Array:
+    what = f"request input {name!r}"
+    single = isinstance(value, _SCALARS)
+    if isinstance(value, pa.Scalar):
+        value = value.as_py()
+    values = [value] if single else value
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not isinstance(values, pa.Array):
+        exact = kind.is_decimal and isinstance(values, list | tuple)
+        try:
+            values = pa.array(values, kind.arrow if exact else None)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise RequestError(f"{what}: expected {kind!r} values; {error}") from error
+        if isinstance(values, pa.ChunkedArray):
+            values = values.combine_chunks()
+    array = _typed(what, kind, values)
+    if single:
+        return array.take(pa.array(np.zeros(rows, np.int64))) if rows != 1 else array
+    if len(array) != rows:
+        raise RequestError(
+            f"{what} has {len(array)} values for {rows} entities; give one for each, or a single "
+            "value that is no sequence"
+        )
+    return array
+
+
+def _typed(what: str, kind: DataType, array: pa.Array) -> pa.Array:
+    """The array as ``kind``, if it can be held without a loss."""
+    given = array.type
+    if pa.types.is_dictionary(given):
+        array = array.dictionary_decode()
+        given = array.type
+    try:
+        if given != kind.arrow:
+            if not (pa.types.is_null(given) or _fits(given, kind)):
+                raise pa.ArrowInvalid("the types differ")
+            if kind.text == "timestamp" and pa.types.is_timestamp(given):
+                # the ticks are UTC in any zone; finer ones are rounded down
+                array = pc.floor_temporal(array.view(pa.timestamp(given.unit)), unit="millisecond")
+            array = array.cast(kind.arrow)
+    except pa.ArrowException as error:
+        raise RequestError(f"{what} is {given}, expected {kind!r}: {error}") from error
+    if kind.is_float and not pc.all(pc.is_finite(array)).as_py() and len(array) > array.null_count:
+        row = pc.index(pc.is_finite(array), False).as_py()
+        raise RequestError(f"{what} is {array[row].as_py()} in row {row}; expected finite numbers")
+    return array
+
+
+def _fits(given: pa.DataType, kind: DataType) -> bool:
+    """Whether values of an Arrow type may be given for an input; the cast checks each of them."""
+    integer, number = pa.types.is_integer(given), pa.types.is_floating(given)
+    fitting = {
+        "string": pa.types.is_large_string(given),
+        "timestamp": pa.types.is_timestamp(given) or integer,
+    }
+    if kind.is_integer or kind.is_float:
+        return bool(integer or number)
+    if kind.is_decimal:
+        return bool(integer or pa.types.is_decimal(given))
+    return bool(fitting.get(kind.text, False))

@@ -1,0 +1,44 @@
+"""Entity rows with their answers: features as they are read, interactions computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from paimon_features.definitions import FeatureRef, Selection
+from paimon_features.definitions.selection import Codes
+from paimon_features.offline.point_in_time import STATUSES
+
+
+def with_outputs(
+    rows: pa.Table,
+    selection: Selection,
+    values: Mapping[FeatureRef, pa.Array],
+    inputs: Mapping[str, pa.Array],
+    codes: Mapping[FeatureRef, Codes] | None,
+) -> pa.Table:
+    """The rows with a column for each output, and one for its status where ``codes`` are given.
+
+    ``values`` and ``codes`` (positions in ``STATUSES``) are those of ``selection.refs`` on these
+    rows, ``inputs`` what ``row_inputs`` finds in them. Rows do not depend on each other, so they
+    may come in pieces.
+    """
+    computed = selection.compute(values, inputs, rows.num_rows)
+    told: dict[str, Codes] = {}
+    count = rows.num_rows
+    for output, name in selection.columns.items():
+        if isinstance(output, FeatureRef):
+            rows = rows.append_column(name, values[output])
+            if codes is not None:
+                told[name] = codes[output]
+        else:
+            own = computed[output]
+            rows = rows.append_column(name, own.values)
+            if codes is not None:
+                worst = STATUSES.index("ILL_CONDITIONED")
+                told[name] = selection.worst(output, own, codes, worst, count)
+    for name, status in told.items():
+        array = pa.DictionaryArray.from_arrays(pa.array(status), pa.array(STATUSES))
+        rows = rows.append_column(f"{name}__status", array)
+    return rows

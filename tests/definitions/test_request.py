@@ -1,0 +1,117 @@
+"""Request inputs: what may be given for them, online and in entity rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from paimon_features.definitions.request import request_columns, row_inputs
+from paimon_features.errors import RequestError
+from paimon_features.schema import (
+    Bool,
+    DataType,
+    Date,
+    Decimal,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    String,
+    Timestamp,
+)
+
+MIDNIGHT = dt.datetime(2011, 12, 9, tzinfo=dt.timezone(dt.timedelta(hours=1)))
+
+
+def given(kind: DataType, value: Any, rows: int = 2) -> list[Any]:
+    column = request_columns({"x": kind}, {"x": value}, rows)["x"]
+    assert column.type == kind.arrow
+    assert len(column) == rows
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "expected"),
+    [
+        (Float64, 1, [1.0, 1.0]), (Float64, [1, 2.5], [1.0, 2.5]), (Float64, None, [None, None]),
+        (Float64, [None, 2], [None, 2.0]), (Float64, np.float32(0.5), [0.5, 0.5]),
+        (Float64, pl.Series([1.0, 2.0]), [1.0, 2.0]),
+        (Float64, pd.Series([1.0, None]), [1.0, None]),
+        (Int64, [1.0, 2.0], [1, 2]), (Int32, np.array([1, 2]), [1, 2]), (Int64, (3, 4), [3, 4]),
+        (Float32, 0.1, [float(np.float32(0.1))] * 2),
+        (String, "ab", ["ab", "ab"]), (String, ["a", None], ["a", None]),
+        (String, pa.array(["a", "b"]).dictionary_encode(), ["a", "b"]),
+        (String, pa.chunked_array([["a"], ["b"]]), ["a", "b"]),
+        (String, pa.scalar("s"), ["s", "s"]), (Bool, True, [True, True]),
+        (Date, dt.date(2011, 12, 9), [dt.date(2011, 12, 9)] * 2),
+        (Timestamp, MIDNIGHT, [dt.datetime(2011, 12, 8, 23)] * 2),
+        (Timestamp, 1500, [dt.datetime(1970, 1, 1, 0, 0, 1, 500_000)] * 2),
+        (Timestamp, np.datetime64("1969-12-31T23:59:59.999999"),
+         [dt.datetime(1969, 12, 31, 23, 59, 59, 999_000)] * 2),
+        (Decimal(10, 2), decimal.Decimal("1.5"), [decimal.Decimal("1.50")] * 2),
+        (Decimal(10, 2), [1, None], [decimal.Decimal("1.00"), None]),
+    ],
+)  # fmt: skip
+def test_one_value_stands_for_all_entities_and_a_sequence_for_each(
+    kind: DataType, value: Any, expected: list[Any]
+) -> None:
+    assert given(kind, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (Float64, "1", "request input 'x' is string, expected Float64"),
+        (Float64, float("nan"), "is nan in row 0; expected finite numbers"),
+        (Float64, [1.0, float("inf")], "is inf in row 1"),
+        (Float32, 1e300, "is inf in row 0"),
+        (Int64, 1.5, "Float value 1.5 was truncated"),
+        (Int64, True, "is bool, expected Int64"),
+        (Int32, 2**40, "not in range"),
+        (Int64, 2**70, "too large"),
+        (String, b"x", "is binary, expected String"),
+        (Bool, 1, "is int64, expected Bool"),
+        (Date, MIDNIGHT, "expected Date: the types differ"),
+        (Decimal(10, 2), 1.5, "got float"),
+        (Decimal(10, 2), decimal.Decimal("1.555"), "data loss"),
+        (Float64, [1, 2, 3], "has 3 values for 2 entities"),
+        (Float64, [1], "has 1 values for 2 entities"),
+        (Float64, object(), "expected Float64 values"),
+    ],
+)
+def test_nothing_is_parsed_cut_or_guessed(kind: DataType, value: Any, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        given(kind, value)
+
+
+def test_missing_and_unknown_inputs_are_told_with_those_that_are_taken() -> None:
+    inputs = {"amount": Float64, "currency": String}
+    with pytest.raises(RequestError, match=r"no input 'currency'; expected request= with: amount"):
+        request_columns(inputs, {"amount": 1.0}, 1)
+    with pytest.raises(RequestError, match=r"no input 'amount'"):
+        request_columns(inputs, None, 1)
+    with pytest.raises(RequestError, match="'price' is used by none .* they take: amount .Float64"):
+        request_columns(inputs, {"amount": 1.0, "currency": "EUR", "price": 1.0}, 1)
+    with pytest.raises(RequestError, match="they take: no inputs"):
+        request_columns({}, {"price": 1.0}, 1)
+    assert request_columns({}, None, 3) == {}
+    assert len(request_columns({"amount": Float64}, {"amount": 1}, 0)["amount"]) == 0
+
+
+def test_entity_rows_hold_the_inputs_as_columns() -> None:
+    rows = pa.table({"amount": pa.chunked_array([[1], [None]], pa.int32()), "other": ["a", "b"]})
+    assert row_inputs({"amount": Float64}, rows)["amount"].to_pylist() == [1.0, None]
+    empty = pa.table({"amount": pa.chunked_array([], pa.float64())})
+    assert len(row_inputs({"amount": Float64}, empty)["amount"]) == 0
+    with pytest.raises(RequestError, match=r"no column 'price', a request input \(Float64\)"):
+        row_inputs({"price": Float64}, rows)
+    with pytest.raises(RequestError, match="request input 'other' is string, expected Float64"):
+        row_inputs({"other": Float64}, rows)
