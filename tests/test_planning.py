@@ -25,7 +25,9 @@ from paimon_features.tables import Lake, append_arrow, generations
 SCHEMA = {"user_id": Int64, "t": Int64, "amount": Float64}
 
 
-def shop(windows: list[str], tile: str = "5min", **more: object) -> Definitions:
+def shop(
+    windows: list[str], tile: str = "5min", offset: str | None = None, **more: object
+) -> Definitions:
     source = EventSource("shop", schema=SCHEMA, event_time="t")
     user = Entity("user", keys={"user_id": Int64})
     view = FeatureView(
@@ -33,7 +35,10 @@ def shop(windows: list[str], tile: str = "5min", **more: object) -> Definitions:
         source=source,
         entity=user,
         tile=tile,
-        features=[Count(windows=windows), Sum("amount", windows=windows, scale=2)],
+        features=[
+            Count(windows=windows, offset=offset),
+            Sum("amount", windows=windows, scale=2, offset=offset),
+        ],
         **more,  # type: ignore[arg-type]
     )
     return Definitions.of([FeatureService("model", [view])])
@@ -77,6 +82,35 @@ def test_another_window_needs_no_new_generation(lake: Lake) -> None:
     assert (change.action, change.generation) == ("change", None)
     assert "its tiles hold what this needs: no backfill" in change.details
     assert applied(lake)["feature_view", "spend"].number == 2
+
+
+@pytest.mark.parametrize(
+    ("more", "shown"),
+    [
+        ({"kind": "hop"}, "window_kind: 'sawtooth' -> 'hop'"),
+        ({"kind": "exact"}, "window_kind: 'sawtooth' -> 'exact'"),
+        ({"resolution": {"1h": "10min"}}, "features.count_1h.hop: '5min' -> '10min'"),
+        ({"time_zone": "Europe/London"}, "time_zone: None -> 'Europe/London'"),
+    ],
+)
+def test_another_kind_of_windows_is_shown_and_needs_no_new_generation(
+    lake: Lake, more: dict[str, object], shown: str
+) -> None:
+    apply_plan(lake, shop(["1h"]), now_ms=1)
+    change = next(c for c in make_plan(lake, shop(["1h"], **more)).changes if c.name == "spend")
+    assert (change.action, change.generation) == ("change", None)
+    assert shown in change.details
+    assert "its tiles hold what this needs: no backfill" in change.details
+
+
+def test_offsets_and_calendar_windows_are_shown_and_need_no_new_generation(lake: Lake) -> None:
+    apply_plan(lake, shop(["1h"], time_zone="UTC"), now_ms=1)
+    plan = make_plan(lake, shop(["1h", "today"], offset="1h", time_zone="Asia/Tokyo"))
+    change = next(c for c in plan.changes if c.name == "spend")
+    assert (change.action, change.generation) == ("change", None)
+    for shown in ("+ features.count_today_offset_1h", "- features.count_1h"):
+        assert shown in change.details
+    assert "time_zone: 'UTC' -> 'Asia/Tokyo'" in change.details
 
 
 @pytest.mark.parametrize(

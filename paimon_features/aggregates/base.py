@@ -22,7 +22,13 @@ from paimon_features.columns import Column, Mask
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import parse
 from paimon_features.schema import DataType, Int64, check_name
-from paimon_features.windows import format_duration, parse_duration
+from paimon_features.windows import (
+    Length,
+    format_duration,
+    format_length,
+    parse_duration,
+    parse_length,
+)
 
 EVENT_TIME = "__event_time"
 """Name under which expressions see the event time (Int64, ms)."""
@@ -98,8 +104,10 @@ Scope = Mapping[str, DataType]
 class Aggregate(ABC):
     """An aggregate of one column over one or more windows.
 
-    ``windows`` are durations ("1h", "30d"); ``None`` among them, or no windows at all, means
-    from the beginning. ``where`` is a condition: events for which it is not true are left out.
+    ``windows`` are durations ("1h", "30d") or calendar units ("today", "this_week",
+    "this_month", "this_year"); ``None`` among them, or no windows at all, means from the
+    beginning. ``offset`` is a delay: the windows end so long before the time of reading.
+    ``where`` is a condition: events for which it is not true are left out.
     ``name`` replaces the part of the feature's name before the window. ``bound`` is the largest
     absolute input value that may enter a tile; what is larger goes to the side table.
     """
@@ -113,20 +121,23 @@ class Aggregate(ABC):
     where: str | None = None
     name: str | None = None
     bound: float | None = None
-    windows_ms: tuple[int | None, ...] = field(init=False, repr=False)
+    offset: str | None = None
+    lengths: tuple[Length, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = (None,) if self.windows is None else tuple(self.windows)
         if isinstance(self.windows, str) or not given:
             raise DefinitionError(
-                f"{self.kind}: windows={self.windows!r}; expected a list of durations such as "
-                "['1h', '30d'], or none for the whole lifetime"
+                f"{self.kind}: windows={self.windows!r}; expected a list of durations and "
+                "calendar units such as ['1h', '30d', 'today'], or none for the whole lifetime"
             )
-        lengths = tuple(None if w is None else parse_duration(w) for w in given)
+        lengths = tuple(map(parse_length, given))
         if len(set(lengths)) != len(lengths):
             raise DefinitionError(f"{self.kind}: windows={list(given)!r} names a window twice")
         object.__setattr__(self, "windows", given)
-        object.__setattr__(self, "windows_ms", lengths)
+        object.__setattr__(self, "lengths", lengths)
+        if self.offset is not None:
+            parse_duration(self.offset)
         if self.name is not None:
             check_name("feature", self.name)
 
@@ -137,9 +148,15 @@ class Aggregate(ABC):
             return self.name
         return "_".join(part for part in (self.kind, self.column, *self._name_parts()) if part)
 
-    def feature_name(self, window_ms: int | None) -> str:
-        """``<aggregate>_<column>_<window>``, without the window for a lifetime."""
-        return self.stem if window_ms is None else f"{self.stem}_{format_duration(window_ms)}"
+    @property
+    def offset_ms(self) -> int:
+        """The delay in milliseconds; 0 without one."""
+        return 0 if self.offset is None else parse_duration(self.offset)
+
+    def feature_name(self, length: Length) -> str:
+        """``<aggregate>_<column>_<window>_offset_<offset>``, without what there is not."""
+        offset = f"offset_{format_duration(self.offset_ms)}" if self.offset else None
+        return "_".join(filter(None, (self.stem, format_length(length), offset)))
 
     def _name_parts(self) -> tuple[str, ...]:
         return ()

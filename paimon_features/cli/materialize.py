@@ -64,8 +64,14 @@ def materialize(
     code 1 when --once could not catch up, because other shards or processes have to.
     """
     project = Project.open(path)
-    names = views or tuple(project.definitions.views)
     show = _Printer(as_json)
+    names = views
+    if not names:
+        names = tuple(v for v in project.definitions.views if project.view(v).is_online)
+        if lake_only := project.definitions.views.keys() - set(names):
+            show.note(
+                f"left out, exact windows are read from the lake: {', '.join(sorted(lake_only))}"
+            )
     workers = [
         _materializer(project, project.view(name), _shard(shard), show.progress) for name in names
     ]

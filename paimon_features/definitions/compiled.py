@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, overload
 
 import numpy as np
 
 from paimon_features.aggregates import Aggregate, Partial
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.source import EventSource
+from paimon_features.errors import RequestError
 from paimon_features.expressions import Expression
 from paimon_features.schema import DataType
-from paimon_features.windows import HOUR_MS, Times, floor_ms, window_start
+from paimon_features.windows import HOUR_MS, Times, Window, floor_ms
 
 ONLINE_MARGIN_MS = HOUR_MS
 """How far, beyond the source's skew, ``q`` may lie before the newest event and be answered."""
@@ -25,17 +27,27 @@ ONLINE_MARGIN_MS = HOUR_MS
 class CompiledFeature:
     """One feature: an aggregate over one window.
 
-    ``window_ms`` is None for a lifetime. ``level`` is the index into the view's ``levels_ms``
-    whose step is the window's hop. ``partials`` are names, in the order ``finish`` takes them.
+    ``level`` is the index into the view's ``levels_ms`` whose cells the window begins with: its
+    step is the window's hop, for a lifetime the coarsest one. ``partials`` are names, in the
+    order ``finish`` takes them.
     """
 
     name: str
     aggregate: Aggregate
-    window_ms: int | None
-    hop_ms: int
+    window: Window
     level: int
     partials: tuple[str, ...]
     type: DataType
+
+    @property
+    def window_ms(self) -> int | None:
+        """The window's length; None for a lifetime and for a calendar unit."""
+        return self.window.length if isinstance(self.window.length, int) else None
+
+    @property
+    def hop_ms(self) -> int:
+        """The step to which the window's start is rounded down."""
+        return self.window.hop_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +106,80 @@ class CompiledView:
         """Partials by name."""
         return {p.name: p for p in self.partials}
 
-    @property
+    @cached_property
+    def windows(self) -> tuple[Window, ...]:
+        """The distinct windows of the features."""
+        return tuple(dict.fromkeys(f.window for f in self.features))
+
+    @cached_property
     def has_lifetime(self) -> bool:
         """Whether a feature has no beginning, so that nothing may be forgotten."""
-        return any(f.window_ms is None for f in self.features)
+        return any(window.length is None for window in self.windows)
 
     @cached_property
     def longest_ms(self) -> int | None:
-        """The longest window; None where one has no beginning."""
-        windows = [f.window_ms for f in self.features]
-        return None if None in windows else max(w for w in windows if w is not None)
+        """All windows start less than this before ``q``; None where one has no beginning."""
+        reaches = [window.reach_ms for window in self.windows]
+        return None if None in reaches else max(r for r in reaches if r is not None)
 
-    def known_from(self, q_ms: Times) -> Times:
+    @cached_property
+    def is_online(self) -> bool:
+        """Whether the online store can hold what its windows need."""
+        return all(window.is_online for window in self.windows)
+
+    def check_online(self) -> None:
+        """Raise RequestError where the online store cannot hold what the windows need."""
+        if not self.is_online:
+            raise RequestError(
+                f"feature view {self.name!r} has exact windows over tiles of {self.tile_ms} ms: "
+                "the online store keeps tiles, and their edges lie between the events within one. "
+                "Read it from the lake (get_historical_features), keep single events with "
+                "tile='1ms', or choose kind='hop' (the same number online and offline) or "
+                "'sawtooth'"
+            )
+
+    @cached_property
+    def ending_last(self) -> tuple[Window, ...]:
+        """Some windows of which one ends last, whenever they are read; mostly one alone."""
+        return _undominated(
+            self.windows,
+            lambda w, o: o.offset_ms <= w.offset_ms and w.end_step_ms % o.end_step_ms == 0,
+        )
+
+    @cached_property
+    def starting_first(self) -> tuple[Window, ...]:
+        """Some windows of which one starts first, whenever they are read."""
+        lifetimes = [window for window in self.windows if window.length is None]
+        return tuple(lifetimes[:1]) or _undominated(self.windows, _starts_first)
+
+    @overload
+    def horizon(self, q_ms: int) -> int: ...
+    @overload
+    def horizon(self, q_ms: Times) -> Times: ...
+    def horizon(self, q_ms: int | Times) -> int | Times:
+        """The end (exclusive) of what a read at ``q_ms`` sees: of the window that ends last.
+
+        ``q_ms`` itself, but for hop windows, and where all windows have an offset.
+        """
+        last: int | Times = _extreme(np.maximum, [w.end(q_ms) for w in self.ending_last])
+        return last
+
+    @overload
+    def known_from(self, q_ms: int) -> int: ...
+    @overload
+    def known_from(self, q_ms: Times) -> Times: ...
+    def known_from(self, q_ms: int | Times) -> int | Times:
         """An entity is known at ``q`` if its newest event is not older than this (inclusive).
 
-        The start of the longest window, or ``q - ttl`` where that is earlier: what is older
-        has left the online store too, so that training and serving agree on who is unknown.
+        Events from the horizon on do not count. It is the start of the window that starts
+        first, or ``horizon - ttl`` where that is earlier: what is older has left the online
+        store too, so that training and serving agree on who is unknown.
         """
-        starts = [window_start(q_ms, f.window_ms, f.hop_ms) for f in self.features]
+        starts = [window.start(q_ms) for window in self.starting_first]
         if self.ttl_ms is not None:
-            starts.append(q_ms - self.ttl_ms)
-        known_from: Times = np.minimum.reduce(starts)
-        return known_from
+            starts.append(self.horizon(q_ms) - self.ttl_ms)
+        first: int | Times = _extreme(np.minimum, starts)
+        return first
 
     @property
     def margin_ms(self) -> int:
@@ -128,18 +192,28 @@ class CompiledView:
         ``high_ms`` is the newest applied event time; every ``q >= high_ms - margin_ms`` is
         answered. Cells that end at or before the result can go (into the lifetime cell, where
         the view has one and the level is the top).
+
+        ::
+
+            level 1   |=======|=======|=======|                 from the start
+            level 0                           |===|===|         from the last border of level 1
+                      start                           end
         """
         q = high_ms - self.margin_ms
-        starts = [
-            window_start(q, f.window_ms, f.hop_ms)
-            for f in self.features
-            if f.level == level and f.window_ms is not None
-        ]
-        if level + 1 < len(self.levels_ms):
-            starts.append(floor_ms(q, self.levels_ms[level + 1]))
-        elif not starts or self.has_lifetime:
-            starts.append(floor_ms(q, self.levels_ms[level]))
+        top = len(self.levels_ms) - 1
+        above = self.levels_ms[min(level + 1, top)]
+        # a read also asks for the newest event before the horizon, wherever that is
+        starts = [floor_ms(self.horizon(q), above)]
+        for window, at in self._levels_of_windows:
+            if at == level and window.length is not None:
+                starts.append(window.start(q))
+            elif at >= level:
+                starts.append(floor_ms(window.end(q), above))
         return min(starts)
+
+    @cached_property
+    def _levels_of_windows(self) -> tuple[tuple[Window, int], ...]:
+        return tuple(dict.fromkeys((f.window, f.level) for f in self.features))
 
     @cached_property
     def fingerprint(self) -> str:
@@ -163,16 +237,43 @@ class CompiledView:
     @cached_property
     def online_fingerprint(self) -> str:
         """Tells layouts of online records apart: equal if the same cells are kept."""
-        reach = sorted({(f.level, f.window_ms or 0, f.hop_ms) for f in self.features})
+        windows = [json.dumps(window.to_document()) for window in self.windows]
         return _digest(
             {
                 "tiles": self.fingerprint,
                 "levels_ms": self.levels_ms,
-                "reach": reach,
+                "windows": sorted(windows),
                 "ttl_ms": self.ttl_ms,
                 "margin_ms": self.margin_ms,
             }
         )
+
+
+def _undominated(
+    windows: Iterable[Window], dominates: Callable[[Window, Window], bool]
+) -> tuple[Window, ...]:
+    """The windows without those for which another one is always as good; few of many."""
+    kept: list[Window] = []
+    for window in windows:
+        if not any(dominates(window, other) for other in kept):
+            kept = [other for other in kept if not dominates(other, window)] + [window]
+    return tuple(kept)
+
+
+def _starts_first(window: Window, other: Window) -> bool:
+    """Whether ``other`` never starts after ``window``, as far as that is easily told."""
+    if window.kind == "hop" or not isinstance(window.length, int):
+        return False
+    if not isinstance(other.length, int) or other.start_step_ms % window.start_step_ms:
+        return False
+    return other.length + other.offset_ms >= window.length + window.offset_ms
+
+
+def _extreme(ufunc: np.ufunc, times: Sequence[int | Times]) -> Any:
+    """The least or greatest of one or more times, or of one or more arrays of them."""
+    if isinstance(times[0], int):
+        return min(times) if ufunc is np.minimum else max(times)
+    return times[0] if len(times) == 1 else ufunc.reduce(times)
 
 
 def _digest(document: object) -> str:

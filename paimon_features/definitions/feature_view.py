@@ -26,12 +26,20 @@ from paimon_features.schema import DataType, Int64, check_name
 from paimon_features.windows import (
     DAY_MS,
     HOUR_MS,
+    KINDS,
     MAX_TIME_MS,
     MIN_TIME_MS,
     MINUTE_MS,
+    CalendarUnit,
+    Kind,
+    Length,
+    Window,
+    check_time_zone,
     format_duration,
+    format_length,
     hop_of,
     parse_duration,
+    step_of,
 )
 
 
@@ -40,9 +48,12 @@ class FeatureView:
     """Windowed and time-decayed aggregates of one source for one entity.
 
     ``tile`` is the finest grain that is kept, and the least hop of a window. ``derive`` names
-    columns computed from others; ``where`` says which events count at all. ``resolution`` maps
+    columns computed from others; ``where`` says which events count at all. ``kind`` says how
+    the windows' edges lie: ``"sawtooth"``, ``"hop"`` or ``"exact"`` (``windows.window`` draws
+    them; exact ones are read online only with ``tile="1ms"``). ``resolution`` maps
     window lengths to hops ("from 12h on, hops of 1h") and replaces the defaults of
-    ``windows.hop_of``. With ``ttl``, values of an entity without an event for so long are null
+    ``windows.hop_of``. Calendar windows ("today") begin at midnight in ``time_zone``, a name of
+    the IANA database. With ``ttl``, values of an entity without an event for so long are null
     (EXPIRED); with ``max_staleness``, online values are STALE when the online store has been
     behind the tile table for longer. ``buckets`` is how many shards the tile table and the
     online store have; all tiles of an entity are in one.
@@ -64,7 +75,8 @@ class FeatureView:
     resolution: Mapping[str, str] | None = None
     ttl: str | None = None
     max_staleness: str | None = None
-    kind: str = "sawtooth"
+    kind: Kind = "sawtooth"
+    time_zone: str | None = None
     buckets: int = 2
     description: str = ""
     owner: str = ""
@@ -73,9 +85,9 @@ class FeatureView:
     def __post_init__(self) -> None:
         check_name("feature view", self.name)
         check_metadata("feature view", self)
-        if self.kind != "sawtooth":
+        if self.kind not in KINDS:
             raise DefinitionError(
-                f"feature view {self.name!r}: kind={self.kind!r}; only 'sawtooth' windows so far"
+                f"feature view {self.name!r}: kind={self.kind!r}; expected {', '.join(KINDS)}"
             )
         if self.buckets < 1:
             raise DefinitionError(
@@ -104,6 +116,8 @@ class FeatureView:
             "entity": self.entity.name,
             "tile": format_duration(view.tile_ms),
             "buckets": view.buckets,
+            "window_kind": self.kind,
+            "time_zone": self.time_zone,
             "derive": dict(self.derive),
             "where": self.where,
             "ttl_ms": view.ttl_ms,
@@ -111,8 +125,9 @@ class FeatureView:
             "features": {
                 f.name: {
                     "type": f.type.text,
-                    "window": None if f.window_ms is None else format_duration(f.window_ms),
+                    "window": f.window.name,
                     "hop": format_duration(f.hop_ms),
+                    "offset": format_duration(f.window.offset_ms) if f.window.offset_ms else None,
                     "partials": list(f.partials),
                 }
                 for f in view.features
@@ -137,6 +152,13 @@ class _Compiler:
         )
         if DAY_MS % self.tile_ms:
             raise DefinitionError(f"tile={view.tile!r} does not divide a day")
+        if view.kind == "exact" and resolution is not None:
+            raise DefinitionError(
+                f"resolution={dict(resolution)}: exact windows have no hops; leave it out, or "
+                "choose kind='sawtooth' or 'hop'"
+            )
+        if view.time_zone is not None:
+            check_time_zone(view.time_zone)
 
     def compile(self) -> CompiledView:
         view = self.view
@@ -251,7 +273,7 @@ class _Compiler:
 
     def _levels(self) -> tuple[int, ...]:
         """Cell sizes from the tile up to the coarsest hop in use, each dividing the next."""
-        hops = {self._hop(w) for a in self.view.features for w in a.windows_ms}
+        hops = {self._hop(a, length) for a in self.view.features for length in a.lengths}
         steps = (
             {5 * MINUTE_MS, HOUR_MS, DAY_MS}
             if self.resolution is None
@@ -267,8 +289,35 @@ class _Compiler:
                 )
         return levels
 
-    def _hop(self, window_ms: int | None) -> int:
-        return hop_of(window_ms, self.tile_ms, self.resolution)
+    def _hop(self, aggregate: Aggregate, length: Length) -> int:
+        if self.view.kind == "exact" or (self.view.kind == "hop" and length is None):
+            # nothing is rounded, or only the end: by no more than is needed
+            return self.tile_ms
+        if not isinstance(length, CalendarUnit):
+            return hop_of(length, self.tile_ms, self.resolution)
+        if self.view.time_zone is None:
+            raise DefinitionError(
+                f"{aggregate.stem}: the window {length.value!r} begins at a local midnight; "
+                "give the view a time_zone=, for example 'Europe/London' or 'UTC'"
+            )
+        step_ms = step_of(self.view.time_zone)
+        # of a day that is read up to its last whole hop, a hop of a day would leave nothing
+        return max(self.tile_ms, min(step_ms, HOUR_MS) if self.view.kind == "hop" else step_ms)
+
+    def _window(self, aggregate: Aggregate, length: Length) -> Window:
+        if isinstance(length, int) and length < self.tile_ms and self.view.kind != "exact":
+            raise DefinitionError(
+                f"{aggregate.stem}: a window of {format_length(length)} is shorter "
+                f"than the tile, {self.view.tile}"
+            )
+        return Window(
+            length,
+            hop_ms=self._hop(aggregate, length),
+            tile_ms=self.tile_ms,
+            kind=self.view.kind,
+            offset_ms=aggregate.offset_ms,
+            time_zone=self.view.time_zone if isinstance(length, CalendarUnit) else None,
+        )
 
     def _features(
         self, scope: Mapping[str, DataType], levels: tuple[int, ...]
@@ -277,19 +326,15 @@ class _Compiler:
         for aggregate in self.view.features:
             self._check_half_life(aggregate)
             names = tuple(p.name for p in aggregate.partials(scope))
-            for window_ms in aggregate.windows_ms:
-                if window_ms is not None and window_ms < self.tile_ms:
-                    raise DefinitionError(
-                        f"{aggregate.stem}: a window of {format_duration(window_ms)} is shorter "
-                        f"than the tile, {self.view.tile}"
-                    )
-                hop_ms = self._hop(window_ms)
+            for length in aggregate.lengths:
+                window = self._window(aggregate, length)
+                # the lifetime cell takes up what leaves the top level
+                level = len(levels) - 1 if length is None else levels.index(window.hop_ms)
                 feature = CompiledFeature(
-                    aggregate.feature_name(window_ms),
+                    aggregate.feature_name(length),
                     aggregate,
-                    window_ms,
-                    hop_ms,
-                    levels.index(hop_ms),
+                    window,
+                    level,
                     names,
                     aggregate.output_type(scope),
                 )

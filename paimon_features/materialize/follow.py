@@ -38,7 +38,7 @@ class Materializer:
     switch or a rollback is seen. ``shard=(i, n)`` takes the buckets ``b`` with ``b % n == i``.
     ``progress`` is called after each piece of work. ``lease_ttl_ms=None`` works without leases,
     which is safe but lets two processes do the same work. ``max_rows`` rows of a bucket are
-    held in memory at a time.
+    held in memory at a time. RequestError for a view whose windows only the lake can tell.
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class Materializer:
         lease_ttl_ms: int | None = DEFAULT_TTL_MS,
         max_rows: int = MAX_ROWS,
     ) -> None:
+        view.check_online()
         self.view = view
         self._generation = generation
         self._store = store

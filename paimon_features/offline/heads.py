@@ -1,19 +1,20 @@
-"""Heads: the raw events between the last tile border before a row's time and that time.
+"""Heads and tails: the raw events of a window that lie in a tile which it only cuts.
 
 The tile that contains ``q`` also holds events after ``q``, so a point-in-time join leaves it
-out and reads these events instead::
+out and reads these events instead; the same where an exact window starts within a tile::
 
-    tiles   ---[-------)[-------)[-------)
-    q                          |
-    taken      ^tiles^^^^^^^^^^ ^^^head^^ only the events in [floor(q, tile), q)
+    tiles   ---[-------)[-------)[-------)[-------)
+    window         [----------------------------)
+    taken          tail ^^^^^^tiles^^^^^^^ head     only the events inside
 
-An event is worked into partials by the same expressions as the tile job's, so that a head is
-one more row of partials.
+An event is worked into partials by the same expressions as the tile job's, so that a head or a
+tail is one more row of partials.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,10 @@ from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression, evaluate
 from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
 from paimon_features.offline.ranges import RangeIndex
+from paimon_features.offline.spans import Span
 from paimon_features.windows import DAY_MS, floor_ms
+
+NO_INTS: Ints = np.zeros(0, np.int64)
 
 
 def enters(view: CompiledView, columns: Columns, rows: int) -> Mask:
@@ -48,11 +52,12 @@ def partials_of(
     return {p.name: evaluate(view.expressions[p.name], columns, rows) for p in partials}
 
 
-class Heads:
-    """The heads of many rows, sorted by entity and tile; events come in any order.
+class RawEdges:
+    """The raw events at the edges of many rows' windows, sorted by entity and tile.
 
-    ``codes``, ``q_ms`` and ``floor_ms`` are the rows' entities, times, and times rounded down
-    to the tile. Call ``add`` for all events, then ``close``, then ``ranges``.
+    ``codes`` are the rows' entities, ascending; ``spans`` say which events are needed, of
+    each, their tiles ascending within an entity. Events come in any order: call ``add`` for
+    all of them, then ``close``, then ``ranges``.
     """
 
     def __init__(
@@ -61,28 +66,47 @@ class Heads:
         partials: Sequence[Partial],
         entities: Entities,
         codes: Ints,
-        q_ms: Ints,
-        floor_ms: Ints,
+        spans: Sequence[Span],
     ) -> None:
         self.view, self.partials, self.entities = view, partials, entities
-        # a cell is one tile of one entity; rows of a cell share their head's events
-        begins = np.ones(len(codes), np.bool_)
-        begins[1:] = (codes[1:] != codes[:-1]) | (floor_ms[1:] != floor_ms[:-1])
-        first = np.flatnonzero(begins)
-        self._cell = np.cumsum(begins) - 1
-        self._codes, self._tiles = codes[first], floor_ms[first]
-        self._until = np.maximum.reduceat(q_ms, first) if len(first) else q_ms
-        self._time_keys = TimeKeys(self._tiles, entities.count, view.tile_ms)
-        self._keys = self._time_keys.of(self._codes, self._tiles)
-        self._high = self._cell * view.tile_ms + (q_ms - floor_ms)
+        tile_ms = view.tile_ms
+        # a cell is one tile of one entity; rows of a cell share its events
+        found = [_cells(codes, span.tile_ms) for span in spans]
+        tiles = np.concatenate([NO_INTS, *(cells.tiles for cells in found)])
+        self._time_keys = TimeKeys(tiles, entities.count, tile_ms)
+        self._codes = np.concatenate([NO_INTS, *(cells.codes for cells in found)])
+        self._keys, self._tiles = self._time_keys.of(self._codes, tiles), tiles
+        self._since, self._until = _reach(spans, found)
+        # axes: spans, rows
+        self._cell = [cells.of_row for cells in found]
+        if len(spans) > 1:
+            places = self._unite([len(cells.tiles) for cells in found])
+            self._cell = [place[cell] for place, cell in zip(places, self._cell, strict=True)]
+        self._low: list[Ints | None] = []
+        self._high: list[Ints] = []
+        for cell, span in zip(self._cell, spans, strict=True):
+            border = cell * tile_ms
+            whole = span.low_ms is span.tile_ms
+            self._low.append(None if whole else border + (span.low_ms - span.tile_ms))
+            self._high.append(border + (span.high_ms - span.tile_ms))
         self._found: list[tuple[Ints, dict[str, Column]]] = []
-        self._sorted: Ints = np.zeros(0, np.int64)
+        self._sorted: Ints = NO_INTS
         self.index: RangeIndex | None = None
+
+    def _unite(self, sizes: Sequence[int]) -> list[Ints]:
+        """Keep each cell of several spans once; gives the new place of the cells of each."""
+        self._keys, first, place = np.unique(self._keys, return_index=True, return_inverse=True)
+        since, until = self._since, self._until
+        self._since, self._until = since[first], until[first]
+        np.minimum.at(self._since, place, since)
+        np.maximum.at(self._until, place, until)
+        self._codes, self._tiles = self._codes[first], self._tiles[first]
+        return np.split(place, np.cumsum(sizes)[:-1])
 
     @property
     def days(self) -> Ints:
-        """Days since 1970 (ascending, distinct) whose events the heads need."""
-        days: Ints = self._tiles[self._until > self._tiles] // DAY_MS
+        """Days since 1970 (ascending, distinct) whose events are needed."""
+        days: Ints = self._tiles[self._until > self._since] // DAY_MS
         if not len(days):
             return days
         # four million days are all there are: counting them takes less than sorting
@@ -103,10 +127,10 @@ class Heads:
         return [name for name in view.source.schema if name in names]
 
     def add(self, events: pa.Table) -> None:
-        """Take from these events those that are in a head."""
+        """Take from these events those that are at an edge."""
         time = Column.from_arrow(events.column(self.view.source.event_time))
         codes = self.entities.codes_of(events)
-        cells = self._cells(codes, time)
+        cells = self._cells_of(codes, time)
         chosen = np.flatnonzero(cells >= 0)
         if not len(chosen):
             return
@@ -122,7 +146,7 @@ class Heads:
 
     def close(self) -> None:
         """All events have been added."""
-        keys = np.concatenate([np.zeros(0, np.int64), *(keys for keys, _ in self._found)])
+        keys = np.concatenate([NO_INTS, *(keys for keys, _ in self._found)])
         order, self._sorted = sort_order(keys)
         sizes = np.bincount(self._sorted // self.view.tile_ms, minlength=len(self._tiles))
         self._ends = np.cumsum(sizes)
@@ -134,17 +158,18 @@ class Heads:
         self._found.clear()
         self.index = RangeIndex(self.partials, columns, sizes, self.view.tile_ms)
 
-    def ranges(self, rows: Ints | slice) -> tuple[Ints, Ints, Ints]:
-        """Which of these rows have a head, as positions in ``rows``, and its range in ``index``."""
-        cells = self._cell[rows]
-        lo = self._begins[cells]
+    def ranges(self, span: int, rows: Ints | slice) -> tuple[Ints, Ints, Ints]:
+        """Which of these rows have events in a span: positions in ``rows``, ranges of ``index``."""
+        cells = self._cell[span][rows]
+        lo, low = self._begins[cells], self._low[span]
         some = np.flatnonzero(self._ends[cells] > lo)
-        lo, hi = lo[some], np.searchsorted(self._sorted, self._high[rows][some])
+        lo = lo[some] if low is None else np.searchsorted(self._sorted, low[rows][some])
+        hi = np.searchsorted(self._sorted, self._high[span][rows][some])
         inside = np.flatnonzero(hi > lo)
         return some[inside], lo[inside], hi[inside]
 
-    def _cells(self, codes: Ints, time: Column) -> Ints:
-        """The cell of each event, -1 for an event in no head."""
+    def _cells_of(self, codes: Ints, time: Column) -> Ints:
+        """The cell of each event, -1 for an event at no edge."""
         out = np.full(len(codes), -1, np.int64)
         asked = np.flatnonzero((codes >= 0) & time.mask)
         if not len(asked) or not len(self._keys):
@@ -155,8 +180,35 @@ class Heads:
         cells = positions(self._keys, keys).clip(max=len(self._keys) - 1)
         inside = self._codes[cells] == codes
         inside &= (self._tiles[cells] == tiles) & (times < self._until[cells])
+        inside &= times >= self._since[cells]
         out[asked[inside]] = cells[inside]
         return out
+
+
+class _Cells(NamedTuple):
+    """The tiles that rows need, each once per entity; and which of them each row needs."""
+
+    codes: Ints
+    tiles: Ints
+    first: Ints
+    of_row: Ints
+
+
+def _cells(codes: Ints, tiles: Ints) -> _Cells:
+    begins = np.ones(len(codes), np.bool_)
+    begins[1:] = (codes[1:] != codes[:-1]) | (tiles[1:] != tiles[:-1])
+    first = np.flatnonzero(begins)
+    return _Cells(codes[first], tiles[first], first, np.cumsum(begins) - 1)
+
+
+def _reach(spans: Sequence[Span], found: Sequence[_Cells]) -> tuple[Ints, Ints]:
+    """From when (inclusive) and until when (exclusive) some row needs a cell's events."""
+    since, until = [NO_INTS], [NO_INTS]
+    for span, cells in zip(spans, found, strict=True):
+        if len(cells.first):
+            since.append(np.minimum.reduceat(span.low_ms, cells.first))
+            until.append(np.maximum.reduceat(span.high_ms, cells.first))
+    return np.concatenate(since), np.concatenate(until)
 
 
 def concat(partial: Partial, parts: Sequence[Column]) -> Column:

@@ -1,14 +1,14 @@
 """The point-in-time join: features of entities at given times, from tiles and raw events.
 
-A row ``(entity, q)`` sees the tiles in ``[window start, floor(q, tile))`` and the raw events in
-``[floor(q, tile), q)``, never an event at or after ``q``. Everything is sorted once, by entity
-and time; then a window is a range of rows, found by binary search and folded in a few gathers
-(``ranges``). Nothing here knows a table or an engine.
+A row ``(entity, q)`` sees the whole tiles in a window, and where a window starts or ends within
+a tile the raw events there (``heads``), never an event at or after ``q``. Everything is sorted
+once, by entity and time; then a window is a range of rows, found by binary search and folded in
+a few gathers (``ranges``). Nothing here knows a table or an engine.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,11 +25,12 @@ from paimon_features.aggregates.fold import (
 )
 from paimon_features.columns import Column, Mask, Values, numpy_type
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.offline.heads import Heads, concat
+from paimon_features.offline.heads import RawEdges, concat
 from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
 from paimon_features.offline.ranges import RangeIndex
+from paimon_features.offline.spans import WindowSpans, need_other_tiles
 from paimon_features.tables.specs import TILE_START
-from paimon_features.windows import floor_ms, window_start
+from paimon_features.windows import Window, ceil_ms, floor_ms
 
 BLOCK_ROWS = 1 << 17
 """Rows that are answered at a time: what a block works on stays near the processor."""
@@ -75,15 +76,19 @@ class PointInTimeJoin:
         times = q_ms
         if len(known) < len(codes):
             codes, times = codes[known], q_ms[known]
-        # rows of one tile stay together; their order among themselves does not matter
-        tiles = floor_ms(times, view.tile_ms)
-        time_keys = TimeKeys(tiles, self.entities.count, view.tile_ms)
-        order, keys = sort_order(time_keys.of(codes, tiles))
+        self._windows = _by_window(self.features)
+        # rows of one tile stay together; their order among themselves matters only where the
+        # edges of their windows lie in tiles of other times than q
+        step_ms = 1 if need_other_tiles(view.windows) else view.tile_ms
+        steps = floor_ms(times, step_ms)
+        time_keys = TimeKeys(steps, self.entities.count, step_ms)
+        order, keys = sort_order(time_keys.of(codes, steps))
         self._order = order if len(known) == len(q_ms) else known[order]
         # worked out again rather than gathered: cheaper than two more random reads a row
         self._codes, self._q = time_keys.codes(keys), times[order]
         self._floor = floor_ms(self._q, view.tile_ms)
-        self._heads = Heads(view, self.partials, self.entities, self._codes, self._q, self._floor)
+        self._spans = WindowSpans(view, self._windows, self._q, self._floor)
+        self._edges = RawEdges(view, self.partials, self.entities, self._codes, self._spans.found)
         self._answered = np.zeros(self.entities.count, np.bool_)
         self._status = np.full(len(q_ms), MISSING, np.int8)
         self._values = {f.name: np.zeros(len(q_ms), numpy_type(f.type)) for f in self.features}
@@ -94,12 +99,12 @@ class PointInTimeJoin:
     @property
     def head_days(self) -> Ints:
         """Days since 1970 whose events are needed, ascending."""
-        return self._heads.days
+        return self._edges.days
 
     @property
     def event_columns(self) -> list[str]:
         """Columns of the events table that are needed."""
-        return self._heads.columns
+        return self._edges.columns
 
     @property
     def tile_columns(self) -> list[str]:
@@ -111,12 +116,12 @@ class PointInTimeJoin:
         """Tile starts that can matter: from (inclusive), to (exclusive), both ms."""
         if not len(self._q):
             return 0, 0
-        first = floor_ms(self.view.known_from(np.array([self._q.min()])), self.view.tile_ms)
-        return int(first[0]), int(self._floor.max())
+        first = floor_ms(self.view.known_from(int(self._q.min())), self.view.tile_ms)
+        return first, int(self._floor.max())
 
     def add_events(self, events: pa.Table) -> None:
-        """Take the events of heads from these events; all others are passed over."""
-        self._heads.add(events)
+        """Take the events of heads and tails from these; all others are passed over."""
+        self._edges.add(events)
 
     def add_tiles(self, tables: Iterable[pa.Table]) -> int:
         """Answer the rows of the entities that have tiles in this group.
@@ -144,8 +149,8 @@ class PointInTimeJoin:
         return Answers(columns, statuses)
 
     def _answer_all(self, rows: Ints, tiles: _Tiles) -> int:
-        if self._heads.index is None:
-            self._heads.close()
+        if self._edges.index is None:
+            self._edges.close()
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]
             whole = block[-1] - block[0] == len(block) - 1
@@ -154,24 +159,20 @@ class PointInTimeJoin:
 
     def _answer(self, rows: Ints | slice, tiles: _Tiles) -> None:
         """Answer a block of rows; positions are those of the sorted rows."""
-        codes, q_ms = self._codes[rows], self._q[rows]
-        hi = tiles.before(codes, self._floor[rows])
-        head = _Head(self._heads, rows)
-        newest = tiles.newest_before(codes, hi)
-        newest[head.rows] = head.columns[EVENT_TIME_MAX.name].values
+        block = _Block(self, rows, tiles)
+        q_ms, target = block.q_ms, self._order[rows]
+        horizon = self.view.horizon(q_ms)
+        newest = block.newest_before(horizon)
         present = newest >= self.view.known_from(q_ms)
         status = np.where(present, np.int8(PRESENT), np.int8(MISSING))
         if self.view.ttl_ms is not None:
-            status[present & (newest < q_ms - self.view.ttl_ms)] = EXPIRED
+            status[present & (newest < horizon - self.view.ttl_ms)] = EXPIRED
             present = status == PRESENT
-        target = self._order[rows]
         self._status[target] = status
-        for (window_ms, hop_ms), features in self._by_window():
-            lo = tiles.before(codes, window_start(q_ms, window_ms, hop_ms))
+        for window, features in self._windows.items():
             names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
-            merged = tiles.index.fold(lo, hi, names)
-            head.merge_into(merged)
-            since_ms = q_ms - newest_tile_end(merged, self.view.tile_ms)
+            merged = block.fold(window, names)
+            since_ms = window.read_time(q_ms) - newest_tile_end(merged, self.view.tile_ms)
             for feature in features:
                 taken = [merged[name] for name in feature.partials]
                 done = feature.aggregate.finish(self.view.scope, taken, since_ms)
@@ -187,12 +188,65 @@ class PointInTimeJoin:
                 rows = masks.setdefault(feature.name, np.zeros(len(self._status), np.bool_))
                 rows[target] = mask
 
-    def _by_window(self) -> Iterator[tuple[tuple[int | None, int], list[CompiledFeature]]]:
-        """Features that share a window share its range and its folds."""
-        windows: dict[tuple[int | None, int], list[CompiledFeature]] = {}
-        for feature in self.features:
-            windows.setdefault((feature.window_ms, feature.hop_ms), []).append(feature)
-        yield from windows.items()
+
+def _by_window(features: Sequence[CompiledFeature]) -> dict[Window, list[CompiledFeature]]:
+    """Features that share a window share its range and its folds."""
+    windows: dict[Window, list[CompiledFeature]] = {}
+    for feature in features:
+        windows.setdefault(feature.window, []).append(feature)
+    return windows
+
+
+class _Block:
+    """Rows that are answered at a time; what several windows share is worked out once."""
+
+    def __init__(self, join: PointInTimeJoin, rows: Ints | slice, tiles: _Tiles) -> None:
+        self._rows, self._tiles = rows, tiles
+        self._spans, self._edges = join._spans, join._edges
+        self._view, self._tile_ms = join.view, join.view.tile_ms
+        self.codes, self.q_ms = join._codes[rows], join._q[rows]
+        self._floor = join._floor[rows]
+        self._his: dict[tuple[int, int], Ints] = {}
+        self._edge_of: dict[int, _Edge] = {}
+
+    def newest_before(self, horizon: Ints) -> Ints:
+        """Time of each row's newest event before the horizon; NEVER_MS where there is none."""
+        last = self._view.ending_last
+        hi = self._hi(last[0]) if len(last) == 1 else self._before(horizon)
+        newest = self._tiles.newest_before(self.codes, hi)
+        if self._spans.newest is not None:
+            head = self._edge(self._spans.newest)
+            newest[head.rows] = head.columns[EVENT_TIME_MAX.name].values
+        return newest
+
+    def fold(self, window: Window, names: Iterable[str]) -> dict[str, Column]:
+        """The partials of each row's window: tiles, and raw events at its edges."""
+        start = window.start(self.q_ms)
+        if window.needs_tail:
+            start = ceil_ms(start, self._tile_ms)
+        merged = self._tiles.index.fold(
+            self._tiles.before(self.codes, start), self._hi(window), names
+        )
+        for spans in (self._spans.heads, self._spans.tails):
+            if window in spans:
+                self._edge(spans[window]).merge_into(merged)
+        return merged
+
+    def _hi(self, window: Window) -> Ints:
+        """How many tiles sort before the first that does not lie in the window whole."""
+        end = window.offset_ms, window.end_step_ms
+        if end not in self._his:
+            self._his[end] = self._before(window.end(self.q_ms))
+        return self._his[end]
+
+    def _before(self, end: Ints) -> Ints:
+        floor = self._floor if end is self.q_ms else floor_ms(end, self._tile_ms)
+        return self._tiles.before(self.codes, floor)
+
+    def _edge(self, span: int) -> _Edge:
+        if span not in self._edge_of:
+            self._edge_of[span] = _Edge(self._edges, span, self._rows)
+        return self._edge_of[span]
 
 
 class _Tiles:
@@ -230,30 +284,33 @@ class _Tiles:
         return np.where(some, self._newest[np.maximum(hi - 1, 0)], NEVER_MS)
 
 
-class _Head:
-    """The heads of a block of rows, folded; most rows have none."""
+class _Edge:
+    """The heads or tails of a block of rows, folded; most rows have none."""
 
-    def __init__(self, heads: Heads, rows: Ints | slice) -> None:
-        assert heads.index is not None
-        self.rows, lo, hi = heads.ranges(rows)
-        self.columns = heads.index.fold(lo, hi)
-        self._partials = {p.name: p for p in heads.partials}
-        self._tile_ms = heads.view.tile_ms
+    def __init__(self, edges: RawEdges, span: int, rows: Ints | slice) -> None:
+        assert edges.index is not None
+        self.rows, lo, hi = edges.ranges(span, rows)
+        self.columns = edges.index.fold(lo, hi)
+        self._partials = {p.name: p for p in edges.partials}
+        self._tile_ms = edges.view.tile_ms
 
     def merge_into(self, merged: dict[str, Column]) -> None:
-        """Merge the heads into a window's partials, as one more tile: the newest one."""
+        """Merge them into a window's partials, as one more tile of another time."""
         if not len(self.rows):
             return
         taken = {name: column.take(self.rows) for name, column in merged.items()}
-        age_ms = newest_tile_end(self.columns, self._tile_ms) - newest_tile_end(
-            taken, self._tile_ms
-        )
+        ends = newest_tile_end(taken, self._tile_ms), newest_tile_end(self.columns, self._tile_ms)
+        newest = np.maximum(*ends)
         for name, column in merged.items():
-            partial, own = self._partials[name], taken[name]
+            partial, sides = self._partials[name], (taken[name], self.columns[name])
             if partial.merge is Merge.DECAYED_SUM:
                 assert partial.half_life_ms is not None
-                own = decay_to(own, age_ms, partial.half_life_ms)
-            both = _merged(partial, own, self.columns[name])
+                left, right = (
+                    decay_to(side, newest - end, partial.half_life_ms)
+                    for side, end in zip(sides, ends, strict=True)
+                )
+                sides = left, right
+            both = _merged(partial, *sides)
             column.values[self.rows] = both.values
             if column.valid is not None:
                 column.valid[self.rows] = both.mask

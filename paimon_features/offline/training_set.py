@@ -153,8 +153,7 @@ def _properties(pinned: PinnedRead, rows: pa.Table, label: str | None) -> dict[s
         str(ref): {
             "tiles": next(r.view.fingerprint for r in pinned.reads if r.view.name == ref.view),
             "aggregate": repr(pinned.feature(ref).aggregate),
-            "window_ms": pinned.feature(ref).window_ms,
-            "hop_ms": pinned.feature(ref).hop_ms,
+            "window": pinned.feature(ref).window.to_document(),
             "ttl_ms": next(r.view.ttl_ms for r in pinned.reads if r.view.name == ref.view),
         }
         for ref in pinned.selection.refs

@@ -17,10 +17,13 @@ READ_BEHIND_MS = DAY_MS
 
 def forget_after_ms(view: CompiledView) -> int | None:
     """How long after its last write a record is kept; None: for ever (a lifetime window)."""
-    if view.has_lifetime:
+    reach = view.longest_ms
+    if reach is None:
         return None
-    reach = max(f.window_ms + f.hop_ms for f in view.features if f.window_ms is not None)
-    return max(reach, view.ttl_ms or 0) + view.source.max_skew_ms + READ_BEHIND_MS + HOUR_MS
+    if view.ttl_ms is not None:
+        # it counts from the horizon, which lies no further back than the end of any window
+        reach = max(reach, view.ttl_ms + min(window.lag_ms for window in view.windows))
+    return reach + view.source.max_skew_ms + READ_BEHIND_MS + HOUR_MS
 
 
 def may_miss_records(view: CompiledView, q_ms: int, clock_ms: int, built_ms: int) -> bool:

@@ -79,7 +79,8 @@ class FeatureFetcher:
         RequestError
             For entities or request inputs that do not fit, or a ``q_ms`` that lies too far
             before the newest applied event (or before the clock, once records may have left the
-            store): what such a read needs is no longer here, and the lake answers it.
+            store): what such a read needs is no longer here, and the lake answers it. Also for
+            a view with exact windows over tiles, which the online store cannot tell.
         UnknownNameError
             For a view or feature that is not there.
         StoreNotReadyError
@@ -119,6 +120,7 @@ class FeatureFetcher:
             of = self._views.get(ref.view)
             if of is None:
                 raise UnknownNameError.of("feature view", ref.view, self._views)
+            of.view.check_online()
             feature = of.view.feature(ref.feature)
             if feature is None:
                 known = [f"{ref.view}:{f.name}" for f in of.view.features]
@@ -270,7 +272,8 @@ class _Lookup:
         view, records = self.of.view, self._records
         self._check_time(q_ms, clock_ms)
         newest = np.full(self.count, NEVER_MS, np.int64)
-        newest[self._there] = newest_before(view, self.of.layout, records, q_ms)
+        end_ms = view.horizon(q_ms)
+        newest[self._there] = newest_before(view, self.of.layout, records, end_ms)
         status = self._status(newest, q_ms, clock_ms)
         # axes: rows of the request; where a record is null, so is every value
         place = np.zeros(self.count, np.int64)
@@ -321,9 +324,8 @@ class _Lookup:
             stale = [self._is_stale(marker, clock_ms) for marker in self._markers]
             status[np.array(stale, bool)[self._bucket_of]] = Status.STALE
         if view.ttl_ms is not None:
-            status[newest < q_ms - view.ttl_ms] = Status.EXPIRED
-        known_from = view.known_from(np.array([q_ms], np.int64))[0]
-        status[(newest < known_from) | (newest == NEVER_MS)] = Status.MISSING
+            status[newest < view.horizon(q_ms) - view.ttl_ms] = Status.EXPIRED
+        status[(newest < view.known_from(q_ms)) | (newest == NEVER_MS)] = Status.MISSING
         return status
 
     def _is_stale(self, marker: Marker, clock_ms: int) -> bool:

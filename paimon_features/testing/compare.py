@@ -25,8 +25,9 @@ from paimon_features.aggregates.basic import Numeric
 from paimon_features.aggregates.moments import MAX_CONDITION
 from paimon_features.definitions import CompiledFeature, FeatureView
 from paimon_features.expressions import parse
-from paimon_features.testing.naive import Answer, Entered, Event, entered, members
+from paimon_features.testing.naive import Answer, Entered, Event, entered
 from paimon_features.testing.naive_expressions import evaluate_row
+from paimon_features.testing.naive_windows import members, read_time
 
 EPS = 2.0**-52
 TINY = 1e-150
@@ -49,13 +50,10 @@ def differences(
     ``events`` are all events of the entity, ``expected`` is the oracle's answer from them.
     ``statuses``, where given, hold the status of each feature.
     """
-    end_ms = q_ms
-    if online:
-        end_ms = -(-q_ms // view.compiled.tile_ms) * view.compiled.tile_ms
     wrong = []
     rows = entered(view, events)
     for feature in view.compiled.features:
-        seen, newest = _window(view, feature, rows, q_ms, end_ms)
+        seen, newest = _window(view, feature, rows, q_ms, online)
         got, wanted = values[feature.name], expected.values[feature.name]
         faded = isinstance(feature.aggregate, DecayedMean) and _faded(feature, seen, newest)
         ill = feature.name in expected.ill_conditioned
@@ -70,7 +68,7 @@ def differences(
             continue
         if got is None and wanted is None:
             continue
-        bound = _bound(view, feature, seen, q_ms)
+        bound = _bound(view, feature, seen, read_time(feature.window, q_ms))
         if bound == 0:
             if type(got) is not type(wanted) or got != wanted:
                 wrong.append(f"{feature.name}: got {got!r}, expected exactly {wanted!r}")
@@ -80,13 +78,11 @@ def differences(
 
 
 def _window(
-    view: FeatureView, feature: CompiledFeature, rows: Entered, q_ms: int, end_ms: int
+    view: FeatureView, feature: CompiledFeature, rows: Entered, q_ms: int, online: bool
 ) -> tuple[list[tuple[int, Any]], int]:
     """The (time, value) pairs of the window, nulls left out, and the time of its newest event."""
     times = [row[view.source.event_time] for row in rows]
-    start = members([*times], q_ms, feature.window_ms, feature.hop_ms)
-    inside = set(start) | {i for i, ts in enumerate(times) if q_ms <= ts < end_ms}
-    chosen = [rows[i] for i in sorted(inside)]
+    chosen = [rows[i] for i in members(times, q_ms, feature.window, online=online)]
     newest = max((row[view.source.event_time] for row in chosen), default=0)
     aggregate = feature.aggregate
     if aggregate.where is not None:

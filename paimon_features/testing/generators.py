@@ -44,7 +44,14 @@ from paimon_features.schema import (
     String,
     arrow_schema,
 )
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, parse_duration
+from paimon_features.windows import (
+    DAY_MS,
+    HOUR_MS,
+    MINUTE_MS,
+    CalendarUnit,
+    Kind,
+    parse_duration,
+)
 
 VALUE_COLUMNS: Mapping[str, DataType] = {
     "n": Int64,
@@ -70,21 +77,37 @@ _USERS: Mapping[str, Sequence[Any]] = {
     "string": ("", "a", "longer than seven bytes", "ü"),
     "bool": (True, False),
 }
-_TILES = ("1min", "5min", "1h", "1d")
+_TILES = ("1ms", "1min", "5min", "1h", "1d")
 _WINDOWS = ("5min", "1h", "90min", "12h", "1d", "7d", "12d", "30d")
+_UNITS = tuple(unit.value for unit in CalendarUnit)
+_OFFSETS = ("1ms", "7min", "1h", "1d", "36h")
+ZONES = (
+    "UTC", "Europe/London", "America/New_York", "America/Sao_Paulo", "America/St_Johns",
+    "Asia/Kathmandu", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia", "Pacific/Chatham",
+)  # fmt: skip
+"""Time zones with all that zones do: odd offsets, clocks set at midnight, a day left out."""
 _WHERES = (None, None, "n > 0", "n IS NOT NULL AND x < 1e6", "flag", "word <> 'a'")
 _HALF_LIVES = ("10min", "1h", "1d")
 _STEPS_MS = (MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
 
 
-def random_view(rng: random.Random, name: str = "random") -> FeatureView:
-    """A feature view with up to six aggregates, each over up to three windows."""
+def random_view(
+    rng: random.Random, name: str = "random", *, offline_only: bool = False
+) -> FeatureView:
+    """A feature view with up to six aggregates, each over up to three windows.
+
+    ``offline_only``: its windows may be such that only the lake can tell them.
+    """
     keys = rng.choice(_KEYS)
     schema = {**keys, EVENT_TIME: Int64}
     schema.update({k: v for k, v in VALUE_COLUMNS.items() if k not in schema})
     source = EventSource(name, schema=schema, event_time=EVENT_TIME)
     tile = rng.choice(_TILES)
-    windows = [w for w in _WINDOWS if parse_duration(w) >= parse_duration(tile)]
+    kind = random_kind(rng, tile, offline_only=offline_only)
+    windows = [w for w in _WINDOWS if kind == "exact" or parse_duration(w) >= parse_duration(tile)]
+    time_zone = rng.choice((None, *ZONES))
+    if time_zone is not None:
+        windows += _UNITS
     features: dict[str, Aggregate] = {}
     for _ in range(rng.randint(1, 6)):
         aggregate = random_aggregate(rng, windows)
@@ -97,9 +120,24 @@ def random_view(rng: random.Random, name: str = "random") -> FeatureView:
         derive={"amount": "n * x", "twice": "small * 2"},
         where=rng.choice(_WHERES),
         features=list(features.values()),
-        resolution=rng.choice((None, None, {"12h": "1h"} if tile != "1d" else None)),
+        kind=kind,
+        time_zone=time_zone,
+        resolution=random_resolution(rng, kind, tile),
         ttl=rng.choice((None, None, "1h", "2d", "60d")),
     )
+
+
+def random_kind(rng: random.Random, tile: str, *, offline_only: bool = False) -> Kind:
+    """A kind of windows; exact ones are online only where a tile is a millisecond."""
+    exact: Sequence[Kind] = ("exact",) if offline_only or tile == "1ms" else ()
+    return rng.choice(("sawtooth", "sawtooth", "hop", *exact))
+
+
+def random_resolution(rng: random.Random, kind: Kind, tile: str) -> Mapping[str, str] | None:
+    """Hops of a view, mostly those by default."""
+    if kind == "exact" or tile == "1d":
+        return None
+    return rng.choice((None, None, {"12h": "1h"}, {"1h": "15min", "2d": "6h"}))
 
 
 def random_aggregate(rng: random.Random, windows: Sequence[str]) -> Aggregate:
@@ -108,7 +146,8 @@ def random_aggregate(rng: random.Random, windows: Sequence[str]) -> Aggregate:
     if rng.random() < 0.2:
         chosen[0] = None
     where = rng.choice((None, None, None, "n > 1", "x IS NULL OR flag"))
-    common: dict[str, Any] = {"windows": chosen, "where": where}
+    offset = rng.choice((None, None, None, *_OFFSETS))
+    common: dict[str, Any] = {"windows": chosen, "where": where, "offset": offset}
     if where is not None:
         common["name"] = f"some_{rng.randrange(10**6)}"
     number = rng.choice(("n", "small", "x", "price", "amount", "twice"))
@@ -169,7 +208,8 @@ def random_rows(
 ) -> tuple[pa.Table, list[int]]:
     """Entity keys and times to ask for, near the events, unknown and null entities among them."""
     times = events.column(EVENT_TIME).to_pylist()
-    steps = (*_STEPS_MS, *(f.window_ms for f in view.compiled.features if f.window_ms))
+    lengths = [w.length for w in view.compiled.windows if isinstance(w.length, int)]
+    steps = (*_STEPS_MS, *lengths)
     keys: dict[str, list[Any]] = {key: [] for key in view.entity.keys}
     q_ms = []
     for _ in range(count):
@@ -182,6 +222,11 @@ def random_rows(
             q += rng.choice((0, 1, -1)) + rng.choice((0, 1)) * rng.choice(steps)
         if rng.random() < 0.2:
             q = q // view.compiled.tile_ms * view.compiled.tile_ms
+        if rng.random() < 0.2:
+            window = rng.choice(view.compiled.windows)
+            # so that an event at q lies on the window's end or start, or 1 ms beside it
+            q += window.offset_ms if rng.random() < 0.5 else q - window.start(q)
+            q += rng.choice((0, 1, -1))
         q_ms.append(q)
     schema = arrow_schema(dict(view.entity.keys))
     return pa.table(keys, schema=schema), q_ms

@@ -33,29 +33,10 @@ from paimon_features.definitions import CompiledFeature, FeatureView
 from paimon_features.expressions import Expression, parse
 from paimon_features.expressions.nodes import Call
 from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
+from paimon_features.testing.naive_windows import bounds, members, read_time
 
 Event = Mapping[str, Any]
 """One raw event: a value (or None) for each column of the source."""
-
-
-def members(times_ms: Iterable[int], q_ms: int, window_ms: int | None, hop_ms: int) -> list[int]:
-    """Positions of the events that are in the window read at ``q_ms``.
-
-    ::
-
-        floor(q - w, hop)                        q
-               [---------------------------------)
-             in                                  out
-
-    >>> members([0, 299_999, 300_000, 899_999, 900_000], 900_000, 600_000, 300_000)
-    [2, 3]
-    """
-    inside = []
-    for position, ts in enumerate(times_ms):
-        start = -math.inf if window_ms is None else (q_ms - window_ms) // hop_ms * hop_ms
-        if start <= ts < q_ms:
-            inside.append(position)
-    return inside
 
 
 class Entered(tuple[dict[str, Any], ...]):
@@ -134,31 +115,27 @@ def answer(
 ) -> Answer:
     """The features of one entity at ``q_ms``, from all raw events of that entity.
 
-    ``online`` takes the open tile whole, as an online read does: the tile that contains
-    ``q_ms`` also counts what has arrived with a later event time.
+    ``online`` takes the open tile whole, as an online read of sawtooth windows does: the tile
+    that contains ``q_ms`` also counts what has arrived with a later event time.
     """
     compiled = view.compiled
     time = view.source.event_time
-    end = q_ms
-    if online:
-        end = -(-q_ms // compiled.tile_ms) * compiled.tile_ms
-    rows = [row for row in entered(view, events) if row[time] < end]
+    edges = [bounds(f.window, q_ms) for f in compiled.features]
+    known_from, horizon = min(start for start, _ in edges), max(end for _, end in edges)
+    seen_until = max(bounds(f.window, q_ms, online=online)[1] for f in compiled.features)
+    rows = [row for row in entered(view, events) if row[time] < seen_until]
     nothing: dict[str, Any] = {f.name: None for f in compiled.features}
-    known_from = min(
-        -math.inf if f.window_ms is None else (q_ms - f.window_ms) // f.hop_ms * f.hop_ms
-        for f in compiled.features
-    )
     if compiled.ttl_ms is not None:
-        known_from = min(known_from, q_ms - compiled.ttl_ms)
+        known_from = min(known_from, horizon - compiled.ttl_ms)
     newest = max((row[time] for row in rows), default=None)
     if newest is None or newest < known_from:
         return Answer("MISSING", nothing)
-    if compiled.ttl_ms is not None and newest < q_ms - compiled.ttl_ms:
+    if compiled.ttl_ms is not None and newest < horizon - compiled.ttl_ms:
         return Answer("EXPIRED", nothing)
     values = {}
     ill = set()
     for feature in compiled.features:
-        value = feature_value(view, feature, rows, q_ms, end)
+        value = feature_value(view, feature, rows, q_ms, online=online)
         if isinstance(value, IllConditioned):
             ill.add(feature.name)
             value = None
@@ -171,36 +148,35 @@ class IllConditioned:
 
 
 def feature_value(
-    view: FeatureView, feature: CompiledFeature, rows: Sequence[Event], q_ms: int, end_ms: int
+    view: FeatureView,
+    feature: CompiledFeature,
+    rows: Sequence[Event],
+    q_ms: int,
+    *,
+    online: bool = False,
 ) -> Any:
-    """One feature from the entity's rows (derived columns included) before ``end_ms``."""
+    """One feature at ``q_ms`` from the entity's rows (derived columns included)."""
     aggregate = feature.aggregate
     scope = view.compiled.scope
     where = None if aggregate.where is None else parse(aggregate.where, scope)
-    window = []
-    start = (
-        -math.inf
-        if feature.window_ms is None
-        else (q_ms - feature.window_ms) // feature.hop_ms * feature.hop_ms
-    )
-    for row in rows:
-        if not start <= row[view.source.event_time] < end_ms:
-            continue
-        if where is None or evaluate_row(where, row) is True:
-            window.append(row)
+    inside = members([r[view.source.event_time] for r in rows], q_ms, feature.window, online=online)
+    window = [rows[i] for i in inside if where is None or evaluate_row(where, rows[i]) is True]
     times = [row[view.source.event_time] for row in window]
     if aggregate.column is None:
         values: list[Any] = [1] * len(window)
     else:
         values = [row[aggregate.column] for row in window]
     seen = [(ts, v) for ts, v in zip(times, values, strict=True) if v is not None]
-    return aggregate_value(aggregate, scope, seen, q_ms)
+    return aggregate_value(aggregate, scope, seen, read_time(feature.window, q_ms))
 
 
 def aggregate_value(
     aggregate: Aggregate, scope: Mapping[str, Any], seen: Sequence[tuple[int, Any]], q_ms: int
 ) -> Any:
-    """The aggregate of the (event time, value) pairs of a window, nulls already left out."""
+    """The aggregate of the (event time, value) pairs of a window, nulls already left out.
+
+    ``q_ms`` is the time to which decay counts.
+    """
     values = [value for _, value in seen]
     if isinstance(aggregate, Count):
         return len(values)

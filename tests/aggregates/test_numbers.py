@@ -125,4 +125,4 @@ def test_what_cannot_be_right_is_refused(aggregate: object, message: str) -> Non
     ids=str,
 )
 def test_a_feature_is_called_after_what_it_is(aggregate: Aggregate, name: str) -> None:
-    assert aggregate.feature_name(aggregate.windows_ms[0]) == name
+    assert aggregate.feature_name(aggregate.lengths[0]) == name

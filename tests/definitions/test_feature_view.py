@@ -13,7 +13,7 @@ from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing.generators import random_view
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, window_start
+from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 SOURCE = EventSource(
     "shop", schema={"user_id": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"
@@ -43,7 +43,13 @@ def view(**changes: Any) -> FeatureView:
         ({"derive": {"y": "x + word"}}, "word"),
         ({"where": "x"}, "where='x' is Float64; expected a condition"),
         ({"where": "y > 1"}, "y"),
-        ({"kind": "hop"}, "only 'sawtooth' windows so far"),
+        ({"kind": "sliding"}, "kind='sliding'; expected sawtooth, hop, exact"),
+        ({"kind": "exact", "resolution": {"1h": "10min"}}, "exact windows have no hops"),
+        ({"features": [Count(windows=["today"])]}, "give the view a time_zone=, for example"),
+        ({"time_zone": "Europe/Londno"}, "not in the IANA .* did you mean 'Europe/London'"),
+        ({"time_zone": "../etc/passwd"}, "not in the IANA database"),
+        ({"time_zone": "Europe"}, "not in the IANA database"),
+        ({"time_zone": ""}, "not in the IANA database"),
         ({"buckets": 0}, "buckets=0; expected >= 1"),
         ({"tile": "5min", "resolution": {"1h": "7min"}}, "does not divide the next one"),
         (
@@ -63,6 +69,24 @@ def view(**changes: Any) -> FeatureView:
 def test_a_view_that_cannot_be_right_is_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         view(**changes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"windows": ["yesterday"]},
+            "neither a calendar unit .today, this_week, .* nor a duration",
+        ),
+        ({"windows": ["999999999d"]}, "longer than the years 1 to 9999"),
+        ({"windows": "1h"}, "expected a list of durations and calendar units"),
+        ({"windows": ["today", "1h", "today"]}, "names a window twice"),
+        ({"offset": "soon"}, "duration 'soon': expected a positive whole number"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
+        Count(**options)
 
 
 def test_equal_partials_are_kept_once_and_their_bounds_all_hold() -> None:
@@ -92,6 +116,28 @@ def test_levels_are_the_tile_the_hops_and_the_steps_between() -> None:
     }  # fmt: skip
 
 
+def test_a_lifetime_begins_with_the_coarsest_cells_and_in_a_hop_view_ends_at_a_tile() -> None:
+    features = [Count(windows=["12d", None])]
+    for kind, hops in (("sawtooth", [DAY_MS, DAY_MS]), ("hop", [DAY_MS, 5 * MINUTE_MS])):
+        compiled = view(features=features, kind=kind).compiled
+        assert [f.hop_ms for f in compiled.features] == hops
+        assert [f.level for f in compiled.features] == [2, 2]
+
+
+def test_calendar_windows_begin_with_cells_of_the_zones_step() -> None:
+    #  zone   London  Kathmandu  UTC    UTC, up to the last hop
+    #  step   1h      15min      1d     1h
+    for zone, kind, step in (
+        ("Europe/London", "sawtooth", HOUR_MS), ("Asia/Kathmandu", "sawtooth", 15 * MINUTE_MS),
+        ("UTC", "sawtooth", DAY_MS), ("UTC", "hop", HOUR_MS),
+    ):  # fmt: skip
+        features = [Count(windows=["today"])]
+        compiled = view(features=features, kind=kind, time_zone=zone).compiled
+        assert compiled.features[0].hop_ms == compiled.levels_ms[-1] == step
+    coarse = view(features=features, time_zone="Asia/Kathmandu", tile="1h").compiled
+    assert coarse.features[0].hop_ms == HOUR_MS
+
+
 def test_a_resolution_replaces_the_hops() -> None:
     compiled = view(features=[Count(windows=["1h", "7d"])], resolution={"1d": "6h"}).compiled
     assert [f.hop_ms for f in compiled.features] == [5 * MINUTE_MS, 6 * HOUR_MS]
@@ -105,16 +151,38 @@ def test_the_cells_that_are_kept_cover_every_window_that_may_be_asked_for(seed: 
     for _ in range(20):
         q = high_ms - compiled.margin_ms + rng.choice((0, 1, HOUR_MS, 40 * DAY_MS))
         for feature in compiled.features:
-            if feature.window_ms is None:
-                continue
             #  kept, top   [------------)[------------)[------------)
             #  kept, below                              [---)[---)[---)
-            #  window              [----------------------------------q
-            start = window_start(q, feature.window_ms, feature.hop_ms)
-            assert compiled.keep_from(feature.level, high_ms) <= start
+            #  window              [--------------------------------- end
+            start, end = feature.window.bounds(q)
+            if feature.window.length is not None:
+                assert compiled.keep_from(feature.level, high_ms) <= start
+            else:  # the lifetime cell must not hold what comes after the window
+                top = compiled.levels_ms[-1]
+                assert compiled.keep_from(feature.level, high_ms) <= end // top * top
             for level in range(feature.level):
                 above = compiled.levels_ms[level + 1]
-                assert compiled.keep_from(level, high_ms) <= q // above * above
+                assert compiled.keep_from(level, high_ms) <= end // above * above
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bounds_of_a_view_are_those_of_its_windows(seed: int) -> None:
+    rng = random.Random(seed)
+    compiled = random_view(rng, offline_only=True).compiled
+    q = np.array([rng.randrange(-(10**13), 10**13) // 60_000 * 60_000 for _ in range(300)])
+    starts = np.array([w.start(q) for w in compiled.windows])
+    horizon = np.array([w.end(q) for w in compiled.windows]).max(axis=0)
+    assert (compiled.horizon(q) == horizon).all()
+    if compiled.ttl_ms is not None:
+        starts = np.append(starts, [horizon - compiled.ttl_ms], axis=0)
+    assert (compiled.known_from(q) == starts.min(axis=0)).all()
+    assert [compiled.horizon(int(t)) for t in q] == horizon.tolist()
+    assert [compiled.known_from(int(t)) for t in q] == starts.min(axis=0).tolist()
+    for window in compiled.windows:
+        start, end = window.bounds(q)
+        assert (start <= end).all()
+        assert (end > q - window.lag_ms).all()
+        assert window.reach_ms is None or (start > q - window.reach_ms).all()
 
 
 def test_known_from_is_the_start_of_the_longest_window_or_of_the_ttl() -> None:

@@ -63,7 +63,7 @@ def filled(lake: LakeOfViews) -> LakeOfViews:
 @pytest.mark.parametrize("seed", range(12))
 def test_random_definitions_over_a_real_lake_equal_the_oracle(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
-    view = generators.random_view(rng)
+    view = generators.random_view(rng, offline_only=True)
     events = generators.random_events(rng, view, 40)
     lake = LakeOfViews(tmp_path, view)
     cuts = sorted(rng.sample(range(events.num_rows), 2))

@@ -1,0 +1,86 @@
+"""Which raw events a point-in-time join needs: those of tiles that a window only cuts.
+
+::
+
+    tiles   [-------)[-------)[-------)[-------)
+    window      [-------------------------)              tail | whole tiles | head
+    window                       [--)                    within a tile: a head, nothing else
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+
+from paimon_features.definitions import CompiledView
+from paimon_features.offline.keys import Ints
+from paimon_features.windows import Window, ceil_ms, floor_ms
+
+
+class Span(NamedTuple):
+    """Per row, the raw events in ``[low_ms, high_ms)`` of the tile that starts at ``tile_ms``.
+
+    There are none where both are equal. Where all rows need the tile from its start, ``low_ms``
+    is ``tile_ms`` itself, the same array.
+    """
+
+    tile_ms: Ints
+    low_ms: Ints
+    high_ms: Ints
+
+
+def need_other_tiles(windows: Iterable[Window]) -> bool:
+    """Whether raw events of other tiles than that of ``q`` are needed."""
+    return any(w.needs_tail or (w.needs_head and w.offset_ms) for w in windows)
+
+
+class WindowSpans:
+    """The spans of ``windows`` for rows at ``q_ms``, each once; ``tile_ms`` is ``q_ms`` floored.
+
+    ``heads`` and ``tails`` are positions in ``found``, of windows that have one. ``newest`` is
+    the head up to the view's horizon, None where that is a border of tiles.
+    """
+
+    def __init__(
+        self, view: CompiledView, windows: Iterable[Window], q_ms: Ints, tile_ms: Ints
+    ) -> None:
+        self._q, self._floor, self._tile_ms = q_ms, tile_ms, view.tile_ms
+        self.found: list[Span] = []
+        self.heads: dict[Window, int] = {}
+        self.tails: dict[Window, int] = {}
+        self._head_of_offset: dict[int, int] = {}
+        for window in windows:
+            if window.fits_in_a_tile:
+                self._add_both(window)
+                continue
+            if window.needs_tail:
+                start = window.start(q_ms)
+                span = Span(floor_ms(start, view.tile_ms), start, ceil_ms(start, view.tile_ms))
+                self.tails[window] = self._add(span)
+            if window.needs_head:
+                self.heads[window] = self._head(window.offset_ms)
+        # who is known depends on the newest event before the last end of all windows
+        offsets = [w.offset_ms for w in view.windows if w.needs_head]
+        self.newest = self._head(min(offsets)) if offsets else None
+
+    def _head(self, offset_ms: int) -> int:
+        """The events of the tile of ``q - offset`` before that time."""
+        if offset_ms not in self._head_of_offset:
+            end = self._q - offset_ms if offset_ms else self._q
+            tile = floor_ms(end, self._tile_ms) if offset_ms else self._floor
+            self._head_of_offset[offset_ms] = self._add(Span(tile, tile, end))
+        return self._head_of_offset[offset_ms]
+
+    def _add_both(self, window: Window) -> None:
+        """Head and tail of a window, whose events are all head where both lie in one tile."""
+        start, end = window.bounds(self._q)
+        tile, border = floor_ms(end, self._tile_ms), ceil_ms(start, self._tile_ms)
+        self.heads[window] = self._add(Span(tile, np.maximum(tile, start), end))
+        high = np.where(border > tile, start, border)
+        self.tails[window] = self._add(Span(floor_ms(start, self._tile_ms), start, high))
+
+    def _add(self, span: Span) -> int:
+        self.found.append(span)
+        return len(self.found) - 1

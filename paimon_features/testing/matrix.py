@@ -1,0 +1,280 @@
+"""The differential matrix of windows: one set of hard cases, asked of every path.
+
+A cell is a kind of windows, a tile, a grain of event times and an order in which events arrive.
+It gives a view with every sort of window, events on the edges of its windows, and questions
+``(user, q)`` on the same edges. Whoever can answer the questions, a path, is compared with the
+oracle by ``wrong``: exactly, where that is promised.
+
+Views of one tile differ in nothing but their windows, so one tile table serves all kinds, and a
+path that makes tiles can make those of all cells of a tile in one job: users are named after
+where their events come from.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from paimon_features.aggregates import (
+    Count,
+    DecayedCount,
+    DecayedSum,
+    Last,
+    Max,
+    Mean,
+    Min,
+    Sum,
+)
+from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.schema import Float64, Int64, String
+from paimon_features.testing.compare import differences
+from paimon_features.testing.naive import Answer, Entered, Event, answer, entered
+from paimon_features.testing.naive_windows import bounds
+from paimon_features.windows import (
+    DAY_MS,
+    HOUR_MS,
+    KINDS,
+    MAX_TIME_MS,
+    MIN_TIME_MS,
+    MINUTE_MS,
+    Kind,
+    parse_duration,
+)
+
+GRAINS = ("1ms", "5min", "1h", "1d")
+"""Event times are multiples of this."""
+ORDERS = ("sorted", "shuffled", "duplicated", "late")
+"""How events arrive: by time; anyhow; some of them twice; or the oldest ones last."""
+USERS = 2
+BATCHES = 3
+QUESTIONS = 18
+NEWEST_PART = 2
+"""One question in so many is about the time around the newest event, which a store is for."""
+
+# in London clocks changed on 27 March and 30 October 2011
+ANCHORS_MS = (1_301_187_600_000, -400 * DAY_MS, MAX_TIME_MS - 2 * DAY_MS, MIN_TIME_MS + 2 * DAY_MS)
+"""Times around which events lie: in 2011, before 1970, and at both ends of time."""
+
+SOURCE = EventSource(
+    "matrix",
+    schema={"user": String, "t": Int64, "n": Int64, "x": Float64, "word": String},
+    event_time="t",
+    max_skew="3d",
+)
+
+
+class Question(NamedTuple):
+    """What a path is asked: all features of one user at one time."""
+
+    user: str
+    q_ms: int
+
+
+Given = tuple[Mapping[str, Any], Mapping[str, str]]
+"""What a path answers: a value and a status for each feature."""
+
+
+@cache
+def matrix_view(kind: Kind, tile: str) -> FeatureView:
+    """Every sort of window: lengths, calendar units, lifetime, with and without an offset."""
+    units = ["today", "this_week", "this_month", "this_year"]
+    return FeatureView(
+        f"matrix_{tile}",
+        source=SOURCE,
+        entity=Entity("user", keys={"user": String}),
+        tile=tile,
+        kind=kind,
+        time_zone="Europe/London",
+        features=[
+            Count(windows=["5min", "1h", "13h", "12d", *units, None]),
+            Count(windows=["1h", "12d", "today", "this_month", None], offset="1h"),
+            Sum("n", windows=["1d"], offset="7min"),
+            Sum("n", windows=["90min", "12d"]),
+            Sum("x", windows=["this_week"], scale=2),
+            Mean("x", windows=["12d"]),
+            Min("n", windows=["1h"]),
+            Max("x", windows=["12d"], offset="1ms"),
+            Last("word", windows=["1h", "this_month"]),
+            DecayedSum("x", half_life="1h", windows=["12d"]),
+            DecayedCount(half_life="1d", windows=["13h"], offset="1h"),
+        ],
+        ttl="20d",
+    )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the matrix; everything about it follows from these few values."""
+
+    kind: Kind
+    tile: str
+    grain: str
+    order: str
+    seed: int = 0
+
+    @property
+    def stem(self) -> str:
+        """Names what the events come from; cells of other kinds and tiles share them."""
+        return f"{self.grain}-{self.order}-{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.kind}-{self.tile}-{self.stem}"
+
+    @property
+    def view(self) -> FeatureView:
+        """What is asked for."""
+        return matrix_view(self.kind, self.tile)
+
+    @property
+    def batches(self) -> tuple[tuple[Event, ...], ...]:
+        """The events in the order of their arrival, as they are committed."""
+        return _arriving(self.grain, self.order, self.stem, tuple(self._moments))
+
+    @cached_property
+    def questions(self) -> list[Question]:
+        """Times on the edges of windows of some event, and one millisecond beside them."""
+        rng = self._rng("questions")
+        events = [event for batch in self.batches for event in batch]
+        newest = max(event["t"] for event in events)
+        asked = [Question(f"{self.stem}-nobody", self._moments[0])]
+        while len(asked) < QUESTIONS:
+            around_newest = len(asked) % NEWEST_PART == 0
+            time = newest if around_newest else rng.choice(events)["t"]
+            moments = () if around_newest else self._moments
+            q_ms = rng.choice((time, _as_edge(rng, time, self.view), *moments))
+            q_ms = min(max(q_ms + rng.choice((-1, 0, 0, 1)), MIN_TIME_MS), MAX_TIME_MS)
+            asked.append(Question(f"{self.stem}-{rng.randrange(USERS)}", q_ms))
+        return asked
+
+    @cached_property
+    def _moments(self) -> list[int]:
+        """Times of reading whose windows' edges have events."""
+        rng = self._rng("moments")
+        place = GRAINS.index(self.grain) + ORDERS.index(self.order) + self.seed
+        anchor = ANCHORS_MS[place % len(ANCHORS_MS)]
+        steps = (MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS, 5 * DAY_MS)
+        near = [anchor + rng.randint(-9, 9) * rng.choice(steps) for _ in range(3)]
+        return [anchor, *(time + rng.choice((-1, 0, 1, rng.randrange(HOUR_MS))) for time in near)]
+
+    def _rng(self, part: str) -> random.Random:
+        return random.Random(f"{self.stem}-{part}")
+
+    # -- what is right -------------------------------------------------------------------
+
+    @cached_property
+    def _known(self) -> dict[tuple[str, int], Entered]:
+        return {}
+
+    def events_of(self, user: str, batches: int = BATCHES) -> Entered:
+        """The events of a user that enter, of the first batches."""
+        if (user, batches) not in self._known:
+            rows = [e for batch in self.batches[:batches] for e in batch if e["user"] == user]
+            self._known[user, batches] = entered(self.view, rows)
+        return self._known[user, batches]
+
+    def expected(
+        self, question: Question, *, batches: int = BATCHES, online: bool = False
+    ) -> Answer:
+        """What the oracle says."""
+        events = self.events_of(question.user, batches)
+        return answer(self.view, events, question.q_ms, online=online)
+
+
+def cells(kinds: Iterable[tuple[Kind, str]], seed: int = 0) -> list[Cell]:
+    """All grains and orders of these kinds over these tiles."""
+    return [
+        Cell(kind, tile, grain, order, seed)
+        for kind, tile in kinds
+        for grain in GRAINS
+        for order in ORDERS
+    ]
+
+
+def random_cell(rng: random.Random) -> Cell:
+    """Any cell, of any tile."""
+    tiles = ("1ms", "1min", "5min", "1h", "1d")
+    kind: Kind = rng.choice(KINDS)
+    # other kinds have no windows shorter than a tile
+    tile = rng.choice(tiles if kind == "exact" else tiles[:3])
+    return Cell(kind, tile, rng.choice(GRAINS), rng.choice(ORDERS), rng.randrange(2**40))
+
+
+def wrong(
+    cell: Cell,
+    questions: Sequence[Question],
+    given: Sequence[Given],
+    *,
+    batches: int = BATCHES,
+    online: bool = False,
+) -> list[str]:
+    """How the answers of a path differ from the oracle's; empty where they do not.
+
+    ``batches`` is how many of them the path has seen; ``online`` paths take the open tile of
+    sawtooth windows whole.
+    """
+    found = []
+    for question, (values, statuses) in zip(questions, given, strict=True):
+        events = cell.events_of(question.user, batches)
+        right = cell.expected(question, batches=batches, online=online)
+        texts = differences(
+            cell.view, events, question.q_ms, right, values, statuses, online=online
+        )
+        found += [f"{cell}, {question}: {text}" for text in texts]
+    return found
+
+
+@lru_cache(maxsize=64)
+def _arriving(
+    grain: str, order: str, stem: str, moments: tuple[int, ...]
+) -> tuple[tuple[Event, ...], ...]:
+    """The batches of all cells of a grain and an order."""
+    rng = random.Random(f"{stem}-order")
+    events = _events(random.Random(f"{stem}-events"), stem, moments, parse_duration(grain))
+    if order == "sorted":
+        events.sort(key=lambda event: int(event["t"]))
+    else:
+        rng.shuffle(events)
+    if order == "duplicated":
+        events += [dict(event) for event in rng.sample(events, len(events) // 3)]
+    if order == "late":
+        events.sort(key=lambda event: -(event["t"] // (5 * DAY_MS)))
+    cuts = sorted(rng.sample(range(1, len(events)), BATCHES - 1))
+    return tuple(tuple(events[a:b]) for a, b in itertools.pairwise([0, *cuts, len(events)]))
+
+
+def _events(
+    rng: random.Random, stem: str, moments: Sequence[int], grain_ms: int
+) -> list[dict[str, Any]]:
+    """Events on and beside the edges of all kinds of windows, read at these moments."""
+    edges: set[int] = set()
+    for kind in KINDS:
+        for feature in matrix_view(kind, "5min").compiled.features:
+            for q_ms in moments:
+                start, end = bounds(feature.window, q_ms)
+                edges.update(int(e) for e in (start, end) if MIN_TIME_MS <= e <= MAX_TIME_MS)
+    events: list[dict[str, Any]] = []
+    for edge in rng.sample(sorted(edges), min(len(edges), 24)):
+        for time in (edge + rng.choice((-1, 0, 1)), edge + rng.choice((-1, 0)) * grain_ms):
+            time = time // grain_ms * grain_ms
+            if MIN_TIME_MS <= time <= MAX_TIME_MS:
+                events.append(
+                    {
+                        "user": f"{stem}-{rng.randrange(USERS)}",
+                        "t": time,
+                        "n": rng.choice((None, 1, 2, -3, 2**33, rng.randint(-9, 9))),
+                        "x": rng.choice((None, 0.5, 0.1, 2.675, -1e6, rng.gauss(5, 2))),
+                        "word": rng.choice((None, "a", "b", "ü", "\U0001f600")),
+                    }
+                )
+    return events
+
+
+def _as_edge(rng: random.Random, time_ms: int, view: FeatureView) -> int:
+    """A time of reading that has ``time_ms`` at the start or at the end of a window."""
+    window = rng.choice(view.compiled.windows)
+    length = window.length if isinstance(window.length, int) else rng.choice((0, DAY_MS))
+    return time_ms + window.offset_ms + rng.choice((0, length))

@@ -1,0 +1,157 @@
+"""Paths through the matrix that need neither Java nor a server: tiles, the lake, the online store.
+
+Each takes a cell and gives what ``matrix.wrong`` wants. Another engine that makes tiles is
+compared by giving its tiles to ``from_tiles``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.definitions import CompiledView, FeatureRef
+from paimon_features.errors import RequestError
+from paimon_features.materialize import Materializer
+from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
+from paimon_features.offline.store import OfflineStore
+from paimon_features.online.memory_store import MemoryStore
+from paimon_features.online.store import OnlineStore
+from paimon_features.schema import arrow_schema
+from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.tables import Lake, append_arrow
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.specs import events_spec, tiles_spec
+from paimon_features.testing.matrix import SOURCE, Cell, Given, Question, matrix_view
+from paimon_features.testing.naive import Event
+from paimon_features.testing.tiler import event_rows, tile_table
+from paimon_features.windows import DAY_MS
+
+PROJECT = "matrix"
+BUCKETS = 2
+
+
+def events_table(events: Sequence[Event]) -> pa.Table:
+    """Events as the events table has them, less its own columns."""
+    return pa.Table.from_pylist(list(events), schema=arrow_schema(SOURCE.schema))
+
+
+def from_tiles(cell: Cell, tiles: pa.Table, questions: Sequence[Question]) -> list[Given]:
+    """The point-in-time join over these tiles, and the cell's raw events at the edges."""
+    view = cell.view.compiled
+    keys = pa.table({"user": [question.user for question in questions]})
+    q_ms = np.array([question.q_ms for question in questions], np.int64)
+    join = PointInTimeJoin(view, view.features, keys, q_ms)
+    events = events_table([event for batch in cell.batches for event in batch])
+    days = pa.array(np.isin(events["t"].to_numpy() // DAY_MS, join.head_days))
+    join.add_events(events.filter(days).select(join.event_columns))
+    join.add_tiles([tiles.select(join.tile_columns)])
+    answers = join.answers()
+    columns = {f.name: answers.columns[f.name].to_arrow(f.type.arrow) for f in view.features}
+    values = event_rows(pa.table(columns))
+    statuses = [
+        {name: STATUSES[of_feature[i]] for name, of_feature in answers.statuses.items()}
+        for i in range(len(questions))
+    ]
+    return list(zip(values, statuses, strict=True))
+
+
+def naive_tiles(cell: Cell) -> pa.Table:
+    """The cell's tiles, an event at a time."""
+    return _tiles(replace(cell, kind="exact"))  # all kinds have the same ones
+
+
+@lru_cache(maxsize=64)
+def _tiles(cell: Cell) -> pa.Table:
+    return tile_table(cell.view, [event for batch in cell.batches for event in batch])
+
+
+class MatrixLake:
+    """A real lake with the events of one cell, and the tiles for all kinds over them.
+
+    ``between`` are times between the commits: at ``between[i]``, ``i`` batches were there.
+    """
+
+    def __init__(self, folder: Path, cell: Cell) -> None:
+        self.lake = Lake.open(folder, "features")
+        view = matrix_view("exact", cell.tile).compiled
+        partials = [(p.name, p.type, p.merge.paimon) for p in view.partials]
+        self.lake.create(events_spec(SOURCE.table, SOURCE.schema))
+        self.lake.create(tiles_spec(view.table(1), view.keys, partials, BUCKETS))
+        self.between: list[int] = [_now_between()]
+        for batch in cell.batches:
+            events = events_table(batch)
+            days = pa.array((events["t"].to_numpy() // DAY_MS).astype(np.int32))
+            append_arrow(self.lake, SOURCE.table, events.append_column("event_day", days))
+            append_arrow(self.lake, view.table(1), tile_table(cell.view, batch))
+            self.between.append(_now_between())
+
+    def record(self, view: CompiledView) -> GenerationRecord:
+        """The one generation that there is."""
+        return GenerationRecord(
+            view.name, 1, view.table(1), view.fingerprint, BUCKETS, state="active"
+        )
+
+    def as_of(self, cell: Cell, questions: Sequence[Question], batches: int) -> list[Given]:
+        """A read of the lake as it was when so many batches were there."""
+        view = cell.view.compiled
+        store = OfflineStore(self.lake, lambda _: view, self.record)
+        rows = pa.table(
+            {
+                "user": [question.user for question in questions],
+                "event_time_ms": [question.q_ms for question in questions],
+            }
+        )
+        refs = [FeatureRef(view.name, f.name) for f in view.features]
+        table = store.get_historical_features(
+            refs, rows, as_of=self.between[batches], statuses=True
+        )
+        values = event_rows(table.select([f.name for f in view.features]))
+        named = [f"{f.name}__status" for f in view.features]
+        statuses = [
+            {name.removesuffix("__status"): status for name, status in row.items()}
+            for row in table.select(named).to_pylist()
+        ]
+        return list(zip(values, statuses, strict=True))
+
+    def online(
+        self, cell: Cell, questions: Sequence[Question], store: OnlineStore | None = None
+    ) -> tuple[list[Question], list[Given]]:
+        """What an online store answers, and the questions that it did not refuse.
+
+        A refusal has to be right: the question lies too far before the newest event.
+        """
+        view = cell.view.compiled
+        store = MemoryStore() if store is None else store
+        worker = Materializer(
+            self.lake, PROJECT, view, lambda: self.record(view), store, lease_ttl_ms=None
+        )
+        assert worker.run_once().caught_up
+        fetcher = FeatureFetcher(PROJECT, [view], store)
+        refs = [FeatureRef(view.name, f.name) for f in view.features]
+        newest = max(event["t"] for batch in cell.batches for event in batch)
+        answered: list[Question] = []
+        given: list[Given] = []
+        for question in questions:
+            try:
+                got = fetcher.get(refs, {"user": [question.user]}, question.q_ms)
+            except RequestError:
+                assert question.q_ms < newest - view.margin_ms, question
+                continue
+            answered.append(question)
+            values = event_rows(got.table.select(got.features))[0]
+            given.append((values, got.statuses.to_pylist()[0]))
+        return answered, given
+
+
+def _now_between() -> int:
+    """The clock, with no commit in the same millisecond."""
+    time.sleep(0.002)
+    now_ms = time.time_ns() // 1_000_000
+    time.sleep(0.002)
+    return now_ms

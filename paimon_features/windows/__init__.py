@@ -1,0 +1,49 @@
+"""Windows: which events a feature is made of, in UTC milliseconds."""
+
+from paimon_features.windows.calendars import CalendarUnit, check_time_zone, step_of
+from paimon_features.windows.durations import (
+    DAY_MS,
+    HOUR_MS,
+    MAX_TIME_MS,
+    MIN_TIME_MS,
+    MINUTE_MS,
+    SECOND_MS,
+    Times,
+    ceil_ms,
+    floor_ms,
+    format_duration,
+    parse_duration,
+)
+from paimon_features.windows.window import (
+    KINDS,
+    Kind,
+    Length,
+    Window,
+    format_length,
+    hop_of,
+    parse_length,
+)
+
+__all__ = [
+    "DAY_MS",
+    "HOUR_MS",
+    "KINDS",
+    "MAX_TIME_MS",
+    "MINUTE_MS",
+    "MIN_TIME_MS",
+    "SECOND_MS",
+    "CalendarUnit",
+    "Kind",
+    "Length",
+    "Times",
+    "Window",
+    "ceil_ms",
+    "check_time_zone",
+    "floor_ms",
+    "format_duration",
+    "format_length",
+    "hop_of",
+    "parse_duration",
+    "parse_length",
+    "step_of",
+]

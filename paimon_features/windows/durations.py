@@ -1,0 +1,89 @@
+"""Durations in words and in milliseconds, and the range of times.
+
+>>> parse_duration("90min"), format_duration(5_400_000)
+(5400000, '90min')
+"""
+
+from __future__ import annotations
+
+import re
+from typing import overload
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.errors import DefinitionError
+
+SECOND_MS = 1_000
+MINUTE_MS = 60 * SECOND_MS
+HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
+
+MIN_TIME_MS = -62_135_596_800_000
+"""0001-01-01T00:00:00Z, the earliest event time that enters a tile."""
+MAX_TIME_MS = 253_402_300_799_999
+"""9999-12-31T23:59:59.999Z, the latest event time that enters a tile."""
+
+_UNITS = {"ms": 1, "s": SECOND_MS, "min": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
+
+Times = npt.NDArray[np.int64]
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of a duration such as ``"500ms"``, ``"5min"``, ``"1h"``, ``"30d"``, ``"2w"``.
+
+    Raises
+    ------
+    DefinitionError
+        For anything but a positive whole number and a unit, and for more than 9999 years.
+    """
+    match = re.fullmatch(r"([0-9]+)\s*(ms|s|min|h|d|w)", str(text))
+    if match is None or int(match[1]) == 0:
+        raise DefinitionError(
+            f"duration {text!r}: expected a positive whole number and a unit "
+            f"({', '.join(_UNITS)}), for example '5min' or '30d'"
+        )
+    duration_ms = int(match[1]) * _UNITS[match[2]]
+    if duration_ms > MAX_TIME_MS - MIN_TIME_MS:
+        raise DefinitionError(f"duration {text!r} is longer than the years 1 to 9999")
+    return duration_ms
+
+
+def format_duration(duration_ms: int) -> str:
+    """The shortest text that ``parse_duration`` reads as ``duration_ms``; weeks stay days.
+
+    >>> [format_duration(ms) for ms in (86_400_000, 7 * 86_400_000, 3_600_000, 1_500)]
+    ['1d', '7d', '1h', '1500ms']
+    """
+    for unit in ("d", "h", "min", "s"):
+        if duration_ms % _UNITS[unit] == 0:
+            # 90 minutes read better than 5400 seconds, 24 hours are a day
+            return f"{duration_ms // _UNITS[unit]}{unit}"
+    return f"{duration_ms}ms"
+
+
+@overload
+def floor_ms(time_ms: int, step_ms: int) -> int: ...
+@overload
+def floor_ms(time_ms: Times, step_ms: int) -> Times: ...
+def floor_ms(time_ms: int | Times, step_ms: int) -> int | Times:
+    """The greatest multiple of ``step_ms`` that is not above ``time_ms``, below zero too.
+
+    >>> floor_ms(-1, 300_000)
+    -300000
+    """
+    # every whole number is a multiple of 1: an array is not divided in vain
+    return time_ms if step_ms == 1 else time_ms // step_ms * step_ms
+
+
+@overload
+def ceil_ms(time_ms: int, step_ms: int) -> int: ...
+@overload
+def ceil_ms(time_ms: Times, step_ms: int) -> Times: ...
+def ceil_ms(time_ms: int | Times, step_ms: int) -> int | Times:
+    """The least multiple of ``step_ms`` that is not below ``time_ms``.
+
+    >>> ceil_ms(1, 300_000), ceil_ms(-1, 300_000)
+    (300000, 0)
+    """
+    return -floor_ms(-time_ms, step_ms)
