@@ -10,22 +10,44 @@ and a serving host never loads what only a training host needs.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paimon_features import errors as errors
     from paimon_features.aggregates import (
+        All,
+        Any,
+        ApproxCountDistinct,
+        BottomK,
         Count,
+        CountBy,
         DecayedCount,
         DecayedMean,
         DecayedSum,
+        First,
+        FirstN,
+        Histogram,
+        Kurtosis,
         Last,
+        LastN,
         Max,
         Mean,
         Min,
+        Quantile,
+        Rate,
+        Skewness,
         StdDev,
         Sum,
+        SumBy,
+        TimeSinceFirst,
+        TimeSinceLast,
+        TopCategories,
+        TopK,
         Variance,
+        VectorMean,
+        VectorSum,
+        linear_edges,
+        log_edges,
     )
     from paimon_features.definitions import (
         Entity,
@@ -48,6 +70,7 @@ if TYPE_CHECKING:
         Int32,
         Int64,
         List,
+        Map,
         String,
         Timestamp,
     )
@@ -56,17 +79,39 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "aggregates": (
+        "All",
+        "Any",
+        "ApproxCountDistinct",
+        "BottomK",
         "Count",
+        "CountBy",
         "DecayedCount",
         "DecayedMean",
         "DecayedSum",
+        "First",
+        "FirstN",
+        "Histogram",
+        "Kurtosis",
         "Last",
+        "LastN",
         "Max",
         "Mean",
         "Min",
+        "Quantile",
+        "Rate",
+        "Skewness",
         "StdDev",
         "Sum",
+        "SumBy",
+        "TimeSinceFirst",
+        "TimeSinceLast",
+        "TopCategories",
+        "TopK",
         "Variance",
+        "VectorMean",
+        "VectorSum",
+        "linear_edges",
+        "log_edges",
     ),
     "definitions": (
         "Entity",
@@ -89,6 +134,7 @@ _HOMES = {
         "Int32",
         "Int64",
         "List",
+        "Map",
         "String",
         "Timestamp",
     ),
@@ -96,9 +142,14 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "All",
+    "Any",
+    "ApproxCountDistinct",
     "Bool",
+    "BottomK",
     "Bytes",
     "Count",
+    "CountBy",
     "Date",
     "DecayedCount",
     "DecayedMean",
@@ -109,29 +160,47 @@ __all__ = [
     "FeatureService",
     "FeatureView",
     "FeedbackSource",
+    "First",
+    "FirstN",
     "Float32",
     "Float64",
+    "Histogram",
     "Int32",
     "Int64",
     "Interaction",
+    "Kurtosis",
     "Last",
+    "LastN",
     "List",
+    "Map",
     "Max",
     "Mean",
     "Min",
     "PaimonFeaturesError",
     "Project",
+    "Quantile",
+    "Rate",
     "RequestSource",
+    "Skewness",
     "StdDev",
     "String",
     "Sum",
+    "SumBy",
+    "TimeSinceFirst",
+    "TimeSinceLast",
     "Timestamp",
+    "TopCategories",
+    "TopK",
     "Variance",
+    "VectorMean",
+    "VectorSum",
     "errors",
+    "linear_edges",
+    "log_edges",
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "errors":
         return importlib.import_module("paimon_features.errors")
     home = _HOME_OF.get(name)

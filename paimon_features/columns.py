@@ -25,7 +25,8 @@ class Column:
 
     ``valid`` is None where no value is null. Strings and bytes are object arrays of ``str`` and
     ``bytes``, decimals object arrays of ``decimal.Decimal``, dates int32 days and timestamps
-    int64 milliseconds since 1970, all else the NumPy type of that name.
+    int64 milliseconds since 1970, all else the NumPy type of that name. Lists are object arrays
+    of lists, in which a null is None, and maps of lists of (key, value) pairs.
 
     >>> column = Column.from_arrow(pa.array([1, None, 3]))
     >>> column.values[column.mask].tolist(), len(column)
@@ -63,6 +64,10 @@ class Column:
             array = array.view(pa.int32())
         elif pa.types.is_dictionary(kind):
             array = array.dictionary_decode()
+        elif pa.types.is_nested(kind):
+            # NumPy's own conversion would make NaN of a null in a list of floats
+            items = np.fromiter(array.to_pylist(), np.object_, len(array))
+            return cls(items, np.asarray(array.is_valid()) if array.null_count else None)
         valid = None
         if array.null_count:
             valid = np.asarray(array.is_valid())

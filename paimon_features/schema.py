@@ -50,6 +50,11 @@ class DataType:
         return self.is_integer or self.is_float or self.is_decimal
 
     @property
+    def is_scalar(self) -> bool:
+        """Whether values have an order of their own: neither bytes nor lists nor maps."""
+        return not isinstance(self, ListType | MapType) and self.text != "bytes"
+
+    @property
     def is_key(self) -> bool:
         """Whether an entity key can have this type: equal values must have equal bytes."""
         return self.text in ("int32", "int64", "string", "bool", "date")
@@ -76,6 +81,16 @@ class ListType(DataType):
     def __repr__(self) -> str:
         tail = "" if self.length is None else f", {self.length}"
         return f"List({self.item!r}{tail})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MapType(DataType):
+    """Maps from texts to values of one type, in an order of their own."""
+
+    item: DataType
+
+    def __repr__(self) -> str:
+        return f"Map(String, {self.item!r})"
 
 
 Bool = DataType("bool", pa.bool_(), "BOOLEAN")
@@ -112,12 +127,34 @@ def Decimal(precision: int, scale: int) -> DecimalType:  # noqa: N802 - reads as
 
 
 def List(item: DataType, length: int | None = None) -> ListType:  # noqa: N802 - reads as a type
-    """Lists of numbers, of exactly ``length`` items where it is given."""
-    if not (item.is_integer or item.is_float):
-        raise DefinitionError(f"List({item!r}): items must be integers or floats")
+    """Lists of scalars, of exactly ``length`` items where it is given.
+
+    Raises
+    ------
+    DefinitionError
+        For items that are lists, maps or bytes themselves, or a length below 1.
+    """
+    if not item.is_scalar:
+        raise DefinitionError(f"List({item!r}): items must be scalars, not lists, maps or bytes")
+    if length is not None and length < 1:
+        raise DefinitionError(f"List({item!r}, {length}): expected a length of at least 1")
     tail = "" if length is None else f", {length}"
     arrow = pa.list_(item.arrow)
     return ListType(f"list({item.text}{tail})", arrow, f"ARRAY<{item.flink}>", item, length)
+
+
+def Map(key: DataType, item: DataType) -> MapType:  # noqa: N802 - reads as a type
+    """Maps from texts to scalars: what counts by category finish to.
+
+    Raises
+    ------
+    DefinitionError
+        For keys that are not String, or items that are no scalars.
+    """
+    if key != String or not item.is_scalar:
+        raise DefinitionError(f"Map({key!r}, {item!r}): expected String keys and scalar items")
+    arrow = pa.map_(pa.string(), item.arrow)
+    return MapType(f"map(string, {item.text})", arrow, f"MAP<STRING, {item.flink}>", item)
 
 
 _PLAIN = {t.text: t for t in (Bool, Int32, Int64, Float32, Float64, String, Bytes, Date, Timestamp)}
@@ -136,9 +173,11 @@ def type_from_text(text: str) -> DataType:
         return plain
     if match := re.fullmatch(r"decimal\((\d+), (\d+)\)", text):
         return Decimal(int(match[1]), int(match[2]))
-    if match := re.fullmatch(r"list\((\w+)(?:, (\d+))?\)", text):
+    if match := re.fullmatch(r"list\((\w+|.+\))(?:, (\d+))?\)", text):
         return List(type_from_text(match[1]), int(match[2]) if match[2] else None)
-    known = ", ".join([*_PLAIN, "decimal(p, s)", "list(type, n)"])
+    if match := re.fullmatch(r"map\(string, (.+)\)", text):
+        return Map(String, type_from_text(match[1]))
+    known = ", ".join([*_PLAIN, "decimal(p, s)", "list(type, n)", "map(string, type)"])
     raise DefinitionError(f"{text!r} is not a column type; types are: {known}")
 
 

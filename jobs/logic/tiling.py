@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from jobs.logic.steps import shared_steps
 from paimon_features.aggregates import EVENT_TIME, TILE_END
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.compiled import SkipRule
-from paimon_features.expressions import to_flink
+from paimon_features.expressions import Expression, to_flink
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.specs import TILE_DAY, TILE_START
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
@@ -91,11 +92,12 @@ def tile_statements(
     Source and sinks have fixed ids, so that a checkpoint fits at another parallelism, too.
     """
     day, start = quote(TILE_DAY), quote(TILE_START)
+    steps, partials = shared_steps(view.expressions)
     tiles = [
         f"{tile_day_sql(view)} AS {day}",
         *map(quote, view.keys),
         f"{tile_start_sql(view)} AS {start}",
-        *(f"{partial_sql(view, p.name)} AS {quote(p.name)}" for p in view.partials),
+        *(f"{event_sql(view, partials[p.name])} AS {quote(p.name)}" for p in view.partials),
     ]
     skipped = [
         f"{_day_or_unknown_sql(view)} AS {day}",
@@ -109,7 +111,7 @@ def tile_statements(
             view.table(generation),
             {**common, "sink.operator-uid.suffix": "tiles", "write-buffer-size": "128 mb"},
             tiles,
-            _judged_sql(view, scan),
+            _judged_sql(view, scan, steps),
             f"`__fate` = {_ENTERS}",
         ),
         skipped=_insert_sql(
@@ -121,7 +123,7 @@ def tile_statements(
                 "write-buffer-size": "16 mb",
             },
             skipped,
-            _judged_sql(view, scan),
+            _judged_sql(view, scan, steps),
             f"`__fate` >= {_FIRST_RULE}",
         ),
     )
@@ -149,11 +151,16 @@ def tile_day_sql(view: CompiledView) -> str:
 
 def partial_sql(view: CompiledView, name: str) -> str:
     """SQL of one partial for one event."""
+    return event_sql(view, view.expressions[name])
+
+
+def event_sql(view: CompiledView, expression: Expression) -> str:
+    """SQL of an expression over an event, its time, and the end of its tile."""
     internal = {
         EVENT_TIME: quote(view.source.event_time),
         TILE_END: f"({tile_start_sql(view)} + {view.tile_ms})",
     }
-    return to_flink(view.expressions[name], lambda column: internal.get(column) or quote(column))
+    return to_flink(expression, lambda column: internal.get(column) or quote(column))
 
 
 def fate_sql(view: CompiledView) -> str:
@@ -169,12 +176,13 @@ def fate_sql(view: CompiledView) -> str:
     return f"CASE {' '.join(cases)} ELSE {_ENTERS} END" if cases else str(_ENTERS)
 
 
-def _judged_sql(view: CompiledView, scan: Scan) -> str:
+def _judged_sql(view: CompiledView, scan: Scan, steps: Mapping[str, Expression]) -> str:
     used = {view.source.event_time, *view.keys}
     used.update(*(expression.columns for expression in view.expressions.values()))
     columns = ", ".join(quote(column) for column in view.source.schema if column in used)
     source = f"{quote(view.source.table)} {_hint_sql(scan.options())}"
-    return f"(\n  SELECT {columns}, {fate_sql(view)} AS `__fate`\n  FROM {source}\n)"
+    shared = "".join(f", {event_sql(view, step)} AS {quote(name)}" for name, step in steps.items())
+    return f"(\n  SELECT {columns}, {fate_sql(view)} AS `__fate`{shared}\n  FROM {source}\n)"
 
 
 def _day_or_unknown_sql(view: CompiledView) -> str:

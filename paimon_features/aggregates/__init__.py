@@ -11,11 +11,19 @@ from paimon_features.aggregates.base import (
     Guard,
     Merge,
     Partial,
+    Reading,
 )
 from paimon_features.aggregates.basic import Count, Max, Mean, Min, Sum
+from paimon_features.aggregates.categories import CountBy, SumBy, TopCategories
 from paimon_features.aggregates.decayed import DecayedCount, DecayedMean, DecayedSum
+from paimon_features.aggregates.distinct import ApproxCountDistinct
+from paimon_features.aggregates.histogram import Histogram, Quantile, linear_edges, log_edges
 from paimon_features.aggregates.moments import StdDev, Variance
-from paimon_features.aggregates.ordered import Last
+from paimon_features.aggregates.ordered import BottomK, First, FirstN, Last, LastN, TopK
+from paimon_features.aggregates.rates import Rate, TimeSinceFirst, TimeSinceLast
+from paimon_features.aggregates.shape import Kurtosis, Skewness
+from paimon_features.aggregates.truth import All, Any
+from paimon_features.aggregates.vectors import VectorMean, VectorSum
 
 __all__ = [
     "EVENT_TIME",
@@ -24,19 +32,42 @@ __all__ = [
     "ROWS",
     "TILE_END",
     "Aggregate",
+    "All",
+    "Any",
+    "ApproxCountDistinct",
+    "BottomK",
     "Count",
+    "CountBy",
     "DecayedCount",
     "DecayedMean",
     "DecayedSum",
     "Finished",
+    "First",
+    "FirstN",
     "Guard",
+    "Histogram",
+    "Kurtosis",
     "Last",
+    "LastN",
     "Max",
     "Mean",
     "Merge",
     "Min",
     "Partial",
+    "Quantile",
+    "Rate",
+    "Reading",
+    "Skewness",
     "StdDev",
     "Sum",
+    "SumBy",
+    "TimeSinceFirst",
+    "TimeSinceLast",
+    "TopCategories",
+    "TopK",
     "Variance",
+    "VectorMean",
+    "VectorSum",
+    "linear_edges",
+    "log_edges",
 ]

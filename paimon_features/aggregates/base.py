@@ -42,17 +42,39 @@ FLOAT_BOUND = 1e290
 
 
 class Merge(enum.Enum):
-    """How two values of a partial become one; nulls are skipped by each of them."""
+    """How two values of a partial become one; nulls are skipped by each of them.
+
+    ``TOP``, ``BOTTOM`` and ``COUNTS`` are lists of items (``expressions.items``), which the lake
+    only joins, by commas. Wherever else they meet, ``TOP`` keeps the ``limit`` greatest items,
+    ``BOTTOM`` the least, and ``COUNTS`` one of each with its number. ``REGISTERS`` are sketches
+    of sets (``aggregates.registers``), united.
+    """
 
     SUM = "sum"
     MIN = "min"
     MAX = "max"
     DECAYED_SUM = "decayed_sum"
+    TOP = "top"
+    BOTTOM = "bottom"
+    COUNTS = "counts"
+    REGISTERS = "registers"
 
     @property
     def paimon(self) -> str:
         """Paimon's aggregate function for the column (within a tile a decayed sum is a sum)."""
-        return "sum" if self is Merge.DECAYED_SUM else self.value
+        return _PAIMON[self]
+
+    @property
+    def retractable(self) -> bool:
+        """Whether merging the negated partial of an event takes the event back."""
+        return self in (Merge.SUM, Merge.DECAYED_SUM)
+
+
+_PAIMON = {
+    Merge.SUM: "sum", Merge.MIN: "min", Merge.MAX: "max", Merge.DECAYED_SUM: "sum",
+    Merge.TOP: "listagg", Merge.BOTTOM: "listagg", Merge.COUNTS: "listagg",
+    Merge.REGISTERS: "rbm32",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +90,10 @@ class Partial:
     """One column of the tile table.
 
     ``expression`` gives its value for one event, in the columns of the source, the derived
-    columns, ``EVENT_TIME`` and ``TILE_END``. ``type`` is Int64, Float64 or String. A decayed
-    partial with half-life ``h`` holds ``v * 2^((ts - tile_end) / h)``.
+    columns, ``EVENT_TIME`` and ``TILE_END``. ``type`` is Int64, Float64, String or Bytes. A
+    decayed partial with half-life ``h`` holds ``v * 2^((ts - tile_end) / h)``. ``limit`` is how
+    many items a merge of ``TOP`` or ``BOTTOM`` keeps; the lake keeps them all, so that another
+    limit needs no other tiles.
     """
 
     name: str
@@ -78,6 +102,7 @@ class Partial:
     expression: str
     half_life_ms: int | None = None
     guards: tuple[Guard, ...] = ()
+    limit: int | None = None
 
 
 EVENT_TIME_MAX = Partial("p_event_time_max", Int64, Merge.MAX, EVENT_TIME)
@@ -94,6 +119,22 @@ class Finished:
 
     column: Column
     ill_conditioned: Mask | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """When, and over which window, merged partials are finished.
+
+    ``q_ms`` is the time of the read (UTC ms), one for all rows or one for each; a hop window
+    rounds it down first (``Window.read_time``). ``since_ms``, shape ``(rows,)``, is the time
+    from the end of the newest tile in the window to ``q_ms`` (negative while that tile is
+    open): what a decayed sum has still to decay. ``window_ms`` is the window's nominal length,
+    None for a lifetime and for a calendar unit.
+    """
+
+    q_ms: npt.NDArray[np.int64] | int
+    since_ms: npt.NDArray[np.int64]
+    window_ms: int | None = None
 
 
 Scope = Mapping[str, DataType]
@@ -144,9 +185,7 @@ class Aggregate(ABC):
     @property
     def stem(self) -> str:
         """The feature's name without its window."""
-        if self.name is not None:
-            return self.name
-        return "_".join(part for part in (self.kind, self.column, *self._name_parts()) if part)
+        return self._stem() if self.name is None else self.name
 
     @property
     def offset_ms(self) -> int:
@@ -157,6 +196,9 @@ class Aggregate(ABC):
         """``<aggregate>_<column>_<window>_offset_<offset>``, without what there is not."""
         offset = f"offset_{format_duration(self.offset_ms)}" if self.offset else None
         return "_".join(filter(None, (self.stem, format_length(length), offset)))
+
+    def _stem(self) -> str:
+        return "_".join(part for part in (self.kind, self.column, *self._name_parts()) if part)
 
     def _name_parts(self) -> tuple[str, ...]:
         return ()
@@ -176,14 +218,16 @@ class Aggregate(ABC):
         """Type of the finished feature."""
 
     @abstractmethod
-    def finish(
-        self, scope: Scope, merged: Sequence[Column], since_ms: npt.NDArray[np.int64]
-    ) -> Finished:
-        """The feature's values, shape ``(rows,)``, from merged partials of the same shape.
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        """The feature's values, shape ``(rows,)``, from merged partials of the same shape."""
 
-        ``since_ms`` is the time from the end of the newest tile in the window to ``q``
-        (negative while that tile is open): what a decayed sum has still to decay.
-        """
+    def each(self) -> tuple[Aggregate, ...]:
+        """The aggregates that this definition stands for: itself, where it names one only."""
+        return (self,)
+
+    def accuracy(self, scope: Scope) -> str:
+        """How far a value may be from that of the raw events, in words; ``exact`` by default."""
+        return "exact"
 
     # -- helpers for the subclasses ------------------------------------------------------
 
@@ -196,17 +240,29 @@ class Aggregate(ABC):
         *,
         half_life_ms: int | None = None,
         guards: tuple[Guard, ...] = (),
+        limit: int | None = None,
     ) -> Partial:
         """A partial whose name tells its content, so that equal ones are shared."""
         name = f"p_{stem}"
         if self.where is not None:
-            name += "_w" + hashlib.sha256(self.where.encode()).hexdigest()[:8]
+            name += "_w" + digest(self.where)
             expression = f"CASE WHEN {self.where} THEN {expression} END"
-            guards = tuple(
-                Guard(f"NOT COALESCE({self.where}, FALSE) OR {g.expression}", g.detail)
-                for g in guards
-            )
-        return Partial(name, kind, merge, expression, half_life_ms, guards)
+            guards = tuple(map(self._guarded, guards))
+        return Partial(name, kind, merge, expression, half_life_ms, guards, limit)
+
+    def _guarded(self, guard: Guard) -> Guard:
+        """The guard for the events that the aggregate takes."""
+        if self.where is None:
+            return guard
+        expression = f"NOT COALESCE({self.where}, FALSE) OR {guard.expression}"
+        return Guard(expression, guard.detail)
+
+    def _finite_guards(self, scope: Scope, *columns: str | None) -> tuple[Guard, ...]:
+        """Guards for columns whose values are put in order: NaN has no place in it."""
+        floats = [name for name in columns if name is not None and scope[name].is_float]
+        return tuple(
+            Guard(f"({name} IS NULL OR finite({name}))", f"{name} is not finite") for name in floats
+        )
 
     def _count_partial(self) -> Partial:
         """The partial that counts the values that are not null."""
@@ -230,6 +286,20 @@ class Aggregate(ABC):
             )
         return scope[self.column]
 
+    def _scalar_type(self, scope: Scope, column: str | None = None) -> DataType:
+        """Type of the aggregated column, or of another one, whose values have an order."""
+        if column is not None and column not in scope:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): there is no column {column!r}; "
+                f"the columns are: {', '.join(scope)}"
+            )
+        kind = self._input_type(scope) if column is None else scope[column]
+        if not kind.is_scalar:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): a column of {kind!r} has no order"
+            )
+        return kind
+
     def _numeric_type(self, scope: Scope) -> DataType:
         kind = self._input_type(scope)
         if not kind.is_numeric:
@@ -237,6 +307,11 @@ class Aggregate(ABC):
                 f"{self.kind}({self.column!r}): the column is {kind!r}; expected a number"
             )
         return kind
+
+    @property
+    def conditions(self) -> tuple[str, ...]:
+        """Conditions that events are tested by; where one overflows, the event is kept out."""
+        return () if self.where is None else (self.where,)
 
     def check_where(self, scope: Scope) -> None:
         """Raise DefinitionError where the condition is not one."""
@@ -246,3 +321,8 @@ class Aggregate(ABC):
                 raise DefinitionError(
                     f"{self.stem}: where={self.where!r} is {kind!r}; expected a condition"
                 )
+
+
+def digest(*texts: str) -> str:
+    """A short name for texts, as part of the name of a partial."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]

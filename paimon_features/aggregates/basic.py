@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal as PyDecimal
 from typing import Any, ClassVar
@@ -19,17 +20,28 @@ from paimon_features.aggregates.base import (
     Guard,
     Merge,
     Partial,
+    Reading,
     Scope,
 )
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
-from paimon_features.schema import DataType, Decimal, DecimalType, Float64, Int64
+from paimon_features.schema import (
+    DataType,
+    Decimal,
+    DecimalType,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+)
 
 EXACT_SCALED = 2**51
 """Largest scaled unit up to which rounding a float to an integer is exact in every engine."""
 EXACT_FLOAT = 2**53
 """Integers up to here are floats without rounding, so that one division rounds once."""
 MAX_SCALE = 9
+FLOAT_SUMS = "within n * eps * sum(|v|)"
+"""How far sums of floats may be apart: every engine adds in an order of its own."""
 
 Ints = npt.NDArray[np.int64]
 Numbers = npt.NDArray[Any]
@@ -59,7 +71,7 @@ class Count(Aggregate):
     def output_type(self, scope: Scope) -> DataType:
         return Int64
 
-    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         return Finished(Column(or_zero(merged[0])))
 
 
@@ -81,12 +93,13 @@ class Numeric(Aggregate):
                 f"{self.kind}({self.column!r}): scale={self.scale!r}; expected 0 to {MAX_SCALE}"
             )
 
-    def _name_parts(self) -> tuple[str, ...]:
-        return ()
+    def _number_type(self, scope: Scope) -> DataType:
+        """Type of one number."""
+        return self._numeric_type(scope)
 
     def scale_of(self, scope: Scope) -> int | None:
         """Decimals kept by the integer partial; None where the partial is a float."""
-        kind = self._numeric_type(scope)
+        kind = self._number_type(scope)
         if self.scale is not None:
             return self.scale
         if isinstance(kind, DecimalType):
@@ -98,31 +111,38 @@ class Numeric(Aggregate):
             return kind.scale
         return 0 if kind.is_integer else None
 
-    def _value_partial(self, scope: Scope, merge: Merge, stem: str) -> Partial:
-        """The partial that holds the value itself: a scaled integer, or a float."""
-        kind = self._numeric_type(scope)
+    def accuracy(self, scope: Scope) -> str:
+        return "exact" if self.scale_of(scope) is not None else FLOAT_SUMS
+
+    def _value_partial(
+        self, scope: Scope, merge: Merge, stem: str, number: str | None = None
+    ) -> Partial:
+        """The partial that holds the value itself: a scaled integer, or a float.
+
+        ``number`` is the expression of the value; the column by default.
+        """
+        kind = self._number_type(scope)
         scale = self.scale_of(scope)
-        name = f"{stem}_{self.column}"
+        name = f"{stem}_{self.column}" if number is None else stem
+        number = self.column if number is None else number
         if scale is None:
             bound = FLOAT_BOUND if self.bound is None else self.bound
-            guards = (bound_guard(f"CAST({self.column} AS float64)", bound),)
-            return self._partial(
-                name, Float64, merge, f"CAST({self.column} AS float64)", guards=guards
-            )
+            guards = (bound_guard(f"CAST({number} AS float64)", bound),)
+            return self._partial(name, Float64, merge, f"CAST({number} AS float64)", guards=guards)
         if kind.is_integer and scale == 0:
             # only additions can overflow: a minimum or a maximum keeps every integer
             bound = INTEGER_BOUND if self.bound is None else self.bound
             unbounded = merge is not Merge.SUM and self.bound is None
-            own = () if unbounded else (bound_guard(f"{self.column}", bound, floating=False),)
-            return self._partial(name, Int64, merge, f"CAST({self.column} AS int64)", guards=own)
+            own = () if unbounded else (bound_guard(f"{number}", bound, floating=False),)
+            return self._partial(name, Int64, merge, f"CAST({number} AS int64)", guards=own)
         limit = INTEGER_BOUND / 10**scale if self.bound is None else self.bound
         limit = min(limit, EXACT_SCALED / 10**scale)
         return self._partial(
             f"{name}_s{scale}",
             Int64,
             merge,
-            f"scaled_int({self.column}, {scale})",
-            guards=(bound_guard(f"CAST({self.column} AS float64)", limit),),
+            f"scaled_int({number}, {scale})",
+            guards=(bound_guard(f"CAST({number} AS float64)", limit),),
         )
 
 
@@ -158,7 +178,7 @@ class Sum(Numeric):
             return Decimal(38, scale)
         return Int64 if self._numeric_type(scope).is_integer and scale == 0 else Float64
 
-    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         total = or_zero(merged[0])
         scale = self.scale_of(scope)
         if scale is None or self.output_type(scope) is Int64:
@@ -180,7 +200,7 @@ class Mean(Numeric):
     def output_type(self, scope: Scope) -> DataType:
         return Float64
 
-    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         total, count = or_zero(merged[0]), or_zero(merged[1])
         seen = count > 0
         scale = self.scale_of(scope)
@@ -194,6 +214,9 @@ class _Extreme(Numeric):
 
     merge: ClassVar[Merge]
 
+    def accuracy(self, scope: Scope) -> str:
+        return "exact"
+
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
         return (self._value_partial(scope, self.merge, self.kind),)
 
@@ -201,7 +224,7 @@ class _Extreme(Numeric):
         plain = self._numeric_type(scope).is_integer and self.scale_of(scope) == 0
         return Int64 if plain else Float64
 
-    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         scale = self.scale_of(scope)
         if scale is None or self.output_type(scope) is Int64:
             return Finished(merged[0])
@@ -269,3 +292,27 @@ def decimals(units: Numbers, scale: int) -> npt.NDArray[np.object_]:
     out = np.empty(len(units), np.object_)
     out[:] = [PyDecimal(int(unit)).scaleb(-scale) for unit in units]
     return out
+
+
+def rate(total: Numbers, numerator: int, denominator: int) -> Floats:
+    """``total * numerator / denominator``, of integers rounded once."""
+    common = math.gcd(numerator, denominator)
+    numerator, denominator = numerator // common, denominator // common
+    if not np.issubdtype(total.dtype, np.integer):
+        floats: Floats = total * (numerator / denominator)
+        return floats
+    small = np.abs(total.astype(np.float64)) * numerator < EXACT_FLOAT
+    out = np.where(small, total, 0) * numerator / denominator
+    for i in np.flatnonzero(~small):
+        out[i] = int(total[i]) * numerator / denominator
+    return out
+
+
+def objects(values: Iterable[Any], count: int) -> npt.NDArray[np.object_]:
+    """An array of objects that may be lists of one length; NumPy alone would make a matrix."""
+    return np.fromiter(values, np.object_, count)
+
+
+def widened(kind: DataType) -> DataType:
+    """The 64-bit type in which values of this type come back."""
+    return {Int32: Int64, Float32: Float64}.get(kind, kind)

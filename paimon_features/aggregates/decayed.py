@@ -9,7 +9,7 @@ Values more than about a thousand half-lives older than the newest event count a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -22,9 +22,10 @@ from paimon_features.aggregates.base import (
     Finished,
     Merge,
     Partial,
+    Reading,
     Scope,
 )
-from paimon_features.aggregates.basic import Ints, bound_guard, or_zero
+from paimon_features.aggregates.basic import FLOAT_SUMS, bound_guard, or_zero
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64
@@ -33,22 +34,60 @@ from paimon_features.windows import format_duration, parse_duration
 
 @dataclass(frozen=True)
 class Decayed(Aggregate):
-    """Shared by the decayed aggregates."""
+    """Shared by the decayed aggregates.
 
-    half_life: str = field(default="", kw_only=True)
+    ``half_life`` may be a list: then there is a feature for each of them (and each window), all
+    from one pass over the events. What several aggregates need, such as the weights of one
+    half-life, is kept once.
+
+    >>> both = DecayedCount(half_life=["1h", "1d"], windows=["7d"])
+    >>> [one.stem for one in both.each()]
+    ['decayed_count_h1h', 'decayed_count_h1d']
+    """
+
+    half_life: str | Sequence[str] = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.half_life:
+        if not isinstance(self.half_life, str):
+            object.__setattr__(self, "half_life", tuple(self.half_life))
+        if not self._half_lives():
             raise DefinitionError(
                 f"{self.kind}({self.column!r}) needs half_life=, for example '1d'"
             )
-        parse_duration(self.half_life)
+        lengths = [parse_duration(half_life) for half_life in self._half_lives()]
+        if len(set(lengths)) < len(lengths):
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): half_life={self.half_life!r} names one twice"
+            )
+
+    def _half_lives(self) -> tuple[str, ...]:
+        if isinstance(self.half_life, str):
+            return (self.half_life,) if self.half_life else ()
+        return tuple(self.half_life)
 
     @property
     def half_life_ms(self) -> int:
-        """The half-life in milliseconds."""
-        return parse_duration(self.half_life)
+        """The half-life in milliseconds, where there is one."""
+        (half_life,) = self._half_lives()
+        return parse_duration(half_life)
+
+    def each(self) -> tuple[Aggregate, ...]:
+        if len(self._half_lives()) == 1:
+            return (self,)
+        # of several, each needs a name of its own
+        return tuple(
+            replace(
+                self,
+                half_life=half_life,
+                name=None if self.name is None else f"{self.name}_h{format_duration(length)}",
+            )
+            for half_life in self._half_lives()
+            for length in (parse_duration(half_life),)
+        )
+
+    def accuracy(self, scope: Scope) -> str:
+        return FLOAT_SUMS
 
     def _name_parts(self) -> tuple[str, ...]:
         return (f"h{format_duration(self.half_life_ms)}",)
@@ -96,8 +135,8 @@ class DecayedSum(Decayed):
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
         return (self._sum_partial(scope),)
 
-    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
-        return Finished(Column(or_zero(merged[0]) * np.exp2(-since_ms / self.half_life_ms)))
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        return Finished(Column(or_zero(merged[0]) * np.exp2(-reading.since_ms / self.half_life_ms)))
 
 
 @dataclass(frozen=True)
@@ -111,8 +150,8 @@ class DecayedCount(Decayed):
             self._input_type(scope)
         return (self._weight_partial(),)
 
-    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
-        return Finished(Column(or_zero(merged[0]) * np.exp2(-since_ms / self.half_life_ms)))
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        return Finished(Column(or_zero(merged[0]) * np.exp2(-reading.since_ms / self.half_life_ms)))
 
 
 @dataclass(frozen=True)
@@ -124,7 +163,7 @@ class DecayedMean(Decayed):
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
         return (self._sum_partial(scope), self._weight_partial())
 
-    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         total, weight = or_zero(merged[0]), or_zero(merged[1])
         seen = weight > 0
         return Finished(Column(total / np.where(seen, weight, 1.0), seen))

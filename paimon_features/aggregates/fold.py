@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.aggregates.bags import bag_column, is_bag
 from paimon_features.aggregates.base import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.columns import Column
 from paimon_features.windows import floor_ms
@@ -60,8 +61,38 @@ def fold(
                 newest = segments.reduce(np.maximum, ends, NEVER_MS)
             assert partial.half_life_ms is not None
             column = decay_to(column, segments.spread(newest) - ends, partial.half_life_ms)
-        out[partial.name] = _fold_column(partial.merge, column, segments)
+        out[partial.name] = _fold_column(partial, column, offsets, segments)
     return out
+
+
+def canonical(partials: Sequence[Partial], columns: Columns) -> dict[str, Column]:
+    """Each row merged with nothing: lists of items as a merge leaves them, not as the lake does."""
+    out = dict(columns)
+    for partial in partials:
+        if is_bag(partial.merge):
+            bags = bag_column(partial, columns[partial.name])
+            out[partial.name] = bags.write(bags.merge_groups(np.arange(len(bags.bags) + 1)))
+    return out
+
+
+def merge_rows(partial: Partial, left: Column, right: Column) -> Column:
+    """A partial of each row merged with another one, row by row; a null changes nothing.
+
+    Decayed ones have to be relative to the same time.
+    """
+    if is_bag(partial.merge):
+        both = Column(
+            np.concatenate([left.values, right.values]), np.concatenate([left.mask, right.mask])
+        )
+        rows = np.arange(2 * len(left)).reshape(2, -1).T.ravel()
+        bags = bag_column(partial, both.take(rows))
+        return bags.write(bags.merge_groups(np.arange(0, 2 * len(left) + 1, 2)))
+    neutral = neutral_of(partial.merge, left.values.dtype)
+    sides = [
+        c.values if c.valid is None else np.where(c.valid, c.values, neutral) for c in (left, right)
+    ]
+    whole = left.valid is None or right.valid is None
+    return Column(ufunc_of(partial.merge)(*sides), None if whole else left.mask | right.mask)
 
 
 def decay_to(column: Column, age_ms: Ints, half_life_ms: int) -> Column:
@@ -94,9 +125,12 @@ class Segments:
         return np.repeat(values, self.lengths)
 
 
-def _fold_column(merge: Merge, column: Column, segments: Segments) -> Column:
-    ufunc = {Merge.MIN: np.minimum, Merge.MAX: np.maximum}.get(merge, np.add)
-    neutral = neutral_of(merge, column.values.dtype)
+def _fold_column(partial: Partial, column: Column, offsets: Ints, segments: Segments) -> Column:
+    merge = partial.merge
+    if is_bag(merge):
+        bags = bag_column(partial, column)
+        return bags.write(bags.merge_groups(offsets))
+    ufunc, neutral = ufunc_of(merge), neutral_of(merge, column.values.dtype)
     if column.valid is None:
         values = segments.reduce(ufunc, column.values, neutral)
         return Column(values, None if segments.all_full else segments.full)
@@ -104,6 +138,11 @@ def _fold_column(merge: Merge, column: Column, segments: Segments) -> Column:
     known = np.where(column.valid, column.values, neutral)
     seen = segments.reduce(np.logical_or, column.valid, False)
     return Column(segments.reduce(ufunc, known, neutral), None if seen.all() else seen)
+
+
+def ufunc_of(merge: Merge) -> np.ufunc:
+    """The function that merges two values of a partial that is one number or text."""
+    return {Merge.MIN: np.minimum, Merge.MAX: np.maximum}.get(merge, np.add)
 
 
 def neutral_of(merge: Merge, kind: np.dtype[Any]) -> Any:

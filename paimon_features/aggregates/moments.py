@@ -20,6 +20,7 @@ from paimon_features.aggregates.base import (
     Finished,
     Merge,
     Partial,
+    Reading,
     Scope,
 )
 from paimon_features.aggregates.basic import (
@@ -50,6 +51,7 @@ class Variance(Numeric):
     """
 
     kind: ClassVar[str] = "variance"
+    max_condition: ClassVar[float] = MAX_CONDITION
     ddof: int = field(default=0, kw_only=True)
     center: float = field(default=0.0, kw_only=True)
 
@@ -71,7 +73,7 @@ class Variance(Numeric):
                 shifted, name = f"CAST({self.column} AS float64)", f"{self.column}"
             else:
                 shifted = f"(CAST({self.column} AS float64) - ({float(self.center)!r}))"
-                name = f"{self.column}_c" + _safe(self.center)
+                name = f"{self.column}_c" + safe_number(self.center)
             guards = (bound_guard(shifted, SQUARE_BOUND if self.bound is None else self.bound),)
             return (
                 self._partial(f"shifted_{name}", Float64, Merge.SUM, shifted, guards=guards),
@@ -98,7 +100,11 @@ class Variance(Numeric):
     def output_type(self, scope: Scope) -> DataType:
         return Float64
 
-    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
+    def accuracy(self, scope: Scope) -> str:
+        exact = "the float nearest to the exact value"
+        return "six digits, or ILL_CONDITIONED" if self.scale_of(scope) is None else exact
+
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         count = or_zero(merged[-1]).astype(np.int64)
         seen = count > self.ddof
         scale = self.scale_of(scope)
@@ -130,7 +136,7 @@ class Variance(Numeric):
         m2 = s2 - s1 * s1 / n
         # one value, or all of them at the center: the spread is zero by definition
         plain = (count == 1) | (s2 == 0)
-        told = plain | (m2 * MAX_CONDITION >= s2)
+        told = plain | (m2 * self.max_condition >= s2)
         values = np.where(plain, 0.0, m2 / np.where(seen, n - self.ddof, 1.0))
         good = seen & told
         return Finished(Column(self._of_variance(np.where(good, values, 0.0)), good), seen & ~told)
@@ -149,6 +155,6 @@ class StdDev(Variance):
         return np.sqrt(values)
 
 
-def _safe(number: float) -> str:
+def safe_number(number: float) -> str:
     """A number as part of a column name."""
     return repr(float(number)).replace("-", "m").replace(".", "p").replace("+", "")

@@ -1,14 +1,16 @@
-"""Last: the newest value, from a text whose order is the order of time.
+"""First and Last, one or several: from texts whose order is the order of time.
 
-The partial is ``ordered(event_time, value)``, an encoding in which text order is the order of
-(time, value): the lake's ``max`` on strings then keeps the newest value, and of several at the
-same time the greatest.
+The partial of ``Last`` is ``ordered(event_time, value)``, an encoding in which text order is the
+order of (time, value): the lake's ``max`` on strings then keeps the newest value, and of several
+at the same time the greatest. With a tie breaker it is ``item(event_time, tie, value)``, and
+the greatest tie breaker comes first. ``First`` is its mirror image. ``LastN`` and ``FirstN`` keep
+a list of such items.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from paimon_features.aggregates.base import (
@@ -17,38 +19,230 @@ from paimon_features.aggregates.base import (
     Finished,
     Merge,
     Partial,
+    Reading,
     Scope,
 )
-from paimon_features.aggregates.basic import Ints
+from paimon_features.aggregates.basic import objects, widened
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
-from paimon_features.expressions import decode_ordered
-from paimon_features.schema import Bytes, DataType, Float32, Float64, Int32, Int64, ListType, String
+from paimon_features.expressions import DELIMITER, decode_items, decode_ordered
+from paimon_features.schema import DataType, List, String
+
+MAX_ITEMS = 1000
+"""Most items that a list may keep."""
 
 
 @dataclass(frozen=True)
-class Last(Aggregate):
-    """The newest value that is not null; of several at one time the greatest. Null if none."""
+class _InTime(Aggregate):
+    """Shared by all that choose by time."""
 
-    kind: ClassVar[str] = "last"
+    tie: str | None = field(default=None, kw_only=True)
+
+    newest: ClassVar[bool]
+
+    def _name(self) -> str:
+        return f"{self.column}" if self.tie is None else f"{self.column}_tie_{self.tie}"
+
+    @property
+    def _parts(self) -> int:
+        if self.tie is None:
+            return 2
+        return 3 if self.newest else 4
+
+    def _item(self, scope: Scope) -> str:
+        """Time, tie breaker and value as an item. A null tie breaker loses."""
+        self._scalar_type(scope)
+        if self.tie is None:
+            return f"item({EVENT_TIME}, {self.column})"
+        self._scalar_type(scope, self.tie)
+        tie = self.tie if self.newest else f"{self.tie} IS NULL, {self.tie}"
+        return f"item({EVENT_TIME}, {tie}, {self.column})"
+
+
+@dataclass(frozen=True)
+class _One(_InTime):
+    """Shared by First and Last."""
+
+    merge: ClassVar[Merge]
 
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
-        kind = self._input_type(scope)
-        if isinstance(kind, ListType) or kind == Bytes:
-            raise DefinitionError(f"last({self.column!r}): a column of {kind!r} has no order")
-        expression = f"ordered({EVENT_TIME}, {self.column})"
-        return (self._partial(f"last_{self.column}", String, Merge.MAX, expression),)
+        expression = self._item(scope)
+        if self.tie is None:
+            expression = f"ordered({EVENT_TIME}, {self.column})"
+        guards = self._finite_guards(scope, self.column, self.tie)
+        name = f"{self.kind}_{self._name()}"
+        return (self._partial(name, String, self.merge, expression, guards=guards),)
 
     def output_type(self, scope: Scope) -> DataType:
-        kind = self._input_type(scope)
-        return {Int32: Int64, Float32: Float64}.get(kind, kind)
+        return widened(self._scalar_type(scope))
 
-    def finish(self, scope: Scope, merged: Sequence[Column], since_ms: Ints) -> Finished:
-        encoded = merged[0]
-        if not encoded.mask.any():
-            return Finished(Column.nulls(len(encoded), self.output_type(scope)))
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        encoded, kind = merged[0], self.output_type(scope)
+        out = Column.nulls(len(encoded), kind)
         present = encoded.mask
-        _, values = decode_ordered(encoded.values[present], self.output_type(scope))
-        out = Column.nulls(len(encoded), self.output_type(scope))
-        out.values[present] = values.values
+        if not present.any():
+            return Finished(out)
+        if self.tie is None:
+            out.values[present] = decode_ordered(encoded.values[present], kind)[1].values
+        else:
+            out.values[present] = decode_items(encoded.values[present].tolist(), kind, self._parts)
         return Finished(Column(out.values, present))
+
+
+@dataclass(frozen=True)
+class Last(_One):
+    """The newest value that is not null; null if there is none.
+
+    Of several at one time the one with the greatest ``tie`` column (a null one loses), and of
+    several with the same, or without a tie breaker, the greatest value.
+
+    >>> Last("country", tie="sequence_number", windows=["1d"]).feature_name(86_400_000)
+    'last_country_1d'
+    """
+
+    kind: ClassVar[str] = "last"
+    newest: ClassVar[bool] = True
+    merge: ClassVar[Merge] = Merge.MAX
+
+
+@dataclass(frozen=True)
+class First(_One):
+    """The oldest value that is not null; null if there is none.
+
+    Of several at one time the one with the smallest ``tie`` column (a null one loses), and of
+    several with the same, or without a tie breaker, the smallest value.
+    """
+
+    kind: ClassVar[str] = "first"
+    newest: ClassVar[bool] = False
+    merge: ClassVar[Merge] = Merge.MIN
+
+
+@dataclass(frozen=True)
+class Several(Aggregate):
+    """Shared by all that finish to a list of at most ``n`` values, the best first."""
+
+    n: int = field(default=10, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.n <= MAX_ITEMS:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): n={self.n!r}; expected 1 to {MAX_ITEMS}"
+            )
+
+    @property
+    def _parts(self) -> int:
+        """How many parts an item has, of which the last is the value."""
+        return 1
+
+    def _name_parts(self) -> tuple[str, ...]:
+        return (str(self.n),)
+
+    def output_type(self, scope: Scope) -> DataType:
+        return List(widened(self._scalar_type(scope)))
+
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        kind, lists = widened(self._scalar_type(scope)), merged[0]
+        present = lists.mask
+        split = [text.split(DELIMITER)[: self.n] for text in lists.values[present].tolist()]
+        # decoded together, then dealt out again
+        flat = [item for items in split for item in items]
+        values = iter(decode_items(flat, kind, self._parts))
+        out = Column.nulls(len(lists), self.output_type(scope))
+        out.values[present] = objects(
+            ([next(values) for _ in items] for items in split), len(split)
+        )
+        return Finished(Column(out.values, lists.valid))
+
+
+@dataclass(frozen=True)
+class _SeveralInTime(_InTime, Several):
+    """Shared by FirstN and LastN."""
+
+    def _list_partial(self, scope: Scope, merge: Merge) -> Partial:
+        name, item = f"{self.kind}_{self._name()}", self._item(scope)
+        guards = self._finite_guards(scope, self.column, self.tie)
+        return self._partial(name, String, merge, item, guards=guards, limit=self.n)
+
+
+@dataclass(frozen=True)
+class LastN(_SeveralInTime):
+    """The newest ``n`` values that are not null, newest first; null if there is none.
+
+    Ties are broken as by ``Last``. The lake keeps every value of a tile; ``n`` bounds what the
+    online store keeps, so that another ``n`` needs no backfill.
+
+    >>> LastN("country", n=3, windows=["1d"]).feature_name(86_400_000)
+    'last_n_country_3_1d'
+    """
+
+    kind: ClassVar[str] = "last_n"
+    newest: ClassVar[bool] = True
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        return (self._list_partial(scope, Merge.TOP),)
+
+
+@dataclass(frozen=True)
+class FirstN(_SeveralInTime):
+    """The oldest ``n`` values that are not null, oldest first; null if there is none.
+
+    Ties are broken as by ``First``; what the lake keeps is as for ``LastN``.
+    """
+
+    kind: ClassVar[str] = "first_n"
+    newest: ClassVar[bool] = False
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        return (self._list_partial(scope, Merge.BOTTOM),)
+
+
+@dataclass(frozen=True)
+class _ByValue(Several):
+    """Shared by TopK and BottomK."""
+
+    by: str | None = field(default=None, kw_only=True)
+
+    merge: ClassVar[Merge]
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        self._scalar_type(scope)
+        name, item = f"{self.kind}_{self.column}", f"item({self.column})"
+        if self.by is not None:
+            self._scalar_type(scope, self.by)
+            name += f"_by_{self.by}"
+            item = f"CASE WHEN {self.by} IS NOT NULL THEN item({self.by}, {self.column}) END"
+        guards = self._finite_guards(scope, self.column, self.by)
+        return (self._partial(name, String, self.merge, item, guards=guards, limit=self.n),)
+
+    @property
+    def _parts(self) -> int:
+        return 1 if self.by is None else 2
+
+    def _name_parts(self) -> tuple[str, ...]:
+        return (str(self.n),) if self.by is None else ("by", self.by, str(self.n))
+
+
+@dataclass(frozen=True)
+class TopK(_ByValue):
+    """The ``n`` greatest values, greatest first; null if there is none.
+
+    With ``by``, the values of the events that are greatest by that column, of equal ones the
+    greatest values; events where either is null are left out. A value comes as often as it was
+    seen.
+
+    >>> TopK("product", by="price", n=3, windows=["1d"]).feature_name(86_400_000)
+    'top_k_product_by_price_3_1d'
+    """
+
+    kind: ClassVar[str] = "top_k"
+    merge: ClassVar[Merge] = Merge.TOP
+
+
+@dataclass(frozen=True)
+class BottomK(_ByValue):
+    """The ``n`` smallest values, smallest first: ``TopK`` the other way round."""
+
+    kind: ClassVar[str] = "bottom_k"
+    merge: ClassVar[Merge] = Merge.BOTTOM

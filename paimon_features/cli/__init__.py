@@ -80,6 +80,9 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "graph": LazyCommand(
             "paimon_features.cli.describe:graph", "Draw what is made of what, text or SVG."
         ),
+        "import-feast": LazyCommand(
+            "paimon_features.cli.import_feast:import_feast", "Convert a Feast repository."
+        ),
         "drop": LazyCommand("paimon_features.cli.drop:drop", "Delete what is no longer wanted."),
     },
     "Run on Flink": {

@@ -238,8 +238,10 @@ class CompiledView:
     def online_fingerprint(self) -> str:
         """Tells layouts of online records apart: equal if the same cells are kept."""
         windows = [json.dumps(window.to_document()) for window in self.windows]
+        limits = {p.name: p.limit for p in self.partials if p.limit is not None}
         return _digest(
             {
+                **({"limits": limits} if limits else {}),
                 "tiles": self.fingerprint,
                 "levels_ms": self.levels_ms,
                 "windows": sorted(windows),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -143,6 +143,7 @@ class _Compiler:
 
     def __init__(self, view: FeatureView) -> None:
         self.view = view
+        self.features = [one for aggregate in view.features for one in aggregate.each()]
         self.tile_ms = parse_duration(view.tile)
         resolution = view.resolution
         self.resolution = (
@@ -252,7 +253,7 @@ class _Compiler:
         """All partials, those hidden in every table first, shared ones once, by name."""
         found = {p.name: p for p in HIDDEN_PARTIALS}
         guards: dict[str, dict[Guard, None]] = {}
-        for aggregate in self.view.features:
+        for aggregate in self.features:
             aggregate.check_where(scope)
             for partial in aggregate.partials(scope):
                 known = found.setdefault(partial.name, partial)
@@ -261,19 +262,18 @@ class _Compiler:
                         f"{aggregate.stem}: its partial {partial.name!r} would mean two things: "
                         f"{known.expression!r} and {partial.expression!r}"
                     )
+                if (partial.limit or 0) > (known.limit or 0):
+                    found[partial.name] = partial
                 guards.setdefault(partial.name, {}).update(dict.fromkeys(partial.guards))
         rest = sorted(name for name in found if name not in {p.name for p in HIDDEN_PARTIALS})
         # an equal partial may come with several bounds: all of them hold
         return HIDDEN_PARTIALS + tuple(
-            Partial(
-                p.name, p.type, p.merge, p.expression, p.half_life_ms, tuple(guards.get(p.name, ()))
-            )
-            for p in map(found.__getitem__, rest)
+            replace(p, guards=tuple(guards.get(p.name, ()))) for p in map(found.__getitem__, rest)
         )
 
     def _levels(self) -> tuple[int, ...]:
         """Cell sizes from the tile up to the coarsest hop in use, each dividing the next."""
-        hops = {self._hop(a, length) for a in self.view.features for length in a.lengths}
+        hops = {self._hop(a, length) for a in self.features for length in a.lengths}
         steps = (
             {5 * MINUTE_MS, HOUR_MS, DAY_MS}
             if self.resolution is None
@@ -323,7 +323,7 @@ class _Compiler:
         self, scope: Mapping[str, DataType], levels: tuple[int, ...]
     ) -> tuple[CompiledFeature, ...]:
         out: dict[str, CompiledFeature] = {}
-        for aggregate in self.view.features:
+        for aggregate in self.features:
             self._check_half_life(aggregate)
             names = tuple(p.name for p in aggregate.partials(scope))
             for length in aggregate.lengths:
@@ -374,9 +374,8 @@ class _Compiler:
         Partials need none: the bounds of their inputs keep them in range.
         """
         found = dict(derived)
-        for aggregate in self.view.features:
-            if aggregate.where is not None:
-                condition = parse(aggregate.where, scope).substitute(derived)
-                found[f"where: {aggregate.where}"] = condition
+        for aggregate in self.features:
+            for text in aggregate.conditions:
+                found[f"where: {text}"] = parse(text, scope).substitute(derived)
         guards = {detail: overflow_guard(expression) for detail, expression in found.items()}
         return [SkipRule("overflow", d, g) for d, g in guards.items() if g is not None]

@@ -16,7 +16,7 @@ from paimon_features.expressions.scaling import BEYOND, LIMIT, ROUNDER
 from paimon_features.schema import DataType, DecimalType, Float64, Int64
 from paimon_features.windows import MIN_TIME_MS
 
-_TYPES = {"string": "VARCHAR", "timestamp": "TIMESTAMP_MS"}
+_TYPES = {"string": "VARCHAR", "timestamp": "TIMESTAMP_MS", "bytes": "BLOB"}
 
 
 def to_duckdb(expr: Expression) -> str:
@@ -132,19 +132,41 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
     time = f"LPAD(CAST(TRY({ts} - CAST({MIN_TIME_MS} AS BIGINT)) AS VARCHAR), 15, '0')"
     if kind is Int64:
         value = sql.signed_text(f"{x} < 0", x, f"CAST({x} AS HUGEINT) + {2**63}")
-    elif kind is Float64:
-        bits = f"CAST(CAST(CASE WHEN {x} = 0E0 THEN 0E0 ELSE ABS({x}) END AS BIT) AS BIGINT)"
-        value = sql.signed_text(f"{x} < 0E0", bits, f"{2**63} - CAST({bits} AS HUGEINT)")
-    elif isinstance(kind, DecimalType):
-        value = sql.decimal_text(x, kind, f"CAST(ABS({x}) AS VARCHAR)")
-    elif kind.text == "bool":
-        value = f"CASE WHEN {x} THEN '1' ELSE '0' END"
-    elif kind.text == "string":
-        value = x
     else:
-        pattern = "%Y-%m-%d" if kind.text == "date" else "%Y-%m-%d %H:%M:%S.%g"
-        value = f"strftime(CAST({x} AS TIMESTAMP), '{pattern}')"
+        value = x if kind.text == "string" else _ordered_value(kind, x)
     return sql.where(f"{x} IS NOT NULL", f"{time} || {value}")
+
+
+def _ordered_value(kind: DataType, x: str) -> str:
+    """Order-preserving text of a value that is no integer and no text."""
+    if kind is Float64:
+        bits = f"CAST(CAST(CASE WHEN {x} = 0E0 THEN 0E0 ELSE ABS({x}) END AS BIT) AS BIGINT)"
+        return sql.signed_text(f"{x} < 0E0", bits, f"{2**63} - CAST({bits} AS HUGEINT)")
+    if isinstance(kind, DecimalType):
+        return sql.decimal_text(x, kind, f"CAST(ABS({x}) AS VARCHAR)")
+    if kind.text == "bool":
+        return f"CASE WHEN {x} THEN '1' ELSE '0' END"
+    pattern = "%Y-%m-%d" if kind.text == "date" else "%Y-%m-%d %H:%M:%S.%g"
+    return f"strftime(CAST({x} AS TIMESTAMP), '{pattern}')"
+
+
+def _item(expr: Call, *args: str) -> str:
+    texts = []
+    for position, (arg, x) in enumerate(zip(expr.args, args, strict=True), 1):
+        if arg.type is Int64:
+            value = sql.item_int(x)
+        elif arg.type.text == "string":
+            value = sql.item_string(x, last=position == len(args))
+        else:
+            value = _ordered_value(arg.type, x)
+        texts.append(sql.where(f"{x} IS NOT NULL", value))
+    return sql.item(texts)
+
+
+def _element(expr: Call, x: str, _: str) -> str:
+    position = expr.args[1]
+    assert isinstance(position, Literal)
+    return f"CAST({x}[{position.value}] AS {_type(expr.type)})"
 
 
 def _fits(sign: str) -> Callable[..., str]:
@@ -164,7 +186,7 @@ _INFIX = {
 }  # fmt: skip
 _PLAIN = {
     "abs": "abs", "floor": "floor", "ceil": "ceil", "exp": "exp", "length": "length",
-    "coalesce": "coalesce", "finite": "isfinite",
+    "coalesce": "coalesce", "finite": "isfinite", "md5": "md5",
 }  # fmt: skip
 _SPECIAL: dict[str, Callable[..., str]] = {
     "not": lambda _, a: f"(NOT {a})",
@@ -193,7 +215,9 @@ _SPECIAL: dict[str, Callable[..., str]] = {
     "upper": lambda _, x: f"translate({x}, '{alphabet.LOWER}', '{alphabet.UPPER}')",
     "bucket": sql.bucket,
     "hash_bucket": lambda _, x, n: f"(CAST('0x' || substr(md5({x}), 1, 12) AS BIGINT) % {n})",
-    "scaled_int": _scaled_int, "ordered": _ordered,
+    "scaled_int": _scaled_int, "ordered": _ordered, "item": _item,
+    "distinct_item": lambda _, x: sql.where(f"{x} IS NOT NULL", f"unhex({sql.sketch_hex(x)})"),
+    "element": _element, "size": lambda _, x: f"len({x})",
     "fits_add": _fits("+"), "fits_sub": _fits("-"), "fits_mul": _fits("*"),
     "fits_neg": lambda _, a: f"COALESCE({a} <> {INT64_MIN}, TRUE)",
     "fits_floordiv": lambda _, a, b: f"COALESCE({a} <> {INT64_MIN} OR {b} <> -1, TRUE)",

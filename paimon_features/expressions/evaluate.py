@@ -17,6 +17,7 @@ import numpy as np
 from paimon_features.columns import Column, Mask, Values, numpy_type
 from paimon_features.errors import ExpressionError
 from paimon_features.expressions import alphabet
+from paimon_features.expressions.items import digest_of, encode_items, sketch_of
 from paimon_features.expressions.nodes import Call, Expression, Literal, Name
 from paimon_features.expressions.ordered import encode_ordered
 from paimon_features.expressions.overflow import INT64_MAX, INT64_MIN
@@ -321,6 +322,34 @@ def _ordered(expr: Call, ts: Column, x: Column) -> Column:
     return _objects(lambda t, v: encode_ordered(t, v, kind), object)(expr, ts, x)
 
 
+def _item(expr: Call, *parts: Column) -> Column:
+    shape = np.broadcast_shapes(*(part.values.shape for part in parts))
+    wide = [
+        Column(np.broadcast_to(part.values, shape), np.broadcast_to(part.mask, shape))
+        for part in parts
+    ]
+    known = wide[-1].mask
+    values = np.full(shape, "", object)
+    rows = np.flatnonzero(known)
+    if len(rows):
+        kinds = [arg.type for arg in expr.args]
+        values[rows] = encode_items([part.take(rows) for part in wide], kinds)
+    return Column(values, None if known.all() else known)
+
+
+def _element(expr: Call, lists: Column, position: Column) -> Column:
+    at, kind = int(position.values[0]) - 1, numpy_type(expr.type)
+    values, known = np.zeros(len(lists), kind), lists.mask.copy()
+    for row in np.flatnonzero(known):
+        items = lists.values[row]
+        item = items[at] if at < len(items) else None
+        if item is None:
+            known[row] = False
+        else:
+            values[row] = item
+    return Column(values, known)
+
+
 def _not_null(function: Callable[..., Any]) -> Step:
     """A test that is true where an argument is null."""
 
@@ -379,7 +408,9 @@ _STEPS: dict[str, Step] = {
     "lower": _map_text(alphabet.lower, object), "upper": _map_text(alphabet.upper, object),
     "length": _map_text(len, np.int64), "concat": _objects(_concat, object),
     "bucket": _bucket, "hash_bucket": _hash_bucket,
-    "scaled_int": _scaled_int, "ordered": _ordered,
+    "scaled_int": _scaled_int, "ordered": _ordered, "item": _item,
+    "md5": _map_text(digest_of, object), "distinct_item": _map_text(sketch_of, object),
+    "element": _element, "size": _map_text(len, np.int64),
     "fits_add": _not_null(_fits_add), "fits_sub": _not_null(_fits_sub),
     "fits_mul": _not_null(_fits_mul), "fits_neg": _not_null(lambda a: a != INT64_MIN),
     "fits_floordiv": _not_null(lambda a, b: (a != INT64_MIN) | (b != -1)),

@@ -15,7 +15,7 @@ from paimon_features.expressions.fold import fold
 from paimon_features.expressions.nodes import Call, Expression, Literal, Name, quoted
 from paimon_features.expressions.overflow import INT64_MAX, INT64_MIN, int_range
 from paimon_features.expressions.scaling import BEYOND, LIMIT, ROUNDER
-from paimon_features.schema import DecimalType, Float64, Int64
+from paimon_features.schema import DataType, DecimalType, Float64, Int64
 from paimon_features.windows import MIN_TIME_MS
 
 Quote = Callable[[str], str]
@@ -103,6 +103,8 @@ def _floordiv(expr: Call, a: str, b: str) -> str:
 
 def _mod(expr: Call, a: str, b: str) -> str:
     constant = sql.constant_divisor(expr)
+    if constant is not None and 0 < constant <= 2**62:
+        return f"MOD(MOD({a}, {b}) + {b}, {b})"
     if constant is not None:
         sign = "<" if constant > 0 else ">"
         return f"(CASE WHEN MOD({a}, {b}) {sign} 0 THEN MOD({a}, {b}) + {b} ELSE MOD({a}, {b}) END)"
@@ -181,17 +183,8 @@ def _ordered(expr: Call, ts: str, x: str) -> str:
     time = f"LPAD(CAST({ts} - CAST({MIN_TIME_MS} AS BIGINT) AS STRING), 15, '0')"
     if kind is Int64:
         value = sql.signed_text(f"{x} < 0", x, f"({x} + CAST({INT64_MAX} AS BIGINT)) + 1")
-    elif kind is Float64:
-        bits = _float_bits(x)
-        value = sql.signed_text(f"{x} < 0E0", bits, f"(CAST({INT64_MAX} AS BIGINT) - {bits}) + 1")
-    elif isinstance(kind, DecimalType):
-        value = sql.decimal_text(x, kind, f"CAST(ABS({x}) AS STRING)")
-    elif kind.text == "bool":
-        value = f"CASE WHEN {x} THEN '1' ELSE '0' END"
-    elif kind.text == "string":
-        value = x
-    else:  # years have four digits, so that dates and times sort as their texts
-        value = f"CAST({x} AS STRING)"
+    else:
+        value = x if kind.text == "string" else _ordered_value(kind, x)
     return f"(CASE WHEN {x} IS NOT NULL THEN {time} || {value} ELSE CAST(NULL AS STRING) END)"
 
 
@@ -203,6 +196,39 @@ def _hash_bucket(_: Call, x: str, n: str) -> str:
         for at in range(12)
     ]
     return f"MOD({' + '.join(digits)}, {n})"
+
+
+def _ordered_value(kind: DataType, x: str) -> str:
+    """Order-preserving text of a value that is no integer and no text."""
+    if kind is Float64:
+        bits = _float_bits(x)
+        return sql.signed_text(f"{x} < 0E0", bits, f"(CAST({INT64_MAX} AS BIGINT) - {bits}) + 1")
+    if isinstance(kind, DecimalType):
+        return sql.decimal_text(x, kind, f"CAST(ABS({x}) AS STRING)")
+    if kind.text == "bool":
+        return f"CASE WHEN {x} THEN '1' ELSE '0' END"
+    # years have four digits, so that dates and times sort as their texts
+    return f"CAST({x} AS STRING)"
+
+
+def _item(expr: Call, *args: str) -> str:
+    texts = []
+    for position, (arg, x) in enumerate(zip(expr.args, args, strict=True), 1):
+        if arg.type is Int64:
+            value = sql.item_int(x)
+        elif arg.type.text == "string":
+            value = sql.item_string(x, last=position == len(args))
+        else:
+            value = _ordered_value(arg.type, x)
+        # a CASE of several tests is not null where all of them are
+        texts.append(f"(CASE WHEN {x} IS NOT NULL THEN {value} ELSE CAST(NULL AS STRING) END)")
+    return sql.item(texts)
+
+
+def _element(expr: Call, x: str, _: str) -> str:
+    position = expr.args[1]
+    assert isinstance(position, Literal)
+    return f"CAST({x}[{position.value}] AS {expr.type.flink})"
 
 
 _LOW, _HIGH = f"CAST({INT64_MIN} AS BIGINT)", f"CAST({INT64_MAX} AS BIGINT)"
@@ -264,7 +290,7 @@ def _fits_sub(a: str, b: str) -> str:
 _INFIX = {"and": "AND", "or": "OR", "add": "+", "sub": "-", "mul": "*"}
 _PLAIN = {
     "abs": "ABS", "floor": "FLOOR", "ceil": "CEIL", "least": "LEAST", "greatest": "GREATEST",
-    "exp": "EXP", "length": "CHAR_LENGTH", "concat": "CONCAT", "coalesce": "COALESCE",
+    "exp": "EXP", "length": "CHAR_LENGTH", "concat": "CONCAT", "coalesce": "COALESCE", "md5": "MD5",
 }  # fmt: skip
 _SPECIAL: dict[str, Callable[..., str]] = {
     "not": lambda _, a: f"(NOT {a})",
@@ -292,7 +318,12 @@ _SPECIAL: dict[str, Callable[..., str]] = {
     "lower": lambda _, x: f"TRANSLATE({x}, '{alphabet.UPPER}', '{alphabet.LOWER}')",
     "upper": lambda _, x: f"TRANSLATE({x}, '{alphabet.LOWER}', '{alphabet.UPPER}')",
     "bucket": sql.bucket, "hash_bucket": _hash_bucket,
-    "scaled_int": _scaled_int, "ordered": _ordered,
+    "scaled_int": _scaled_int, "ordered": _ordered, "item": _item,
+    "distinct_item": lambda _, x: (
+        f"(CASE WHEN {x} IS NOT NULL THEN UNHEX({sql.sketch_hex(x)}) ELSE CAST(NULL AS BYTES) END)"
+    ),
+    "element": _element,
+    "size": lambda _, x: f"CAST(CARDINALITY({x}) AS BIGINT)",
     "fits_add": _fits(_fits_add, "add"), "fits_sub": _fits(_fits_sub, "sub"),
     "fits_mul": _fits(_fits_mul, "mul"),
     "fits_neg": lambda _, a: f"COALESCE({a} > {_LOW}, TRUE)",

@@ -31,6 +31,8 @@ def fold(expr: Expression) -> Expression:
         return _case(expr, args)
     if expr.op == "coalesce":
         return _coalesce(expr, args)
+    if expr.op in ("and", "or"):
+        return _logic(expr, args)
     call = Call(expr.type, expr.op, args)
     return _computed(call) if all(isinstance(arg, Literal) for arg in args) else call
 
@@ -46,6 +48,20 @@ def _computed(call: Call) -> Expression:
     if isinstance(value, float) and not math.isfinite(value):
         return call
     return Literal(call.type, value or 0.0 if isinstance(value, float) else value)
+
+
+def _logic(expr: Call, args: tuple[Expression, ...]) -> Expression:
+    """Without the sides that do not matter; a side that decides is all that is left."""
+    decisive = expr.op == "or"
+    kept = [arg for arg in args if not (isinstance(arg, Literal) and arg.value is not None)]
+    if any(isinstance(arg, Literal) and arg.value is decisive for arg in args):
+        return Literal(expr.type, decisive)
+    if not kept:
+        return Literal(expr.type, not decisive)
+    call = Call(expr.type, expr.op, tuple(kept))
+    if all(isinstance(arg, Literal) for arg in kept):
+        return Literal(expr.type, None)
+    return call if len(kept) > 1 else kept[0]
 
 
 def _case(expr: Call, args: tuple[Expression, ...]) -> Expression:

@@ -125,6 +125,23 @@ class Call(Expression):
     args: tuple[Expression, ...]
 
 
+def replace_nodes(expr: Expression, names: Mapping[Expression, str]) -> Expression:
+    """The expression with a column of that name in the place of each part named.
+
+    >>> from paimon_features.expressions import parse
+    >>> from paimon_features.schema import Int64
+    >>> columns = {"n": Int64}
+    >>> replace_nodes(parse("abs(n) + 1", columns), {parse("abs(n)", columns): "size"}).text
+    'size + 1'
+    """
+    name = names.get(expr)
+    if name is not None:
+        return Name(expr.type, name, expr.type)
+    if isinstance(expr, Call):
+        return Call(expr.type, expr.op, tuple(replace_nodes(arg, names) for arg in expr.args))
+    return expr
+
+
 def walk(expr: Expression) -> Iterator[Expression]:
     """Every node of the tree, parents first."""
     yield expr

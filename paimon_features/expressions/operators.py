@@ -15,15 +15,17 @@ from itertools import pairwise
 import pyarrow as pa
 
 from paimon_features.errors import ExpressionError
-from paimon_features.expressions.nodes import Call, Expression, Literal
+from paimon_features.expressions.nodes import Call, Expression, Literal, promoted
 from paimon_features.schema import (
     Bool,
+    Bytes,
     DataType,
     Date,
     Decimal,
     DecimalType,
     Float64,
     Int64,
+    ListType,
     String,
     Timestamp,
 )
@@ -37,6 +39,9 @@ MAX_DECIMAL_SCALE = 18
 """Digits behind the point that a decimal given to ``scaled_int`` may have."""
 MAX_BUCKETS = 2**31
 """Greatest number of buckets of ``hash_bucket``: its hash has 48 bits, so all are as likely."""
+
+MAX_POSITION = 2**31 - 1
+"""Greatest position in a list whose length is not declared."""
 
 _MAX_DIGITS = 38  # of a decimal, in Arrow, Flink and DuckDB alike
 _INT_DIGITS = 19
@@ -104,8 +109,10 @@ def _common_decimal(what: str, args: Sequence[Expression]) -> DataType:
 def _common(what: str, args: Sequence[Expression]) -> DataType:
     """The one type in which all arguments can be held without a change of value or meaning."""
     kinds = {arg.type for arg in args if arg.type is not NULL}
+    if kinds == {Bytes} and what in ("CASE", "coalesce"):
+        return Bytes
     for kind in kinds:
-        if kind.text == "bytes" or kind.text.startswith("list("):
+        if not kind.is_scalar:
             raise ExpressionError(
                 f"{what}: {kind.text} columns can only be taken as they are, or with IS NULL"
             )
@@ -351,6 +358,40 @@ def _hash_bucket(args: Sequence[Expression], _: DataType | None) -> Expression:
     return Call(Int64, "hash_bucket", (text, buckets))
 
 
+def _item(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if not args:
+        raise ExpressionError("item takes at least 1 argument")
+    for arg in args:
+        _common("item", (arg,))
+    return Call(String, "item", tuple(args))
+
+
+def _list_of(what: str, arg: Expression) -> ListType:
+    if not isinstance(arg.type, ListType):
+        raise ExpressionError(f"{what} needs a list, got {arg.text} of {arg.type.text}")
+    return arg.type
+
+
+def _element(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if len(args) != 2:
+        raise ExpressionError(f"element takes a list and a position, got {len(args)} arguments")
+    kind, position = _list_of("element", args[0]), args[1]
+    if not isinstance(position, Literal) or position.type is not Int64 or position.value is None:
+        raise ExpressionError(f"element needs a literal position, got {position.text}")
+    if not 1 <= position.value <= (kind.length or MAX_POSITION):
+        raise ExpressionError(
+            f"element: position {position.text} of {args[0].text} of {kind.text}; they count from 1"
+        )
+    return Call(promoted(kind.item), "element", tuple(args))
+
+
+def _size(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if len(args) != 1:
+        raise ExpressionError(f"size takes 1 argument, got {len(args)}")
+    _list_of("size", args[0])
+    return Call(Int64, "size", tuple(args))
+
+
 def _cast(args: Sequence[Expression], kind: DataType | None) -> Expression:
     """CAST; all that it can do is done by calls of their own, so that none is named ``cast``."""
     (arg,) = args
@@ -422,6 +463,9 @@ FUNCTIONS: dict[str, Rule] = {
     "coalesce": _coalesce, "nullif": _nullif,
     "bucket": _bucket, "hash_bucket": _hash_bucket,
     "scaled_int": _scaled_int, "ordered": _ordered,
+    "item": _item, "md5": _fixed("md5", String, String),
+    "distinct_item": _fixed("distinct_item", Bytes, String),
+    "element": _element, "size": _size,
     "fits_add": _fixed("fits_add", Bool, Int64, Int64),
     "fits_sub": _fixed("fits_sub", Bool, Int64, Int64),
     "fits_mul": _fixed("fits_mul", Bool, Int64, Int64),

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from paimon_features.expressions.items import (
+    ESCAPES,
+    NEGATIVE,
+    PART,
+    PART_ESCAPES,
+    POSITIVE,
+    RANK_LIMITS,
+    SKETCH_HEADER,
+)
 from paimon_features.expressions.nodes import Call, Literal, date_text, quoted, time_text
 from paimon_features.schema import DecimalType, Float64
+
+_PART = f"CHR({ord(PART)})"
 
 
 def literal(constant: Literal, type_name: str) -> str:
@@ -64,6 +77,47 @@ def half_even(x: str) -> str:
         f"(CASE WHEN ABS({x}) >= {big} THEN {x} WHEN {x} < 0E0 THEN ({x} - {big}) + {big} "
         f"ELSE ({x} + {big}) - {big} END)"
     )
+
+
+def item(texts: Sequence[str]) -> str:
+    """An item of a list; ``texts`` are the SQL texts of its parts."""
+    last = texts[-1]
+    if len(texts) == 1:
+        return last
+    parts = [f"COALESCE({text}, '') || {_PART}" for text in texts[:-1]]
+    return f"({' || '.join(parts)} || {last})"
+
+
+def item_int(x: str) -> str:
+    """A BIGINT as a part of an item (both SQL dialects)."""
+    digits = f"CAST({x} AS STRING)"
+    size = f"CHAR_LENGTH({digits})"
+    return (
+        f"CASE WHEN {x} < 0 THEN SUBSTRING('{NEGATIVE}', {size} - 1, 1) || "
+        f"TRANSLATE(SUBSTRING({digits}, 2), '0123456789', '9876543210') "
+        f"ELSE SUBSTRING('{POSITIVE}', {size}, 1) || {digits} END"
+    )
+
+
+def item_string(x: str, last: bool) -> str:
+    """A text as a part of an item (both SQL dialects)."""
+    for character, escape in ESCAPES if last else (*PART_ESCAPES, *ESCAPES):
+        # control characters are not written into the statement
+        if character < " ":
+            mark = f"CHR({ord(PART_ESCAPES[0][0])})"
+            x = f"REPLACE({x}, CHR({ord(character)}), {mark} || '{escape[1:]}')"
+        else:
+            x = f"REPLACE({x}, '{character}', '{escape}')"
+    return f"CHR(39) || {x}"
+
+
+def sketch_hex(digest: str) -> str:
+    """Hexadecimal digits of the sketch of a digest (both SQL dialects)."""
+    ranks = " ".join(
+        f"WHEN SUBSTRING({digest}, 4, 4) >= '{limit}' THEN '{rank:x}'"
+        for rank, limit in enumerate(RANK_LIMITS, 1)
+    )
+    return f"'{SKETCH_HEADER}' || CASE {ranks} ELSE 'f' END || SUBSTRING({digest}, 1, 3)"
 
 
 def signed_text(negative: str, value: str, below: str) -> str:

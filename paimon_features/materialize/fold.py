@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
-from paimon_features.aggregates.fold import NEVER_MS, fold
+from paimon_features.aggregates.fold import NEVER_MS, canonical, fold
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.online.codec import (
@@ -107,6 +107,7 @@ def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) 
     order = np.argsort(code, kind="stable")
     snapshots = np.repeat([snapshot for snapshot, _ in tables], [len(c) for c in codes])[order]
     columns = {p.name: Column.from_arrow(rows.column(p.name)) for p in view.partials}
+    columns = canonical(view.partials, columns)
     tiles = rows.column(TILE_START).to_numpy() // view.tile_ms
     cells = layout.cells(cell_keys(0, tiles), columns).take(order)
     offsets = np.zeros(len(names) + 1, np.int64)

@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME_MAX, Finished, Merge, Partial
+from paimon_features.aggregates import EVENT_TIME_MAX, Finished, Merge, Reading
 from paimon_features.aggregates.fold import (
     NEVER_MS,
     decay_to,
     fold,
-    neutral_of,
+    merge_rows,
     newest_tile_end,
 )
 from paimon_features.columns import Column, Mask, Values, numpy_type
@@ -172,10 +172,12 @@ class PointInTimeJoin:
         for window, features in self._windows.items():
             names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
             merged = block.fold(window, names)
-            since_ms = window.read_time(q_ms) - newest_tile_end(merged, self.view.tile_ms)
+            read_ms = window.read_time(q_ms)
+            since_ms = read_ms - newest_tile_end(merged, self.view.tile_ms)
+            reading = Reading(read_ms, since_ms, features[0].window_ms)
             for feature in features:
                 taken = [merged[name] for name in feature.partials]
-                done = feature.aggregate.finish(self.view.scope, taken, since_ms)
+                done = feature.aggregate.finish(self.view.scope, taken, reading)
                 self._put(feature, target, done, present)
 
     def _put(self, feature: CompiledFeature, target: Ints, done: Finished, present: Mask) -> None:
@@ -310,21 +312,10 @@ class _Edge:
                     for side, end in zip(sides, ends, strict=True)
                 )
                 sides = left, right
-            both = _merged(partial, *sides)
+            both = merge_rows(partial, *sides)
             column.values[self.rows] = both.values
             if column.valid is not None:
                 column.valid[self.rows] = both.mask
-
-
-def _merged(partial: Partial, left: Column, right: Column) -> Column:
-    """A partial of each row merged with another one, row by row; a null changes nothing."""
-    ufunc = {Merge.MIN: np.minimum, Merge.MAX: np.maximum}.get(partial.merge, np.add)
-    neutral = neutral_of(partial.merge, left.values.dtype)
-    sides = [
-        c.values if c.valid is None else np.where(c.valid, c.values, neutral) for c in (left, right)
-    ]
-    whole = left.valid is None or right.valid is None
-    return Column(ufunc(*sides), None if whole else left.mask | right.mask)
 
 
 def _read(

@@ -27,8 +27,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.aggregates.bags import BagColumn, Bags, bag_column, is_bag
 from paimon_features.aggregates.base import EVENT_TIME_MAX, Merge, Partial
-from paimon_features.aggregates.fold import Columns, Ints, neutral_of, newest_tile_end
+from paimon_features.aggregates.fold import Columns, Ints, neutral_of, newest_tile_end, ufunc_of
 from paimon_features.columns import Column, Mask
 
 Array = npt.NDArray[Any]
@@ -78,6 +79,8 @@ class RangeIndex:
             assert self._ends is not None
             assert partial.half_life_ms is not None
             return _Decayed(column, self._ends, partial.half_life_ms, self._layout)
+        if is_bag(partial.merge):
+            return _BagTree(column, bag_column(partial, column), self._layout)
         if partial.merge is Merge.SUM and np.issubdtype(column.values.dtype, np.integer):
             return _Prefix(column)
         if column.values.dtype == object:
@@ -210,7 +213,7 @@ class _Tree(_Fold):
 
     def __init__(self, column: Column, merge: Merge, layout: _Layout) -> None:
         super().__init__(column)
-        self.ufunc = {Merge.MIN: np.minimum, Merge.MAX: np.maximum}.get(merge, np.add)
+        self.ufunc = ufunc_of(merge)
         self.neutral = neutral_of(merge, column.values.dtype)
         self.levels = [layout.place(_with(column, self.neutral), self.neutral)]
 
@@ -281,6 +284,46 @@ class _Decayed(_Fold):
             age = newest[rows] - node_ends[nodes]
             out[rows] += values[nodes] * np.exp2(-age / self.half_life_ms)
         return out
+
+
+class _BagTree(_Fold):
+    """Lists and sketches: a node is the merged bag of its rows."""
+
+    def __init__(self, column: Column, rows: BagColumn, layout: _Layout) -> None:
+        super().__init__(column)
+        self.rows = rows
+        own = rows.merge_groups(np.arange(len(column) + 1))
+        places = np.arange(len(column)) + layout.shift
+        self.levels = [rows.merge(places[own.owners], own.codes, own.weights, layout.size)]
+
+    def level(self, k: int) -> Bags:
+        while len(self.levels) <= k:
+            below = self.levels[-1]
+            # what has no neighbour is in no node
+            nodes = len(below) // 2
+            owners = below.owners >> 1
+            inside = slice(below.offsets[2 * nodes])
+            self.levels.append(
+                self.rows.merge(owners[inside], below.codes[inside], below.weights[inside], nodes)
+            )
+        return self.levels[k]
+
+    def values(self, ranges: _Ranges) -> Array:
+        owners, codes, weights = [_no_ints()], [_no_ints()], [_no_ints()]
+        for level, rows, nodes in ranges.steps():
+            bags = self.level(level)
+            places, sizes = bags.positions(nodes)
+            owners.append(np.repeat(rows, sizes))
+            codes.append(bags.codes[places])
+            weights.append(bags.weights[places])
+        merged = self.rows.merge(
+            np.concatenate(owners), np.concatenate(codes), np.concatenate(weights), len(ranges)
+        )
+        return self.rows.write(merged).values
+
+
+def _no_ints() -> Ints:
+    return np.zeros(0, np.int64)
 
 
 def _with(column: Column, neutral: Any) -> Array:

@@ -8,9 +8,10 @@
       snapshot i8, event_high i8, pruned_high i8, bucket_high i8
     cells, ascending by key                      8 * (1 + partials) + validity bytes each
       key i8 = level << 56 | tile index + 2^55   (tile index = tile start // level's step)
-      partials in the view's order: i8, f8, or for a text (offset u4, length u4) in the tail
+      partials in the view's order: i8, f8, or for a text or bytes (offset u4, length u4) in
+      the tail
       validity bits of the partials that can be null
-    tail                                         the texts, UTF-8
+    tail                                         the texts, UTF-8, and bytes
 
 ``snapshot`` is the newest snapshot of the tile table that the record has its share of;
 ``event_high`` the newest event time of the entity; ``pruned_high`` the newest event time among
@@ -124,7 +125,8 @@ class RecordLayout:
     def __init__(self, view: CompiledView) -> None:
         self.view = view
         self.id = int(view.online_fingerprint[:8], 16)
-        self.texts = tuple(p.name for p in view.partials if p.type.text == "string")
+        self.texts = tuple(p.name for p in view.partials if p.type.text in ("string", "bytes"))
+        """Partials of variable length: those in the tail."""
         always = {p.name for p in HIDDEN_PARTIALS}
         nullable = [p.name for p in view.partials if p.name not in always]
         self._bit = {name: divmod(i, 8) for i, name in enumerate(nullable)}
@@ -150,10 +152,11 @@ class RecordLayout:
             column = columns[partial.name]
             mask = column.valid
             if partial.name in self.texts:
-                encoded = [
-                    text.encode() if ok else b""
-                    for text, ok in zip(column.values.tolist(), column.mask.tolist(), strict=True)
-                ]
+                known = zip(column.values.tolist(), column.mask.tolist(), strict=True)
+                if partial.type.text == "bytes":
+                    encoded = [value if ok else b"" for value, ok in known]
+                else:
+                    encoded = [text.encode() if ok else b"" for text, ok in known]
                 lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
                 ends = size + np.cumsum(lengths)
                 rows[partial.name][:, 0] = ends - lengths
@@ -187,7 +190,9 @@ class RecordLayout:
         if name in self.texts:
             texts = np.empty(len(values), np.object_)
             text = cells.text
-            texts[:] = [text[start : start + length].decode() for start, length in values.tolist()]
+            found = [text[start : start + length] for start, length in values.tolist()]
+            is_text = self.view.partial[name].type.text == "string"
+            texts[:] = [part.decode() for part in found] if is_text else found
             return Column(texts, valid)
         return Column(values, valid)
 
@@ -307,6 +312,6 @@ class RecordLayout:
 
 
 def _stored(partial: Partial) -> tuple[Any, ...]:
-    if partial.type.text == "string":
+    if partial.type.text in ("string", "bytes"):
         return ("<u4", (2,))
     return ("<i8",) if partial.type.text == "int64" else ("<f8",)

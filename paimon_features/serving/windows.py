@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.aggregates import EVENT_TIME_MAX, Finished
+from paimon_features.aggregates import EVENT_TIME_MAX, Finished, Reading
 from paimon_features.aggregates.fold import NEVER_MS, Ints, fold, newest_tile_end
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView
@@ -83,10 +83,12 @@ def finish_features(
         names.update((name, None) for feature in wanted for name in feature.partials)
         cells = cells_before(view, wanted[0].level, start, window.end(q_ms))
         merged = _fold(layout, records, cells, list(names))
-        since_ms = window.read_time(q_ms) - newest_tile_end(merged, view.tile_ms)
+        read_ms = window.read_time(q_ms)
+        since_ms = read_ms - newest_tile_end(merged, view.tile_ms)
+        reading = Reading(read_ms, since_ms, wanted[0].window_ms)
         for feature in wanted:
             columns = [merged[name] for name in feature.partials]
-            out[feature.name] = feature.aggregate.finish(view.scope, columns, since_ms)
+            out[feature.name] = feature.aggregate.finish(view.scope, columns, reading)
     return out
 
 

@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from paimon_features.definitions.source import FEEDBACK_COLUMNS
 from paimon_features.errors import DefinitionError
+from paimon_features.expressions import DELIMITER
 from paimon_features.schema import (
     DataType,
     Int32,
@@ -35,7 +36,7 @@ TILE_START = "tile_start"
 TRAINING_PREFIX = "training_"
 """What the name of a training set's table begins with."""
 
-MERGES = ("sum", "min", "max")
+MERGES = ("sum", "min", "max", "listagg", "rbm32")
 
 RETENTION: Mapping[str, str] = MappingProxyType(
     {
@@ -148,7 +149,7 @@ def tiles_spec(
     Raises
     ------
     DefinitionError
-        For a merge that is not sum, min or max, a key type that cannot be one, no bucket.
+        For a merge that is none of ``MERGES``, a key type that cannot be one, no bucket.
     """
     _free(table, keys, (TILE_DAY, TILE_START, *(name for name, _, _ in partials)))
     for name, kind in keys.items():
@@ -164,6 +165,8 @@ def tiles_spec(
                 f"expected one of: {', '.join(MERGES)}"
             )
         merges[f"fields.{name}.aggregate-function"] = merge
+        if merge == "listagg":
+            merges[f"fields.{name}.list-agg-delimiter"] = DELIMITER
     return TableSpec(
         table,
         {TILE_DAY: Int32, **keys, TILE_START: Int64, **{n: kind for n, kind, _ in partials}},

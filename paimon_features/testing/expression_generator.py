@@ -55,7 +55,7 @@ _FLOAT64 = [
 _FLOAT32 = [0.0, -1.5, 0.25, 0.10000000149011612, 16777216.0, 3.4028234663852886e38]
 _STRING = [
     "", "a", "A", "b", "ab", "it's", "ÄÖ", "äö", "straße", "İ", "ς", "Σίσυφος", "Жук", "ﬁ",
-    "\uffff", "😀", "e\u0301", " a ", "\\", "0",
+    "\uffff", "😀", "e\u0301", " a ", "\\", "0", ",", "+", "a,b+", "+a", "\x00", "a\x01", "\x02c",
 ]  # fmt: skip
 _TIMES = [0, -1, 1, 1_323_388_800_123, MIN_TIME_MS, MAX_TIME_MS, -2_208_988_800_000]
 _EDGES: Mapping[str, list[Any]] = {
@@ -156,7 +156,7 @@ class _Generator:
             return [*pairs, *mixed, *ones, *casts, self._divided]
         if kind is String:
             texts = [of("lower", String), of("upper", String), of("concat", String, String)]
-            return [*texts, self._ordered, self._cast(Int64), self._cast(Bool)]
+            return [*texts, self._ordered, self._item, self._cast(Int64), self._cast(Bool)]
         if kind is Bool:
             logic = [of("and", Bool, Bool), of("or", Bool, Bool), of("not", Bool)]
             steps = ("add", "sub", "mul", "floordiv")
@@ -191,6 +191,10 @@ class _Generator:
     def _ordered(self, _: DataType, depth: int) -> Expression:
         time = build("mod", (self.draw(Int64, depth), Literal(Int64, 10**13)))
         return build("ordered", (time, self.draw(self._some_kind(), depth)))
+
+    def _item(self, _: DataType, depth: int) -> Expression:
+        kinds = [self._some_kind() for _ in range(self._rng.randint(1, 3))]
+        return build("item", [self.draw(kind, depth) for kind in kinds])
 
     def _some_kind(self) -> DataType:
         return self._rng.choice([promoted(kind) for kind in self._columns.values()])

@@ -12,26 +12,14 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal as PyDecimal
 from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.aggregates import (
-    Aggregate,
-    Count,
-    DecayedCount,
-    DecayedMean,
-    DecayedSum,
-    Last,
-    Max,
-    Mean,
-    Min,
-    StdDev,
-    Sum,
-    Variance,
-)
+from paimon_features import aggregates as agg
+from paimon_features.aggregates import Aggregate
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.schema import (
     Bool,
@@ -41,6 +29,8 @@ from paimon_features.schema import (
     Float64,
     Int32,
     Int64,
+    List,
+    ListType,
     String,
     arrow_schema,
 )
@@ -61,10 +51,13 @@ VALUE_COLUMNS: Mapping[str, DataType] = {
     "word": String,
     "flag": Bool,
     "day": Date,
+    "vec": List(Float64, 3),
+    "pair": List(Int32, 2),
 }
 """Columns of every generated source behind its keys and time."""
 
 EVENT_TIME = "t"
+_SCALARS = [name for name, kind in VALUE_COLUMNS.items() if kind.is_scalar]
 
 _KEYS: Sequence[Mapping[str, DataType]] = (
     {"user": Int64},
@@ -88,6 +81,13 @@ ZONES = (
 """Time zones with all that zones do: odd offsets, clocks set at midnight, a day left out."""
 _WHERES = (None, None, "n > 0", "n IS NOT NULL AND x < 1e6", "flag", "word <> 'a'")
 _HALF_LIVES = ("10min", "1h", "1d")
+_EDGES = ((0.5,), (-100.0, 0.0, 1.0, 10.0), tuple(float(edge) for edge in range(-20, 30, 2)))
+_CATEGORIES: Sequence[Mapping[str, Any]] = (
+    {"column": "word", "values": ["a", "ä", "it's"]},
+    {"column": "word", "values": ["", "b"]},
+    {"column": "small", "values": [0, -1, 2**31 - 1]},
+    {"column": "flag", "values": [True]},
+)
 _STEPS_MS = (MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
 
 
@@ -111,7 +111,8 @@ def random_view(
     features: dict[str, Aggregate] = {}
     for _ in range(rng.randint(1, 6)):
         aggregate = random_aggregate(rng, windows)
-        features.setdefault(aggregate.stem, aggregate)
+        if not any(one.stem in features for one in aggregate.each()):
+            features.update({one.stem: aggregate for one in aggregate.each()})
     return FeatureView(
         name,
         source=source,
@@ -119,7 +120,7 @@ def random_view(
         tile=tile,
         derive={"amount": "n * x", "twice": "small * 2"},
         where=rng.choice(_WHERES),
-        features=list(features.values()),
+        features=list(dict.fromkeys(features.values())),
         kind=kind,
         time_zone=time_zone,
         resolution=random_resolution(rng, kind, tile),
@@ -150,27 +151,64 @@ def random_aggregate(rng: random.Random, windows: Sequence[str]) -> Aggregate:
     common: dict[str, Any] = {"windows": chosen, "where": where, "offset": offset}
     if where is not None:
         common["name"] = f"some_{rng.randrange(10**6)}"
+    return rng.choice(_makers(rng, common))()
+
+
+def _makers(rng: random.Random, common: Mapping[str, Any]) -> Sequence[Callable[[], Aggregate]]:
+    """One maker for each kind of aggregate, or variant that is built otherwise."""
     number = rng.choice(("n", "small", "x", "price", "amount", "twice"))
     scaled: dict[str, Any] = {"scale": rng.choice((0, 2))} if number in ("x", "amount") else {}
-    half_life = rng.choice(_HALF_LIVES)
-    makers = (
-        lambda: Count(**common),
-        lambda: Count(rng.choice(list(VALUE_COLUMNS)), **common),
-        lambda: Sum(number, **common),
-        lambda: Sum(number, **scaled, **common),
-        lambda: Sum("price", as_decimal=True, **common),
-        lambda: Mean(number, **scaled, **common),
-        lambda: Min(number, **common),
-        lambda: Max(number, **scaled, **common),
-        lambda: Variance(number, ddof=rng.choice((0, 1)), **common),
-        lambda: StdDev(number, **scaled, **common),
-        lambda: Last(rng.choice(list(VALUE_COLUMNS)), **common),
-        lambda: DecayedSum(number, half_life=half_life, **common),
-        lambda: DecayedCount(half_life=half_life, **common),
-        lambda: DecayedCount(number, half_life=half_life, **common),
-        lambda: DecayedMean(number, half_life=half_life, **common),
+    column, scalar = rng.choice(list(VALUE_COLUMNS)), rng.choice(_SCALARS)
+    half_life: Any = rng.choice((*_HALF_LIVES, ["1h", "7d"]))
+    edges = rng.choice(_EDGES)
+    categories: Mapping[str, Any] = rng.choice(_CATEGORIES)
+    lengths = [window for window in common["windows"] if window not in (None, *_UNITS)]
+    timed = {**common, "windows": lengths or ["1d"]}
+    listed = {**common, "n": rng.choice((1, 2, 5))}
+    tie: dict[str, Any] = {"tie": rng.choice((None, *_SCALARS))}
+    by: dict[str, Any] = {"by": rng.choice((None, *_SCALARS))}
+    condition = {"condition": "n > 0 OR flag", **common, "name": f"is_{rng.randrange(10**6)}"}
+    return (
+        lambda: agg.Count(**common),
+        lambda: agg.Count(column, **common),
+        lambda: agg.Sum(number, **common),
+        lambda: agg.Sum(number, **scaled, **common),
+        lambda: agg.Sum("price", as_decimal=True, **common),
+        lambda: agg.Mean(number, **scaled, **common),
+        lambda: agg.Min(number, **common),
+        lambda: agg.Max(number, **scaled, **common),
+        lambda: agg.Variance(number, ddof=rng.choice((0, 1)), **common),
+        lambda: agg.StdDev(number, **scaled, **common),
+        lambda: agg.Skewness(number, **scaled, **common),
+        lambda: agg.Kurtosis(number, **scaled, **common),
+        lambda: agg.First(scalar, **tie, **common),
+        lambda: agg.Last(scalar, **tie, **common),
+        lambda: agg.FirstN(scalar, **tie, **listed),
+        lambda: agg.LastN(scalar, **tie, **listed),
+        lambda: agg.TopK(scalar, **by, **listed),
+        lambda: agg.BottomK(scalar, **by, **listed),
+        lambda: agg.DecayedSum(number, half_life=half_life, **common),
+        lambda: agg.DecayedCount(half_life=half_life, **common),
+        lambda: agg.DecayedCount(number, half_life=half_life, **common),
+        lambda: agg.DecayedMean(number, half_life=half_life, **common),
+        lambda: agg.CountBy(**categories, **common),
+        lambda: agg.SumBy(
+            number, by=categories["column"], values=categories["values"], **scaled, **common
+        ),
+        lambda: agg.TopCategories(rng.choice(("word", "small", "flag")), **listed),
+        lambda: agg.Any("flag", **common),
+        lambda: agg.All(**condition),
+        lambda: agg.Rate(per="1h", **timed),
+        lambda: agg.Rate(number, per="1d", **scaled, **timed),
+        lambda: agg.TimeSinceLast(**common),
+        lambda: agg.TimeSinceLast(column, **common),
+        lambda: agg.TimeSinceFirst(column, unit="1h", **common),
+        lambda: agg.ApproxCountDistinct(scalar, **common),
+        lambda: agg.Histogram(number, edges=edges, **common),
+        lambda: agg.Quantile(number, q=rng.choice((0.0, 0.5, [0.1, 0.99])), edges=edges, **common),
+        lambda: agg.VectorSum("vec", scale=rng.choice((None, 2)), **common),
+        lambda: agg.VectorMean("pair", **common),
     )
-    return rng.choice(makers)()
 
 
 def random_events(rng: random.Random, view: FeatureView, count: int) -> pa.Table:
@@ -237,10 +275,13 @@ def random_value(rng: random.Random, kind: DataType) -> Any:
     if rng.random() < 0.15:
         return None
     text = kind.text
+    if isinstance(kind, ListType):
+        return _random_list(rng, kind)
     if text == "bool":
         return rng.random() < 0.5
     if text == "string":
-        return rng.choice(("", "a", "b", "B", "ä", "long " * 5, "\U0001f600", "\uffff"))
+        rare = ("1,5", "+a", "a\x01", "long " * 5, "\U0001f600", "\uffff")
+        return rng.choice(("", "a", "b", "B", "ä", *rare))
     if text == "date":
         return dt.date(1970, 1, 1) + dt.timedelta(days=rng.choice((-1, 0, 1, 15_000)))
     if text == "int32":
@@ -252,3 +293,11 @@ def random_value(rng: random.Random, kind: DataType) -> Any:
     return rng.choice(
         (0.0, -0.0, 0.5, 0.1, -0.005, 2.675, 1e9, -1e15, 1e-300, 1e308, rng.gauss(10, 5))
     )
+
+
+def _random_list(rng: random.Random, kind: ListType) -> list[Any]:
+    """A list of the declared length; of another one, or with a null in it, at times."""
+    items = [random_value(rng, kind.item) for _ in range(kind.length or rng.randint(0, 4))]
+    if rng.random() < 0.9:
+        items = [0 if item is None else item for item in items]
+    return items[1:] if rng.random() < 0.05 else items

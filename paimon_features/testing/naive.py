@@ -6,34 +6,16 @@ compared with these functions, on generated and on real events.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN
-from decimal import Decimal as PyDecimal
-from fractions import Fraction
 from typing import Any
 
-from paimon_features.aggregates import (
-    Aggregate,
-    Count,
-    DecayedCount,
-    DecayedMean,
-    DecayedSum,
-    Last,
-    Max,
-    Mean,
-    Min,
-    Sum,
-    Variance,
-)
-from paimon_features.aggregates.basic import Numeric
-from paimon_features.aggregates.moments import MAX_CONDITION, StdDev
 from paimon_features.definitions import CompiledFeature, FeatureView
 from paimon_features.expressions import Expression, parse
 from paimon_features.expressions.nodes import Call
 from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
 from paimon_features.testing.naive_windows import bounds, members, read_time
+from paimon_features.testing.twins import IllConditioned, Window, naive_value
 
 Event = Mapping[str, Any]
 """One raw event: a value (or None) for each column of the source."""
@@ -143,10 +125,6 @@ def answer(
     return Answer("PRESENT", values, frozenset(ill))
 
 
-class IllConditioned:
-    """Stands for a variance that the sums of the stream cannot tell."""
-
-
 def feature_value(
     view: FeatureView,
     feature: CompiledFeature,
@@ -156,103 +134,24 @@ def feature_value(
     online: bool = False,
 ) -> Any:
     """One feature at ``q_ms`` from the entity's rows (derived columns included)."""
-    aggregate = feature.aggregate
-    scope = view.compiled.scope
-    where = None if aggregate.where is None else parse(aggregate.where, scope)
-    inside = members([r[view.source.event_time] for r in rows], q_ms, feature.window, online=online)
-    window = [rows[i] for i in inside if where is None or evaluate_row(where, rows[i]) is True]
-    times = [row[view.source.event_time] for row in window]
-    if aggregate.column is None:
-        values: list[Any] = [1] * len(window)
-    else:
-        values = [row[aggregate.column] for row in window]
-    seen = [(ts, v) for ts, v in zip(times, values, strict=True) if v is not None]
-    return aggregate_value(aggregate, scope, seen, read_time(feature.window, q_ms))
+    return naive_value(feature.aggregate, window_of(view, feature, rows, q_ms, online=online))
 
 
-def aggregate_value(
-    aggregate: Aggregate, scope: Mapping[str, Any], seen: Sequence[tuple[int, Any]], q_ms: int
-) -> Any:
-    """The aggregate of the (event time, value) pairs of a window, nulls already left out.
-
-    ``q_ms`` is the time to which decay counts.
-    """
-    values = [value for _, value in seen]
-    if isinstance(aggregate, Count):
-        return len(values)
-    if isinstance(aggregate, Last):
-        return _float_zero(max(seen)[1]) if seen else None
-    if isinstance(aggregate, DecayedSum | DecayedCount | DecayedMean):
-        return _decayed(aggregate, seen, q_ms)
-    assert isinstance(aggregate, Numeric), f"no naive twin for {aggregate.kind}"
-    scale = aggregate.scale_of(scope)
-    exact = [_exact(value, scale) for value in values]
-    if isinstance(aggregate, Variance):
-        return _variance(aggregate, scale, exact, values)
-    if isinstance(aggregate, Sum):
-        if aggregate.as_decimal:
-            assert scale is not None
-            total = sum(exact, Fraction(0))
-            return PyDecimal(int(total * 10**scale)).scaleb(-scale)
-        total = sum(exact, Fraction(0))
-    elif not values:
-        return None
-    elif isinstance(aggregate, Mean):
-        total = sum(exact, Fraction(0)) / len(exact)
-        return float(total)
-    elif isinstance(aggregate, Min):
-        total = min(exact)
-    else:
-        assert isinstance(aggregate, Max), f"no naive twin for {aggregate.kind}"
-        total = max(exact)
-    return int(total) if aggregate.output_type(scope).text == "int64" else float(total)
-
-
-def _exact(value: Any, scale: int | None) -> Fraction:
-    """The number that enters the sum, exactly: rounded half-even where there is a scale."""
-    if scale is None:
-        return Fraction(value)
-    if isinstance(value, float):
-        return Fraction(round(value * 10.0**scale), 10**scale)
-    if isinstance(value, PyDecimal):
-        value = value.quantize(PyDecimal(1).scaleb(-scale), ROUND_HALF_EVEN)
-    return Fraction(value)
-
-
-def _decayed(
-    aggregate: DecayedSum | DecayedCount | DecayedMean, seen: Sequence[tuple[int, Any]], q_ms: int
-) -> float | None:
-    half_life = aggregate.half_life_ms
-    if isinstance(aggregate, DecayedMean):
-        if not seen:
-            return None
-        newest = max(ts for ts, _ in seen)
-        weights = [2.0 ** ((ts - newest) / half_life) for ts, _ in seen]
-        total = math.fsum(w * float(v) for w, (_, v) in zip(weights, seen, strict=True))
-        return total / math.fsum(weights)
-    terms = []
-    for ts, value in seen:
-        number = 1.0 if isinstance(aggregate, DecayedCount) else float(value)
-        terms.append(number * 2.0 ** ((ts - q_ms) / half_life))
-    return math.fsum(terms)
-
-
-def _variance(
-    aggregate: Variance, scale: int | None, exact: Sequence[Fraction], values: Sequence[Any]
-) -> float | IllConditioned | None:
-    n = len(exact)
-    if n <= aggregate.ddof:
-        return None
-    mean = sum(exact, Fraction(0)) / n
-    spread = sum(((x - mean) ** 2 for x in exact), Fraction(0))
-    if scale is None and n > 1:
-        squares = sum(((x - Fraction(aggregate.center)) ** 2 for x in exact), Fraction(0))
-        if squares > 0 and spread * Fraction(MAX_CONDITION) < squares:
-            return IllConditioned()
-    variance = float(spread / (n - aggregate.ddof))
-    return math.sqrt(variance) if isinstance(aggregate, StdDev) else variance
-
-
-def _float_zero(value: Any) -> Any:
-    """A negative zero is a zero; other values stay."""
-    return value + 0.0 if isinstance(value, float) else value
+def window_of(
+    view: FeatureView,
+    feature: CompiledFeature,
+    rows: Sequence[Event],
+    q_ms: int,
+    *,
+    online: bool = False,
+) -> Window:
+    """What the aggregate of a feature takes of the entity's rows at ``q_ms``."""
+    time, scope, aggregate = view.source.event_time, view.compiled.scope, feature.aggregate
+    chosen = members([row[time] for row in rows], q_ms, feature.window, online=online)
+    inside = [rows[i] for i in chosen]
+    newest_ms = max((row[time] for row in inside), default=0)
+    if aggregate.where is not None:
+        where = parse(aggregate.where, scope)
+        inside = [row for row in inside if evaluate_row(where, row) is True]
+    read_ms = read_time(feature.window, q_ms)
+    return Window(inside, time, scope, read_ms, feature.window_ms, newest_ms)

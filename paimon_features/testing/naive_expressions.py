@@ -72,6 +72,11 @@ def evaluate_row(expr: Expression, row: Mapping[str, Any]) -> Any:
     if expr.op.startswith("fits_"):
         return None in args or -(2**63) <= _step(expr.op[5:], *args) < 2**63
     _check_hidden(expr, args)
+    if expr.op == "item":
+        return None if args[-1] is None else _item(args, [arg.type for arg in expr.args])
+    if expr.op == "element":
+        items, position = args
+        return None if items is None or position > len(items) else items[position - 1]
     result = None if None in args else _apply(expr, *args)
     if isinstance(result, int) and not -(2**63) <= result < 2**63:
         raise UnsafeStepError(f"{expr.text} is {result}")
@@ -166,6 +171,8 @@ def _function(op: str, a: Any, b: Any) -> Any:
         "exp": lambda: _float(math.exp, a), "exp2": lambda: _float(math.pow, 2.0, a),
         "to_float": lambda: float(a), "decimal_to_float": lambda: float(a),
         "to_decimal": lambda: decimal.Decimal(a), "bool_to_int": lambda: int(a),
+        "size": lambda: len(a), "distinct_item": lambda: _sketch(a),
+        "md5": lambda: hashlib.md5(a.encode(), usedforsecurity=False).hexdigest(),
         "int_to_string": lambda: str(a), "bool_to_string": lambda: str(a).lower(),
     }  # fmt: skip
     return simple[op]()
@@ -183,6 +190,38 @@ def _scaled_int(value: Any, scale: int) -> int:
     if abs(exact) >= BEYOND_SCALE:
         return BEYOND_SCALE if exact > 0 else -BEYOND_SCALE
     return round(exact)  # half to even
+
+
+def _item(values: list[Any], kinds: list[DataType]) -> str:
+    """Parts between U+0001; commas and, before the last part, control characters escaped."""
+    parts = []
+    for value, kind in zip(values, kinds, strict=True):
+        if value is None:
+            parts.append("")
+        elif kind is Int64:
+            digits = str(abs(value))
+            if value >= 0:
+                parts.append(chr(ord("a") - 1 + len(digits)) + digits)
+            else:
+                lowered = "".join(str(9 - int(digit)) for digit in digits)
+                parts.append(chr(ord("Z") - len(digits)) + lowered)
+        elif kind.text == "string":
+            escapes = {"+": "+a", ",": "+b"}
+            if len(parts) < len(values) - 1:
+                escapes |= {"\0": "\2a", "\1": "\2b", "\2": "\2c"}
+            parts.append("'" + "".join(escapes.get(letter, letter) for letter in value))
+        else:
+            parts.append(_ordered(MIN_TIME_MS, value, kind)[15:])
+    return "\1".join(parts)
+
+
+def _sketch(hexadecimal: str) -> bytes:
+    """A roaring bitmap of one 16-bit number: 4 bits of rank between 12 bits of register."""
+    digest = bytes.fromhex(hexadecimal)
+    word = int.from_bytes(digest, "big") >> 100 & 0xFFFF  # the bits behind the first 12
+    rank = min(16 - word.bit_length() + 1, 15)
+    low, high = rank << 4 | digest[0] >> 4, (digest[0] & 15) << 4 | digest[1] >> 4
+    return struct.pack("<IIHHIBB", 12346, 1, 0, 0, 16, low, high)
 
 
 def _ordered(ts: int, value: Any, kind: DataType) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from paimon_features.aggregates import Merge, Partial
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.definitions import CompiledView
-from paimon_features.testing.tiler import merged
+from paimon_features.testing.naive_merges import merged
 from paimon_features.windows import floor_ms
 
 Partials = Mapping[str, Any]
@@ -82,7 +82,11 @@ class NaiveRecord:
                     return
                 cell = LIFETIME
         known = self.cells.get(cell)
-        self.cells[cell] = dict(partials) if known is None else self._merged(known, partials)
+        if known is not None:
+            self.cells[cell] = self._merged(known, partials)
+            return
+        alone = {p.name: merged(p, partials[p.name], None) for p in self.view.partials}
+        self.cells[cell] = {**partials, **alone}
 
     def _merged(self, left: Partials, right: Partials) -> dict[str, Any]:
         out = {}
@@ -99,7 +103,7 @@ class NaiveRecord:
                 out[size] += right[size] * _weight(ages[1], half_life_ms)
             elif size in left:
                 out[size] = left[size] + right[size]
-            out[partial.name] = merged(partial.merge, a, b)
+            out[partial.name] = merged(partial, a, b)
         return out
 
     def _float_sums(self) -> list[Partial]:

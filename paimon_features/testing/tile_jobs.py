@@ -5,17 +5,19 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.aggregates import Merge
+from paimon_features.aggregates import Merge, Partial
 from paimon_features.definitions import FeatureView
 from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
 from paimon_features.testing.naive import Event, enters, holds
 from paimon_features.testing.naive_expressions import evaluate_row
-from paimon_features.testing.tiler import merged, partial_row
+from paimon_features.testing.naive_merges import merged
+from paimon_features.testing.tiler import partial_row
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 
 Cell = tuple[Any, ...]
@@ -44,9 +46,10 @@ def wrong_tiles(lake: Lake, view: FeatureView, table: str, events: Iterable[Even
     found = {tuple(row[k] for k in keys): row for row in read_arrow(lake, table).to_pylist()}
     wrong = [f"no tile {cell}" for cell in expected if cell not in found]
     wrong += [f"tile {cell} is too much" for cell in found if cell not in expected]
+    partials = {partial.name: partial for partial in unlimited(view)}
     for cell, columns in expected.items():
         for name, (value, bound) in columns.items() if cell in found else ():
-            got = found[cell][name]
+            got = merged(partials[name], found[cell][name], None)
             if (got is None or value is None) and got is not value:
                 wrong.append(f"{cell} {name}: got {got!r}, expected {value!r}")
             elif got != value and not (bound and abs(got - value) <= bound):
@@ -87,13 +90,18 @@ def _expected(
     return {cell: _merged(view, rows) for cell, rows in members.items()}
 
 
+def unlimited(view: FeatureView) -> list[Partial]:
+    """The view's partials with lists as long as the lake keeps them."""
+    return [replace(partial, limit=None) for partial in view.compiled.partials]
+
+
 def _merged(view: FeatureView, rows: Sequence[dict[str, Any]]) -> dict[str, tuple[Any, float]]:
     out: dict[str, tuple[Any, float]] = {}
-    for partial in view.compiled.partials:
+    for partial in unlimited(view):
         values = [row[partial.name] for row in rows]
         total = None
         for value in values:
-            total = merged(partial.merge, total, value)
+            total = merged(partial, total, value)
         bound = 0.0
         if partial.type.is_float and partial.merge in (Merge.SUM, Merge.DECAYED_SUM):
             sizes = math.fsum(abs(value) for value in values if value is not None)

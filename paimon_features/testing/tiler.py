@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME, TILE_END, Merge
+from paimon_features.aggregates import EVENT_TIME, TILE_END
 from paimon_features.definitions import FeatureView
 from paimon_features.schema import Int32, Int64, arrow_schema
 from paimon_features.testing.naive import Event, enters
 from paimon_features.testing.naive_expressions import evaluate_row
+from paimon_features.testing.naive_merges import lake_merged
 from paimon_features.windows import DAY_MS, floor_ms
 
 
@@ -22,18 +23,6 @@ def partial_row(view: FeatureView, event: Event) -> dict[str, Any]:
     row = {**event, EVENT_TIME: time}
     row[TILE_END] = floor_ms(time, compiled.tile_ms) + compiled.tile_ms
     return {p.name: evaluate_row(compiled.expressions[p.name], row) for p in compiled.partials}
-
-
-def merged(merge: Merge, left: Any, right: Any) -> Any:
-    """Two values of a partial as one, as the lake merges them inside a tile."""
-    if left is None or right is None:
-        return right if left is None else left
-    if merge is Merge.MIN:
-        return min(left, right)
-    if merge is Merge.MAX:
-        return max(left, right)
-    total = left + right
-    return (total + 2**63) % 2**64 - 2**63 if isinstance(total, int) else total
 
 
 def tile_table(view: FeatureView, events: Iterable[Event]) -> pa.Table:
@@ -48,7 +37,8 @@ def tile_table(view: FeatureView, events: Iterable[Event]) -> pa.Table:
         partials = partial_row(view, event)
         known = cells.setdefault(cell, dict.fromkeys(partials))
         for partial in compiled.partials:
-            known[partial.name] = merged(partial.merge, known[partial.name], partials[partial.name])
+            name = partial.name
+            known[name] = lake_merged(partial, known[name], partials[name])
     rows = [
         {
             **dict(zip((*compiled.keys, "tile_start"), cell, strict=True)),
@@ -76,5 +66,7 @@ def event_rows(events: pa.Table) -> list[Event]:
             column = column.cast(pa.int32())
         elif pa.types.is_timestamp(column.type):
             column = column.cast(pa.timestamp("ms")).cast(pa.int64())
+        elif pa.types.is_list(column.type) and pa.types.is_date32(column.type.value_type):
+            column = column.cast(pa.list_(pa.int32()))
         columns.append(column.to_pylist())
     return [dict(zip(events.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]

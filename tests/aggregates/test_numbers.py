@@ -16,6 +16,7 @@ from paimon_features.aggregates import (
     Last,
     Max,
     Mean,
+    Reading,
     StdDev,
     Sum,
     Variance,
@@ -27,7 +28,7 @@ from paimon_features.errors import DefinitionError
 from paimon_features.schema import Decimal, Float64, Int64, String
 
 SCOPE = {"n": Int64, "x": Float64, "price": Decimal(10, 2), "long": Decimal(38, 12), "s": String}
-NOW = np.zeros(1, np.int64)
+NOW = Reading(0, np.zeros(1, np.int64))
 
 
 def exact_variance(values: list[int], ddof: int = 0) -> float | None:

@@ -116,6 +116,14 @@ def test_levels_are_the_tile_the_hops_and_the_steps_between() -> None:
     }  # fmt: skip
 
 
+def test_a_feature_is_called_after_its_window_and_its_offset() -> None:
+    features = [Count(windows=["1h", "today", None], offset="90min"), Count(windows=["this_week"])]
+    assert [f.name for f in view(features=features, time_zone="UTC").compiled.features] == [
+        "count_1h_offset_90min", "count_today_offset_90min", "count_offset_90min",
+        "count_this_week",
+    ]  # fmt: skip
+
+
 def test_a_lifetime_begins_with_the_coarsest_cells_and_in_a_hop_view_ends_at_a_tile() -> None:
     features = [Count(windows=["12d", None])]
     for kind, hops in (("sawtooth", [DAY_MS, DAY_MS]), ("hop", [DAY_MS, 5 * MINUTE_MS])):

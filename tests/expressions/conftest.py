@@ -37,7 +37,10 @@ for at in range(0, len(expressions), 100):
     group = ", ".join(f"{text} AS c{i}" for i, text in enumerate(expressions[at : at + 100]))
     result = environment.execute_sql(f"SELECT `row`, {group} FROM edges")
     rows = sorted(([*row] for row in result.collect()), key=lambda row: row[0])
-    columns += [[*column] for column in zip(*rows)][1:]
+    columns += [
+        [bytes(value) if isinstance(value, bytearray) else value for value in column]
+        for column in zip(*rows)
+    ][1:]
 with open(sys.argv[1], "wb") as file:
     pickle.dump(columns, file)
 """

@@ -12,9 +12,10 @@ import pytest
 from paimon_features.columns import Column
 from paimon_features.expressions import evaluate, overflow_guard, parse, to_duckdb, to_flink
 from paimon_features.expressions.nodes import Expression
-from paimon_features.schema import Bool, Decimal, Float64, Int64, String
+from paimon_features.schema import Bool, Decimal, Float64, Int32, Int64, List, String
 from paimon_features.testing.expression_generator import (
     COLUMNS,
+    Rows,
     agree,
     beyond_scale,
     edge_rows,
@@ -23,7 +24,20 @@ from paimon_features.testing.expression_generator import (
 )
 from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
 
-ROWS = edge_rows(random.Random(11), 60)
+LISTS = {"v": List(Float64, 3), "z": List(Int32)}
+ALL = {**COLUMNS, **LISTS}
+
+
+def rows_with_lists() -> Rows:
+    rng = random.Random(11)
+    rows = edge_rows(rng, 60)
+    for row in rows:
+        row["v"] = rng.choice((None, [0.5, -1.5, 1e300], [rng.gauss(0, 1), None, 0.0], [1.0]))
+        row["z"] = rng.choice((None, [], [7], [rng.randrange(-9, 9), None, 2**31 - 1]))
+    return rows
+
+
+ROWS = rows_with_lists()
 
 EVERY_OPERATOR = """
 i | k | x | f | s | p | m | n
@@ -71,6 +85,14 @@ scaled_int(n, 3) | scaled_int(n, 5) | scaled_int(n, 6) | scaled_int(n, 9) | scal
 ordered(k, i) | ordered(k, k) | ordered(k, x) | ordered(k, f) | ordered(k, s) | ordered(k, p)
 ordered(k, d) | ordered(k, w) | ordered(k, m) | ordered(k, n) | ordered(i % 200000000000000, -x)
 ordered(-62135596800000, s) | ordered(253402300799999, s) | ordered(k, x * 0.001)
+item(i) | item(k, i) | item(i, j) | item(s) | item(s, t) | item(s, t, s) | item(x) | item(k, x, p)
+item(p, d) | item(d, w) | item(m, n) | item(k, s IS NULL, s, x) | item(k, t, m) | item(-x, f, s)
+item(concat(s, ',+')) | item(i, 'a,b+c') | item(7, i) | item('a+b', i) | item(coalesce(i, 0))
+md5(s) | distinct_item(md5(s)) | distinct_item(md5(item(i))) | distinct_item(md5(item(x)))
+CASE WHEN p THEN distinct_item(md5(t)) END | CASE WHEN p THEN item(i, s) END
+element(v, 1) | element(v, 3) * 2 | element(z, 1) | element(z, 3) + 1 | element(z, 2) IS NULL
+size(v) | size(z) | v IS NULL | size(v) = 3 AND element(v, 2) > 0
+distinct_item(md5(concat(CAST(i AS string), CAST(j AS string))))
 fits_add(i, j) | fits_sub(i, j) | fits_mul(i, j) | fits_neg(i) | fits_floordiv(i, j)
 fits_mul(i, k)
 bucket(i, 1) | bucket(i, -7, 0, 3, 9223372036854775807) | bucket(k, 0, 7) | bucket(i, 0.5, 2.5)
@@ -98,7 +120,7 @@ Values = Callable[[Expression], list[Any]]
 def expressions() -> list[Expression]:
     """All texts, random expressions, and the guards of them all."""
     rng = random.Random(5)
-    plain = [parse(text, COLUMNS) for text in TEXTS]
+    plain = [parse(text, ALL) for text in TEXTS]
     drawn = [random_expression(rng, rng.choice(KINDS), rng.randint(1, 3)) for _ in range(300)]
     wanted = dict.fromkeys([*plain, *drawn])
     queue = [*wanted]
@@ -114,20 +136,20 @@ def expressions() -> list[Expression]:
 def edges() -> Iterator[duckdb.DuckDBPyConnection]:
     """DuckDB with the rows as a table of that name."""
     with duckdb.connect() as connection:
-        connection.register("edges", to_arrow(ROWS))
+        connection.register("edges", to_arrow(ROWS, ALL))
         yield connection
 
 
 @pytest.fixture(scope="module")
 def in_flink(run_flink: Any, expressions: list[Expression]) -> Values:
-    columns = run_flink(COLUMNS, ROWS, [to_flink(expr) for expr in expressions])
+    columns = run_flink(ALL, ROWS, [to_flink(expr) for expr in expressions])
     known = dict(zip(expressions, columns, strict=True))
     return known.__getitem__
 
 
 def in_numpy(expr: Expression) -> list[Any]:
-    table = to_arrow(ROWS)
-    batch = {name: Column.from_arrow(table[name]) for name in COLUMNS}
+    table = to_arrow(ROWS, ALL)
+    batch = {name: Column.from_arrow(table[name]) for name in ALL}
     column = evaluate(expr, batch, len(ROWS))
     return [v if m else None for v, m in zip(column.values.tolist(), column.mask, strict=True)]
 
@@ -161,7 +183,7 @@ def test_flink_gives_what_the_text_says(expressions: list[Expression], in_flink:
 
 @pytest.mark.parametrize("text", TEXTS)
 def test_numpy_gives_what_the_text_says(text: str) -> None:
-    assert differences(parse(text, COLUMNS), in_numpy) == []
+    assert differences(parse(text, ALL), in_numpy) == []
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -169,4 +191,4 @@ def test_duckdb_gives_what_the_text_says(text: str, edges: duckdb.DuckDBPyConnec
     def values(expr: Expression) -> list[Any]:
         return [v for (v,) in edges.execute(f"SELECT {to_duckdb(expr)} FROM edges").fetchall()]
 
-    assert differences(parse(text, COLUMNS), values) == []
+    assert differences(parse(text, ALL), values) == []

@@ -152,9 +152,11 @@ def test_decoding_gives_back_what_was_encoded(seed: int) -> None:
 
 def random_column(rng: random.Random, kind: str, rows: int) -> Column:
     valid = np.array([rng.random() < 0.7 for _ in range(rows)], bool)
-    if kind == "string":
+    if kind in ("string", "bytes"):
+        some = ("", "a", "ü" * 9, "long " * 40)
+        choices = some if kind == "string" else (b"", b"\xff\x00", bytes(range(256)))
         texts = np.empty(rows, object)
-        texts[:] = [rng.choice(("", "a", "ü" * 9, "long " * 40)) if ok else None for ok in valid]
+        texts[:] = [rng.choice(choices) if ok else None for ok in valid]
         return Column(texts, valid)
     values = [rng.choice((0, 1, -1, 2**63 - 1, -(2**63))) for _ in range(rows)]
     if kind == "float64":

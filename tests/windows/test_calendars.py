@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paimon_features.errors import DefinitionError
 from paimon_features.testing import naive_windows
 from paimon_features.testing.generators import ZONES
 from paimon_features.windows import (
@@ -21,6 +22,8 @@ from paimon_features.windows import (
     MINUTE_MS,
     CalendarUnit,
     Window,
+    calendars,
+    check_time_zone,
     step_of,
 )
 from paimon_features.windows.calendars import unit_start
@@ -170,3 +173,13 @@ def test_times_far_apart_need_only_their_own_days() -> None:
     times = np.array([MAX_TIME_MS, 0, MIN_TIME_MS, 0])
     begins = unit_start(TODAY, "UTC", times)
     assert begins.tolist() == [MAX_TIME_MS - DAY_MS + 1, 0, MIN_TIME_MS, 0]
+
+
+def test_a_host_without_time_zones_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> ZoneInfo:
+        raise ZoneInfoNotFoundError(name)
+
+    monkeypatch.setattr(calendars, "ZoneInfo", nothing)
+    monkeypatch.setattr(calendars, "available_timezones", set)
+    with pytest.raises(DefinitionError, match="no time zone database; install the package tzdata"):
+        check_time_zone("Europe/London")

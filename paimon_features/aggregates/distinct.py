@@ -1,0 +1,53 @@
+"""ApproxCountDistinct: how many different values, from sketches of sets."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from paimon_features.aggregates.base import (
+    Aggregate,
+    Finished,
+    Merge,
+    Partial,
+    Reading,
+    Scope,
+)
+from paimon_features.aggregates.registers import RELATIVE_ERROR, decode_sketches, estimates
+from paimon_features.columns import Column
+from paimon_features.schema import Bytes, DataType, Int64
+
+
+@dataclass(frozen=True)
+class ApproxCountDistinct(Aggregate):
+    """About how many different values that are not null; 0 for an empty window.
+
+    HyperLogLog of 4,096 registers: the standard error is 1.6 % (two estimates of three are
+    nearer, 19 of 20 within twice of it), up to about fifty million different values. The
+    estimate follows from the set of values alone, so that it is the same number on every path.
+    Zeros of either sign are one value. A cell takes two bytes a value, 8 KB at most.
+    """
+
+    kind: ClassVar[str] = "approx_count_distinct"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        self._scalar_type(scope)
+        sketch = f"distinct_item(md5(item({self.column})))"
+        name, guards = f"distinct_{self.column}", self._finite_guards(scope, self.column)
+        return (self._partial(name, Bytes, Merge.REGISTERS, sketch, guards=guards),)
+
+    def output_type(self, scope: Scope) -> DataType:
+        return Int64
+
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        known = merged[0].mask
+        codes, counts = decode_sketches(merged[0].values[known].tolist())
+        sizes = np.zeros(len(known), np.int64)
+        sizes[known] = counts
+        return Finished(Column(estimates(codes, np.concatenate([[0], np.cumsum(sizes)]))))
+
+    def accuracy(self, scope: Scope) -> str:
+        return f"an estimate with a standard error of {RELATIVE_ERROR:.1%}; the same on every path"

@@ -1,0 +1,133 @@
+"""Rate, TimeSinceLast, TimeSinceFirst: what relates events to the time of the read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from paimon_features.aggregates.base import (
+    EVENT_TIME,
+    EVENT_TIME_MAX,
+    ROWS,
+    Aggregate,
+    Finished,
+    Merge,
+    Partial,
+    Reading,
+    Scope,
+)
+from paimon_features.aggregates.basic import FLOAT_SUMS, Numeric, or_zero, rate
+from paimon_features.columns import Column
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import DataType, Float64, Int64
+from paimon_features.windows import format_duration, parse_duration
+
+
+@dataclass(frozen=True)
+class Rate(Numeric):
+    """Events per unit of time, or with a column the sum of its values per unit of time.
+
+    The sum is divided by the window's nominal length (a window may begin up to one hop
+    earlier), so that rates over several windows compare. 0 for an empty window; lifetimes and
+    calendar units have no fixed length and are refused.
+
+    >>> Rate(per="1h", windows=["1d"]).feature_name(86_400_000)
+    'rate_per_1h_1d'
+    """
+
+    kind: ClassVar[str] = "rate"
+    per: str = field(default="1h", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        parse_duration(self.per)
+        if not all(isinstance(length, int) for length in self.lengths):
+            raise DefinitionError(
+                f"rate({self.column!r}): a lifetime and a calendar unit have no length to divide "
+                f"by; expected durations, got windows={self.windows!r}"
+            )
+
+    def _name_parts(self) -> tuple[str, ...]:
+        return ("per", format_duration(parse_duration(self.per)))
+
+    def scale_of(self, scope: Scope) -> int | None:
+        return 0 if self.column is None else super().scale_of(scope)
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        if self.column is not None:
+            return (self._value_partial(scope, Merge.SUM, "sum"),)
+        return (ROWS if self.where is None else self._partial("rows", Int64, Merge.SUM, "1"),)
+
+    def output_type(self, scope: Scope) -> DataType:
+        return Float64
+
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        assert reading.window_ms is not None
+        unit = 10 ** (self.scale_of(scope) or 0)
+        total = or_zero(merged[0])
+        return Finished(Column(rate(total, parse_duration(self.per), reading.window_ms * unit)))
+
+    def accuracy(self, scope: Scope) -> str:
+        exact = "the float nearest to the exact value"
+        return FLOAT_SUMS if self.scale_of(scope) is None else exact
+
+
+@dataclass(frozen=True)
+class _TimeSince(Aggregate):
+    """Shared by TimeSinceLast and TimeSinceFirst."""
+
+    unit: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit is not None:
+            parse_duration(self.unit)
+
+    def _time_partial(self, scope: Scope, stem: str, merge: Merge) -> Partial:
+        if self.column is None:
+            return self._partial(stem, Int64, merge, EVENT_TIME)
+        self._input_type(scope)
+        seen = f"CASE WHEN {self.column} IS NOT NULL THEN {EVENT_TIME} END"
+        return self._partial(f"{stem}_{self.column}", Int64, merge, seen)
+
+    def output_type(self, scope: Scope) -> DataType:
+        return Int64 if self.unit is None else Float64
+
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        seen = merged[0].mask
+        # online, the open tile may hold events later than the read
+        age_ms = np.maximum(np.where(seen, reading.q_ms - merged[0].values, 0), 0)
+        if self.unit is None:
+            return Finished(Column(age_ms, merged[0].valid))
+        return Finished(Column(age_ms / parse_duration(self.unit), merged[0].valid))
+
+
+@dataclass(frozen=True)
+class TimeSinceLast(_TimeSince):
+    """Time from the newest event, or value that is not null, to the read: ms, or in ``unit``.
+
+    An Int64 of milliseconds, or a Float64 of units (``unit="1d"``). Null for an empty window.
+    """
+
+    kind: ClassVar[str] = "time_since_last"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        if self.column is None and self.where is None:
+            return (EVENT_TIME_MAX,)
+        return (self._time_partial(scope, "newest", Merge.MAX),)
+
+
+@dataclass(frozen=True)
+class TimeSinceFirst(_TimeSince):
+    """Time from the oldest event, or value that is not null, of the window to the read.
+
+    In milliseconds or ``unit``, as ``TimeSinceLast``. Over a lifetime: how long it is known.
+    """
+
+    kind: ClassVar[str] = "time_since_first"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        return (self._time_partial(scope, "oldest", Merge.MIN),)

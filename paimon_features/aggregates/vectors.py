@@ -1,0 +1,108 @@
+"""VectorSum and VectorMean: element by element over lists of one length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from paimon_features.aggregates.base import Finished, Guard, Merge, Partial, Reading, Scope
+from paimon_features.aggregates.basic import Mean, Numeric, Sum, objects, or_zero
+from paimon_features.columns import Column, Mask
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import DataType, Float64, List, ListType
+
+MAX_LENGTH = 256
+"""Longest vector: each element is a column of the tile table."""
+
+
+@dataclass(frozen=True)
+class _Vector(Numeric):
+    """Shared by VectorSum and VectorMean.
+
+    The column is ``List(T, n)``. An event whose list has another length, or a null in it, is no
+    vector: it is kept out of the tiles and counted. A null list is skipped.
+    """
+
+    def _list_type(self, scope: Scope) -> ListType:
+        kind = self._input_type(scope)
+        if not isinstance(kind, ListType) or kind.length is None or not kind.item.is_numeric:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): the column is {kind!r}; expected List(T, n), "
+                "numbers of a declared length"
+            )
+        if kind.length > MAX_LENGTH or kind.item.is_decimal:
+            raise DefinitionError(
+                f"{self.kind}({self.column!r}): the column is {kind!r}; expected up to "
+                f"{MAX_LENGTH} integers or floats"
+            )
+        return kind
+
+    def _number_type(self, scope: Scope) -> DataType:
+        return self._list_type(scope).item
+
+    def _sums(self, scope: Scope) -> tuple[Partial, ...]:
+        length = self._list_type(scope).length
+        assert length is not None
+        partials = []
+        for position in range(1, length + 1):
+            element = f"element({self.column}, {position})"
+            name = f"sum_{self.column}_{position}"
+            partial = self._value_partial(scope, Merge.SUM, name, element)
+            whole = Guard(
+                f"({self.column} IS NULL OR (size({self.column}) = {length} "
+                f"AND {element} IS NOT NULL))",
+                f"{self.column} is not a list of {length} numbers",
+            )
+            partials.append(replace(partial, guards=(self._guarded(whole), *partial.guards)))
+        return tuple(partials)
+
+    def _lists(self, columns: Sequence[Column], valid: Mask | None = None) -> Finished:
+        # axes: rows, elements
+        matrix = np.stack([column.values for column in columns], axis=1)
+        return Finished(Column(objects(matrix.tolist(), len(matrix)), valid))
+
+
+@dataclass(frozen=True)
+class VectorSum(_Vector):
+    """Sum of each element of a list column; zeros for an empty window.
+
+    Exact for integers, and for floats with ``scale``, as ``Sum``.
+    """
+
+    kind: ClassVar[str] = "vector_sum"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        return self._sums(scope)
+
+    def output_type(self, scope: Scope) -> DataType:
+        kind = self._list_type(scope)
+        return List(self._one().output_type({"one": kind.item}), kind.length)
+
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        own = {"one": self._number_type(scope)}
+        one = self._one()
+        return self._lists([one.finish(own, [column], reading).column for column in merged])
+
+    def _one(self) -> Sum:
+        return Sum("one", scale=self.scale)
+
+
+@dataclass(frozen=True)
+class VectorMean(_Vector):
+    """Mean of each element of a list column; null where no list was seen."""
+
+    kind: ClassVar[str] = "vector_mean"
+
+    def partials(self, scope: Scope) -> tuple[Partial, ...]:
+        return (*self._sums(scope), self._count_partial())
+
+    def output_type(self, scope: Scope) -> DataType:
+        return List(Float64, self._list_type(scope).length)
+
+    def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        own, one = {"one": self._number_type(scope)}, Mean("one", scale=self.scale)
+        means = [one.finish(own, [column, merged[-1]], reading).column for column in merged[:-1]]
+        return self._lists(means, or_zero(merged[-1]) > 0)

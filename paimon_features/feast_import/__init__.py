@@ -1,0 +1,6 @@
+"""Importing the definitions of a Feast repository: what maps, and a list of what does not."""
+
+from paimon_features.feast_import.convert import Conversion, convert
+from paimon_features.feast_import.recording import read_repository
+
+__all__ = ["Conversion", "convert", "read_repository"]

@@ -1,0 +1,398 @@
+"""From what a Feast repository made to the text of a definitions file, and what did not map."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paimon_features.feast_import.recording import Recorded
+from paimon_features.feast_import.types import (
+    arrow_type_text,
+    duration_text,
+    file_schema,
+    our_name,
+    type_text,
+)
+
+VIEWS = ("FeatureView", "BatchFeatureView", "StreamFeatureView", "stream_feature_view")
+SOURCES = ("FileSource", "PushSource", "KafkaSource", "KinesisSource")
+ON_DEMAND = ("OnDemandFeatureView", "on_demand_feature_view")
+
+AGGREGATES: Mapping[str, str] = {
+    "sum": "pf.Sum({column}{more})",
+    "count": "pf.Count({column}{more})",
+    "mean": "pf.Mean({column}{more})",
+    "avg": "pf.Mean({column}{more})",
+    "min": "pf.Min({column}{more})",
+    "max": "pf.Max({column}{more})",
+    "std": "pf.StdDev({column}, ddof=1{more})",
+    "stddev": "pf.StdDev({column}, ddof=1{more})",
+    "stddev_samp": "pf.StdDev({column}, ddof=1{more})",
+    "stddev_pop": "pf.StdDev({column}{more})",
+    "var": "pf.Variance({column}, ddof=1{more})",
+    "variance": "pf.Variance({column}, ddof=1{more})",
+    "var_samp": "pf.Variance({column}, ddof=1{more})",
+    "var_pop": "pf.Variance({column}{more})",
+    "first": "pf.First({column}{more})",
+    "last": "pf.Last({column}{more})",
+    "latest": "pf.Last({column}{more})",
+    "count_distinct": "pf.ApproxCountDistinct({column}{more})",
+    "approx_count_distinct": "pf.ApproxCountDistinct({column}{more})",
+}
+"""Feast's aggregation functions (those of its engines) in ours."""
+
+
+@dataclass
+class Conversion:
+    """The text of a definitions file, what did not map and why, and what to know besides.
+
+    ``mapped`` counts definitions by kind, ``unmapped`` are (what, why), ``notes`` are hints on
+    what did map. ``loads`` are commands that bring the data of file sources in.
+    """
+
+    blocks: list[str] = field(default_factory=list)
+    mapped: dict[str, int] = field(default_factory=dict)
+    unmapped: list[tuple[str, str]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    loads: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        """The definitions file."""
+        head = ['"""Definitions imported from a Feast repository.']
+        if self.unmapped:
+            head += ["", "What did not map:", ""]
+            head += [f"- {what}: {why}" for what, why in self.unmapped]
+        return "\n".join([*head, '"""', "", "import paimon_features as pf", "", *self.blocks])
+
+
+def convert(found: Sequence[Recorded], root: Path) -> Conversion:
+    """Convert what ``read_repository`` gave; ``root`` is where relative paths count from."""
+    return _Converter(found, root).run()
+
+
+class _Converter:
+    def __init__(self, found: Sequence[Recorded], root: Path) -> None:
+        self.found = list(found)
+        self.root = root
+        self.out = Conversion()
+        self.sources: dict[str, _Source] = {}
+        self.entities: dict[tuple[str, ...], str] = {}
+        self.texts: list[str] = []
+        self.views: dict[str, str] = {}
+
+    def run(self) -> Conversion:
+        for item in self.found:
+            if item.kind in VIEWS:
+                self._view(item)
+        for item in self.found:
+            if item.kind == "FeatureService":
+                self._service(item)
+            elif item.kind in ON_DEMAND:
+                self._unmapped(
+                    item, "a Python function per request; write an interaction in its place"
+                )
+            elif item.kind == "RequestSource":
+                self._unmapped(item, "declare its inputs with the interaction that takes them")
+            elif item.kind not in (*VIEWS, *SOURCES, "Entity", "Field", "Aggregation"):
+                self._unmapped(item, "nothing like it here")
+        sources = [source.text(name) for name, source in self.sources.items()]
+        self.out.blocks = [*sources, *self.texts]
+        self.out.notes = list(dict.fromkeys(self.out.notes))
+        return self.out
+
+    # -- views -----------------------------------------------------------------------------
+
+    def _view(self, view: Recorded) -> None:
+        source = view.get("source") or view.get("stream_source") or view.get("batch_source")
+        file = _file_of(source)
+        if not isinstance(source, Recorded) or source.kind not in SOURCES:
+            kind = source.kind if isinstance(source, Recorded) else "no source"
+            return self._unmapped(view, f"its source is {kind}; only {', '.join(SOURCES)} map")
+        entities = [e for e in view.get("entities") or () if isinstance(e, Recorded)]
+        if not entities:
+            return self._unmapped(view, "it has no entity")
+        columns = file_schema(file.get("path") if file else None, self.root)
+        keys = {
+            key: self._key_type(entity, key, view, columns)
+            for entity in entities
+            for key in _keys(entity)
+        }
+        if view.kind == "stream_feature_view" or view.get("udf") is not None:
+            self.out.notes.append(
+                f"{view.name}: its Python function is left out; what it computes goes into "
+                "derive= and where="
+            )
+        time = view.get("timestamp_field") or _time_of(source) or "event_timestamp"
+        aggregations = view.get("aggregations") or ()
+        if aggregations:
+            return self._aggregated(view, source, entities, keys, time, columns, aggregations)
+        features = dict(self._features(view, keys, time, columns))
+        if not features:
+            return self._unmapped(view, "none of its fields maps")
+        created = (file or source).get("created_timestamp_column")
+        schema = {
+            **keys,
+            time: "pf.Int64",
+            **({created: "pf.Int64"} if created else {}),
+            **features,
+        }
+        arguments = [f"event_time={_text(our_name(time))}"]
+        if created:
+            arguments.append(f"created_time={_text(our_name(created))}")
+        variable = self._source("TableSource", source, view, schema, arguments)
+        self._block(
+            "TableView",
+            view,
+            [
+                f"source={variable}",
+                f"entity={self._entity(entities, keys)}",
+                f"features={json.dumps([our_name(name) for name in features])}",
+            ],
+        )
+        return None
+
+    def _aggregated(
+        self,
+        view: Recorded,
+        source: Recorded,
+        entities: Sequence[Recorded],
+        keys: Mapping[str, str],
+        time: str,
+        columns: Mapping[str, Any],
+        aggregations: Iterable[Recorded],
+    ) -> None:
+        fields = {f.name: type_text(f.get("dtype")) for f in view.get("schema") or ()}
+        schema = {**keys, time: "pf.Int64"}
+        windows: dict[tuple[str, str], list[str | None]] = {}
+        for each in aggregations:
+            function, column = str(each.get("function")), str(each.get("column"))
+            if function not in AGGREGATES:
+                self._unmapped(view, f"aggregation {function} of {column}", part=True)
+                continue
+            arrow = columns.get(column)
+            kind = (None if arrow is None else arrow_type_text(arrow)) or fields.get(column)
+            if kind is None:
+                kind = "pf.Float64"
+                self.out.notes.append(f"{view.name}: the type of {column} is a guess, Float64")
+            schema.setdefault(column, kind)
+            length = duration_text(each.get("time_window"))
+            windows.setdefault((function, column), []).append(length)
+            if each.get("slide_interval") not in (None, each.get("time_window")):
+                self.out.notes.append(
+                    f"{view.name}: {function} of {column} slid by its slide_interval; here every "
+                    "window ends at the time of the read, and resolution= says how its start is "
+                    "rounded"
+                )
+        if not windows:
+            return self._unmapped(view, "none of its aggregations maps")
+        arguments = [f"event_time={_text(our_name(time))}"]
+        variable = self._source("EventSource", source, view, schema, arguments)
+        features = [
+            AGGREGATES[function].format(
+                column=_text(our_name(column)), more=f", windows={_windows(lengths)}"
+            )
+            for (function, column), lengths in windows.items()
+        ]
+        self._block(
+            "FeatureView",
+            view,
+            [
+                f"source={variable}",
+                f"entity={self._entity(entities, keys)}",
+                "features=[\n" + "".join(f"        {text},\n" for text in features) + "    ]",
+            ],
+        )
+        return None
+
+    def _features(
+        self, view: Recorded, keys: Mapping[str, str], time: str, columns: Mapping[str, Any]
+    ) -> Iterator[tuple[str, str]]:
+        """Fields of the view; without any declared, the columns of its file, as in Feast."""
+        fields = view.get("schema") or view.get("features") or ()
+        if not fields:
+            for name, arrow in columns.items():
+                kind = arrow_type_text(arrow)
+                if name not in keys and name != time and kind is not None:
+                    yield name, kind
+        for each in fields:
+            if each.name in keys:
+                continue
+            kind = type_text(each.get("dtype"))
+            if kind is None:
+                self._unmapped(view, f"field {each.name} of type {each.get('dtype')!r}", part=True)
+            else:
+                self._renamed(view, each.name)
+                yield each.name, kind
+
+    # -- parts of views --------------------------------------------------------------------
+
+    def _key_type(
+        self, entity: Recorded, key: str, view: Recorded, columns: Mapping[str, Any]
+    ) -> str:
+        declared = {f.name: type_text(f.get("dtype")) for f in view.get("schema") or ()}
+        kind = declared.get(key) or type_text(entity.get("value_type"))
+        if kind is None and key in columns:
+            kind = arrow_type_text(columns[key])
+        if kind is None:
+            kind = "pf.String"
+            self.out.notes.append(f"entity {entity.name}: the type of {key} is a guess, String")
+        return kind
+
+    def _entity(self, entities: Sequence[Recorded], keys: Mapping[str, str]) -> str:
+        """The variable of an entity; several entities of one view are one with all their keys."""
+        names = tuple(keys)
+        if names not in self.entities:
+            name = "_".join(our_name(entity.name) for entity in entities)
+            texts = ", ".join(f"{_text(our_name(key))}: {kind}" for key, kind in keys.items())
+            variable = f"{name}_entity"
+            arguments = [f"keys={{{texts}}}", *_metadata(entities[0])]
+            self.texts.append(_call(variable, "Entity", name, arguments))
+            self._count("entities")
+            self.entities[names] = variable
+        return self.entities[names]
+
+    def _source(
+        self,
+        kind: str,
+        source: Recorded,
+        view: Recorded,
+        schema: Mapping[str, str],
+        arguments: Sequence[str],
+    ) -> str:
+        """The variable of a source, which has the columns of all views that are made of it."""
+        name = our_name(str(source.get("name") or f"{view.name}_source"))
+        known = self.sources.get(name)
+        if known is not None and known.kind != kind:
+            # events to aggregate and rows that change are two tables here
+            name = f"{name}_{'events' if kind == 'EventSource' else 'rows'}"
+            known = self.sources.get(name)
+        if known is None:
+            known = _Source(kind, {}, [*arguments, *_metadata(source)])
+            self.sources[name] = known
+            self._count("sources")
+            file = _file_of(source)
+            path = file.get("path") if file else None
+            if path:
+                self.out.loads.append(f"paimon-features ingest {name} {path}")
+            if source.kind in ("KafkaSource", "KinesisSource"):
+                self.out.notes.append(f"source {name}: a stream; bring it in with 'ingest --topic'")
+            elif source.kind == "PushSource":
+                self.out.notes.append(
+                    f"source {name}: rows that were pushed are written with EventWriter"
+                )
+        known.schema.update({**schema, **known.schema})
+        return _variable(name)
+
+    def _block(self, kind: str, view: Recorded, arguments: list[str]) -> None:
+        name = our_name(view.name)
+        self._renamed(view, view.name)
+        ttl = duration_text(view.get("ttl"))
+        if ttl is not None:
+            arguments.append(f"ttl={_text(ttl)}")
+        arguments += _metadata(view)
+        self.views[view.name] = name
+        self.texts.append(_call(name, kind, name, arguments))
+        self._count("feature views")
+
+    def _service(self, service: Recorded) -> None:
+        parts = []
+        for item in service.get("features") or service.args[1:2] or ():
+            variable = self.views.get(item.name)
+            if variable is None:
+                self._unmapped(service, f"part {item.name}, which did not map", part=True)
+            elif item.selected is None:
+                parts.append(variable)
+            else:
+                parts += [_text(f"{our_name(item.name)}:{our_name(f)}") for f in item.selected]
+        if not parts:
+            return self._unmapped(service, "none of its parts maps")
+        name = our_name(service.name)
+        arguments = [f"[{', '.join(parts)}]", *_metadata(service)]
+        self.texts.append(_call(f"{name}_service", "FeatureService", name, arguments))
+        self._count("services")
+        return None
+
+    def _renamed(self, item: Recorded, name: str) -> None:
+        if our_name(name) != name:
+            self.out.notes.append(f"{item.name}: {name} is called {our_name(name)} here")
+
+    def _unmapped(self, item: Recorded, why: str, part: bool = False) -> None:
+        where = f"{_kind(item)} {item.name}"
+        self.out.unmapped.append((where, f"without its {why}" if part else why))
+
+    def _count(self, what: str) -> None:
+        self.out.mapped[what] = self.out.mapped.get(what, 0) + 1
+
+
+@dataclass
+class _Source:
+    kind: str
+    schema: dict[str, str]
+    arguments: list[str]
+
+    def text(self, name: str) -> str:
+        columns = "".join(
+            f"        {_text(our_name(column))}: {kind},\n" for column, kind in self.schema.items()
+        )
+        return _call(
+            _variable(name), self.kind, name, [f"schema={{\n{columns}    }}", *self.arguments]
+        )
+
+
+def _variable(source: str) -> str:
+    return source if source.endswith("_source") else f"{source}_source"
+
+
+def _kind(item: Recorded) -> str:
+    words = "".join(f" {c.lower()}" if c.isupper() else c for c in item.kind)
+    return words.replace("_", " ").strip()
+
+
+def _keys(entity: Recorded) -> list[str]:
+    keys = entity.get("join_keys") or [entity.get("join_key") or entity.name]
+    return [str(key) for key in keys]
+
+
+def _file_of(source: Any) -> Recorded | None:
+    """The file behind a source: itself, or what a push or stream source has as its batch."""
+    if not isinstance(source, Recorded):
+        return None
+    if source.kind == "FileSource":
+        return source
+    return _file_of(source.get("batch_source"))
+
+
+def _time_of(source: Recorded) -> str | None:
+    own = source.get("timestamp_field") or source.get("event_timestamp_column")
+    if own is None and isinstance(source.get("batch_source"), Recorded):
+        return _time_of(source.get("batch_source"))
+    return None if own is None else str(own)
+
+
+def _metadata(item: Recorded) -> list[str]:
+    """Description, owner and tags, where there are some."""
+    parts = [
+        f"{part}={_text(item.get(part))}" for part in ("description", "owner") if item.get(part)
+    ]
+    if item.get("tags"):
+        tags = {str(key): str(value) for key, value in item.get("tags").items()}
+        parts.append(f"tags={json.dumps(tags)}")
+    return parts
+
+
+def _windows(lengths: Sequence[str | None]) -> str:
+    texts = ["None" if length is None else _text(length) for length in dict.fromkeys(lengths)]
+    return f"[{', '.join(texts)}]"
+
+
+def _call(variable: str, kind: str, name: str, arguments: Iterable[str]) -> str:
+    lines = "".join(f"    {argument},\n" for argument in arguments)
+    return f"{variable} = pf.{kind}(\n    {_text(name)},\n{lines})\n"
+
+
+def _text(text: Any) -> str:
+    return json.dumps(str(text), ensure_ascii=False)

@@ -1,0 +1,181 @@
+"""Reading a Feast repository without Feast: its files run against a module that takes notes.
+
+A repository is Python that builds objects. Here ``import feast`` gives names that remember how
+they were called, so that loops, helpers and constants of the user's own work as they do with
+Feast, whatever its version, and nothing of Feast has to be installed.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Iterator, MutableSequence, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from paimon_features.errors import DefinitionError
+
+SKIPPED_FOLDERS = {"tests", "test", "venv", ".venv", "__pycache__", "site-packages"}
+
+
+@dataclass(eq=False, repr=False)
+class Recorded:
+    """An object that the repository made: which name of Feast, with which arguments."""
+
+    kind: str
+    args: tuple[Any, ...] = ()
+    given: dict[str, Any] = field(default_factory=dict)
+    selected: tuple[str, ...] | None = None
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An argument by its name."""
+        return self.given.get(name, default)
+
+    @property
+    def name(self) -> str:
+        """The object's name: ``name=``, else the first argument."""
+        return str(self.given.get("name", self.args[0] if self.args else ""))
+
+    def __repr__(self) -> str:
+        return self.kind
+
+    def __getitem__(self, selected: Sequence[str]) -> Recorded:
+        """A projection, as in ``view[["a", "b"]]``."""
+        return Recorded(self.kind, self.args, self.given, tuple(selected))
+
+    def __call__(self, function: Any) -> Recorded:
+        """As a decorator: the function gives the object its name."""
+        name = self.given.get("name", getattr(function, "__name__", ""))
+        return Recorded(self.kind, self.args, {**self.given, "name": name})
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in self.given:
+            return self.given[name]
+        return Name(f"{self.kind}.{name}")
+
+
+class Name:
+    """A name of Feast: a class, a function, or a value such as ``Float32``."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def __call__(self, *args: Any, **given: Any) -> Recorded:
+        return Recorded(self.text.rsplit(".", 1)[-1], args, given)
+
+    def __getattr__(self, name: str) -> Name:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Name(f"{self.text}.{name}")
+
+    def __repr__(self) -> str:
+        return self.text.rsplit(".", 1)[-1]
+
+
+class _Module(ModuleType):
+    __path__: MutableSequence[str] = []  # noqa: RUF012 - what makes a module a package
+
+    def __getattr__(self, name: str) -> Name:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Name(name)
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds ``feast`` and everything below it."""
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname.partition(".")[0] != "feast":
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        return _Module(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run."""
+
+
+def read_repository(path: Path) -> list[Recorded]:
+    """Run a file, or every Python file below a folder, and give what each defines, in order.
+
+    Only objects that stand at the top level of a file under a name count, each once.
+
+    Raises
+    ------
+    DefinitionError
+        If there is no such path, or a file does not run.
+    """
+    if path.is_file():
+        root, files = path.parent, [path]
+    elif path.is_dir():
+        root = path
+        files = sorted(
+            file
+            for file in path.rglob("*.py")
+            if not SKIPPED_FOLDERS & set(file.relative_to(path).parts)
+        )
+    else:
+        raise DefinitionError(f"there is no Feast repository {path}")
+    found: dict[int, Recorded] = {}
+    with _note_taking(root):
+        for file in files:
+            for value in _run(file, root):
+                if isinstance(value, Recorded):
+                    found.setdefault(id(value), value)
+    return list(found.values())
+
+
+@contextmanager
+def _note_taking(root: Path) -> Iterator[None]:
+    """Inside, ``feast`` is the note taker, and the repository's own modules can be imported."""
+    before = dict(sys.modules)
+    for name in [n for n in sys.modules if n.partition(".")[0] == "feast"]:
+        del sys.modules[name]
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    sys.path.insert(0, str(root))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(root))
+        sys.meta_path.remove(finder)
+        # what the repository imported of its own would hide what another one calls the same
+        for name in [n for n in sys.modules if n not in before and _belongs(n, root)]:
+            del sys.modules[name]
+        sys.modules.update({n: m for n, m in before.items() if n.partition(".")[0] == "feast"})
+
+
+def _belongs(name: str, root: Path) -> bool:
+    module = sys.modules[name]
+    origin = getattr(module, "__file__", None)
+    return isinstance(module, _Module) or (origin is not None and root in Path(origin).parents)
+
+
+def _run(file: Path, root: Path) -> list[Any]:
+    """The values at the top level of a file."""
+    # under the name by which other files import it, so that both see the same objects
+    name = ".".join(file.relative_to(root).with_suffix("").parts)
+    try:
+        if getattr(sys.modules.get(name), "__file__", None) != str(file):
+            if name in sys.modules:  # called like a module of the standard library, say
+                name = f"feast_repository.{name}"
+            spec = importlib.util.spec_from_file_location(name, file)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+    except Exception as error:
+        sys.modules.pop(name, None)
+        raise DefinitionError(f"{file} does not run: {type(error).__name__}: {error}") from error
+    return list(vars(sys.modules[name]).values())
