@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -38,6 +38,15 @@ if TYPE_CHECKING:
     is_flag=True,
     help="With --kafka: without a checkpoint go on at the group's offsets; rows may come twice.",
 )
+@click.option(
+    "--from-table",
+    "table",
+    metavar="DATABASE.TABLE",
+    help="Read the change log of a table of the warehouse, not files.",
+)
+@click.option(
+    "--bounded", is_flag=True, help="With --from-table: stop once all changes so far are in."
+)
 @click.option("--stop", is_flag=True, help="Stop the job of this source that runs on a cluster.")
 @CLUSTER
 @PROJECT
@@ -51,12 +60,14 @@ def ingest(
     topic: str | None,
     group: str | None,
     restart: bool,
+    table: str | None,
+    bounded: bool,
     stop: bool,
     cluster: str | None,
     path: str,
     as_json: bool,
 ) -> None:
-    """Bring events into SOURCE: files (each once, all in one commit), or a Kafka topic.
+    """Bring events into SOURCE: files (each once, all in one commit), a Kafka topic, a change log.
 
     PATHS are CSV, Parquet or JSON-lines files (.csv .parquet .jsonl .ndjson, text also .gz), or
     folders of them. A row that cannot be an event (unreadable, wrong type, no time ...) is kept
@@ -69,13 +80,21 @@ def ingest(
     paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate
     paimon-features ingest retail fixed.csv --again
     paimon-features ingest clicks --kafka broker:9092 --topic clicks
+    paimon-features ingest orders --from-table shop.orders             # until Ctrl-C
+    paimon-features ingest orders --from-table shop.orders --bounded   # what changed so far
+
+    --from-table reads a table with a primary key and a change log (changelog-producer): what it
+    holds, then each change. The retraction column of SOURCE gets the kind of the change.
+
+    Events ahead of the clock by more than max_skew wait in rejected_SOURCE; each run lets those
+    enter first whose time has come ('paimon-features release' does only that).
 
     A run that was interrupted has committed nothing, or is finished by the next one. With --kafka
     the job runs until Ctrl-C, or detached with --cluster until --stop, and goes on at its last
     checkpoint when it is started again. The tests have no broker, they end at Flink's plan; by
     hand it was run against Kafka 3.9.
     """
-    _check_options(paths, topic, group, again, kafka, restart, stop)
+    _check_options(paths, topic, group, again, kafka, restart, table, bounded, stop)
     project = Project.open(path)
     if stop:
         _stop(project, source, as_json)
@@ -84,6 +103,9 @@ def ingest(
     if kafka is not None:
         assert topic is not None
         _ingest_topic(project, source, (kafka, topic, group), columns, restart, address, as_json)
+        return
+    if table is not None:
+        _ingest_table(project, source, table, columns, bounded, address, as_json)
         return
     from jobs.flink.ingest import ingest_files
     from jobs.logic.columns import parse_mapping
@@ -117,18 +139,32 @@ def _check_options(
     again: bool,
     kafka: str | None,
     restart: bool,
+    table: str | None,
+    bounded: bool,
     stop: bool,
 ) -> None:
     if stop:
-        if paths or again or kafka or topic or group or restart:
+        if paths or again or kafka or topic or group or restart or table or bounded:
             raise ConfigurationError("--stop takes nothing but the source")
+    elif bounded and table is None:
+        raise ConfigurationError("--bounded goes with --from-table; files end by themselves")
+    elif table is not None:
+        if paths or again or kafka or topic or group:
+            raise ConfigurationError("--from-table takes neither PATHS nor --again nor --kafka")
+        if restart:
+            raise ConfigurationError(
+                "--restart with --from-table would bring all that the table holds a second time; "
+                "define a source under another name"
+            )
     elif kafka is not None:
         if paths or again or not topic:
             raise ConfigurationError("--kafka takes --topic, and neither PATHS nor --again")
     elif topic or group or restart:
         raise ConfigurationError("--topic, --group and --restart go with --kafka HOST:PORT")
     elif not paths:
-        raise ConfigurationError("name the files or folders to ingest, or --kafka and --topic")
+        raise ConfigurationError(
+            "name the files or folders to ingest, or --kafka and --topic, or --from-table"
+        )
 
 
 def _ingest_topic(
@@ -150,19 +186,69 @@ def _ingest_topic(
     try:
         with ProgressLine(as_json) as line:
             job_id = ingest_kafka(
-                project.lake,
-                defined,
-                topic,
-                state_dir=project.config.state_dir,
-                checkpoint_interval_ms=project.config.flink.checkpoint_interval_ms,
-                parallelism=project.config.flink.parallelism,
-                cluster=cluster,
-                restart=restart,
-                report=line,
+                project.lake, defined, topic, restart=restart, **_stream(project, cluster, line)
             )
     except KeyboardInterrupt:
-        click.echo("stopped; the same command goes on at its last checkpoint", err=True)
+        click.echo(_STOPPED, err=True)
         return
+    _tell_running(source, job_id, cluster, as_json)
+
+
+def _ingest_table(
+    project: Project,
+    source: str,
+    table: str,
+    columns: tuple[str, ...],
+    bounded: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    from jobs.flink.ingest_topic import ingest_change_log
+    from jobs.logic.columns import parse_mapping
+    from paimon_features.tables import latest_snapshot
+
+    defined = project.definitions.source(source)
+    try:
+        with ProgressLine(as_json) as line:
+            job_id = ingest_change_log(
+                project.lake,
+                defined,
+                table,
+                parse_mapping(columns),
+                bounded=bounded,
+                **_stream(project, cluster, line),
+            )
+    except KeyboardInterrupt:
+        click.echo(_STOPPED, err=True)
+        return
+    if not bounded:
+        _tell_running(source, job_id, cluster, as_json)
+        return
+    newest = latest_snapshot(project.lake, defined.table)
+    snapshot = None if newest is None else newest.id
+    if as_json:
+        click.echo(json.dumps({"job_id": job_id, "events_snapshot": snapshot}))
+    else:
+        click.echo(
+            f"the changes of {table} so far are in, {defined.table} is at snapshot "
+            f"{snapshot or '-'}; the same command goes on from there"
+        )
+
+
+_STOPPED = "stopped; the same command goes on at its last checkpoint"
+
+
+def _stream(project: Project, cluster: str | None, line: ProgressLine) -> dict[str, Any]:
+    return {
+        "state_dir": project.config.state_dir,
+        "checkpoint_interval_ms": project.config.flink.checkpoint_interval_ms,
+        "parallelism": project.config.flink.parallelism,
+        "cluster": cluster,
+        "report": line,
+    }
+
+
+def _tell_running(source: str, job_id: str, cluster: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"job_id": job_id, "cluster": cluster}))
     else:
@@ -196,6 +282,7 @@ def _document(result: IngestResult) -> dict[str, object]:
         "events_snapshot": result.events_snapshot,
         "finished_run": result.finished_run,
         "forgotten_files": result.forgotten_files,
+        "released": result.released,
     }
 
 
@@ -208,6 +295,8 @@ def _told(source: str, result: IngestResult) -> list[str]:
         lines.append(f"an interrupted run had committed nothing of {files}: ingest that again")
     for path, why in result.skipped:
         lines.append(f"skipped {path}: {why} (--again takes it once more)")
+    if result.released:
+        lines.append(f"{result.released:,} events entered that had waited for their time")
     if result.run_id is None:
         return [*lines, "nothing new to ingest"]
     if result.ignored_columns:

@@ -118,7 +118,7 @@ def submit(
         place,
         interruptible() as stop,
     ):
-        _check_not_running(target)
+        check_not_running(target)
         if rebuild:
             tell(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
         if rollback:
@@ -181,7 +181,7 @@ def backfill(
     """
     place = Place(target, cluster, _events(target))
     with target.owned(place.holder, "backfill it") as leases, place:
-        _check_not_running(target)
+        check_not_running(target)
         if rebuild or not decide_backfill(target.ledger()):
             tell(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
         newest = latest_snapshot(target.lake, target.events)
@@ -226,16 +226,21 @@ def backfill(
 def _nothing_new(target: TileTarget) -> bool:
     """Whether a bounded run has nothing to do; refuses what could not start either."""
     with target.owned(ProcessHolder.current(), "look where its tile job stands"):
-        _check_not_running(target)
+        check_not_running(target)
         start = decide_start(target.ledger())
         if latest_snapshot(target.lake, target.events) is None:
             return True
         begun = start.resume is not None or start.from_snapshot is not None
+        if job_state(target.lake, target.record()) not in (None, "STOPPED"):
+            return False  # the commit of its last checkpoint may be missing; resuming makes it
         return begun and lag_snapshots(target.lake, target.events, target.consumer) == 0
 
 
-def _check_not_running(target: TileTarget) -> None:
-    """The lease of a job on a cluster may not have been handed over before its client died."""
+def check_not_running(target: TileTarget) -> None:
+    """Raise OwnershipError if the generation's job runs, whoever holds the lease.
+
+    That of a job on a cluster may not have been handed over before its client died.
+    """
     record = target.record()
     state = job_state(target.lake, record)
     if record.job is not None and not record.job["local"] and state not in STILL:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
 from paimon_features.tables import Lake, latest_snapshot, read_arrow
 from paimon_features.tables.reader import snapshots
+from paimon_features.tables.release import release_due
 
 BRIEF_BYTES = 16 << 20
 """Files of no more than this are read before Java's second compiler pays."""
@@ -32,7 +33,7 @@ class IngestResult:
     ``ignored_columns`` are in the files and not in the source; ``absent_columns`` the other way
     round, in the first rows of JSON files. ``finished_run`` had been interrupted and was finished
     first; of ``forgotten_files`` an interrupted run had committed nothing, and they are not part
-    of this one.
+    of this one. ``released`` events from the future had been rejected before; their time has come.
     """
 
     run_id: str | None
@@ -47,6 +48,7 @@ class IngestResult:
     events_snapshot: int | None = None
     finished_run: str | None = None
     forgotten_files: tuple[str, ...] = ()
+    released: int = 0
 
 
 def ingest_files(
@@ -107,8 +109,12 @@ def ingest_files(
             reasons = _reasons(choice)
             return IngestResult(None, (), reasons, finished_run=finished, forgotten_files=left)
         job.hold(stack)  # on a cluster, the leases went with the run that was finished
-        run = job.ledger.begin(choice.new, dict(mapping or {}), time.time_ns() // 1_000_000)
-        return _run_files(job, run, choice, (True, True), finished, left)
+        released = release_due(lake, source, time.time_ns() // 1_000_000)
+        # the time tells this run's rows from all others
+        now_ms = max(time.time_ns() // 1_000_000, released.time_ms + 1)
+        run = job.ledger.begin(choice.new, dict(mapping or {}), now_ms)
+        result = _run_files(job, run, choice, (True, True), finished, left)
+        return replace(result, released=released.events)
 
 
 def _run_files(

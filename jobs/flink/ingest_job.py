@@ -162,11 +162,13 @@ class IngestJob:
         sinks: tuple[bool, bool] = (True, True),
         conf: Mapping[str, str] | None = None,
         checkpoints: Path | None = None,
+        until: Callable[[], bool] | None = None,
     ) -> str:
         """Execute the inserts that ``sinks`` wants and wait for the end; returns the job's id.
 
-        ``doing`` is what an error says was being done. A stream on a cluster is not waited for.
-        A job on a cluster owns the tables itself.
+        ``doing`` is what an error says was being done. A stream on a cluster is not waited for,
+        unless it has an end: where ``until`` says so, it is stopped with a savepoint among its
+        ``checkpoints``. A job on a cluster owns the tables itself.
 
         Raises
         ------
@@ -193,9 +195,12 @@ class IngestJob:
                 result = inserts.execute()
             for held in self.leases:
                 held.transfer(holder)
-            if mode == "streaming":
+            if mode == "streaming" and until is None:
                 return job_id
-        await_job(result, doing, _watch(rest, job_id, self.report))
+        tick = _watch(rest, job_id, self.report)
+        if until is not None and checkpoints is not None:
+            tick = _stopping(tick, rest, job_id, until, checkpoints / job_id)
+        await_job(result, doing, tick)
         if self.cluster is not None:
             for table in self.tables:
                 lease.release(self.lake, table)  # the job that held it has ended
@@ -222,6 +227,26 @@ def explain(env: TableEnvironment, statements: IngestStatements) -> str:
     """Flink's plan of the job, as text."""
     with flink_errors("planning the ingest job"):
         return str(prepare(env, statements).explain())
+
+
+def _stopping(
+    tick: Callable[[float], None],
+    rest: FlinkRest,
+    job_id: str,
+    until: Callable[[], bool],
+    folder: Path,
+) -> Callable[[float], None]:
+    """``tick``, and the job's stop with a savepoint in ``folder`` once ``until`` says so."""
+
+    def watch(elapsed_s: float) -> None:
+        tick(elapsed_s)
+        if until():
+            # a local cluster ends with its job and may not answer any more; if the job goes on,
+            # the next tick tries again
+            with suppress(JobError):
+                rest.stop_with_savepoint(job_id, folder)
+
+    return watch
 
 
 def _watch(rest: FlinkRest, job_id: str, report: Report | None) -> Callable[[float], None]:

@@ -1,21 +1,26 @@
-"""Ingesting a Kafka topic: a stream that goes on from its last checkpoint."""
+"""Ingesting a stream, a Kafka topic or a change log: it goes on from its last checkpoint."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
 from jobs.flink.ingest_job import IngestJob, Report
+from jobs.logic.change_log import ChangeLog, find_change_columns, open_table
 from jobs.logic.columns import KafkaTopic
-from jobs.logic.ingest import IngestStatements, Run, kafka_statements
+from jobs.logic.ingest import IngestStatements, Run, change_log_statements, kafka_statements
 from jobs.logic.ledger import Ledger
 from jobs.logic.rest import ENDED, FlinkRest
 from jobs.logic.restart import find_checkpoints
 from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError, UnknownNameError
-from paimon_features.tables import Lake
+from paimon_features.tables import Lake, latest_snapshot
+from paimon_features.tables.consumers import consumers, register_consumer
 from paimon_features.tables.reader import snapshots
-from paimon_features.tables.snapshots import snapshot_ids
+from paimon_features.tables.release import release_due
+from paimon_features.tables.snapshots import earliest_snapshot_id, snapshot_ids
 
 
 def ingest_kafka(
@@ -54,6 +59,60 @@ def ingest_kafka(
     return follow(job, run, statements, folder, checkpoint_interval_ms, restart)
 
 
+def ingest_change_log(
+    lake: Lake,
+    source: EventSource,
+    table: str,
+    mapping: Mapping[str, str] | None = None,
+    *,
+    state_dir: Path,
+    bounded: bool = False,
+    checkpoint_interval_ms: int = 1_000,
+    parallelism: int = 2,
+    cluster: str | None = None,
+    report: Report | None = None,
+) -> str:
+    """Bring the changes of a table (``database.table``) into the source's events table.
+
+    A first run begins with what the table holds, as insertions; a later one goes on where the
+    last one stopped. Exactly once: the place in the change log is part of the checkpoints with
+    which the rows are committed. ``bounded`` stops once the changes up to the table's present
+    snapshot are in, with a savepoint; otherwise it runs until it is stopped. Returns the job's id.
+
+    Raises
+    ------
+    ConfigurationError
+        If the table has no change log, or does not fit the source.
+    UnknownNameError, OwnershipError, JobError
+        As ``ingest_kafka``. There is no restart: all that the table holds would come again.
+    """
+    opened, name = open_table(lake, table)
+    columns = find_change_columns(opened, name, source, mapping or {})
+    consumer = f"ingest-{lake.database}-{source.name}"
+    newest = latest_snapshot(opened, name)
+    goal = None if newest is None else newest.id
+    log = ChangeLog(opened, name, columns, goal or 1, consumer)
+    # as it is part of the commit user, it names the table as a whole
+    run = Run(f"table-{source.name}-{log.name}", None)
+    job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
+    held = consumers(opened, name).get(consumer)
+    # what the last run still needed stays held; a first run holds where it begins
+    first = earliest_snapshot_id(opened, name) or 1 if held is None else held
+    register_consumer(opened, name, consumer, first)
+
+    def reached() -> bool:
+        return goal is None or consumers(opened, name).get(consumer, 0) > goal
+
+    return follow(
+        job,
+        run,
+        change_log_statements(source, log, run),
+        checkpoint_folder(state_dir, source, log.name),
+        checkpoint_interval_ms,
+        until=reached if bounded else None,
+    )
+
+
 def checkpoint_folder(state_dir: Path, source: EventSource, topic: str) -> Path:
     """Where the checkpoints of a topic's stream are; another topic has other offsets."""
     return state_dir / "checkpoints" / f"ingest-{source.name}-{topic}"
@@ -66,23 +125,39 @@ def follow(
     folder: Path,
     checkpoint_interval_ms: int,
     restart: bool = False,
+    until: Callable[[], bool] | None = None,
 ) -> str:
     """Run a stream from its last checkpoint in ``folder``, or from its start if it is a new one.
 
-    The statements' source has to keep its position in Flink's checkpoints.
+    The statements' source has to keep its position in Flink's checkpoints. Where ``until`` says
+    that it is done, the job is stopped with a savepoint. Events from the future whose time has
+    come since they were rejected enter before the start.
     """
     job.check()
     with ExitStack() as stack:
         job.hold(stack)
+        release_due(job.lake, job.source, time.time_ns() // 1_000_000)
         conf = {
             "execution.checkpointing.interval": f"{checkpoint_interval_ms} ms",
             "execution.checkpointing.dir": folder.as_uri(),
+            **_memory_of_ids(job.source),
         }
         checkpoint = None if restart else recovery_path(job.lake, job.tables, run, folder)
         if checkpoint is not None:
             conf["execution.state-recovery.path"] = checkpoint.as_uri()
         doing = f"following {folder.name}"
-        return job.run("streaming", statements, doing, conf=conf, checkpoints=folder)
+        return job.run("streaming", statements, doing, conf=conf, checkpoints=folder, until=until)
+
+
+def _memory_of_ids(source: EventSource) -> dict[str, str]:
+    """What a stream needs to remember event ids: on disk, with checkpoints of what has changed."""
+    if source.horizon_ms is None:
+        return {}
+    return {
+        "table.exec.state.ttl": f"{source.horizon_ms} ms",
+        "state.backend.type": "rocksdb",
+        "execution.checkpointing.incremental": "true",
+    }
 
 
 def recovery_path(lake: Lake, tables: tuple[str, ...], run: Run, folder: Path) -> Path | None:
@@ -108,7 +183,7 @@ def recovery_path(lake: Lake, tables: tuple[str, ...], run: Run, folder: Path) -
             raise JobError(
                 f"table {table!r} holds checkpoint {mine[-1]} of this stream, and in {folder} "
                 f"{there}: rows since then would come twice. Bring the checkpoint back, or accept "
-                "that by --restart"
+                "that by --restart (with --kafka), or define a source under another name"
             )
     return None if newest is None else newest.path
 

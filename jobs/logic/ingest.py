@@ -6,7 +6,8 @@
     in_1 (parquet) -> cells -> values -> judged ---+--> ingest_rows --> events_<source>
     in_2 (json)    -> cells -> values -> judged --'               '---> rejected_<source>
 
-Each step is a view. Both inserts have to read ``ingest_rows`` as one Table object: then Flink
+Where a source has an event id, duplicates are found between ``judged`` and ``ingest_rows``. Each
+step is a view. Both inserts have to read ``ingest_rows`` as one Table object: then Flink
 plans all above it once, and reads the input once.
 """
 
@@ -17,15 +18,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jobs.logic.cells import cell_value, floor_day, is_not_finite, is_present, now_ms_sql
+from jobs.logic.change_log import ChangeLog, change_scan
 from jobs.logic.columns import Column, FileGroup, KafkaTopic
-from jobs.logic.scans import Scan, file_scan, kafka_scan, once, raw_text, sql_options
+from jobs.logic.duplicates import duplicate_views
+from jobs.logic.scans import Scan, file_scan, kafka_scan, once, raw_text, row_text, sql_options
 from paimon_features.definitions import EventSource
+from paimon_features.definitions.source import ROW_KINDS
+from paimon_features.schema import String
 from paimon_features.tables.ddl import literal, quote
-from paimon_features.tables.rejects import MISSING_TIME, NOT_FINITE, TIME_OUT_OF_RANGE, WRONG_TYPE
+from paimon_features.tables.rejects import (
+    BAD_RETRACTION,
+    MISSING_EVENT_ID,
+    MISSING_TIME,
+    NOT_FINITE,
+    TIME_IN_FUTURE,
+    TIME_OUT_OF_RANGE,
+    WRONG_TYPE,
+)
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS, format_duration
 
 ROWS = "ingest_rows"
 """The view with all rows, good and bad."""
+_SINGLE = "ingest_judged"
+"""The view with all rows, each judged by itself, where duplicates are still to be found."""
 
 _SHOWN = 100
 """How many characters of a bad value are shown; the whole row is kept beside it."""
@@ -89,6 +104,12 @@ def kafka_statements(source: EventSource, topic: KafkaTopic, run: Run) -> Ingest
     return _statements(source, [kafka_scan("in_0", topic)], [form], run)
 
 
+def change_log_statements(source: EventSource, log: ChangeLog, run: Run) -> IngestStatements:
+    """The streaming job that ingests the change log of a table of the lake."""
+    form = (log.columns, raw_text("table", log.columns))
+    return _statements(source, [change_scan("in_0", log)], [form], run)
+
+
 def _statements(
     source: EventSource,
     scans: Sequence[Scan],
@@ -99,7 +120,11 @@ def _statements(
     for number, (scan, (columns, raw)) in enumerate(zip(scans, forms, strict=True)):
         views += [*scan.views, *_judged(number, scan.cells, columns, raw, source, run)]
     parts = [f"SELECT * FROM {quote(f'judged_{number}')}" for number in range(len(scans))]
-    views.append((ROWS, " UNION ALL ".join(parts)))
+    if source.event_id is None:
+        views.append((ROWS, " UNION ALL ".join(parts)))
+    else:
+        views.append((_SINGLE, " UNION ALL ".join(parts)))
+        views += duplicate_views(source, _SINGLE, ROWS, run.time_ms, run.clock)
     values = [quote(f"v_{name}") for name in source.schema]
     day = floor_day(quote(f"v_{source.event_time}"))
     commit = {"commit.user-prefix": run.commit_user_prefix}
@@ -117,7 +142,8 @@ def _statements(
         f"`raw`, `origin`, {literal(run.id)}, {run.clock} FROM {quote(ROWS)} "
         "WHERE `problem` IS NOT NULL"
     )
-    return IngestStatements(tuple(scan.table for scan in scans), tuple(views), events, rejected)
+    tables = tuple(scan.table for scan in scans if scan.table is not None)
+    return IngestStatements(tables, tuple(views), events, rejected)
 
 
 def _judged(
@@ -139,6 +165,7 @@ def _judged(
     for column in columns:
         cases += _complaints(column, source)
     cases += _time_complaints(source, run)
+    cases += _role_complaints(source)
     problem = "CASE " + " ".join(f"WHEN {test} THEN {text}" for test, text in cases) + " END"
     kept = "`raw`, `origin`"
     return [
@@ -153,7 +180,9 @@ def _judged(
         ),
         (
             f"judged_{number}",
-            f"SELECT CASE WHEN `problem` IS NOT NULL THEN {raw} END AS `raw`, `origin`, "
+            # one that enters later is kept in a form that does not depend on where it came from
+            f"SELECT CASE WHEN `problem` LIKE '{TIME_IN_FUTURE}:%' THEN {row_text(source)} "
+            f"WHEN `problem` IS NOT NULL THEN {raw} END AS `raw`, `origin`, "
             f"{', '.join(values)}, `problem` FROM {quote(f'problems_{number}')}",
         ),
     ]
@@ -185,14 +214,34 @@ def _complaints(column: Column, source: EventSource) -> list[tuple[str, str]]:
 def _time_complaints(source: EventSource, run: Run) -> list[tuple[str, str]]:
     time = quote(f"v_{source.event_time}")
     missing = literal(f"{MISSING_TIME}: column {source.event_time} is null")
+    written = f"CAST({time} AS STRING)"
+    expected = f"column {source.event_time}: expected a time"
+    years = f"{TIME_OUT_OF_RANGE}: {expected} in the years 1 to 9999, got "
     skew = format_duration(source.max_skew_ms)
-    text = f"{TIME_OUT_OF_RANGE}: column {source.event_time}: expected a time in the years 1 to "
-    text += f"9999 that is at most {skew} ahead of the clock, got "
-    latest = f"LEAST({MAX_TIME_MS}, {run.clock} + {source.max_skew_ms})"
+    ahead = f"{TIME_IN_FUTURE}: {expected} that is at most {skew} ahead of the clock, got "
     return [
         (f"{time} IS NULL", missing),
         (
-            f"{time} < {MIN_TIME_MS} OR {time} > {latest}",
-            f"CONCAT({literal(text)}, CAST({time} AS STRING))",
+            f"{time} < {MIN_TIME_MS} OR {time} > {MAX_TIME_MS}",
+            f"CONCAT({literal(years)}, {written})",
         ),
+        (f"{time} > {run.clock} + {source.max_skew_ms}", f"CONCAT({literal(ahead)}, {written})"),
     ]
+
+
+def _role_complaints(source: EventSource) -> list[tuple[str, str]]:
+    """What can be wrong with the columns of a declared role: both have to be told."""
+    cases = []
+    if source.retraction is not None:
+        value = quote(f"v_{source.retraction}")
+        test, expected = f"{value} IS NULL", "true or false"
+        if source.schema[source.retraction] == String:
+            test += f" OR {value} NOT IN ({', '.join(map(literal, ROW_KINDS))})"
+            expected = ", ".join(ROW_KINDS)
+        text = f"{BAD_RETRACTION}: column {source.retraction}: expected {expected}, got "
+        got = f"COALESCE(SUBSTRING(CAST({value} AS STRING), 1, {_SHOWN}), 'null')"
+        cases.append((test, f"CONCAT({literal(text)}, {got})"))
+    if source.event_id is not None:
+        text = f"{MISSING_EVENT_ID}: column {source.event_id} is null"
+        cases.append((f"{quote(f'v_{source.event_id}')} IS NULL", literal(text)))
+    return cases

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from jobs.logic.columns import Column, FileGroup, KafkaTopic
 from jobs.logic.inputs import FIELD
+from paimon_features.definitions import EventSource
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.rejects import TOO_FEW_COLUMNS, UNREADABLE
 
@@ -24,9 +25,12 @@ _EACH_FIELD = rf",({FIELD})"
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The DDL of a temporary table, and views (name, query) on it; the last one has the cells."""
+    """The DDL of a temporary table (None: it is there), and views (name, query) on it.
 
-    table: str
+    The last view has the cells.
+    """
+
+    table: str | None
     views: tuple[tuple[str, str], ...]
 
     @property
@@ -78,7 +82,7 @@ def kafka_scan(name: str, topic: KafkaTopic) -> Scan:
 
 def raw_text(group_format: str, columns: Sequence[Column]) -> str:
     """SQL of the row as text, once it is known to be bad: lines as they are, else JSON."""
-    if group_format != "parquet":
+    if group_format not in ("parquet", "table"):
         return "`raw`"
     pairs = ", ".join(f"{literal(c.field)} VALUE {_json_value(c)}" for c in columns)
     return f"JSON_OBJECT({pairs} NULL ON NULL)"
@@ -89,6 +93,16 @@ def _json_value(column: Column) -> str:
     # JSON_OBJECT takes neither dates nor times
     cast = column.physical.flink.startswith(("DATE", "TIMESTAMP"))
     return f"CAST({cell} AS STRING)" if cast else cell
+
+
+def row_text(source: EventSource) -> str:
+    """SQL of the row's values as one JSON object of texts, which ``tables.release`` reads."""
+    pairs = []
+    for name, kind in source.schema.items():
+        value = quote(f"v_{name}")
+        text = value if kind.text in ("string", "bytes") else f"CAST({value} AS STRING)"
+        pairs.append(f"{literal(name)} VALUE {text}")
+    return f"JSON_OBJECT({', '.join(pairs)} NULL ON NULL)"
 
 
 def sql_options(options: Mapping[str, str]) -> str:

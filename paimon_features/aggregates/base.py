@@ -229,6 +229,13 @@ class Aggregate(ABC):
         """How far a value may be from that of the raw events, in words; ``exact`` by default."""
         return "exact"
 
+    def why_not_retractable(self, scope: Scope) -> str | None:
+        """Why an event cannot be taken back from this aggregate; None where it can."""
+        kept = [p.merge.value for p in self.partials(scope) if not p.merge.retractable]
+        if not kept:
+            return None
+        return f"what a tile keeps of it is merged by {kept[0]}, which cannot give a value back"
+
     # -- helpers for the subclasses ------------------------------------------------------
 
     def _partial(

@@ -160,6 +160,12 @@ class DecayedMean(Decayed):
 
     kind: ClassVar[str] = "decayed_mean"
 
+    def why_not_retractable(self, scope: Scope) -> str | None:
+        return (
+            "its weights are floats, so a quotient of what withdrawals leave could be one of "
+            "rounding errors; take DecayedSum and DecayedCount"
+        )
+
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
         return (self._sum_partial(scope), self._weight_partial())
 

@@ -40,6 +40,10 @@ MAX_CONDITION = 2.0**34
 SQUARE_BOUND = 1e145
 """Default bound of ``|value - center|``: its square, summed, stays finite."""
 LIMB = 2**16
+FLOATS_LEAVE_ROUNDING = (
+    "its condition number does not know of the rounding that withdrawn floats leave; "
+    "give scale=, so that the sums are exact"
+)
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,9 @@ class Variance(Numeric):
             self._count_partial(),
         )
 
+    def why_not_retractable(self, scope: Scope) -> str | None:
+        return None if self.scale_of(scope) is not None else FLOATS_LEAVE_ROUNDING
+
     def output_type(self, scope: Scope) -> DataType:
         return Float64
 
@@ -111,16 +118,20 @@ class Variance(Numeric):
         if scale is None:
             return self._from_floats(or_zero(merged[0]), or_zero(merged[1]), count, seen)
         sums = [or_zero(column) for column in merged[:-1]]
-        return Finished(Column(self._of_variance(self._exact(sums, count, seen, scale)), seen))
+        values = self._exact(sums, count, seen, scale)
+        # below zero only where events were withdrawn that never came: there is no such variance
+        real = values >= 0
+        return Finished(Column(self._of_variance(np.where(real, values, 0.0)), seen & real))
 
     def _exact(self, sums: Sequence[Ints], count: Ints, seen: Mask, scale: int) -> Floats:
         """``(n * S2 - S1^2) / (n * (n - ddof))`` in units of ``10^-scale``, rounded once."""
         total, high2, cross, low2 = sums
         unit2 = 10 ** (2 * scale)
-        size = (np.abs(cross) + 1.0) * 2.0**17 + high2 * 2.0**32 + low2
+        size = (np.abs(cross) + 1.0) * 2.0**17 + np.abs(high2) * 2.0**32 + np.abs(low2)
         below = np.maximum(count, 1) * np.maximum(count - self.ddof, 1).astype(np.float64) * unit2
         # what stays below 2^53 in every step is exact in int64, and its division rounds once
         small = seen & (count * size < EXACT_FLOAT) & (below < EXACT_FLOAT)
+        small &= total.astype(np.float64) ** 2 < EXACT_FLOAT
         n, s1 = count[small], total[small]
         s2 = (high2[small] << 32) + (cross[small] << 17) + low2[small]
         values = np.zeros(len(count))

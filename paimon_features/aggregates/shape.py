@@ -22,7 +22,7 @@ import numpy as np
 
 from paimon_features.aggregates.base import Finished, Guard, Merge, Partial, Reading, Scope
 from paimon_features.aggregates.basic import Floats, Ints, Numeric, bound_guard, or_zero
-from paimon_features.aggregates.moments import safe_number
+from paimon_features.aggregates.moments import FLOATS_LEAVE_ROUNDING, safe_number
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, Int64
@@ -100,6 +100,9 @@ class _Shape(Numeric):
             return bound_guard(f"{self.column}", HALF, floating=False)
         return bound_guard(f"CAST({self.column} AS float64)", HALF / 10**scale)
 
+    def why_not_retractable(self, scope: Scope) -> str | None:
+        return None if self.scale_of(scope) is not None else FLOATS_LEAVE_ROUNDING
+
     def output_type(self, scope: Scope) -> DataType:
         return Float64
 
@@ -170,7 +173,7 @@ class Skewness(_Shape):
         s1, s2, s3 = sums
         m2 = n * s2 - s1 * s1
         m3 = n * n * s3 - 3 * n * s1 * s2 + 2 * s1**3
-        return None if m2 == 0 else math.copysign(math.sqrt(m3 * m3 / m2**3), m3)
+        return None if m2 <= 0 else math.copysign(math.sqrt(m3 * m3 / m2**3), m3)
 
     @property
     def shape(self) -> Callable[..., Floats]:
@@ -194,7 +197,7 @@ class Kurtosis(_Shape):
         s1, s2, s3, s4 = sums
         m2 = n * s2 - s1 * s1
         m4 = n**3 * s4 - 4 * n * n * s1 * s3 + 6 * n * s1 * s1 * s2 - 3 * s1**4
-        return None if m2 == 0 else (m4 - 3 * m2 * m2) / (m2 * m2)
+        return None if m2 <= 0 else (m4 - 3 * m2 * m2) / (m2 * m2)
 
     @property
     def shape(self) -> Callable[..., Floats]:

@@ -86,9 +86,20 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "drop": LazyCommand("paimon_features.cli.drop:drop", "Delete what is no longer wanted."),
     },
     "Run on Flink": {
-        "ingest": LazyCommand("jobs.cli_ingest:ingest", "Load CSV, Parquet or Kafka into events."),
+        "ingest": LazyCommand(
+            "jobs.cli_ingest:ingest", "Load files, Kafka, change logs into events."
+        ),
+        "release": LazyCommand(
+            "paimon_features.cli.late:release", "Let events enter whose time has come."
+        ),
+        "lateness": LazyCommand(
+            "paimon_features.cli.late:lateness", "Show how late the events of a source come."
+        ),
         "submit": LazyCommand("jobs.cli_tiles:submit", "Run the tile job of a view."),
         "backfill": LazyCommand("jobs.cli_tiles:backfill", "Compute the tiles of all past events."),
+        "repair": LazyCommand(
+            "jobs.cli_repair:repair", "Compare tiles with their events, and replace wrong ones."
+        ),
         "jobs": LazyCommand("jobs.cli_tiles:jobs", "List the project's jobs."),
         "cancel": LazyCommand("jobs.cli_tiles:cancel", "Stop a job with a savepoint."),
         "maintain": LazyCommand(

@@ -173,10 +173,15 @@ class _Compiler:
 
         where, undecided = self._where(scope, derived)
         partials = self._partials(scope)
+        self._check_retraction(
+            scope, [*derived.values(), *(parsed(p.expression) for p in partials)]
+        )
+        partials = self._signed(partials)
         levels = self._levels()
         rules = [
             *self._key_rules(),
             *self._time_rules(),
+            *self._retraction_rules(),
             *undecided,
             *self._overflow_rules(scope, derived),
         ]
@@ -269,6 +274,44 @@ class _Compiler:
         # an equal partial may come with several bounds: all of them hold
         return HIDDEN_PARTIALS + tuple(
             replace(p, guards=tuple(guards.get(p.name, ()))) for p in map(found.__getitem__, rest)
+        )
+
+    def _check_retraction(
+        self, scope: Mapping[str, DataType], expressions: Sequence[Expression]
+    ) -> None:
+        """What may be withdrawn has to be able to give back, by what the event itself says."""
+        source = self.view.source
+        if source.retraction is None:
+            return
+        for aggregate in self.features:
+            why = aggregate.why_not_retractable(scope)
+            if why is not None:
+                raise DefinitionError(
+                    f"{aggregate.stem}: events of source {source.name!r} may be withdrawn "
+                    f"(retraction={source.retraction!r}), and {aggregate.kind} cannot take one "
+                    f"back: {why}"
+                )
+        where = () if self.view.where is None else (parse(self.view.where, scope),)
+        read = set(self.view.entity.keys).union(*(e.columns for e in (*expressions, *where)))
+        if source.retraction in read:
+            raise DefinitionError(
+                f"the retraction column {source.retraction!r} of source {source.name!r} cannot be "
+                "a key or stand in an expression: a withdrawal would not meet its event"
+            )
+
+    def _signed(self, partials: tuple[Partial, ...]) -> tuple[Partial, ...]:
+        """The partials, negated where the event is a withdrawal; the newest time stays one."""
+        withdrawal = self.view.source.withdrawal
+        if withdrawal is None:
+            return partials
+        return tuple(
+            replace(
+                p,
+                expression=f"CASE WHEN {withdrawal} THEN -({p.expression}) ELSE {p.expression} END",
+            )
+            if p.merge.retractable
+            else p
+            for p in partials
         )
 
     def _levels(self) -> tuple[int, ...]:
@@ -365,6 +408,13 @@ class _Compiler:
         time = self.view.source.event_time
         text = f"{time} IS NOT NULL AND {time} >= {MIN_TIME_MS} AND {time} <= {MAX_TIME_MS}"
         return [SkipRule("absurd_time", time, parse(text, self.view.source.schema))]
+
+    def _retraction_rules(self) -> list[SkipRule]:
+        source = self.view.source
+        if source.retraction is None or source.withdrawal_rule is None:
+            return []
+        condition = parse(source.withdrawal_rule, source.schema)
+        return [SkipRule("bad_retraction", source.retraction, condition)]
 
     def _overflow_rules(
         self, scope: Mapping[str, DataType], derived: Mapping[str, Expression]

@@ -10,18 +10,35 @@ from paimon_features.errors import DefinitionError
 from paimon_features.schema import Bool, DataType, Float64, Int32, Int64, String, check_name
 from paimon_features.windows import parse_duration
 
+ADDED_KINDS = ("+I", "+U")
+WITHDRAWN_KINDS = ("-U", "-D")
+ROW_KINDS = ADDED_KINDS + WITHDRAWN_KINDS
+"""Kinds of a row in a change log: inserted, new after an update; old before it, deleted."""
+
 
 @dataclass(frozen=True, eq=False)
 class EventSource:
     """A stream of events that is kept in the append table ``events_<name>``.
 
     ``event_time`` names an Int64 column of UTC milliseconds. Events later than the clock by
-    more than ``max_skew`` do not enter (they are kept in ``rejected_<name>``).
+    more than ``max_skew`` do not enter (they are kept in ``rejected_<name>`` until they are due).
+
+    ``retraction`` names the column that tells an event from the withdrawal of one: a Bool (true:
+    withdrawn), or a String with the kind of a change, ``+I`` and ``+U`` (an event), ``-U`` and
+    ``-D`` (one withdrawn). A withdrawal has the columns of its event, its time among them.
+
+    ``event_id`` names the column that tells events apart where a sender may repeat itself: of the
+    rows with one id that arrive within ``dedup_horizon``, the first is the event.
 
     >>> from paimon_features.schema import Int64
     >>> clicks = EventSource("clicks", schema={"user_id": Int64, "t": Int64}, event_time="t")
     >>> clicks.table, clicks.rejected_table
     ('events_clicks', 'rejected_clicks')
+
+    Raises
+    ------
+    DefinitionError
+        For a column that is not there or has another type than its role needs.
     """
 
     name: str
@@ -30,6 +47,8 @@ class EventSource:
     retraction: str | None = None
     max_skew: str = "5min"
     description: str = ""
+    event_id: str | None = None
+    dedup_horizon: str | None = None
     owner: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,12 +71,76 @@ class EventSource:
                 f"source {self.name!r}: event_time {self.event_time!r} is "
                 f"{self.schema[self.event_time]!r}; expected Int64, UTC milliseconds since 1970"
             )
-        if self.retraction is not None:
-            raise DefinitionError(
-                f"source {self.name!r}: retraction={self.retraction!r} is not supported yet; "
-                "leave it out, and let a withdrawn event be an event of its own"
-            )
+        self._check_retraction()
+        self._check_event_id()
         parse_duration(self.max_skew)
+
+    def _check_retraction(self) -> None:
+        if self.retraction is None:
+            return
+        kind = self._type_of("retraction", self.retraction)
+        if kind not in (Bool, String):
+            raise DefinitionError(
+                f"source {self.name!r}: retraction {self.retraction!r} is {kind!r}; expected a "
+                "Bool (true: withdrawn) or a String (+I, +U, -U, -D)"
+            )
+
+    def _check_event_id(self) -> None:
+        if (self.event_id is None) != (self.dedup_horizon is None):
+            raise DefinitionError(
+                f"source {self.name!r}: event_id={self.event_id!r} and "
+                f"dedup_horizon={self.dedup_horizon!r} belong together, for example "
+                "event_id='order_id', dedup_horizon='1d'"
+            )
+        if self.event_id is None or self.dedup_horizon is None:
+            return
+        parse_duration(self.dedup_horizon)
+        kind = self._type_of("event_id", self.event_id)
+        if not kind.is_key:
+            raise DefinitionError(
+                f"source {self.name!r}: event_id {self.event_id!r} is {kind!r}; expected a type "
+                "that can be a key: Int32, Int64, String, Bool or Date"
+            )
+        if self.retraction is not None and self.schema[self.retraction] == String:
+            raise DefinitionError(
+                f"source {self.name!r}: event_id and the row kinds of {self.retraction!r} exclude "
+                "each other, because all changes of a row have its id; a change log that is read "
+                "exactly once has no duplicates"
+            )
+
+    def _type_of(self, role: str, column: str) -> DataType:
+        if column not in self.schema:
+            raise DefinitionError(
+                f"source {self.name!r}: {role}={column!r} is not a column; "
+                f"the columns are: {', '.join(self.schema)}"
+            )
+        return self.schema[column]
+
+    @property
+    def withdrawal(self) -> str | None:
+        """Expression: whether the event is the withdrawal of one. None: no event is ever.
+
+        >>> columns = {"op": String, "t": Int64}
+        >>> orders = EventSource("orders", schema=columns, event_time="t", retraction="op")
+        >>> print(orders.withdrawal)
+        "op" IN ('-U', '-D')
+        """
+        if self.retraction is None:
+            return None
+        column = f'"{self.retraction}"'
+        if self.schema[self.retraction] == Bool:
+            return column
+        return f"{column} IN ({', '.join(map(repr, WITHDRAWN_KINDS))})"
+
+    @property
+    def withdrawal_rule(self) -> str | None:
+        """Expression: whether the retraction column says one thing or the other."""
+        if self.retraction is None:
+            return None
+        column = f'"{self.retraction}"'
+        if self.schema[self.retraction] == Bool:
+            return f"{column} IS NOT NULL"
+        return f"{column} IN ({', '.join(map(repr, ROW_KINDS))})"
 
     @property
     def table(self) -> str:
@@ -74,8 +157,18 @@ class EventSource:
         """How far an event may lie ahead of the clock, in ms."""
         return parse_duration(self.max_skew)
 
+    @property
+    def horizon_ms(self) -> int | None:
+        """For how long an event's id is remembered, in ms; None where ids are not looked at."""
+        return None if self.dedup_horizon is None else parse_duration(self.dedup_horizon)
+
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form, as it stands in the registry."""
+        said: dict[str, object] = {}
+        if self.retraction is not None:
+            said["retraction"] = self.retraction
+        if self.event_id is not None:
+            said |= {"event_id": self.event_id, "dedup_horizon_ms": self.horizon_ms}
         return {
             "kind": "source",
             "name": self.name,
@@ -83,6 +176,7 @@ class EventSource:
             "schema": {name: kind.text for name, kind in self.schema.items()},
             "event_time": self.event_time,
             "max_skew_ms": self.max_skew_ms,
+            **said,
             **metadata(self),
         }
 

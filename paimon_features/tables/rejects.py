@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.definitions.source import ROW_KINDS
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 
 UNREADABLE = "unreadable"
@@ -21,6 +22,13 @@ WRONG_TYPE = "wrong_type"
 NOT_FINITE = "not_finite"
 MISSING_TIME = "missing_time"
 TIME_OUT_OF_RANGE = "time_out_of_range"
+TIME_IN_FUTURE = "time_in_future"
+"""Kept until its time comes (see ``tables.release``); no other rejected row enters later."""
+BAD_RETRACTION = "bad_retraction"
+MISSING_EVENT_ID = "missing_event_id"
+DUPLICATE = "duplicate"
+RELEASED = "released"
+"""No reason but a note: the row with that text is an event since then."""
 
 DEFAULT_MAX_SKEW_MS = DAY_MS
 """How far in the future an event time may lie, against the clock of whoever ingests."""
@@ -60,12 +68,15 @@ def judge(
     event_time: str,
     now_ms: int,
     max_skew_ms: int = DEFAULT_MAX_SKEW_MS,
+    retraction: str | None = None,
+    event_id: str | None = None,
 ) -> tuple[pa.Table, Verdict]:
     """Cast the columns to their types and say which rows cannot be events.
 
     Returns the table with exactly ``columns`` (null where a value did not fit) and the verdict.
     Bad are: a value that has no counterpart in its column's type, NaN and infinities, a missing
-    event time, one outside the years 1 to 9999 or after ``now_ms + max_skew_ms``.
+    event time, one outside the years 1 to 9999 or after ``now_ms + max_skew_ms``; a ``retraction``
+    that says neither event nor withdrawal, a missing ``event_id``.
     """
     verdict = Verdict(rows.num_rows)
     arrays = []
@@ -83,12 +94,27 @@ def judge(
     times = time_ms(table.column(event_time).combine_chunks())
     verdict.complain(_flags(times.is_null()), MISSING_TIME, f"column {event_time} is null")
     plain = times.fill_null(0).to_numpy(zero_copy_only=False)
-    absurd = (plain < MIN_TIME_MS) | (plain > MAX_TIME_MS) | (plain > now_ms + max_skew_ms)
     verdict.complain(
-        absurd,
+        (plain < MIN_TIME_MS) | (plain > MAX_TIME_MS),
         TIME_OUT_OF_RANGE,
-        f"column {event_time}: outside the years 1 to 9999, or more than {max_skew_ms} ms ahead",
+        f"column {event_time}: outside the years 1 to 9999",
     )
+    verdict.complain(
+        plain > now_ms + max_skew_ms,
+        TIME_IN_FUTURE,
+        f"column {event_time}: more than {max_skew_ms} ms ahead of the clock",
+    )
+    if retraction is not None:
+        told = table.column(retraction)
+        known = told.is_valid()
+        if pa.types.is_string(told.type):
+            known = pc.and_(known, pc.is_in(told, pa.array(ROW_KINDS)))
+        verdict.complain(
+            ~_flags(known), BAD_RETRACTION, f"column {retraction}: neither event nor withdrawal"
+        )
+    if event_id is not None:
+        missing = _flags(table.column(event_id).is_null())
+        verdict.complain(missing, MISSING_EVENT_ID, f"column {event_id} is null")
     return table, verdict
 
 

@@ -7,6 +7,7 @@ host (and of hosts that share the folder with working locks); a lease keeps othe
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,10 +19,19 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.definitions.source import EventSource
 from paimon_features.errors import TableError, UnknownNameError
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.duplicates import duplicates, identity_columns
 from paimon_features.tables.files import locked, read_json, write_json
-from paimon_features.tables.rejects import DEFAULT_MAX_SKEW_MS, Verdict, judge, time_ms
+from paimon_features.tables.rejects import (
+    DEFAULT_MAX_SKEW_MS,
+    DUPLICATE,
+    TIME_IN_FUTURE,
+    Verdict,
+    judge,
+    time_ms,
+)
 from paimon_features.tables.snapshots import (
     BATCH_IDENTIFIER,
     Snapshot,
@@ -60,7 +70,7 @@ def append_arrow(
             f"table {name!r}: commit_user and commit_identifier belong together, got "
             f"{commit_user!r} and {commit_identifier!r}"
         )
-    rows = _conform(lake, name, table)
+    rows = conform(lake, name, table)
     with locked(lake.lock_path(name), f"committing to table {name!r}"):
         newest = latest_snapshot(lake, name)
         if commit_user is not None and commit_identifier is not None:
@@ -149,7 +159,7 @@ def _commit(
         commit.close()
 
 
-def _conform(lake: Lake, name: str, table: pa.Table) -> pa.Table:
+def conform(lake: Lake, name: str, table: pa.Table) -> pa.Table:
     schema = lake.schema(name)
     unknown = [column for column in table.column_names if column not in schema.names]
     if unknown:
@@ -203,8 +213,13 @@ class EventWriter:
         rejected_table: str | None = None,
         max_skew_ms: int = DEFAULT_MAX_SKEW_MS,
         origin: str = "EventWriter",
+        retraction: str | None = None,
+        event_id: str | None = None,
+        horizon_ms: int = 0,
     ) -> None:
         """``clock`` gives now in UTC milliseconds; ``event_time`` is int64 ms or a timestamp.
+
+        ``retraction``, ``event_id`` and ``horizon_ms`` are the source's; ``of`` takes all from it.
 
         Raises
         ------
@@ -220,7 +235,23 @@ class EventWriter:
         self.rejected_table = rejected_table or f"rejected_{source}"
         self.max_skew_ms = max_skew_ms
         self.origin = origin
+        self.retraction, self.event_id, self.horizon_ms = retraction, event_id, horizon_ms
         lake.create(rejected_spec(self.rejected_table))
+
+    @classmethod
+    def of(cls, lake: Lake, source: EventSource, clock: Callable[[], int]) -> EventWriter:
+        """The writer of a source, with all of its rules."""
+        return cls(
+            lake,
+            source.table,
+            source.event_time,
+            clock,
+            rejected_table=source.rejected_table,
+            max_skew_ms=source.max_skew_ms,
+            retraction=source.retraction,
+            event_id=source.event_id,
+            horizon_ms=source.horizon_ms or 0,
+        )
 
     def write(
         self,
@@ -248,26 +279,42 @@ class EventWriter:
                 f"not declared: {', '.join(unknown) or 'none'}"
             )
         now_ms = self.clock()
-        table, verdict = judge(rows, self.columns, self.event_time, now_ms, self.max_skew_ms)
+        table, verdict = judge(
+            rows,
+            self.columns,
+            self.event_time,
+            now_ms,
+            self.max_skew_ms,
+            self.retraction,
+            self.event_id,
+        )
+        if self.event_id is not None and not self._done(commit_user, commit_identifier):
+            columns = identity_columns(self.event_id, self.retraction, self.columns)
+            since_ms = now_ms - self.horizon_ms
+            again = duplicates(self.lake, self.table, columns, table, ~verdict.bad, since_ms)
+            verdict.complain(again, DUPLICATE, f"column {self.event_id}: the id came before")
         ids = {"commit_user": commit_user, "commit_identifier": commit_identifier}
         if verdict.bad.any():
-            bad = self._rejected(rows, verdict, now_ms, f"{commit_user}:{commit_identifier}")
+            kept = {DUPLICATE, TIME_IN_FUTURE}  # what was understood is kept as it was
+            raws = [
+                row_text((table if verdict.reason[i] in kept else rows).slice(i, 1))
+                for i in np.flatnonzero(verdict.bad).tolist()
+            ]
+            bad = self._rejected(raws, verdict, now_ms, f"{commit_user}:{commit_identifier}")
             append_arrow(self.lake, self.rejected_table, bad, **ids)  # type: ignore[arg-type]
-        good = table.filter(pa.array(~verdict.bad))
-        times = time_ms(good.column(self.event_time))
-        days = (times.to_numpy(zero_copy_only=False) // DAY_MS).astype(np.int32)
-        good = good.append_column(EVENT_DAY, pa.array(days, pa.int32())).append_column(
-            INGEST_TIME_MS, pa.array(np.full(len(days), now_ms, np.int64))
-        )
+        good = event_rows(table.filter(pa.array(~verdict.bad)), self.event_time, now_ms)
         newest = append_arrow(self.lake, self.table, good, **ids)  # type: ignore[arg-type]
         return WriteReport(good.num_rows, verdict.counts(), newest)
 
-    def _rejected(self, rows: pa.Table, verdict: Verdict, now_ms: int, ingest_id: str) -> pa.Table:
+    def _done(self, user: str | None, identifier: int | None) -> bool:
+        """Whether this is the repeat of a write, whose own rows are no duplicates of it."""
+        if user is None or identifier is None:
+            return False
+        newest = committed_identifiers(self.lake, self.table, user)
+        return newest is not None and identifier <= newest
+
+    def _rejected(self, raws: list[str], verdict: Verdict, now_ms: int, ingest_id: str) -> pa.Table:
         indices = np.flatnonzero(verdict.bad)
-        raws = [
-            json.dumps(row, default=str, ensure_ascii=False)
-            for row in rows.take(pa.array(indices)).to_pylist()
-        ]
         return pa.table(
             {
                 "reason": [verdict.reason[i] for i in indices],
@@ -278,3 +325,21 @@ class EventWriter:
                 INGEST_TIME_MS: pa.array(np.full(len(indices), now_ms, np.int64)),
             }
         )
+
+
+def event_rows(table: pa.Table, event_time: str, now_ms: int) -> pa.Table:
+    """Rows with the columns that whoever ingests adds: the day, and the time of ingestion."""
+    times = time_ms(table.column(event_time))
+    days = (times.to_numpy(zero_copy_only=False) // DAY_MS).astype(np.int32)
+    return table.append_column(EVENT_DAY, pa.array(days, pa.int32())).append_column(
+        INGEST_TIME_MS, pa.array(np.full(len(days), now_ms, np.int64))
+    )
+
+
+def row_text(row: pa.Table) -> str:
+    """One row as JSON, as it is kept where it is rejected."""
+    return json.dumps(row.to_pylist()[0], default=_json_value, ensure_ascii=False)
+
+
+def _json_value(value: Any) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)

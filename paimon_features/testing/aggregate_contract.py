@@ -21,7 +21,7 @@ from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merg
 from paimon_features.aggregates.fold import canonical, fold, newest_tile_end
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.schema import Bytes, Float64, Int64, String, arrow_schema
+from paimon_features.schema import Bool, Bytes, Float64, Int64, String, arrow_schema
 from paimon_features.testing.compare import differences
 from paimon_features.testing.generators import (
     EVENT_TIME,
@@ -41,12 +41,20 @@ _TYPES = {
 }  # fmt: skip
 
 
-def view_of(aggregate: Aggregate, tile: str = "1h") -> FeatureView:
-    """A view of this one aggregate over the generated columns, keyed by ``user``."""
+def view_of(
+    aggregate: Aggregate, tile: str = "1h", *, retraction: str | None = None
+) -> FeatureView:
+    """A view of this one aggregate over the generated columns, keyed by ``user``.
+
+    ``retraction`` names one more column, which says whether an event withdraws one.
+    """
     schema = {"user": Int64, EVENT_TIME: Int64, **VALUE_COLUMNS}
+    if retraction is not None:
+        schema[retraction] = Bool
+    source = EventSource("lawful", schema=schema, event_time=EVENT_TIME, retraction=retraction)
     return FeatureView(
         "lawful",
-        source=EventSource("lawful", schema=schema, event_time=EVENT_TIME),
+        source=source,
         entity=Entity("user", keys={"user": Int64}),
         tile=tile,
         derive={"amount": "n * x", "twice": "small * 2"},
@@ -99,6 +107,25 @@ class AggregateContract:
                 alone, empty = column.take(np.arange(1, 2 * rows, 2)), column.mask[::2]
                 assert not empty.any(), (aggregate, name)
                 assert _texts(alone) == _texts(plain[name]), (aggregate, name)
+
+    def test_events_and_their_withdrawals_cancel_in_any_grouping(self, seed: int) -> None:
+        for aggregate in self.aggregates():
+            rng = random.Random(seed)
+            view, events = self._events(rng, aggregate)
+            if aggregate.why_not_retractable(view.compiled.scope) is not None:
+                continue
+            view = view_of(aggregate, view.tile, retraction="gone")
+            taken = rng.sample(events, rng.randint(0, len(events)))
+            events = [{**event, "gone": False} for event in events]
+            events += [{**event, "gone": True} for event in taken]
+            rng.shuffle(events)
+            tiles = _columns(view, events)
+            if not len(tiles[EVENT_TIME_MAX.name]):
+                continue
+            q_ms = max(e[EVENT_TIME] for e in events) + 1
+            got = _value(view, _merge_randomly(rng, view, tiles), q_ms)
+            wanted = answer(view, events, q_ms)
+            assert not differences(view, events, q_ms, wanted, *got), (aggregate, events)
 
     def test_its_columns_follow_from_what_they_hold(self) -> None:
         for aggregate in self.aggregates():

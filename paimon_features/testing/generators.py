@@ -13,6 +13,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal as PyDecimal
 from typing import Any
 
@@ -34,6 +35,7 @@ from paimon_features.schema import (
     String,
     arrow_schema,
 )
+from paimon_features.testing.withdrawals import LESSENED
 from paimon_features.windows import (
     DAY_MS,
     HOUR_MS,
@@ -113,7 +115,7 @@ def random_view(
         aggregate = random_aggregate(rng, windows)
         if not any(one.stem in features for one in aggregate.each()):
             features.update({one.stem: aggregate for one in aggregate.each()})
-    return FeatureView(
+    view = FeatureView(
         name,
         source=source,
         entity=Entity("someone", keys=keys),
@@ -126,6 +128,24 @@ def random_view(
         resolution=random_resolution(rng, kind, tile),
         ttl=rng.choice((None, None, "1h", "2d", "60d")),
     )
+    return _retractable(rng, view) if rng.random() < 0.3 else view
+
+
+def _retractable(rng: random.Random, view: FeatureView) -> FeatureView:
+    """The view over a source whose events may be withdrawn, as far as it can take them back."""
+    scope = view.compiled.scope
+    features = [
+        one
+        for aggregate in view.features
+        for one in aggregate.each()
+        if isinstance(one, LESSENED) and one.why_not_retractable(scope) is None
+    ]
+    if not features:
+        return view
+    column, kind = rng.choice((("gone", Bool), ("op", String)))
+    schema = {**view.source.schema, column: kind}
+    source = replace(view.source, schema=schema, retraction=column)
+    return replace(view, source=source, features=features)
 
 
 def random_kind(rng: random.Random, tile: str, *, offline_only: bool = False) -> Kind:
@@ -223,8 +243,25 @@ def random_events(rng: random.Random, view: FeatureView, count: int) -> pa.Table
             row[key] = None if rng.random() < 0.03 else rng.choice(_USERS[kind.text])
         rows.append(row)
     rows += [dict(row) for row in rng.sample(rows, len(rows) // 10)]
+    if view.source.retraction is not None:
+        _withdraw_some(rng, view.source.retraction, schema[view.source.retraction], rows)
     rng.shuffle(rows)
     return pa.Table.from_pylist(rows, schema=arrow_schema(schema))
+
+
+def _withdraw_some(
+    rng: random.Random, column: str, kind: DataType, rows: list[dict[str, Any]]
+) -> None:
+    """Mark rows as events, a few wrongly, and add withdrawals, a few of nothing that came."""
+    added, withdrawn, wrong = (
+        ((False,), (True,), (None,)) if kind == Bool else (("+I", "+U"), ("-U", "-D"), (None, "I"))
+    )
+    for row in rows:
+        row[column] = rng.choice(wrong if rng.random() < 0.05 else added)
+    taken = rng.sample(rows, len(rows) // 3)
+    rows += [{**row, column: rng.choice(withdrawn)} for row in taken]
+    for row in rng.sample(rows, len(rows) // 20):
+        row[column] = rng.choice(withdrawn)
 
 
 def random_anchor_ms(rng: random.Random) -> int:

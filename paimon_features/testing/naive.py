@@ -7,7 +7,7 @@ compared with these functions, on generated and on real events.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from paimon_features.definitions import CompiledFeature, FeatureView
@@ -16,6 +16,7 @@ from paimon_features.expressions.nodes import Call
 from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
 from paimon_features.testing.naive_windows import bounds, members, read_time
 from paimon_features.testing.twins import IllConditioned, Window, naive_value
+from paimon_features.testing.withdrawals import lessened, standing
 
 Event = Mapping[str, Any]
 """One raw event: a value (or None) for each column of the source."""
@@ -134,7 +135,11 @@ def feature_value(
     online: bool = False,
 ) -> Any:
     """One feature at ``q_ms`` from the entity's rows (derived columns included)."""
-    return naive_value(feature.aggregate, window_of(view, feature, rows, q_ms, online=online))
+    window = window_of(view, feature, rows, q_ms, online=online)
+    kept, unmet = standing(view, window.rows)
+    if unmet:
+        return lessened(feature.aggregate, replace(window, rows=kept), replace(window, rows=unmet))
+    return naive_value(feature.aggregate, replace(window, rows=kept))
 
 
 def window_of(

@@ -101,7 +101,16 @@ def test_a_service_names_a_feature_once() -> None:
     [
         ({"event_time": "x"}, "event_time='x' is not a column; the columns are: a, t"),
         ({"event_time": "a"}, "event_time 'a' is String; expected Int64"),
-        ({"retraction": "a"}, "retraction='a' is not supported yet"),
+        ({"retraction": "x"}, "retraction='x' is not a column; the columns are: a, t"),
+        ({"retraction": "t"}, r"retraction 't' is Int64; expected a Bool .* or a String"),
+        ({"event_id": "a"}, "event_id='a' and dedup_horizon=None belong together"),
+        ({"dedup_horizon": "1d"}, "event_id=None and dedup_horizon='1d' belong together"),
+        ({"event_id": "x", "dedup_horizon": "1d"}, "event_id='x' is not a column"),
+        ({"event_id": "a", "dedup_horizon": "soon"}, "duration 'soon'"),
+        (
+            {"event_id": "t", "dedup_horizon": "1d", "retraction": "a"},
+            "event_id and the row kinds of 'a' exclude each other",
+        ),
         ({"max_skew": "soon"}, "duration 'soon'"),
         ({"schema": {"event_day": Int64, "t": Int64}}, "'event_day' is taken by the events table"),
         ({"schema": {"Bad Name": Int64, "t": Int64}}, "Bad Name"),

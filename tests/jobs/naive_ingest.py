@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 from typing import Any
@@ -23,9 +23,10 @@ EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True)
 class Bad:
-    """Why a cell or a row is not taken."""
+    """Why a cell or a row is not taken; of one that waits for its time, what it will be."""
 
     reason: str
+    values: Any = field(default=None, compare=False)
 
 
 WRONG_TYPE = Bad("wrong_type")
@@ -225,8 +226,10 @@ def timed(values: dict[str, Any], source: EventSource, now_ms: int) -> Any:
         return Bad("missing_time")
     first, last = datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999_000)
     low, high = ((t - EPOCH) // timedelta(milliseconds=1) for t in (first, last))
-    if not low <= time <= min(high, now_ms + source.max_skew_ms):
+    if not low <= time <= high:
         return Bad("time_out_of_range")
+    if time > now_ms + source.max_skew_ms:
+        return Bad("time_in_future", values)
     return values
 
 

@@ -70,6 +70,12 @@ def test_the_help_shows_each_way_in_and_says_what_is_not_tested() -> None:
         (("clicks", "--kafka", "b", "--topic", "t"), "'b' is not host:port"),
         (("clicks", "--kafka", "b:1", "--topic", "a b"), "--topic 'a b': expected letters"),
         (("clicks", "a.csv", "--stop"), "--stop takes nothing but the source"),
+        (("clicks", "a.csv", "--bounded"), "--bounded goes with --from-table"),
+        (("clicks", "a.csv", "--from-table", "t"), "--from-table takes neither PATHS nor --again"),
+        (("clicks", "--from-table", "t", "--restart"), "all that the table holds a second time"),
+        (("clicks", "--from-table", "shop.t"), "there is no database 'shop'; there is:"),
+        (("clicks", "--from-table", "t"), "there is no table 't'; there is: events_clicks"),
+        (("clicks", "--from-table", "events_clicks"), "source 'clicks' has no retraction column"),
         (("clicks", "--stop"), "no job on a cluster ingests into 'clicks'"),
     ],
 )
@@ -162,5 +168,6 @@ def test_json_is_one_document_with_everything_in_it(asked: dict[str, Any]) -> No
         "events_snapshot": 7,
         "finished_run": "42",
         "forgotten_files": ["/in/c.csv"],
+        "released": 0,
     }
     assert asked["report"].silent

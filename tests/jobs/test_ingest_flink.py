@@ -41,8 +41,9 @@ from paimon_features.project import Project
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, latest_snapshot, read_arrow
 from paimon_features.tables.lease import acquire
-from paimon_features.windows import DAY_MS
-from tests.jobs.ingest_inputs import NAMES, SOURCE, Outcome, write_all
+from paimon_features.tables.release import release_due
+from paimon_features.windows import DAY_MS, MAX_TIME_MS
+from tests.jobs.ingest_inputs import NAMES, NOW_MS, SOURCE, TOO_LATE_MS, Outcome, write_all
 from tests.jobs.naive_ingest import Bad
 from tests.jobs.watched_folder import CLICKS, clicks, new_lake, watched_folder
 
@@ -51,7 +52,7 @@ pytestmark = pytest.mark.flink
 ROOT = Path(__file__).parents[2]
 REASONS = {
     "unreadable", "too_few_columns", "too_many_columns", "wrong_type", "not_finite",
-    "missing_time", "time_out_of_range",
+    "missing_time", "time_out_of_range", "time_in_future",
 }  # fmt: skip
 
 
@@ -110,13 +111,16 @@ def test_every_good_row_is_an_event_with_the_values_that_one_reads_by_hand(
 
 def test_every_bad_row_is_kept_with_its_reason_its_text_and_its_file(ingested: Ingested) -> None:
     expected = Counter(
-        (str(path), outcome.reason, raw)
+        (str(path), outcome.reason, "" if outcome.values is not None else raw)
         for path, raw, outcome in ingested.outcomes()
         if isinstance(outcome, Bad)
     )
     found: Counter[tuple[str, str, str]] = Counter()
     for row in ingested.rejects():
-        if row["origin"].endswith(".parquet"):
+        if row["reason"] == "time_in_future":
+            assert set(json.loads(row["raw"])) == set(NAMES)
+            row["raw"] = ""
+        elif row["origin"].endswith(".parquet"):
             # a row without a text is kept as JSON of its columns
             assert list(json.loads(row["raw"])) == sorted(NAMES)
             row["raw"] = ""
@@ -125,6 +129,28 @@ def test_every_bad_row_is_kept_with_its_reason_its_text_and_its_file(ingested: I
         assert row["ingest_id"] == ingested.result.run_id
     assert found - expected == Counter()
     assert expected - found == Counter()
+
+
+def test_events_from_the_future_enter_once_when_their_time_has_come(
+    ingested: Ingested, tmp_path: Path
+) -> None:
+    shutil.copytree(ingested.lake.warehouse, tmp_path / "lake")
+    lake = Lake.open(tmp_path / "lake", "features")
+    waiting = Counter(
+        tuple(outcome.values[name] for name in NAMES)
+        for _, _, outcome in ingested.outcomes()
+        if isinstance(outcome, Bad) and outcome.values is not None
+    )
+    before = read_arrow(lake, SOURCE.table).num_rows
+    early = release_due(lake, SOURCE, NOW_MS)
+    assert (early.events, early.waiting) == (0, waiting.total())
+    assert early.next_ms == TOO_LATE_MS - SOURCE.max_skew_ms
+    for _ in range(2):
+        release_due(lake, SOURCE, MAX_TIME_MS)  # some texts are times of the year 9999
+    rows = [r for r in read_arrow(lake, SOURCE.table).to_pylist() if r["at_ms"] >= TOO_LATE_MS]
+    assert Counter(tuple(row[name] for name in NAMES) for row in rows) == waiting
+    assert read_arrow(lake, SOURCE.table).num_rows == before + waiting.total()
+    assert all(row["event_day"] == row["at_ms"] // DAY_MS for row in rows)
 
 
 def test_accepted_and_rejected_rows_add_up_to_the_rows_of_the_files(ingested: Ingested) -> None:
@@ -152,7 +178,8 @@ def test_a_detail_names_the_column_what_was_got_and_what_was_expected(ingested: 
         ("wrong_type", rf"column ({columns}): expected .+, got '.*'"),
         ("not_finite", rf"column ({columns}): expected a finite .+, got .+"),
         ("missing_time", "column at_ms is null"),
-        ("time_out_of_range", r"column at_ms: .* at most 5min ahead of the clock, got -?\d+"),
+        ("time_out_of_range", r"column at_ms: .* in the years 1 to 9999, got -?\d+"),
+        ("time_in_future", r"column at_ms: .* at most 5min ahead of the clock, got \d+"),
         ("too_few_columns", r"expected 1[01] columns, got \d+"),
     ):
         assert re.fullmatch(form, details[reason]), details[reason]

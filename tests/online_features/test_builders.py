@@ -33,7 +33,7 @@ from paimon_features.online_features import (
     TimeDecayFeatureBuilder,
 )
 from paimon_features.schema import Float64, Int64
-from paimon_features.testing.naive import aggregate_value
+from paimon_features.testing.twins import Window, naive_value
 
 VIEW = FeatureView(
     "v",
@@ -124,8 +124,9 @@ def test_weights_are_the_factor_to_the_age(
 def test_decay_is_that_of_the_decayed_mean() -> None:
     times = [0, 60_000, 3_600_000, 7_200_000]
     values = [1.0, 5.0, -2.0, 8.0]
-    seen = list(zip(times, values, strict=True))
-    expected = aggregate_value(DecayedMean("x", half_life="1h"), {"x": Float64}, seen, times[-1])
+    rows = [{"t": t, "x": x} for t, x in zip(times, values, strict=True)]
+    window = Window(rows, "t", {"x": Float64}, times[-1], newest_ms=times[-1])
+    expected = naive_value(DecayedMean("x", half_life="1h"), window)
     builder = TimeDecayFeatureBuilder(0.5 ** (1 / 3_600_000))
     assert builder.build(values, times)["weighted_mean"] == pytest.approx(expected, rel=1e-9)
     moments = [dt.datetime(2011, 12, 9) + dt.timedelta(milliseconds=ts) for ts in times]

@@ -8,13 +8,14 @@ import math
 import pyarrow as pa
 import pytest
 
+from paimon_features.definitions import EventSource
 from paimon_features.errors import TableError, UnknownNameError
-from paimon_features.schema import Decimal, Float64, Int32, Int64, String, Timestamp
+from paimon_features.schema import Bool, Decimal, Float64, Int32, Int64, String, Timestamp
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.specs import events_spec
 from paimon_features.tables.writer import EventWriter
-from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.windows import DAY_MS, HOUR_MS, MAX_TIME_MS, MIN_TIME_MS
 
 NOW_MS = 1_323_421_200_000  # 2011-12-09T09:00Z
 
@@ -50,7 +51,7 @@ def test_good_rows_get_their_day_and_the_time_of_writing(lake: Lake, writer: Eve
         ((1, 1.0, "x", None), "missing_time"),
         ((1, 1.0, "x", MIN_TIME_MS - 1), "time_out_of_range"),
         ((1, 1.0, "x", MAX_TIME_MS + 1), "time_out_of_range"),
-        ((1, 1.0, "x", NOW_MS + DAY_MS + 1), "time_out_of_range"),
+        ((1, 1.0, "x", NOW_MS + DAY_MS + 1), "time_in_future"),
         ((1, math.nan, "x", 5), "not_finite"),
         ((1, -math.inf, "x", 5), "not_finite"),
     ],
@@ -121,3 +122,48 @@ def test_finer_times_are_rounded_down_below_zero_too(lake: Lake) -> None:
 def test_a_time_column_that_is_not_there_is_named(lake: Lake, writer: EventWriter) -> None:
     with pytest.raises(UnknownNameError, match="'when'"):
         EventWriter(lake, "events_retail", "when", lambda: 0)
+
+
+ORDERS = EventSource(
+    "orders",
+    {"order_id": String, "n": Int64, "gone": Bool, "t": Int64},
+    event_time="t",
+    retraction="gone",
+    event_id="order_id",
+    dedup_horizon="1h",
+)
+
+
+def test_of_the_rows_with_one_id_within_the_horizon_the_first_is_the_event(lake: Lake) -> None:
+    #  clock    0            1 h - 1 ms          1 h
+    #           a a' b       a (again)           a (another)
+    lake.create(events_spec(ORDERS.table, ORDERS.schema))
+    now = [NOW_MS]
+    writer = EventWriter.of(lake, ORDERS, lambda: now[0])
+
+    def write(*given: tuple[str | None, int, bool | None]) -> dict[str, int]:
+        names = ("order_id", "n", "gone")
+        table = pa.table({name: [row[i] for row in given] for i, name in enumerate(names)})
+        report = writer.write(table.append_column("t", pa.array([0] * len(given))))
+        return dict(report.rejected)
+
+    wrong = ((None, 5, False), ("c", 6, None))
+    rejected = write(("a", 1, False), ("a", 2, False), ("a", 3, True), ("b", 4, False), *wrong)
+    assert rejected == {"bad_retraction": 1, "duplicate": 1, "missing_event_id": 1}
+    now[0] += HOUR_MS - 1
+    assert write(("a", 7, False), ("a", 8, True)) == {"duplicate": 2}
+    now[0] += 1
+    assert write(("a", 9, False)) == {}
+    assert sorted(read_arrow(lake, ORDERS.table).column("n").to_pylist()) == [1, 3, 4, 9]
+    aside = read_arrow(lake, ORDERS.rejected_table).to_pylist()
+    assert sorted(json.loads(row["raw"])["n"] for row in aside) == [2, 5, 6, 7, 8]
+
+
+def test_the_repeat_of_a_write_finds_no_duplicates_in_itself(lake: Lake) -> None:
+    lake.create(events_spec(ORDERS.table, ORDERS.schema))
+    writer = EventWriter.of(lake, ORDERS, lambda: NOW_MS)
+    table = pa.table({"order_id": ["a", "b"], "n": [1, 2], "gone": [False, False], "t": [0, 0]})
+    for _ in range(2):
+        writer.write(table, commit_user="producer", commit_identifier=1)
+    assert read_arrow(lake, ORDERS.table).num_rows == 2
+    assert read_arrow(lake, ORDERS.rejected_table).num_rows == 0

@@ -1,0 +1,141 @@
+"""``lateness`` and ``release``: events that come late, and events that come too early."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import click
+
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.project import Project, now_ms
+from paimon_features.tables.lateness import EDGES_MS, Lateness
+from paimon_features.windows import DAY_MS, HOUR_MS, format_duration, parse_duration
+
+_BAR = 40
+
+
+@click.command()
+@click.argument("source")
+@click.option("--since", metavar="DURATION", help="Only what was ingested within the last 7d, say.")
+@PROJECT
+@JSON
+def lateness(source: str, since: str | None, path: str, as_json: bool) -> None:
+    """Show how late the events of SOURCE come: from their time to their ingestion.
+
+    An event that is late adds to its tile all the same, however late it is. The histogram says
+    what that means for features: a value read an hour after an event lacks what is later.
+
+    \b
+    paimon-features lateness retail
+    paimon-features lateness retail --since 7d      # without the archive that was loaded first
+    """
+    from paimon_features.tables.lateness import lateness as measure
+
+    project = Project.open(path)
+    from_ms = None if since is None else now_ms() - parse_duration(since)
+    found = measure(project.lake, project.definitions.source(source), from_ms)
+    if as_json:
+        click.echo(json.dumps(_document(found), indent=2))
+    else:
+        click.echo("\n".join(_drawn(found)))
+
+
+@click.command()
+@click.argument("source")
+@PROJECT
+@JSON
+def release(source: str, path: str, as_json: bool) -> None:
+    """Let events of SOURCE enter whose time has come since they were rejected.
+
+    An event ahead of the clock by more than the source's max_skew waits in rejected_SOURCE
+    (reason time_in_future). 'ingest' releases what is due at the start of each run; this does it
+    by itself. Each event enters once, however often it is called. No job may write the source.
+
+    \b
+    paimon-features release retail
+    """
+    from paimon_features.tables import lease
+    from paimon_features.tables.release import release_due
+
+    project = Project.open(path)
+    lake, defined = project.lake, project.definitions.source(source)
+    purpose = f"release events of {source!r}"
+    with (
+        lease.acquire(lake, defined.table, purpose=purpose),
+        lease.acquire(lake, defined.rejected_table, purpose=purpose),
+    ):
+        done = release_due(lake, defined, now_ms())
+    if as_json:
+        click.echo(json.dumps(asdict(done), indent=2))
+        return
+    click.echo(f"{done.events:,} events entered {defined.table}")
+    if done.duplicates:
+        click.echo(f"{done.duplicates:,} had entered before by another row with their id")
+    if done.next_ms is not None:
+        click.echo(f"{done.waiting:,} wait, the first of them until {_time(done.next_ms)} UTC")
+
+
+def _drawn(found: Lateness) -> list[str]:
+    if not found.events:
+        return [f"{found.source} has no events (of that time)"]
+    counts = [(label, count) for label, count in zip(_labels(), found.counts, strict=True)]
+    used = [i for i, (_, count) in enumerate(counts) if count]
+    shown = counts[used[0] : used[-1] + 1]
+    most = max(count for _, count in shown)
+    lines = [f"{found.source}: {found.events:,} events by how late they came"]
+    for label, count in shown:
+        bar = "█" * round(_BAR * count / most) or ("▏" if count else "")
+        lines.append(f"  {label:<16} {bar:<{_BAR}} {count:>13,} {count / found.events:>8.3%}")
+    quantiles = ", ".join(f"{100 * share:g} % <= {_span(ms)}" for share, ms in found.quantiles_ms)
+    lines.append(f"{quantiles}; the latest {_span(found.greatest_ms or 0)}")
+    later = [
+        f"{found.later_than(edge):,} after {format_duration(edge)}"
+        for edge in (HOUR_MS, DAY_MS, 7 * DAY_MS, 30 * DAY_MS)
+    ]
+    return [*lines, ", ".join(later)]
+
+
+def _labels() -> list[str]:
+    spans = [format_duration(edge) for edge in EDGES_MS[1:]]
+    between = [f"{low} to {high}" for low, high in pairwise(spans)]
+    return ["ahead of clock", f"< {spans[0]}", *between, f">= {spans[-1]}"]
+
+
+def _document(found: Lateness) -> dict[str, object]:
+    lows: list[int | None] = [None, *EDGES_MS]
+    buckets = [
+        {"from_ms": low, "to_ms": high, "events": count}
+        for low, high, count in zip(lows, [*EDGES_MS, None], found.counts, strict=True)
+    ]
+    return {
+        "source": found.source,
+        "events": found.events,
+        "buckets": buckets,
+        "quantiles_ms": {f"{share:g}": ms for share, ms in found.quantiles_ms},
+        "least_ms": found.least_ms,
+        "greatest_ms": found.greatest_ms,
+    }
+
+
+def _span(ms: int) -> str:
+    """A length of time in the two units that tell most of it.
+
+    >>> _span(0), _span(59_999), _span(3_700_000), _span(40 * DAY_MS)
+    ('0 ms', '59 s 999 ms', '1 h 1 min', '40 d')
+    """
+    parts = []
+    rest = abs(ms)
+    for unit, size in (("d", DAY_MS), ("h", HOUR_MS), ("min", 60_000), ("s", 1_000), ("ms", 1)):
+        count, rest = divmod(rest, size)
+        if count:
+            parts.append(f"{count} {unit}")
+        elif parts:
+            break
+    return ("-" if ms < 0 else "") + (" ".join(parts[:2]) or "0 ms")
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,0 +1,89 @@
+"""Replacing whole partitions of a table: what was there is gone with one commit."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from paimon_features.errors import TableError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.files import locked
+from paimon_features.tables.snapshots import latest_snapshot
+from paimon_features.tables.writer import conform
+
+
+class Overwrite:
+    """New content for some partitions, written at once and committed at the end.
+
+    Call it as the table's owner. Partitions with rows are replaced in one commit, those that are
+    to be empty dropped in another before it; each of them is whole at any time. Readers of
+    deltas see commits of the kind OVERWRITE. Without ``commit`` nothing has happened.
+
+    ``commit_user`` stands in the snapshots.
+    """
+
+    def __init__(self, lake: Lake, name: str, commit_user: str) -> None:
+        self.lake, self.name = lake, name
+        self._builder: Any = lambda: (
+            lake.table(name).new_batch_write_builder()._with_commit_user(commit_user)
+        )
+        self._filling: Any = self._builder().overwrite()
+        self._write: Any = self._filling.new_write()
+        self._rows = 0
+        self._emptied: list[dict[str, Any]] = []
+
+    def replace(self, rows: pa.Table) -> None:
+        """Let these rows be the whole content of their partitions.
+
+        Raises
+        ------
+        TableError
+            If the columns do not fit the table.
+        """
+        self._write.write_arrow(conform(self.lake, self.name, rows))
+        self._rows += rows.num_rows
+
+    def empty(self, **partition: Any) -> None:
+        """Let a partition hold nothing, for example ``tile_day=15046``."""
+        self._emptied.append(partition)
+
+    def commit(self) -> int | None:
+        """Make it so; returns the newest snapshot, None where the table has none.
+
+        Raises
+        ------
+        TableError
+            If another process holds the commit lock.
+        """
+        with locked(self.lake.lock_path(self.name), f"overwriting partitions of {self.name!r}"):
+            if self._emptied:
+                dropping = self._builder().new_commit()
+                try:
+                    dropping.truncate_partitions(self._emptied)
+                finally:
+                    dropping.close()
+            if self._rows:
+                filling = self._filling.new_commit()
+                try:
+                    filling.commit(self._write.prepare_commit())
+                except Exception as error:
+                    raise TableError(
+                        f"table {self.name!r}: the overwrite failed: {error}"
+                    ) from error
+                finally:
+                    filling.close()
+        newest = latest_snapshot(self.lake, self.name)
+        return None if newest is None else newest.id
+
+    def __enter__(self) -> Overwrite:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._write.close()

@@ -1,0 +1,163 @@
+"""Events from the future: kept aside while they are ahead of the clock, released when it is time.
+
+Which rows wait is told by the rejected table alone, which only ever grows::
+
+    reason           raw    origin   ingest_id      detail
+    time_in_future   {..}   a.csv    8c1f           ...           it waits
+    released         {..}   a.csv    release-5      8c1f          ... and is an event since 5
+
+A release writes its notes first and the events second, each commit with the same user and the
+number of the release. After a crash in between, the next release finds notes without events and
+writes those first: nothing is lost, and nothing enters twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.definitions.source import EventSource
+from paimon_features.errors import TableError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.duplicates import duplicates, identity_columns
+from paimon_features.tables.reader import iter_batches
+from paimon_features.tables.rejects import DUPLICATE, RELEASED, TIME_IN_FUTURE
+from paimon_features.tables.specs import INGEST_TIME_MS
+from paimon_features.tables.writer import append_arrow, committed_identifiers, event_rows
+
+_PREFIX = "release-"
+_COLUMNS = ("reason", "detail", "raw", "origin", "ingest_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What a release did, at ``time_ms`` (the events' ``ingest_time_ms``; 0 if it did nothing).
+
+    ``events`` entered; of ``duplicates`` the event id had entered before; ``waiting`` are still
+    ahead of the clock, the first of them until ``next_ms``.
+    """
+
+    time_ms: int
+    events: int
+    duplicates: int
+    waiting: int
+    next_ms: int | None
+
+
+def release_due(lake: Lake, source: EventSource, now_ms: int) -> Released:
+    """Let those events enter that are no longer ahead of the clock by more than ``max_skew``.
+
+    Call it as the owner of both tables. A repeat is harmless.
+
+    Raises
+    ------
+    TableError
+        If a waiting row is not in the form in which such rows are kept.
+    """
+    user = f"release-{source.name}"
+    noted = committed_identifiers(lake, source.rejected_table, user)
+    entered = committed_identifiers(lake, source.table, user)
+    waiting: list[tuple[str, str, str]] = []
+    unfinished: list[str] = []
+    done: Counter[tuple[str, str, str]] = Counter()
+    for reason, detail, raw, origin, ingest_id in _rows(lake, source.rejected_table):
+        if reason == TIME_IN_FUTURE:
+            waiting.append((raw, origin, ingest_id))
+        elif reason in (RELEASED, DUPLICATE) and ingest_id.startswith(_PREFIX):
+            done[raw, origin, detail] += 1
+            if reason == RELEASED and ingest_id == f"{_PREFIX}{noted}":
+                unfinished.append(raw)
+    recovered = 0
+    if noted is not None and noted != entered and unfinished:
+        _enter(lake, source, _parsed(source, unfinished), user, noted)
+        recovered = len(unfinished)
+    still = []
+    for row in waiting:
+        if done[row]:
+            done[row] -= 1
+        else:
+            still.append(row)
+    rows = _parsed(source, [raw for raw, _, _ in still])
+    times = rows.column(source.event_time).to_numpy()
+    due = times <= now_ms + source.max_skew_ms
+    late = times[~due]
+    next_ms = int(late.min()) - source.max_skew_ms if len(late) else None
+    if not due.any():
+        time_ms = noted if recovered and noted is not None else 0
+        return Released(time_ms, recovered, 0, len(late), next_ms)
+    number = max(now_ms, 0 if noted is None else noted + 1)
+    again = np.zeros(len(due), np.bool_)
+    if source.event_id is not None and source.horizon_ms is not None:
+        columns = identity_columns(source.event_id, source.retraction, source.schema)
+        since_ms = now_ms - source.horizon_ms
+        again = duplicates(lake, source.table, columns, rows, due, since_ms)
+    taken = np.flatnonzero(due).tolist()
+    notes = pa.table(
+        {
+            "reason": [DUPLICATE if again[i] else RELEASED for i in taken],
+            "detail": [still[i][2] for i in taken],
+            "raw": [still[i][0] for i in taken],
+            "origin": [still[i][1] for i in taken],
+            "ingest_id": [f"{_PREFIX}{number}"] * len(taken),
+            INGEST_TIME_MS: pa.array([number] * len(taken), pa.int64()),
+        }
+    )
+    append_arrow(lake, source.rejected_table, notes, commit_user=user, commit_identifier=number)
+    fresh = rows.filter(pa.array(due & ~again))
+    _enter(lake, source, fresh, user, number)
+    events = recovered + fresh.num_rows
+    return Released(number, events, int(again.sum()), len(late), next_ms)
+
+
+def _enter(lake: Lake, source: EventSource, rows: pa.Table, user: str, number: int) -> None:
+    events = event_rows(rows, source.event_time, number)
+    append_arrow(lake, source.table, events, commit_user=user, commit_identifier=number)
+
+
+def _rows(lake: Lake, table: str) -> Iterator[tuple[str, str, str, str, str]]:
+    """The rows of the rejected table that say something about events from the future."""
+    wanted = {"reason": [TIME_IN_FUTURE, RELEASED, DUPLICATE]}
+    for batch in iter_batches(lake, table, _COLUMNS, where=wanted):
+        yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+def _parsed(source: EventSource, raws: list[str]) -> pa.Table:
+    """Kept rows with the columns and types of the source."""
+    # numbers as they are written: a float in between would round decimals and large integers
+    found = [json.loads(raw, parse_int=str, parse_float=str) for raw in raws]
+    arrays = []
+    for name, kind in source.schema.items():
+        try:
+            arrays.append(_array([row[name] for row in found], kind.arrow))
+        except (KeyError, TypeError, ValueError) as error:
+            raise TableError(
+                f"table {source.rejected_table!r}: a row that waits for its time cannot be read, "
+                f"column {name!r}: {error!r}"
+            ) from error
+    return pa.table(arrays, names=list(source.schema))
+
+
+def _array(values: list[Any], kind: pa.DataType) -> pa.Array:
+    if pa.types.is_list(kind):
+        texts = [None if v is None else [_text(item) for item in v] for v in values]
+        return pa.array(texts, pa.list_(pa.string())).cast(kind)
+    texts = pa.array([_text(value) for value in values], pa.string())
+    if pa.types.is_binary(kind):
+        plain = [None if v is None else base64.b64decode(v) for v in texts.to_pylist()]
+        return pa.array(plain, kind)
+    if pa.types.is_timestamp(kind):
+        return texts.cast(pa.timestamp("us")).cast(kind)
+    return texts.cast(kind)
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return "true" if value is True else "false" if value is False else str(value)

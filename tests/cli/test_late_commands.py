@@ -1,0 +1,82 @@
+"""``lateness`` and ``release`` as a user types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+
+from paimon_features.cli import cli
+from paimon_features.project import Project
+from paimon_features.tables import EventWriter, lease, read_arrow
+from paimon_features.tables.lease import ProcessHolder
+from paimon_features.windows import DAY_MS, HOUR_MS
+
+FEATURES = """
+import paimon_features as pf
+
+clicks = pf.EventSource("clicks", schema={"id": pf.Int64, "at_ms": pf.Int64}, event_time="at_ms")
+"""
+NOW_MS = time.time_ns() // 1_000_000
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    (tmp_path / "features.py").write_text(FEATURES)
+    monkeypatch.chdir(tmp_path)
+    opened = Project.open(".")
+    opened.apply()
+    return opened
+
+
+def run(*arguments: str) -> Result:
+    done = CliRunner().invoke(cli, arguments)
+    assert done.exit_code == 0, done.output
+    return done
+
+
+def write(project: Project, now_ms: int, *times_ms: int) -> None:
+    source = project.definitions.source("clicks")
+    writer = EventWriter.of(project.lake, source, lambda: now_ms)
+    writer.write(pa.table({"id": range(len(times_ms)), "at_ms": times_ms}))
+
+
+def test_lateness_is_drawn_with_counts_shares_and_quantiles(project: Project) -> None:
+    assert run("lateness", "clicks").output == "clicks has no events (of that time)\n"
+    write(project, NOW_MS - 30 * DAY_MS, NOW_MS - 400 * DAY_MS)
+    write(project, NOW_MS, NOW_MS + 5, *[NOW_MS - 20] * 8, NOW_MS - 2 * HOUR_MS)
+    shown = run("lateness", "clicks").output.splitlines()
+    assert shown[0] == "clicks: 11 events by how late they came"
+    assert [line.split()[-2:] for line in shown[1:3]] == [["1", "9.091%"], ["8", "72.727%"]]
+    assert shown[2].lstrip().startswith("< 1s")
+    assert shown[2].count("█") == 40
+    assert shown[-2].startswith("50 % <= 20 ms, 90 % <= ")
+    assert shown[-2].endswith("; the latest 370 d")
+    assert shown[-1] == "2 after 1h, 1 after 1d, 1 after 7d, 1 after 30d"
+    told = json.loads(run("lateness", "clicks", "--since", "7d", "--json").output)
+    assert (told["events"], told["greatest_ms"]) == (10, 2 * HOUR_MS)
+    assert sum(bucket["events"] for bucket in told["buckets"]) == 10
+
+
+def test_release_tells_what_entered_and_what_waits(project: Project) -> None:
+    write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS, NOW_MS + DAY_MS)
+    assert read_arrow(project.lake, "events_clicks").num_rows == 0
+    said = run("release", "clicks").output.splitlines()
+    assert said[0] == "1 events entered events_clicks"
+    assert said[1].startswith("1 wait, the first of them until ")
+    assert read_arrow(project.lake, "events_clicks").column("id").to_pylist() == [0]
+    told = json.loads(run("release", "clicks", "--json").output)
+    assert (told["events"], told["waiting"]) == (0, 1)
+
+
+def test_while_a_job_writes_the_source_nothing_is_released(project: Project) -> None:
+    with lease.acquire(project.lake, "rejected_clicks", ProcessHolder.of(os.getppid()), "ingest"):
+        done = CliRunner().invoke(cli, ["release", "clicks"])
+    assert done.exit_code == 1
+    assert "table 'rejected_clicks' is owned by process" in done.output
