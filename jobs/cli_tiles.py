@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from jobs import progress, submission
+from jobs import local_backfill, progress, submission
 from jobs.cluster_option import CLUSTER, cluster_address
 from jobs.progress import JobRow
 from jobs.progress_line import ProgressLine
@@ -101,6 +101,14 @@ def submit(
 
 @click.command()
 @click.argument("view")
+@click.option(
+    "--engine",
+    type=click.Choice(["flink", "local"]),
+    default="flink",
+    show_default=True,
+    help="Flink, or DuckDB in this process, which needs no Java.",
+)
+@click.option("--memory", help="With --engine local: what DuckDB may use, such as 4GB.")
 @REBUILD
 @CLUSTER
 @PARALLELISM
@@ -109,6 +117,8 @@ def submit(
 @JSON
 def backfill(
     view: str,
+    engine: str,
+    memory: str | None,
     rebuild: bool,
     cluster: str | None,
     parallelism: int | None,
@@ -122,16 +132,32 @@ def backfill(
 
     \b
     paimon-features backfill customer_spend
+    paimon-features backfill customer_spend --engine local   # DuckDB, without Java
     paimon-features submit customer_spend
     """
+    if engine == "local" and cluster is not None:
+        raise click.UsageError("--engine local runs in this process; it takes no --cluster")
+    if engine != "local" and memory is not None:
+        raise click.UsageError("--memory goes with --engine local")
     target = _target(path, view, generation, parallelism)
     began = time.monotonic()
-    outcome = submission.backfill(
-        target,
-        cluster=cluster_address(target.state_dir, cluster),
-        rebuild=rebuild,
-        tell=_say(as_json),
-    )
+    if engine == "local":
+        with ProgressLine(as_json) as line:
+            outcome = local_backfill.backfill(
+                target,
+                memory=memory,
+                threads=parallelism,
+                rebuild=rebuild,
+                report=line,
+                tell=_say(as_json),
+            )
+    else:
+        outcome = submission.backfill(
+            target,
+            cluster=cluster_address(target.state_dir, cluster),
+            rebuild=rebuild,
+            tell=_say(as_json),
+        )
     if as_json:
         click.echo(json.dumps(asdict(outcome), indent=2))
         return

@@ -85,6 +85,8 @@ def job_state(lake: Lake, record: GenerationRecord) -> str | None:
         return "LOST"
     held = holder_of(lake, record.table)
     owner = None if held is None else held.holder
+    if job.get("engine") == "local":  # its own process computes it, and holds the lease
+        return "RUNNING" if owner == ProcessHolder(**job["process"]) else "LOST"
     own = isinstance(owner, FlinkJobHolder) and owner.job_id == job["job_id"]
     if job["local"] and not own:
         return "LOST"  # its client gives the lease back, whatever ended it
@@ -125,6 +127,11 @@ def cancel(target: TileTarget) -> str | None:
     if record.job is None or state in STILL:
         last = "none was started yet" if state is None else f"its last one is {state}"
         raise UnknownNameError(f"no job runs on {target}; {last}. 'paimon-features jobs' lists all")
+    if record.job.get("engine") == "local":
+        raise JobError(
+            f"the backfill of {target} is computed by {ProcessHolder(**record.job['process'])}; "
+            "Ctrl-C there ends it, and nothing of it counts then"
+        )
     job_id, rest = record.job["job_id"], FlinkRest(record.job["rest"])
     if record.job["kind"] == "backfill":
         with suppress(JobError):  # a local cluster ends with its job and does not answer any more

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jobs.interrupts import interruptible
 from jobs.logic.restart import (
@@ -43,6 +44,7 @@ from paimon_features.tables.consumers import (
     register_consumer,
 )
 from paimon_features.tables.lease import ProcessHolder
+from paimon_features.tables.snapshots import Snapshot
 
 START_TIMEOUT_S = 180.0
 REPORT_S = 1.0
@@ -182,23 +184,11 @@ def backfill(
     place = Place(target, cluster, _events(target))
     with target.owned(place.holder, "backfill it") as leases, place:
         check_not_running(target)
-        if rebuild or not decide_backfill(target.ledger()):
-            tell(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
-        newest = latest_snapshot(target.lake, target.events)
-        if newest is None:
-            raise GenerationError(
-                f"table {target.events!r} has no events, so there is nothing to backfill; "
-                f"'paimon-features submit {target.view.name}' waits for some"
-            )
-        register_consumer(target.lake, target.events, target.consumer, newest.id)
-        user = target.new_commit_user()
         job = place.describe("backfill", Branch())
-        target.update(job=job, commit_user=user, handover_snapshot=newest.id, backfilled=False)
-        tell(
-            f"{target}: backfill of {newest.total_records:,} events, "
-            f"{target.events} at snapshot {newest.id}"
-        )
-        place.execute(True, {}, Scan(newest.id), user)
+        begun = begin_backfill(target, job, rebuild, tell)
+        user = target.record().commit_user
+        assert user is not None
+        place.execute(True, {}, Scan(begun.id), user)
         place.hand_over(leases)
         failure = place.failure()
         if failure is not None:
@@ -207,20 +197,56 @@ def backfill(
                 f"the backfill of {target} failed: {failure}; nothing of it counts, "
                 f"'paimon-features backfill {target.view.name}' begins it anew"
             )
-        tiles = _newest_id(target)
-        # what 'plan' tells the length of the next backfill by
-        seconds = max(time.time() - job["since_ms"] / 1000, 0.001)
-        done = {**job, "state": "STOPPED", "events_read": newest.total_records, "seconds": seconds}
-        target.update(job=done, backfilled=True, backfill_snapshot=tiles)
-        advance_consumer(target.lake, target.events, target.consumer, newest.id + 1)
-        return Outcome(
-            target.view.name,
-            target.generation,
-            "STOPPED",
-            place.job_id,
-            events_read=newest.total_records,
-            snapshot=tiles,
+        return end_backfill(target, job, begun)
+
+
+def begin_backfill(
+    target: TileTarget, job: Mapping[str, Any], rebuild: bool, tell: Tell
+) -> Snapshot:
+    """Hold what comes after the newest events, and write down who computes the ones before.
+
+    Returns the snapshot of the events table that is to be read. For the owner of the tables,
+    which are empty then; what a backfill that did not end has left is taken away first.
+
+    Raises
+    ------
+    GenerationError
+        If the generation is not empty, or there are no events.
+    """
+    if rebuild or not decide_backfill(target.ledger()):
+        tell(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
+    newest = latest_snapshot(target.lake, target.events)
+    if newest is None:
+        raise GenerationError(
+            f"table {target.events!r} has no events, so there is nothing to backfill; "
+            f"'paimon-features submit {target.view.name}' waits for some"
         )
+    register_consumer(target.lake, target.events, target.consumer, newest.id)
+    user = target.new_commit_user()
+    target.update(job=job, commit_user=user, handover_snapshot=newest.id, backfilled=False)
+    tell(
+        f"{target}: backfill of {newest.total_records:,} events, "
+        f"{target.events} at snapshot {newest.id}"
+    )
+    return newest
+
+
+def end_backfill(target: TileTarget, job: Mapping[str, Any], begun: Snapshot) -> Outcome:
+    """Write down that everything is committed, and let go of the events that were read."""
+    tiles = _newest_id(target)
+    # what 'plan' tells the length of the next backfill by
+    seconds = max(time.time() - job["since_ms"] / 1000, 0.001)
+    done = {**job, "state": "STOPPED", "events_read": begun.total_records, "seconds": seconds}
+    target.update(job=done, backfilled=True, backfill_snapshot=tiles)
+    advance_consumer(target.lake, target.events, target.consumer, begun.id + 1)
+    return Outcome(
+        target.view.name,
+        target.generation,
+        "STOPPED",
+        str(job["job_id"]),
+        events_read=begun.total_records,
+        snapshot=tiles,
+    )
 
 
 def _nothing_new(target: TileTarget) -> bool:

@@ -6,11 +6,12 @@ Project('shop', '/home/me/shop')
 
 from __future__ import annotations
 
+import importlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
@@ -33,6 +34,7 @@ from paimon_features.tables import Lake, generations
 from paimon_features.tables.generations import GenerationRecord
 
 if TYPE_CHECKING:
+    from jobs.submission import Outcome
     from paimon_features.offline.store import OfflineStore
     from paimon_features.offline.training_set import TrainingSet
 
@@ -149,6 +151,36 @@ class Project:
         """The views that are read for the outputs, each once, in order."""
         needed = Selection.of(refs).refs
         return [self.view(name) for name in dict.fromkeys(ref.view for ref in needed)]
+
+    def backfill(
+        self,
+        view: str,
+        *,
+        engine: Literal["local", "flink"] = "local",
+        generation: int | None = None,
+        rebuild: bool = False,
+        **options: Any,
+    ) -> Outcome:
+        """Compute the tiles of all past events of a view in one commit, as the command does.
+
+        ``local`` is DuckDB in this process: no Java, and ``memory="4GB"`` and ``threads=`` bound
+        it. ``flink`` takes ``cluster="host:port"``. Both take ``tell=`` (a line of text for each
+        decision), ``local`` also ``report=`` (progress). ``rebuild`` empties the generation first.
+
+        Raises
+        ------
+        OwnershipError, GenerationError, JobError
+            If the tables belong to someone else, are not empty, or the computation fails.
+        MissingExtraError
+            If the engine is not installed.
+        """
+        # by name, as the command line does: jobs builds on this package
+        jobs = importlib.import_module(
+            "jobs.local_backfill" if engine == "local" else "jobs.submission"
+        )
+        target = importlib.import_module("jobs.target").TileTarget.of(self, view, generation)
+        outcome: Outcome = jobs.backfill(target, rebuild=rebuild, **options)
+        return outcome
 
     # -- reading -------------------------------------------------------------------------
 

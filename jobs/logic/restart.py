@@ -212,7 +212,8 @@ def decide_backfill(ledger: Ledger) -> bool:
     unfinished = ledger.handover_snapshot is not None and not ledger.backfilled
     if ledger.newest is None and not ledger.backfilled and not ledger.branch.jobs:
         if ledger.is_empty:
-            return True
+            # files that were never committed may lie there
+            return not unfinished
         user = ledger.commit_user
         if unfinished and user and all(_only_batches(table, user) for table in ledger.tables):
             return False

@@ -18,11 +18,8 @@ from paimon_features.definitions import CompiledView
 from paimon_features.definitions.compiled import SkipRule
 from paimon_features.expressions import Expression, to_flink
 from paimon_features.tables.ddl import literal, quote
-from paimon_features.tables.specs import TILE_DAY, TILE_START
+from paimon_features.tables.specs import TILE_DAY, TILE_START, UNKNOWN_DAY
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
-
-UNKNOWN_DAY = MIN_TIME_MS // DAY_MS - 1
-"""``tile_day`` of skipped rows whose time is null or absurd: the day before the first valid one."""
 
 DISCOVERY_MS = 100
 """How often a stream looks for new events; Flink's own default is 10 s. It costs one look for a

@@ -27,6 +27,7 @@ State = Literal["ok", "missing", "optional"]
 
 EXTRAS: Mapping[str, tuple[str, str]] = {
     "flink": ("pyflink", "jobs: ingest, backfill, submit"),
+    "local": ("duckdb", "backfill --engine local, without Java"),
     "serve": ("redis", "the online store: materialize, lookup"),
     "torch": ("torch", "training batches for torch"),
     "tensorflow": ("tensorflow", "training batches for TensorFlow"),

@@ -24,6 +24,7 @@ from paimon_features.schema import (
     String,
     check_name,
 )
+from paimon_features.windows import DAY_MS, MIN_TIME_MS
 
 EVENT_DAY = "event_day"
 """Days since 1970 of the event time, INT: the partition column of an events table."""
@@ -32,6 +33,8 @@ TILE_DAY = "tile_day"
 """Days since 1970 of the tile's start, INT: the partition column of a tile table."""
 TILE_START = "tile_start"
 """First millisecond of the tile, BIGINT."""
+UNKNOWN_DAY = MIN_TIME_MS // DAY_MS - 1
+"""``tile_day`` of skipped rows whose time is null or absurd: the day before the first valid one."""
 
 TRAINING_PREFIX = "training_"
 """What the name of a training set's table begins with."""

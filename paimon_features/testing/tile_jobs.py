@@ -36,15 +36,21 @@ def append_events(lake: Lake, view: FeatureView, events: pa.Table) -> int:
 
 
 def wrong_tiles(lake: Lake, view: FeatureView, table: str, events: Iterable[Event]) -> list[str]:
-    """How a tile table differs from what the oracle makes of these events; empty if it is right.
+    """How a tile table differs from what the oracle makes of these events; empty if it is right."""
+    return wrong_rows(view, read_arrow(lake, table), events)
+
+
+def wrong_rows(view: FeatureView, tiles: pa.Table, events: Iterable[Event]) -> list[str]:
+    """The same for rows of a tile table, each tile once.
 
     Everything is equal but sums of floats, which are added in any order: they may be off by
     ``n * eps * sum(|v|)``, decayed ones by the rounding of their weights besides.
     """
     expected = _expected(view, events)
     keys = ["tile_day", *view.compiled.keys, "tile_start"]
-    found = {tuple(row[k] for k in keys): row for row in read_arrow(lake, table).to_pylist()}
-    wrong = [f"no tile {cell}" for cell in expected if cell not in found]
+    found = {tuple(row[k] for k in keys): row for row in tiles.to_pylist()}
+    wrong = [f"{len(tiles) - len(found)} tiles come twice"] if len(found) < len(tiles) else []
+    wrong += [f"no tile {cell}" for cell in expected if cell not in found]
     wrong += [f"tile {cell} is too much" for cell in found if cell not in expected]
     partials = {partial.name: partial for partial in unlimited(view)}
     for cell, columns in expected.items():
@@ -72,8 +78,13 @@ def expected_skips(view: FeatureView, events: Iterable[Event]) -> Counter[tuple[
 
 def counted_skips(lake: Lake, table: str) -> Counter[tuple[str, str]]:
     """What a table of skipped rows says, by (reason, detail of the rule)."""
+    return counted_rows(read_arrow(lake, table))
+
+
+def counted_rows(skipped: pa.Table) -> Counter[tuple[str, str]]:
+    """The same for rows of such a table."""
     counts: Counter[tuple[str, str]] = Counter()
-    for row in read_arrow(lake, table).to_pylist():
+    for row in skipped.to_pylist():
         counts[row["reason"], row["detail"].split(" | ")[0]] += row["p_rows"]
     return counts
 

@@ -208,7 +208,9 @@ def test_a_backfill_begins_on_an_empty_generation_only() -> None:
 
 
 def test_a_backfill_that_did_not_end_begins_anew_on_emptied_tables() -> None:
-    assert decide_backfill(replace(BACKFILLED, backfilled=False)) is False
+    unfinished = replace(BACKFILLED, backfilled=False)
+    assert decide_backfill(unfinished) is False
+    assert decide_backfill(replace(unfinished, tables=EMPTY.tables)) is False
 
 
 # -- rolling back ------------------------------------------------------------------------------

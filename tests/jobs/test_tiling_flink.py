@@ -14,12 +14,16 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 
+from jobs import local_backfill
 from jobs.flink.environment import await_job, open_environment, register_lake
 from jobs.flink.tiling import explain, statement_set
 from jobs.logic.tiling import Scan, tile_statements
 from jobs.submission import backfill, submit
 from jobs.target import TileTarget
+from paimon_features.aggregates import Merge
 from paimon_features.definitions import Definitions, FeatureView
+from paimon_features.local import skipped_sql, tile_sql
+from paimon_features.local.engine import Engine
 from paimon_features.planning import apply_plan
 from paimon_features.tables import Lake, read_arrow, snapshots
 from paimon_features.tables.consumers import consumers
@@ -74,7 +78,15 @@ def test_batch_stream_and_handover_at_any_snapshot_give_the_same_tiles(
     append_in_chunks(handed_over, spend, events.slice(cut), 3)
     submit(handed_over, bounded=True)
 
-    for target in (as_batch, as_stream, handed_over):
+    behind_local = target_of("local", spend)
+    append_in_chunks(behind_local, spend, events.slice(0, cut), 3)
+    local_backfill.backfill(behind_local)
+    append_in_chunks(behind_local, spend, events.slice(cut), 3)
+    assert submit(behind_local, bounded=True).state == "STOPPED"
+    kinds = [s.kind for s in snapshots(behind_local.lake, behind_local.tables[0])]
+    assert kinds[:2] == ["APPEND", "APPEND"]  # DuckDB's, then Flink's on top
+
+    for target in (as_batch, as_stream, handed_over, behind_local):
         assert wrong_tiles(target.lake, spend, target.tables[0], rows) == []
         assert counted_skips(target.lake, target.tables[1]) == expected_skips(spend, rows)
 
@@ -102,6 +114,29 @@ def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, numbe
         compiled = view.compiled
         assert wrong_tiles(lake, view, compiled.table(1), rows) == [], view
         assert counted_skips(lake, compiled.skipped_table(1)) == expected_skips(view, rows), view
+        assert_duckdb_gives_the_same(lake, view, events[view.name])
+
+
+def assert_duckdb_gives_the_same(lake: Lake, view: FeatureView, events: pa.Table) -> None:
+    """To the bit, but for sums of floats, which the oracle has bounded for both."""
+    compiled = view.compiled
+    exact = [
+        p.name
+        for p in compiled.partials
+        if not (p.type.is_float and p.merge in (Merge.SUM, Merge.DECAYED_SUM))
+    ]
+    keys = ["tile_day", *compiled.keys, "tile_start"]
+    with Engine(threads=1) as engine:
+        engine.add("raw", events)
+        tiles = engine.table(tile_sql(compiled, "raw"), "tiles")
+        skipped = engine.table(skipped_sql(compiled, "raw"), "skipped rows")
+    for twin, table, columns in (
+        (tiles, compiled.table(1), [*keys, *exact]),
+        (skipped, compiled.skipped_table(1), ["tile_day", "reason", "detail", "p_rows"]),
+    ):
+        order = [(name, "ascending") for name in columns[: len(keys)]]
+        flink = read_arrow(lake, table, columns).sort_by(order)
+        assert twin.select(columns).sort_by(order).to_pylist() == flink.to_pylist(), view
 
 
 @pytest.mark.parametrize("mode", ["streaming", "batch"])

@@ -19,6 +19,7 @@ from paimon_features.tables.ddl import create_table_sql, quote
 from paimon_features.tables.deltas import live_files, raw_bucket, read_delta, read_file
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.snapshots import snapshots
+from paimon_features.tables.sorted_files import SortedFiles
 from paimon_features.tables.specs import registry_spec, tiles_spec
 
 pytestmark = pytest.mark.flink
@@ -122,3 +123,28 @@ def test_a_streaming_job_commits_by_checkpoint_and_makes_hourly_tags(
         got = read_arrow(lake, name, ["p_n"], native=native).column("p_n")
         assert pc.sum(got).as_py() == 4000
     assert lake.table(name).list_tags()
+
+
+def test_files_written_from_sorted_rows_are_read_merged_and_compacted_by_flink(
+    lake: Lake, tiles: Any, by_key: ByKey, flink: Callable[..., None]
+) -> None:
+    name = tiles.spec.name
+    tiles.rows(60)
+    # one row a key, as an engine gives them that has merged already
+    keys = ("tile_day", "customer_id", "country", "tile_start")
+    rows = [dict(zip(keys, key, strict=True)) | tiles.merged[key] for key in sorted(tiles.merged)]
+    ordered = pa.Table.from_pylist(rows, lake.schema(name))
+    with SortedFiles(lake, name, {"customer_id": Int64, "country": String}, "tile_day") as files:
+        for batch in ordered.to_batches(max_chunksize=7):
+            files.write(batch)
+        assert files.commit("user_1") == 1
+    assert by_key(read_arrow(lake, name)) == tiles.merged
+
+    compact = f"CALL sys.compact(`table` => 'features.{name}', compact_strategy => 'full')"
+    flink([insert(name, tiles, 30), compact], config={"table.dml-sync": "true"})
+    found = list(snapshots(lake, name))
+    assert [s.kind for s in found][:2] == ["APPEND", "APPEND"]
+    assert found[-1].kind == "COMPACT"
+    assert 0 not in {f.level for f in live_files(lake, name, found[-1].id)}
+    for native in (True, False):
+        assert by_key(read_arrow(lake, name, native=native)) == tiles.merged

@@ -1,0 +1,308 @@
+"""Features straight from raw events, by one DuckDB join: no lake, no tiles, no levels.
+
+For trying a definition out before it is applied, and as a second twin of the point-in-time
+join: windows are told here by comparing each event's time with their edges::
+
+    start               end = q
+      [------------------)
+    in ^                 ^ out            start <= event time < end, for each event by itself
+
+What it has in common with the other paths is the definition: where windows start, the texts of
+partials (printed for DuckDB), and how merged partials are finished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paimon_features.aggregates import EVENT_TIME, TILE_END, Merge, Reading
+from paimon_features.aggregates.fold import canonical
+from paimon_features.columns import Column, Mask
+from paimon_features.definitions import CompiledFeature, CompiledView, FeatureView
+from paimon_features.errors import RequestError, UnknownNameError
+from paimon_features.expressions import to_duckdb
+from paimon_features.local.engine import Engine
+from paimon_features.local.tiling import (
+    entering_sql,
+    event_columns,
+    fold_lists,
+    identifier,
+    merged_sql,
+)
+from paimon_features.offline.point_in_time import (
+    EXPIRED,
+    ILL_CONDITIONED,
+    MISSING,
+    PRESENT,
+    STATUSES,
+)
+from paimon_features.offline.rows import arrow_table, event_times, key_columns
+from paimon_features.schema import arrow_schema
+
+Ints = npt.NDArray[np.int64]
+
+_NUMBER, _HORIZON, _NEWEST = "__number", "__horizon", "__newest"
+
+
+def features(
+    view: FeatureView,
+    events: Any,
+    rows: Any,
+    *,
+    names: Sequence[str] | None = None,
+    statuses: bool = False,
+    memory: str | None = None,
+    threads: int | None = None,
+) -> pa.Table:
+    """The features of each row ``(entity keys, event_time_ms)`` as of its own time.
+
+    The same numbers as ``get_historical_features`` gives from a lake that holds these events.
+    Every pair of a row and an earlier event of its entity is looked at, so it suits thousands of
+    events per entity, not millions.
+
+    Parameters
+    ----------
+    view
+        Any definition, applied or not.
+    events
+        An Arrow table, a pandas or Polars DataFrame, or the path of a Parquet file or folder
+        with the columns of the view's source; others are passed over. Rows may come in any
+        order; those that are no members or break a rule of the view are left out.
+    rows
+        As for ``get_historical_features``.
+    names
+        Features, in the order of the result; all by default.
+    statuses
+        Also give a column ``<feature>__status`` each: PRESENT, EXPIRED, MISSING, or
+        ILL_CONDITIONED.
+    memory, threads
+        What DuckDB may use, for example ``memory="4GB"``.
+
+    Raises
+    ------
+    RequestError
+        If a column is missing or of another type.
+    UnknownNameError
+        For a feature that the view does not have.
+    MissingExtraError
+        If DuckDB is not installed.
+
+    Examples
+    --------
+    >>> from paimon_features.testing.clicks import clicks_view
+    >>> events = {"user": [7, 7], "t": [0, 60_000], "n": [1, 2], "word": ["a", "b"]}
+    >>> rows = {"user": [7, 7, 8], "event_time_ms": [60_000, 60_001, 0]}
+    >>> found = features(clicks_view(), events, rows, names=["sum_n_10min"])
+    >>> found.column("sum_n_10min").to_pylist()
+    [1, 3, None]
+    """
+    compiled = view.compiled
+    chosen = _chosen(compiled, names)
+    asked = arrow_table(rows)
+    for feature in chosen:
+        if feature.name in asked.column_names:
+            raise RequestError(
+                f"entity rows have a column {feature.name!r}, which is also the name of a "
+                "feature; rename the column"
+            )
+    q_ms = event_times(asked)
+    table = _Join(compiled, chosen, key_columns(asked, compiled), q_ms)
+    with Engine(memory=memory, threads=threads) as engine:
+        engine.add("__events", _events(compiled, events))
+        engine.add("__rows", table.rows)
+        found = engine.table(table.statement(), f"features of view {view.name!r}")
+    values, told = table.answers(found)
+    for feature in chosen:
+        column = values[feature.name].to_arrow(feature.type.arrow)
+        asked = asked.append_column(feature.name, column)
+    for feature in chosen if statuses else ():
+        codes = pa.DictionaryArray.from_arrays(pa.array(told[feature.name]), pa.array(STATUSES))
+        asked = asked.append_column(f"{feature.name}__status", codes)
+    return asked
+
+
+def bounds(feature: CompiledFeature, q_ms: Ints) -> tuple[Ints, Ints]:
+    """Start (inclusive) and end (exclusive) of a feature's window read at each ``q``."""
+    return feature.window.bounds(q_ms)
+
+
+class _Join:
+    """One statement over ``__rows`` and ``__events``, and its result as features."""
+
+    def __init__(
+        self,
+        view: CompiledView,
+        chosen: Sequence[CompiledFeature],
+        keys: pa.Table,
+        q_ms: Ints,
+    ) -> None:
+        self.view, self.chosen, self.q_ms = view, chosen, q_ms
+        self.windows: list[tuple[Ints, Ints]] = []
+        self.members: list[list[CompiledFeature]] = []  # by window
+        for feature in chosen:
+            edges = bounds(feature, q_ms)
+            for known, sharing in zip(self.windows, self.members, strict=True):
+                if all(map(np.array_equal, known, edges)):
+                    sharing.append(feature)
+                    break
+            else:
+                self.windows.append(edges)
+                self.members.append([feature])
+        # whether an entity is known does not depend on the features that are asked for
+        self.horizon = view.horizon(q_ms)
+        columns = {_NUMBER: np.arange(len(q_ms)), _HORIZON: self.horizon}
+        for i, (start, end) in enumerate(self.windows):
+            columns |= {f"__start{i}": start, f"__end{i}": end}
+        self.rows = pa.table({**{name: keys.column(name) for name in keys.column_names}, **columns})
+
+    def statement(self) -> str:
+        """One row per asked row whose entity has an event before its time.
+
+        A decayed partial of a window is brought to the end of the window's newest tile before it
+        is added, so that neither very old nor very new events leave the range of a float.
+        """
+        number, newest = identifier(_NUMBER), identifier(_NEWEST)
+        time, tile_end = identifier(EVENT_TIME), identifier(TILE_END)
+        keys = " AND ".join(f"r.{identifier(key)} = e.{identifier(key)}" for key in self.view.keys)
+        edges = [name for name in self.rows.column_names if name not in self.view.keys]
+        used = [p for p in self.view.partials if any(p.name in f.partials for f in self.chosen)]
+        partials = "".join(
+            f",\n      {to_duckdb(self.view.expressions[p.name])} AS {identifier(p.name)}"
+            for p in used
+        )
+        inside = [
+            f"{time} >= {identifier(f'__start{i}')} AND {time} < {identifier(f'__end{i}')}"
+            for i in range(len(self.windows))
+        ]
+        ends = "".join(
+            f", max({tile_end}) FILTER (WHERE {inside[i]}) AS {identifier(f'__newest{i}')}"
+            for i in range(len(self.windows))
+        )
+        merged = []
+        for i, members in enumerate(self.members):
+            for partial in used:
+                if not any(partial.name in f.partials for f in members):
+                    continue
+                value = identifier(partial.name)
+                if partial.merge is Merge.DECAYED_SUM:
+                    age = f"CAST({tile_end} - {identifier(f'__newest{i}')} AS DOUBLE)"
+                    value = f"{value} * pow(2E0, {age} / {partial.half_life_ms})"
+                name = identifier(f"{partial.name}@{i}")
+                merged.append(f",\n  {merged_sql(partial, value, inside[i])} AS {name}")
+            merged.append(
+                f",\n  any_value({identifier(f'__newest{i}')}) AS {identifier(f'__newest{i}')}"
+            )
+        return (
+            f"WITH pairs AS (\n  SELECT {', '.join(f'r.{identifier(n)}' for n in edges)}, e.*\n"
+            f'  FROM "__rows" r JOIN (\n'
+            f"    SELECT {', '.join(map(identifier, self.view.keys))}, {time}, {tile_end}"
+            f"{partials}\n    FROM {entering_sql(self.view, identifier('__events'))}\n  ) e\n"
+            f"  ON {keys} AND e.{time} < r.{identifier(_HORIZON)}\n"
+            f"), newest AS (\n"
+            f"  SELECT {number}, max({time}) AS {newest}{ends}\n  FROM pairs GROUP BY {number}\n"
+            f")\nSELECT {number}, any_value({newest}) AS {newest}{''.join(merged)}\n"
+            f"FROM pairs JOIN newest USING ({number})\nGROUP BY {number}"
+        )
+
+    def _merged(self, found: pa.Table, partial: str, window: int) -> Column:
+        column = found.column(f"{partial}@{window}").combine_chunks()
+        if isinstance(column, pa.ChunkedArray):  # of no rows
+            column = pa.array([], column.type)
+        known = self.view.partial[partial]
+        merged = fold_lists(known, column, self.view.tile_ms)
+        return canonical([known], {partial: Column.from_arrow(merged)})[partial]
+
+    def answers(self, found: pa.Table) -> tuple[dict[str, Column], dict[str, npt.NDArray[np.int8]]]:
+        """Features and statuses (positions in ``STATUSES``) of all rows."""
+        count = len(self.q_ms)
+        number = found.column(_NUMBER).to_numpy()
+        newest = found.column(_NEWEST).to_numpy()
+        status = np.full(count, MISSING, np.int8)
+        known = newest >= self.view.known_from(self.q_ms)[number]
+        status[number[known]] = PRESENT
+        if self.view.ttl_ms is not None:
+            status[number[known & (newest < self.horizon[number] - self.view.ttl_ms)]] = EXPIRED
+        present = status == PRESENT
+        values, told = {}, {}
+        for i, members in enumerate(self.members):
+            ends = _spread(Column.from_arrow(found.column(f"__newest{i}")), number, count)
+            for feature in members:
+                read_ms = feature.window.read_time(self.q_ms)
+                since_ms = np.where(ends.mask, read_ms - ends.values, 0)
+                reading = Reading(read_ms, since_ms, feature.window_ms)
+                merged = [
+                    _spread(self._merged(found, name, i), number, count)
+                    for name in feature.partials
+                ]
+                done = feature.aggregate.finish(self.view.scope, merged, reading)
+                values[feature.name] = Column(done.column.values, done.column.mask & present)
+                told[feature.name] = _with(status, done.ill_conditioned, present)
+        return values, told
+
+
+def _with(status: npt.NDArray[np.int8], ill: Mask | None, present: Mask) -> npt.NDArray[np.int8]:
+    if ill is None:
+        return status
+    return np.where(ill & present, np.int8(ILL_CONDITIONED), status)
+
+
+def _spread(found: Column, number: Ints, count: int) -> Column:
+    """A column of the result at the rows it belongs to, null at all others."""
+    values = np.zeros(count, found.values.dtype)
+    valid = np.zeros(count, np.bool_)
+    values[number], valid[number] = found.values, found.mask
+    return Column(values, valid)
+
+
+def _chosen(view: CompiledView, names: Sequence[str] | None) -> list[CompiledFeature]:
+    if names is None:
+        return list(view.features)
+    found = [view.feature(name) for name in names]
+    for name, feature in zip(names, found, strict=True):
+        if feature is None:
+            known = [f.name for f in view.features]
+            raise UnknownNameError.of(f"feature of view {view.name!r}", name, known)
+    if not names or len(set(names)) < len(names):
+        raise RequestError(f"names={list(names)!r}; expected one or more features, each once")
+    return [feature for feature in found if feature is not None]
+
+
+def _events(view: CompiledView, events: Any) -> pa.Table:
+    """The columns that the view needs, in their declared types."""
+    schema = arrow_schema({name: view.source.schema[name] for name in event_columns(view)})
+    if isinstance(events, str | Path):
+        there = pq.ParquetDataset(events, partitioning=None)
+        _check_columns(view, schema, there.schema.names)
+        table = there.read(columns=schema.names)
+    else:
+        table = arrow_table(events)
+        _check_columns(view, schema, table.column_names)
+    columns = []
+    for field in schema:
+        column = table.column(field.name)
+        if pa.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        try:
+            columns.append(column.cast(field.type))
+        except pa.ArrowException as error:
+            raise RequestError(
+                f"events: the column {field.name!r} is {column.type}; source "
+                f"{view.source.name!r} has it as {field.type}: {error}"
+            ) from error
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _check_columns(view: CompiledView, schema: pa.Schema, there: Sequence[str]) -> None:
+    missing = [name for name in schema.names if name not in there]
+    if missing:
+        raise RequestError(
+            f"events have no column {missing[0]!r}, which view {view.name!r} needs; they have: "
+            f"{', '.join(there) or 'none'}"
+        )

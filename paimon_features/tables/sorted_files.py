@@ -1,0 +1,315 @@
+"""Data files written straight from sorted rows: the fast way into an empty tile table.
+
+pypaimon's writers take rows in any order, so they buffer, sort and merge them: 0.2 million tiles
+a second. An engine that has merged and sorted them already needs none of that. Here its rows
+become Parquet files of level 0, one per day and bucket, as pypaimon's native writer lays them
+out (no copies of the key columns), and pypaimon commits them.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from paimon_features.buckets import bucket_of
+from paimon_features.columns import Column
+from paimon_features.errors import TableError
+from paimon_features.schema import DataType
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.files import locked
+from paimon_features.tables.snapshots import BATCH_IDENTIFIER, latest_snapshot
+
+_GROUP_ROWS = 1 << 17
+"""Rows of a Parquet row group; what is held of a file before it is written."""
+_THREADS = 2
+"""Threads that encode and compress; files are spread over them by bucket."""
+_GROUPS_AHEAD = 4
+"""Row groups that wait for a thread, at the most."""
+
+
+class SortedFiles:
+    """Writes a tile table's data files from rows in the order of its key; a context manager.
+
+    Batches come in the order of (day, key, tile), or of (key, tile) where all rows are of one
+    day; no key twice. ``commit`` makes all of them one snapshot; left without it, by an error or
+    Ctrl-C, the files are deleted. ``keys`` are the entity's columns and types.
+
+    The caller owns the table (see ``lease``), which has to be empty.
+    """
+
+    def __init__(self, lake: Lake, name: str, keys: dict[str, DataType], day: str) -> None:
+        self.lake, self.name, self.keys, self.day = lake, name, keys, day
+        self._table = lake.table(name)
+        self._buckets = int(self._table.options.bucket())
+        self._schema = _file_schema(lake, name, self._table)
+        self._open: dict[tuple[int, int], _File] = {}
+        self._closed: list[_File] = []
+        self._pools = [ThreadPoolExecutor(1) for _ in range(min(_THREADS, self._buckets))]
+        self._waiting: list[Future[None]] = []
+        self.rows = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the next rows, with the table's columns in its order."""
+        if not batch.num_rows:
+            return
+        self.rows += batch.num_rows
+        days = batch.column(self.day).to_numpy()
+        buckets = self._buckets_of(batch)
+        first = np.flatnonzero(np.diff(days, prepend=days[0] - 1))
+        for start, end in zip(first, [*first[1:], len(days)], strict=True):
+            self._close_other_days(int(days[start]))
+            part, own = batch.slice(start, end - start), buckets[start:end]
+            for bucket in np.unique(own).tolist():
+                rows = part if self._buckets == 1 else part.filter(pa.array(own == bucket))
+                self._file(int(days[start]), bucket).add(rows)
+
+    def commit(self, commit_user: str) -> int | None:
+        """Make all files one batch commit of this user; the snapshot's id, None without a row.
+
+        Raises
+        ------
+        TableError
+            If the table is not empty, or the commit did not happen.
+        """
+        for file in [*self._open.values()]:
+            self._close(file)
+        self._await(0)
+        if not self._closed:
+            return None
+        with locked(self.lake.lock_path(self.name), f"committing to table {self.name!r}"):
+            if (newest := latest_snapshot(self.lake, self.name)) is not None:
+                raise TableError(
+                    f"table {self.name!r} is not empty, it is at snapshot {newest.id}: files "
+                    "written beside its rows would count what they hold twice"
+                )
+            messages = [file.message() for file in self._closed]
+            builder: Any = self._table.new_stream_write_builder()._with_commit_user(commit_user)
+            commit = builder.new_commit()
+            try:
+                commit.commit(messages, BATCH_IDENTIFIER)
+            except Exception:
+                # an error after the snapshot was published is no failure: look before raising
+                if latest_snapshot(self.lake, self.name) is None:
+                    raise
+            finally:
+                commit.close()
+            made = latest_snapshot(self.lake, self.name)
+            if made is None or made.commit_user != commit_user:
+                raise TableError(
+                    f"table {self.name!r}: the commit of {commit_user} was acknowledged and is "
+                    "not there; another process commits to this table without the lock"
+                )
+        self._closed.clear()
+        return made.id
+
+    def __enter__(self) -> SortedFiles:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Delete what was not committed."""
+        for pool in self._pools:
+            pool.shutdown(wait=True, cancel_futures=True)
+        for file in [*self._open.values(), *self._closed]:
+            file.delete()
+        self._open.clear()
+        self._closed.clear()
+
+    def _buckets_of(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int32]]:
+        """The bucket of each row. Rows are sorted, so each entity is hashed once a batch."""
+        if self._buckets == 1:
+            return np.zeros(batch.num_rows, np.int32)
+        differs = np.zeros(batch.num_rows, np.bool_)
+        differs[0] = True
+        for key in self.keys:
+            column = batch.column(key)
+            differs[1:] |= np.asarray(
+                pc.not_equal(column.slice(1), column.slice(0, len(column) - 1))
+            )
+        first = np.flatnonzero(differs)
+        entities = [Column.from_arrow(batch.column(key).take(pa.array(first))) for key in self.keys]
+        buckets = bucket_of([e.values for e in entities], [*self.keys.values()], self._buckets)
+        return np.repeat(buckets, np.diff(first, append=len(differs)))
+
+    def _file(self, day: int, bucket: int) -> _File:
+        file = self._open.get((day, bucket))
+        if file is None:
+            file = _File(self, day, bucket)
+            self._open[day, bucket] = file
+        return file
+
+    def _close_other_days(self, day: int) -> None:
+        for key in [key for key in self._open if key[0] != day]:
+            self._close(self._open[key])
+
+    def _close(self, file: _File) -> None:
+        del self._open[file.day, file.bucket]
+        self._closed.append(file)
+        self._submit(file, file.take(), last=True)
+
+    def _submit(self, file: _File, batches: list[pa.RecordBatch], last: bool = False) -> None:
+        """Write rows of a file in the one thread that writes to it."""
+        self._await(_GROUPS_AHEAD)
+        pool = self._pools[file.bucket % len(self._pools)]
+        self._waiting.append(pool.submit(file.put, batches, last))
+
+    def _await(self, most: int) -> None:
+        while len(self._waiting) > most:
+            self._waiting.pop(0).result()
+
+
+@dataclass
+class _File:
+    """One data file on its way: the rows held back, the writer, what its metadata needs."""
+
+    owner: SortedFiles
+    day: int
+    bucket: int
+    held: list[pa.RecordBatch] = field(default_factory=list)
+    held_rows: int = 0
+    rows: int = 0
+    least: list[Any] = field(default_factory=list)
+    greatest: list[Any] = field(default_factory=list)
+    first: list[Any] = field(default_factory=list)
+    last: list[Any] = field(default_factory=list)
+    writer: pq.ParquetWriter | None = None
+
+    def __post_init__(self) -> None:
+        table = self.owner._table
+        folder = table.path_factory().bucket_path((self.day,), self.bucket)
+        self.path = Path(folder) / f"data-{uuid.uuid4()}-0.parquet"
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Take rows; a row group is written once it is full."""
+        self.held.append(rows)
+        self.held_rows += rows.num_rows
+        if self.held_rows >= _GROUP_ROWS:
+            self.owner._submit(self, self.take())
+
+    def take(self) -> list[pa.RecordBatch]:
+        """The rows held back, to be written next."""
+        held, self.held, self.held_rows = self.held, [], 0
+        return held
+
+    def put(self, batches: list[pa.RecordBatch], last: bool) -> None:
+        """Write a row group; in the file's thread."""
+        schema = self.owner._schema
+        if batches:
+            rows = pa.Table.from_batches(batches)
+            count = rows.num_rows
+            # one number for all: no key comes twice, so none of its rows has to be the later one
+            numbers = pa.array(np.zeros(count, np.int64))
+            kinds = pa.array(np.zeros(count, np.int8))
+            columns = [numbers, kinds, *(c.cast(schema.field(n).type) for n, c in _named(rows))]
+            if self.writer is None:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.writer = _parquet_writer(self.path, schema, self.owner._table)
+            self.writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+            self._note(rows)
+            self.rows += count
+        if last and self.writer is not None:
+            self.writer.close()
+
+    def _note(self, rows: pa.Table) -> None:
+        """Keep what the manifest says of the file's keys."""
+        names = self.owner._table.trimmed_primary_keys
+        bounds = [pc.min_max(rows.column(name)) for name in names]
+        least, greatest = [b["min"].as_py() for b in bounds], [b["max"].as_py() for b in bounds]
+        if not self.rows:
+            self.first = [rows.column(name)[0].as_py() for name in names]
+            self.least, self.greatest = least, greatest
+        self.least = list(map(min, self.least, least))
+        self.greatest = list(map(max, self.greatest, greatest))
+        self.last = [rows.column(name)[-1].as_py() for name in names]
+
+    def message(self) -> Any:
+        """The finished file as pypaimon's commit takes it."""
+        from pypaimon.manifest.schema.data_file_meta import DataFileMeta
+        from pypaimon.manifest.schema.simple_stats import SimpleStats
+        from pypaimon.table.row.generic_row import GenericRow
+        from pypaimon.write.commit_message import CommitMessage
+
+        table = self.owner._table
+        keys = table.trimmed_primary_keys_fields
+        meta = DataFileMeta.create(
+            file_name=self.path.name,
+            file_size=self.path.stat().st_size,
+            row_count=self.rows,
+            min_key=GenericRow(self.first, keys),
+            max_key=GenericRow(self.last, keys),
+            key_stats=SimpleStats(
+                GenericRow(self.least, keys), GenericRow(self.greatest, keys), [0] * len(keys)
+            ),
+            # nothing is looked for by its partials
+            value_stats=SimpleStats.empty_stats(),
+            value_stats_cols=[],
+            min_sequence_number=0,
+            max_sequence_number=0,
+            schema_id=table.table_schema.id,
+            level=0,
+            extra_files=[],
+            delete_row_count=0,
+            file_source=0,
+            file_path=str(self.path),
+        )
+        return CommitMessage((self.day,), self.bucket, [meta], total_buckets=self.owner._buckets)
+
+    def delete(self) -> None:
+        """Take the file back; harmless where nothing was written."""
+        if self.writer is not None:
+            with suppress(Exception):
+                self.writer.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _named(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    return zip(rows.column_names, rows.columns, strict=True)
+
+
+def _file_schema(lake: Lake, name: str, table: Any) -> pa.Schema:
+    """The columns of a data file; Paimon's field ids stand beside those of the table."""
+    system = [
+        pa.field("_SEQUENCE_NUMBER", pa.int64(), nullable=False),
+        pa.field("_VALUE_KIND", pa.int8(), nullable=False),
+    ]
+    ids = {field.name: field.id for field in table.fields}
+    return pa.schema(
+        [
+            *system,
+            *(f.with_metadata({"PARQUET:field_id": str(ids[f.name])}) for f in lake.schema(name)),
+        ]
+    )
+
+
+def _parquet_writer(path: Path, schema: pa.Schema, table: Any) -> pq.ParquetWriter:
+    """A writer with the table's compression.
+
+    Tiles hardly repeat, so without dictionaries; only their keys are looked for, so that bounds
+    of their partials are of no use.
+    """
+    codec = table.options.file_compression()
+    level = table.options.file_compression_zstd_level() if codec == "zstd" else None
+    return pq.ParquetWriter(
+        path,
+        schema,
+        compression=codec,
+        compression_level=level,
+        use_dictionary=False,
+        write_statistics=list(table.trimmed_primary_keys),
+        store_schema=False,
+    )

@@ -1,0 +1,160 @@
+"""Tiles by DuckDB are the naive tiler's, for any definition and any events."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paimon_features.aggregates import Count, Last, Sum
+from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.errors import JobError
+from paimon_features.local import skipped_sql, tile_sql
+from paimon_features.local import tiling as local_tiling
+from paimon_features.local.backfill import parquet_sql
+from paimon_features.local.engine import Engine
+from paimon_features.schema import Int64, String, Timestamp, arrow_schema
+from paimon_features.testing.generators import random_events, random_view
+from paimon_features.testing.tile_jobs import counted_rows, expected_skips, wrong_rows
+from paimon_features.testing.tiler import event_rows, tile_schema
+from paimon_features.windows import DAY_MS
+
+SOURCE = EventSource(
+    "clicks",
+    schema={"user": Int64, "t": Int64, "n": Int64, "word": String, "at": Timestamp},
+    event_time="t",
+)
+
+
+def view_of(*features: object, **options: object) -> FeatureView:
+    entity = Entity("user", keys={"user": Int64})
+    return FeatureView("v", source=SOURCE, entity=entity, features=features, **options)  # type: ignore[arg-type]
+
+
+def clicks(*rows: tuple[object, ...]) -> pa.Table:
+    schema = arrow_schema(SOURCE.schema)
+    return pa.Table.from_pylist([dict(zip(schema.names, r, strict=False)) for r in rows], schema)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(threads=1) as opened:
+        yield opened
+
+
+def unmerged(engine: Engine, view: FeatureView, events: pa.Table, **options: bool) -> pa.Table:
+    engine.add("some_events", events)
+    return engine.table(tile_sql(view.compiled, "some_events", **options), "tiles")
+
+
+def tiles(engine: Engine, view: FeatureView, events: pa.Table, **options: bool) -> pa.Table:
+    found = unmerged(engine, view, events, **options)
+    for partial in view.compiled.partials:
+        at = found.schema.get_field_index(partial.name)
+        column = found.column(at).combine_chunks()
+        if isinstance(column, pa.Array):  # else there are no rows
+            merged = local_tiling.fold_lists(partial, column, view.compiled.tile_ms)
+            found = found.set_column(at, partial.name, merged)
+    return found
+
+
+def skipped(engine: Engine, view: FeatureView, events: pa.Table) -> pa.Table:
+    engine.add("some_events", events)
+    return engine.table(skipped_sql(view.compiled, "some_events"), "skipped rows")
+
+
+@settings(max_examples=max(100, settings().max_examples))
+@given(st.integers(0, 2**32))
+def test_tiles_and_skipped_rows_of_any_view_equal_the_oracle(engine: Engine, seed: int) -> None:
+    rng = random.Random(seed)
+    view = random_view(rng)
+    events = random_events(rng, view, rng.choice((1, 5, 80)))
+    rows = event_rows(events)
+    found = tiles(engine, view, events)
+    assert wrong_rows(view, found, rows) == []
+    assert found.schema.types == tile_schema(view).types
+    assert found.schema.names == tile_schema(view).names
+    assert counted_rows(skipped(engine, view, events)) == expected_skips(view, rows)
+
+
+def test_tiles_come_in_the_order_of_the_table_s_key(engine: Engine) -> None:
+    rng = random.Random(3)
+    times = [DAY_MS * rng.randrange(-2, 2) + rng.randrange(DAY_MS) for _ in range(300)]
+    events = clicks(*((rng.randrange(-3, 3), t, 1) for t in times))
+    found = tiles(engine, view_of(Count()), events).to_pylist()
+    keys = [(row["tile_day"], row["user"], row["tile_start"]) for row in found]
+    assert keys == sorted(set(keys))
+    found = tiles(engine, view_of(Count()), events, by_day=False).to_pylist()
+    keys = [(row["user"], row["tile_start"]) for row in found]
+    assert keys == sorted(set(keys))
+
+
+def test_the_greatest_text_is_the_one_with_the_greatest_code_point(engine: Engine) -> None:
+    # UTF-16 would put the emoji below U+FFFF
+    events = clicks((1, 5, 0, "\uffff"), (1, 5, 0, "\U0001f600"), (1, 5, 0, "z"))
+    found = tiles(engine, view_of(Last("word")), events).column("p_last_word").to_pylist()
+    assert found[0].endswith("\U0001f600")
+
+
+def test_a_sum_beyond_64_bits_is_an_error_that_says_so(engine: Engine) -> None:
+    view = view_of(Sum("n", bound=2**62))
+    with pytest.raises(JobError, match="leaves 64 bits, where the lake would wrap"):
+        tiles(engine, view, clicks((1, 0, 2**62), (1, 1, 2**62)))
+    found = tiles(engine, view, clicks((1, 0, 2**62), (1, 1, 2**62 - 1)))
+    assert found.column("p_sum_n").to_pylist() == [2**63 - 1]
+
+
+def test_texts_that_the_lake_joins_are_joined_by_commas(engine: Engine) -> None:
+    partial: Any = SimpleNamespace(merge=SimpleNamespace(paimon="listagg"), type=String)
+    engine.add("words", pa.table({"word": ["b", None, "a", "b"], "n": [1, 2, 3, 4]}))
+    for members, expected in ((None, ["a", "b", "b"]), ("n < 4", ["a", "b"])):
+        statement = f"SELECT {local_tiling.merged_sql(partial, 'word', members)} AS all FROM words"
+        (found,) = engine.table(statement, "words").column("all").to_pylist()
+        assert sorted(found.split(",")) == expected
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32))
+def test_a_merge_that_duckdb_has_no_aggregate_for_is_made_of_lists(
+    engine: Engine, seed: int
+) -> None:
+    rng = random.Random(seed)
+    view = random_view(rng)
+    events = random_events(rng, view, 40)
+    kept = {"sum": local_tiling._MERGES["sum"]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_tiling, "_MERGES", kept)
+        found = unmerged(engine, view, events)
+        if not len(found):
+            return
+        for partial in view.compiled.partials:
+            position = found.column_names.index(partial.name)
+            column = pa.concat_arrays(found.column(position).chunks)
+            assert pa.types.is_list(column.type) == (partial.merge.paimon != "sum")
+            merged = local_tiling.fold_lists(partial, column, view.compiled.tile_ms)
+            found = found.set_column(position, partial.name, merged)
+    assert wrong_rows(view, found, event_rows(events)) == []
+
+
+def test_files_are_read_in_the_units_of_the_source_whatever_their_path(
+    engine: Engine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "event_day=7" / "it's [a] pattern?*"
+    folder.mkdir(parents=True)
+    events = clicks((1, 5, 0, "a", 1_000), (1, 6, 0, "a", None), (1, 7, 0, "a", 2_000))
+    view = view_of(Count(where="at > TIMESTAMP '1970-01-01 00:00:01.500'", name="late"), Last("at"))
+    for unit in ("ms", "us"):
+        at = events.column("at").cast(pa.timestamp(unit))
+        pq.write_table(events.set_column(4, "at", at), folder / f"{unit}.parquet")
+        source = parquet_sql([str(folder / f"{unit}.parquet")])
+        found = engine.table(tile_sql(view.compiled, source), "tiles")
+        assert wrong_rows(view, found, event_rows(events)) == []
+        assert found.column("p_rows").to_pylist() == [3]
