@@ -57,6 +57,8 @@ if TYPE_CHECKING:
         FeedbackSource,
         Interaction,
         RequestSource,
+        TableSource,
+        TableView,
     )
     from paimon_features.errors import PaimonFeaturesError
     from paimon_features.project import Project
@@ -121,6 +123,8 @@ _HOMES = {
         "FeedbackSource",
         "Interaction",
         "RequestSource",
+        "TableSource",
+        "TableView",
     ),
     "errors": ("PaimonFeaturesError",),
     "project": ("Project",),
@@ -186,6 +190,8 @@ __all__ = [
     "String",
     "Sum",
     "SumBy",
+    "TableSource",
+    "TableView",
     "TimeSinceFirst",
     "TimeSinceLast",
     "Timestamp",

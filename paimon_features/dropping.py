@@ -27,7 +27,8 @@ from paimon_features.tables.specs import TRAINING_PREFIX
 from paimon_features.tables.tags import delete_tag
 
 KINDS = (
-    "feature_view", "source", "service", "entity", "interaction", "request_source", "training_set",
+    "feature_view", "table_view", "source", "service", "entity", "interaction", "request_source",
+    "training_set",
 )  # fmt: skip
 """What can be dropped."""
 
@@ -118,12 +119,18 @@ def plan_drop(
         notes = _notes(lake, tables)
         return Drop(kind, name, tables, records, online=True, registered=True, notes=notes)
     if kind == "source":
-        views = {own: v.document or {} for (of, own), v in applied.items() if of == "feature_view"}
-        readers = [own for own, view in views.items() if view["source"] == name]
+        made = {
+            key: version.document or {}
+            for key, version in applied.items()
+            if key[0] in ("feature_view", "table_view")
+        }
+        readers = [key for key, view in made.items() if view["source"] == name]
         if readers:
+            names = ", ".join(reader for _, reader in readers)
+            first = f"{readers[0][0].replace('_', '-')} {readers[0][1]}"
             raise DefinitionError(
-                f"source {name!r} is what {', '.join(readers)} is made of; "
-                f"drop that first: 'paimon-features drop feature-view {readers[0]}'"
+                f"source {name!r} is what {names} is made of; "
+                f"drop that first: 'paimon-features drop {first}'"
             )
         tables = _tables(lake, [document["table"], f"rejected_{name}"])
         return Drop(kind, name, tables, registered=True, notes=_notes(lake, tables))

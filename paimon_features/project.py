@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from paimon_features.config import ProjectConfig, find_root, read_config
 from paimon_features.definitions import (
+    CompiledTable,
     CompiledView,
     Definitions,
     FeatureRef,
@@ -26,7 +27,7 @@ from paimon_features.definitions import (
     Selection,
     load_definitions,
 )
-from paimon_features.errors import GenerationError
+from paimon_features.errors import GenerationError, RequestError
 from paimon_features.online.store import OnlineStore
 from paimon_features.planning import Plan, apply_plan, make_plan
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
@@ -35,6 +36,8 @@ from paimon_features.tables.generations import GenerationRecord
 
 if TYPE_CHECKING:
     from jobs.submission import Outcome
+    from paimon_features.offline.parquet_file import WrittenFile
+    from paimon_features.offline.pins import AsOf
     from paimon_features.offline.store import OfflineStore
     from paimon_features.offline.training_set import TrainingSet
 
@@ -99,6 +102,10 @@ class Project:
         """The feature view of that name, compiled; UnknownNameError if there is none."""
         return self.definitions.view(name).compiled
 
+    def any_view(self, name: str) -> CompiledView | CompiledTable:
+        """The feature view or table view of that name, compiled; UnknownNameError if none."""
+        return self.definitions.any_view(name).compiled
+
     def generation(self, view: CompiledView) -> GenerationRecord:
         """The generation of the view that is read.
 
@@ -141,16 +148,29 @@ class Project:
             return [FeatureRef.parse(text)]
         if text in defined.services:
             return defined.services[text].items()
-        if text in defined.views:
-            return [FeatureRef(text, f.name) for f in self.view(text).features]
+        if text in defined.views or text in defined.tables:
+            return [FeatureRef(text, f.name) for f in self.any_view(text).features]
         if text in defined.interactions:
             return [defined.interactions[text]]
         return defined.service(text).items()
 
     def views_of(self, refs: Sequence[Output]) -> list[CompiledView]:
-        """The views that are read for the outputs, each once, in order."""
-        needed = Selection.of(refs).refs
-        return [self.view(name) for name in dict.fromkeys(ref.view for ref in needed)]
+        """The feature views that are read for the outputs, each once, in order.
+
+        Raises
+        ------
+        RequestError
+            For a table view, which is not materialized.
+        """
+        names = list(dict.fromkeys(ref.view for ref in Selection.of(refs).refs))
+        tables = [name for name in names if name in self.definitions.tables]
+        if tables:
+            raise RequestError(
+                f"table view {tables[0]!r} is read offline only (get_historical_features, "
+                "training sets); for online reads define a FeatureView with Last(...) over "
+                f"its source {self.definitions.tables[tables[0]].source.name!r}"
+            )
+        return [self.view(name) for name in names]
 
     def backfill(
         self,
@@ -190,7 +210,7 @@ class Project:
         # imported here, as below: a lookup need not load what reads tables
         from paimon_features.offline.store import OfflineStore
 
-        return OfflineStore(self.lake, self.view, self.generation)
+        return OfflineStore(self.lake, self.any_view, self.generation)
 
     def fetcher(self, features: Features) -> FeatureFetcher:
         """A reader of the online store for these features; keep it, it caches layouts."""
@@ -214,11 +234,36 @@ class Project:
         return self.fetcher(features).get(self.refs(features), entities, q_ms, request)
 
     def get_historical_features(
-        self, features: Features, rows: Any, *, as_of: int | None = None, **options: Any
+        self, features: Features, rows: Any, *, as_of: AsOf | str = None, **options: Any
     ) -> pa.Table:
-        """Features of entity rows, each at its own ``event_time_ms``; see ``OfflineStore``."""
+        """Features of entity rows, each at its own ``event_time_ms``; see ``OfflineStore``.
+
+        ``as_of`` may also be the name of a training set: exactly what it was made from is read.
+        """
         return self.offline.get_historical_features(
-            self.refs(features), rows, as_of=as_of, **options
+            self.refs(features), rows, as_of=self._pins(as_of), **options
+        )
+
+    def stream_historical_features(
+        self, features: Features, rows: Any, *, as_of: AsOf | str = None, **options: Any
+    ) -> pa.RecordBatchReader:
+        """The same as a stream of batches, for rows or results larger than memory."""
+        return self.offline.stream_historical_features(
+            self.refs(features), rows, as_of=self._pins(as_of), **options
+        )
+
+    def write_historical_features(
+        self,
+        features: Features,
+        rows: Any,
+        path: str | Path,
+        *,
+        as_of: AsOf | str = None,
+        **options: Any,
+    ) -> WrittenFile:
+        """The same as a Parquet file, which is there when it is complete, or not at all."""
+        return self.offline.write_historical_features(
+            self.refs(features), rows, Path(path), as_of=self._pins(as_of), **options
         )
 
     def build_training_set(
@@ -228,9 +273,11 @@ class Project:
         rows: Any,
         *,
         label: str | None = None,
-        as_of: int | None = None,
+        as_of: AsOf | str = None,
         replace: bool = False,
         progress: Callable[[int, int], None] | None = None,
+        memory_mb: float | None = None,
+        spill_folder: str | None = None,
     ) -> TrainingSet:
         """Write the historical features of ``rows`` as the table ``training_<name>``."""
         from paimon_features.offline.training_set import build_training_set
@@ -241,10 +288,17 @@ class Project:
             self.refs(features),
             rows,
             label=label,
-            as_of=as_of,
+            as_of=self._pins(as_of),
             replace=replace,
             progress=progress,
+            memory_mb=memory_mb,
+            spill_folder=spill_folder,
         )
+
+    def _pins(self, as_of: AsOf | str) -> AsOf:
+        from paimon_features.offline.training_set import pins_of
+
+        return pins_of(self.lake, as_of) if isinstance(as_of, str) else as_of
 
 
 def now_ms() -> int:

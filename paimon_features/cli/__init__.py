@@ -116,6 +116,9 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "lookup": LazyCommand(
             "paimon_features.cli.lookup:lookup", "Read online features of entities."
         ),
+        "history": LazyCommand(
+            "paimon_features.cli.history:history", "Write features of past times to a file."
+        ),
         "training-set": LazyCommand(
             "paimon_features.cli.training_set:training_set", "Build a point-in-time training set."
         ),

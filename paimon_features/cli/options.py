@@ -2,9 +2,92 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+from paimon_features.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from paimon_features.offline.pins import AsOf
 
 PROJECT = click.option(
     "--project", "path", default=".", show_default=True, help="Folder of the project."
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
+ROWS = click.option(
+    "--rows",
+    required=True,
+    help="Entity rows: a Parquet or CSV file, a folder of Parquet files or a pattern with *; or a "
+    "table of the lake, table@snapshot for an older snapshot of it. They have the keys, "
+    "event_time_ms, and anything else.",
+)
+AS_OF = click.option(
+    "--as-of",
+    multiple=True,
+    help="See only what had been committed by then: UTC milliseconds, or 2011-12-09T12:50:00. Or "
+    "exactly these snapshots: table@number, once for each table. Or what a training set saw: "
+    "training_NAME.",
+)
+MEMORY = click.option(
+    "--memory-mb", type=float, help="About how much memory to use; 1024 by default."
+)
+SPILL = click.option(
+    "--spill-folder",
+    type=click.Path(exists=True, file_okay=False),
+    help="Where to put aside what does not fit; by default the system's folder for that.",
+)
+
+
+def pins(texts: tuple[str, ...]) -> AsOf | str:
+    """What ``--as-of`` means: nothing, a time, snapshots by table, or a training set's name.
+
+    >>> pins(()), pins(("1323434999000",)), pins(("tiles_spend_g1@12", "events_retail@30"))
+    (None, 1323434999000, {'tiles_spend_g1': 12, 'events_retail': 30})
+
+    Raises
+    ------
+    ConfigurationError
+        For a text that is none of these, or several that are not snapshots.
+    """
+    if not texts:
+        return None
+    named: dict[str, int | None] = {}
+    for text in texts:
+        table, at, number = text.partition("@")
+        if not at and len(texts) == 1:
+            name = text.removeprefix("training_")
+            return time_ms(text) if name == text else name
+        if not (table and number.isdecimal()):
+            raise ConfigurationError(
+                f"--as-of {text!r}: expected one time, or table@snapshot for each table"
+            )
+        named[table] = int(number)
+    return named
+
+
+def time_ms(text: str) -> int:
+    """UTC milliseconds of a number of them, or of an ISO 8601 time (UTC unless it says).
+
+    >>> time_ms("1323434999000"), time_ms("2011-12-09T12:49:59"), time_ms("2011-12-09T13:50+01:00")
+    (1323434999000, 1323434999000, 1323435000000)
+
+    Raises
+    ------
+    ConfigurationError
+        For anything else, and for a number that means a time before 1973: rather a year, or
+        seconds.
+    """
+    import datetime as dt
+
+    try:
+        if text.isdecimal() and int(text) >= 10**11:
+            return int(text)
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"time {text!r}: expected UTC milliseconds, or a time such as 2011-12-09T12:50:00"
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=dt.UTC)
+    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)

@@ -10,10 +10,17 @@ from paimon_features.definitions.request import RequestSource
 from paimon_features.definitions.selection import Output, Selection
 from paimon_features.definitions.service import FeatureService
 from paimon_features.definitions.source import EventSource, FeedbackSource
+from paimon_features.definitions.table_view import (
+    CompiledTable,
+    TableFeature,
+    TableSource,
+    TableView,
+)
 
 __all__ = [
     "CompiledFeature",
     "CompiledInteraction",
+    "CompiledTable",
     "CompiledView",
     "Definitions",
     "Entity",
@@ -27,5 +34,8 @@ __all__ = [
     "RequestSource",
     "Selection",
     "SkipRule",
+    "TableFeature",
+    "TableSource",
+    "TableView",
     "load_definitions",
 ]

@@ -13,6 +13,7 @@ from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.request import RequestSource
+from paimon_features.definitions.table_view import CompiledTable
 from paimon_features.errors import DefinitionError, ExpressionError
 from paimon_features.expressions import Expression, overflow_guard, parse
 from paimon_features.expressions.nodes import Name, walk
@@ -125,7 +126,7 @@ class CompiledInteraction:
 class Interactions:
     """Works interactions out against the views and the other interactions of a project."""
 
-    views: Mapping[str, CompiledView]
+    views: Mapping[str, CompiledView | CompiledTable]
     named: Mapping[str, Interaction]
     _known: dict[Interaction, CompiledInteraction] = field(default_factory=dict)
 

@@ -22,11 +22,21 @@ from paimon_features.definitions.request import RequestSource
 from paimon_features.definitions.selection import Output, Selection
 from paimon_features.definitions.service import FeatureService
 from paimon_features.definitions.source import EventSource
+from paimon_features.definitions.table_view import TableView
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
 
-Definition = Entity | EventSource | FeatureView | RequestSource | Interaction | FeatureService
+Definition = (
+    Entity | EventSource | FeatureView | TableView | RequestSource | Interaction | FeatureService
+)
 Named = TypeVar(
-    "Named", Entity, EventSource, FeatureView, RequestSource, Interaction, FeatureService
+    "Named",
+    Entity,
+    EventSource,
+    FeatureView,
+    TableView,
+    RequestSource,
+    Interaction,
+    FeatureService,
 )
 
 
@@ -40,6 +50,7 @@ class Definitions:
     services: dict[str, FeatureService] = field(default_factory=dict)
     interactions: dict[str, Interaction] = field(default_factory=dict)
     requests: dict[str, RequestSource] = field(default_factory=dict)
+    tables: dict[str, TableView] = field(default_factory=dict)
 
     @classmethod
     def of(cls, items: Iterable[object]) -> Definitions:
@@ -54,8 +65,15 @@ class Definitions:
         out = cls()
         for item in items:
             out._add(item)
+        both = sorted(out.views.keys() & out.tables.keys())
+        if both:
+            raise DefinitionError(f"a feature view and a table view are called {both[0]!r}")
         for interaction in out.interactions.values():
-            for kind, others in (("feature view", out.views), ("service", out.services)):
+            for kind, others in (
+                ("feature view", out.views),
+                ("table view", out.tables),
+                ("service", out.services),
+            ):
                 if interaction.name in others:
                     raise DefinitionError(
                         f"interaction {interaction.name!r} is called like a {kind}; rename one"
@@ -63,10 +81,10 @@ class Definitions:
             out.interaction(interaction)
         for service in out.services.values():
             for ref in service.refs():
-                view = out.views.get(ref.view)
+                view = out.views.get(ref.view) or out.tables.get(ref.view)
                 if view is None or view.compiled.feature(ref.feature) is None:
                     known = (
-                        list(out.views)
+                        [*out.views, *out.tables]
                         if view is None
                         else [f.name for f in view.compiled.features]
                     )
@@ -89,6 +107,7 @@ class Definitions:
             "entity": self.entities,
             "source": self.sources,
             "feature_view": self.views,
+            "table_view": self.tables,
             "request_source": self.requests,
             "interaction": self.interactions,
             "service": self.services,
@@ -101,6 +120,10 @@ class Definitions:
     def view(self, name: str) -> FeatureView:
         """The feature view of that name, or UnknownNameError."""
         return _get("feature view", self.views, name)
+
+    def any_view(self, name: str) -> FeatureView | TableView:
+        """The feature view or table view of that name, or UnknownNameError."""
+        return self.tables[name] if name in self.tables else self.view(name)
 
     def service(self, name: str) -> FeatureService:
         """The service of that name, or UnknownNameError."""
@@ -131,7 +154,7 @@ class Definitions:
         selection = Selection.of(out)
         keys: dict[str, tuple[str, Any]] = {}
         for ref in selection.refs:
-            view = self.view(ref.view).compiled
+            view = self.any_view(ref.view).compiled
             if view.feature(ref.feature) is None:
                 known = [f"{view.name}:{f.name}" for f in view.features]
                 raise UnknownNameError.of("feature", str(ref), known)
@@ -156,7 +179,7 @@ class Definitions:
 
     @cached_property
     def _interactions(self) -> Interactions:
-        views = {name: view.compiled for name, view in self.views.items()}
+        views = {name: self.any_view(name).compiled for name in (*self.views, *self.tables)}
         return Interactions(views, self.interactions)
 
     def _add(self, item: object) -> None:
@@ -172,6 +195,10 @@ class Definitions:
                 self._add(part)
         elif isinstance(item, FeatureView):
             self._put("feature view", self.views, item)
+            self._add(item.source)
+            self._add(item.entity)
+        elif isinstance(item, TableView):
+            self._put("table view", self.tables, item)
             self._add(item.source)
             self._add(item.entity)
         elif isinstance(item, EventSource):

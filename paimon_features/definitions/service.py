@@ -9,6 +9,7 @@ from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.interaction import Interaction
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.reference import FeatureRef
+from paimon_features.definitions.table_view import TableView
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import check_name
 
@@ -22,7 +23,7 @@ class FeatureService:
     """
 
     name: str
-    features: Sequence[FeatureView | Interaction | str]
+    features: Sequence[FeatureView | TableView | Interaction | str]
     description: str = ""
     owner: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -35,10 +36,10 @@ class FeatureService:
         for item in self.features:
             if isinstance(item, str):
                 FeatureRef.parse(item)
-            elif not isinstance(item, FeatureView | Interaction):
+            elif not isinstance(item, FeatureView | TableView | Interaction):
                 raise DefinitionError(
-                    f"service {self.name!r}: got {item!r}; expected a FeatureView, an Interaction "
-                    "or a reference 'view:feature'"
+                    f"service {self.name!r}: got {item!r}; expected a FeatureView, a TableView, an "
+                    "Interaction or a reference 'view:feature'"
                 )
         named = [str(item) for item in self.items()]
         double = sorted({name for name in named if named.count(name) > 1})

@@ -150,7 +150,7 @@ class _Converter:
             [
                 f"source={variable}",
                 f"entity={self._entity(entities, keys)}",
-                f"features={json.dumps([our_name(name) for name in features])}",
+                f"columns={json.dumps([our_name(name) for name in features])}",
             ],
         )
         return None

@@ -76,8 +76,15 @@ def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
                 document["made_of"] = list(map(_named, graph.parents(node)))
                 document["used_by"] = list(map(_named, graph.children(node)))
         if kind == "entity":
-            views = [v.name for v in definitions.views.values() if v.entity.name == name]
-            document["used_by"] = [{"kind": "feature_view", "name": view} for view in views]
+            document["used_by"] = [
+                {"kind": kind, "name": view.name}
+                for kind, views in (
+                    ("table_view", definitions.tables),
+                    ("feature_view", definitions.views),
+                )
+                for view in views.values()
+                if view.entity.name == name
+            ]
         out.append(document)
     return out
 

@@ -45,6 +45,7 @@ _SHOWN = 28
 """Characters of a name that fit into a box."""
 _FILLS: Mapping[str, str] = {
     "source": "#dbeafe",
+    "table_view": "#ccfbf1",
     "feature_view": "#dcfce7",
     "interaction": "#fef9c3",
     "service": "#fae8ff",

@@ -12,12 +12,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from paimon_features.definitions import Definitions, FeatureRef, FeatureView
+from paimon_features.definitions import Definitions, FeatureRef, FeatureView, TableView
 from paimon_features.errors import UnknownNameError
 from paimon_features.tables import Lake
 from paimon_features.tables.specs import TRAINING_PREFIX
 
-KINDS = ("source", "feature_view", "interaction", "service", "training_set")
+KINDS = ("source", "table_view", "feature_view", "interaction", "service", "training_set")
 """Kinds of nodes, from what comes in to what comes out."""
 
 
@@ -97,8 +97,10 @@ class Graph:
 def lineage(definitions: Definitions, lake: Lake | None = None) -> Graph:
     """The lineage of all definitions, and of the training sets in ``lake`` where it is given."""
     sources = {s.name: Node("source", s.name, s.table) for s in definitions.sources.values()}
-    views = {view.name: _view_node(view) for view in definitions.views.values()}
-    edges = [(sources[v.source.name], views[v.name]) for v in definitions.views.values()]
+    defined: list[FeatureView | TableView] = [*definitions.tables.values()]
+    defined += definitions.views.values()
+    views = {view.name: _view_node(view) for view in defined}
+    edges = [(sources[view.source.name], views[view.name]) for view in defined]
     interactions = {}
     for interaction in definitions.interactions.values():
         compiled = definitions.interaction(interaction)
@@ -121,9 +123,10 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> Graph:
     return Graph(nodes, tuple(edges))
 
 
-def _view_node(view: FeatureView) -> Node:
+def _view_node(view: FeatureView | TableView) -> Node:
     features = _many(len(view.compiled.features), "feature")
-    return Node("feature_view", view.name, f"{view.entity.name}, {features}")
+    kind = "feature_view" if isinstance(view, FeatureView) else "table_view"
+    return Node(kind, view.name, f"{view.entity.name}, {features}")
 
 
 def _view_names(refs: Iterable[FeatureRef]) -> list[str]:

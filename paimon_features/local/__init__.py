@@ -6,6 +6,6 @@ features: straight from raw events, with neither tiles nor lake.
 """
 
 from paimon_features.local.features import features
-from paimon_features.local.tiling import skipped_sql, tile_sql
+from paimon_features.local.tiling import skipped_sql, tile_rows, tile_sql
 
-__all__ = ["features", "skipped_sql", "tile_sql"]
+__all__ = ["features", "skipped_sql", "tile_rows", "tile_sql"]

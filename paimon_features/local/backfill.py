@@ -19,10 +19,10 @@ from paimon_features.definitions import CompiledView
 from paimon_features.local.engine import Engine
 from paimon_features.local.tiling import (
     event_columns,
-    fold_lists,
     identifier,
     literal,
     skipped_sql,
+    tile_rows,
     tile_sql,
 )
 from paimon_features.tables import Lake, append_arrow, iter_batches
@@ -77,7 +77,7 @@ def write_tiles(
             entered = 0
             statement = tile_sql(view, source, by_day=by_day)
             for batch in engine.stream(statement, _BATCH_ROWS, what):
-                files.write(_finished(view, batch))
+                files.write(tile_rows(view, batch))
                 entered += pc.sum(batch.column(ROWS.name)).as_py() or 0
                 progress(Done(events + entered, files.rows))
             if entered < count:  # some are no members, or break a rule
@@ -94,15 +94,6 @@ def write_tiles(
                 commit_identifier=BATCH_IDENTIFIER,
             )
         return files.commit(commit_user)
-
-
-def _finished(view: CompiledView, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Rows of the tile table, merged where DuckDB could not."""
-    columns = [
-        fold_lists(view.partial[name], column, view.tile_ms) if name in view.partial else column
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
 def _merged(skipped: pa.Table) -> pa.Table:

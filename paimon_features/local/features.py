@@ -43,7 +43,8 @@ from paimon_features.offline.point_in_time import (
     PRESENT,
     STATUSES,
 )
-from paimon_features.offline.rows import arrow_table, event_times, key_columns
+from paimon_features.offline.row_source import arrow_table
+from paimon_features.offline.rows import event_times, key_columns
 from paimon_features.schema import arrow_schema
 
 Ints = npt.NDArray[np.int64]
@@ -113,7 +114,7 @@ def features(
                 "feature; rename the column"
             )
     q_ms = event_times(asked)
-    table = _Join(compiled, chosen, key_columns(asked, compiled), q_ms)
+    table = _Join(compiled, chosen, key_columns(asked, compiled.keys, compiled.entity.name), q_ms)
     with Engine(memory=memory, threads=threads) as engine:
         engine.add("__events", _events(compiled, events))
         engine.add("__rows", table.rows)

@@ -42,32 +42,43 @@ def literal(text: str) -> str:
 
 
 def tile_sql(view: CompiledView, events: str, *, by_day: bool = True) -> str:
-    """The statement that gives the tiles of ``events``, each once.
+    """The statement that gives the tiles of ``events``, each once, for ``tile_rows`` to finish.
 
-    Its columns are those of the tile table (see ``fold_lists``). ``events`` is what stands
-    behind FROM: a table, or a call of ``read_parquet``. The rows come in the order of day, keys
-    and tile; without ``by_day`` in that of keys and tile alone, which is the same for one day
-    and a shorter sort.
+    ``events`` is what stands behind FROM: a table, or a call of ``read_parquet``. The rows come
+    in the order of day, keys and tile; without ``by_day`` in that of keys and tile alone, which
+    is the same for one day and a shorter sort.
 
     >>> from paimon_features.testing.clicks import clicks_view
     >>> print(tile_sql(clicks_view().compiled, "clicks").splitlines()[-1])
-    ORDER BY "tile_day", "user", "__tile"
+    ORDER BY ("__tile" - (("__tile" % 288) + 288) % 288), "user", "__tile"
     """
     keys = ", ".join(map(identifier, view.keys))
-    day, start = identifier(TILE_DAY), identifier(TILE_START)
-    tiles_a_day = DAY_MS // view.tile_ms
-    names = ", ".join(identifier(p.name) for p in view.partials)
-    merged = ",\n    ".join(
+    merged = ",\n  ".join(
         f"{merged_sql(p, to_duckdb(view.expressions[p.name]))} AS {identifier(p.name)}"
         for p in view.partials
     )
+    day = f"{floor_sql(_TILE, DAY_MS // view.tile_ms)}, " if by_day else ""
     return (
-        f"SELECT CAST({floor_sql(_TILE, tiles_a_day)} // {tiles_a_day} AS INTEGER) AS {day},\n"
-        f"  {keys}, {_start_sql(view)} AS {start},\n  {names}\n"
-        f"FROM (\n  SELECT {keys}, {_TILE},\n    {merged}\n"
-        f"  FROM {entering_sql(view, events)}\n  GROUP BY {keys}, {_TILE}\n)\n"
-        f"ORDER BY {f'{day}, ' if by_day else ''}{keys}, {_TILE}"
+        f"SELECT {_TILE}, {keys},\n  {merged}\nFROM {entering_sql(view, events)}\n"
+        f"GROUP BY {keys}, {_TILE}\nORDER BY {day}{keys}, {_TILE}"
     )
+
+
+def tile_rows(view: CompiledView, rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Rows of the tile table, with its columns in its order, from rows of ``tile_sql``.
+
+    Day and start follow from the number of the tile: carried through a sort, they would cost
+    more than they do here.
+    """
+    numbers = rows.column(_TILE.strip('"')).to_numpy().astype(np.int64)
+    days = (numbers // (DAY_MS // view.tile_ms)).astype(np.int32)
+    columns = {
+        TILE_DAY: pa.array(days),
+        **{key: rows.column(key) for key in view.keys},
+        TILE_START: pa.array(numbers * view.tile_ms),
+        **{p.name: fold_lists(p, rows.column(p.name), view.tile_ms) for p in view.partials},
+    }
+    return pa.RecordBatch.from_pydict(columns)
 
 
 def skipped_sql(view: CompiledView, events: str) -> str:
@@ -100,7 +111,7 @@ def entering_sql(view: CompiledView, events: str) -> str:
     number = f"CAST({floor_sql(time, view.tile_ms)} // {view.tile_ms} AS {kind})"
     return (
         f"(\n    SELECT *, {time} AS {identifier(EVENT_TIME)}, "
-        f"{_start_sql(view)} + {view.tile_ms} AS {identifier(TILE_END)}\n"
+        f"CAST({_TILE} AS BIGINT) * {view.tile_ms} + {view.tile_ms} AS {identifier(TILE_END)}\n"
         f"    FROM (\n      SELECT *, {number} AS {_TILE}\n"
         f"      FROM {_columns_sql(view, events)}\n"
         f"      WHERE {_member_sql(view)} AND {_unbroken_sql(view)}\n    )\n  )"
@@ -169,10 +180,6 @@ def event_columns(view: CompiledView) -> list[str]:
         expressions.append(view.where)
     used = {view.source.event_time, *view.keys}.union(*(e.columns for e in expressions))
     return [name for name in view.source.schema if name in used]
-
-
-def _start_sql(view: CompiledView) -> str:
-    return f"CAST({_TILE} AS BIGINT) * {view.tile_ms}"
 
 
 def _columns_sql(view: CompiledView, events: str) -> str:

@@ -116,8 +116,7 @@ class PointInTimeJoin:
         """Tile starts that can matter: from (inclusive), to (exclusive), both ms."""
         if not len(self._q):
             return 0, 0
-        first = floor_ms(self.view.known_from(int(self._q.min())), self.view.tile_ms)
-        return first, int(self._floor.max())
+        return tile_range(self.view, int(self._q.min()), int(self._q.max()))
 
     def add_events(self, events: pa.Table) -> None:
         """Take the events of heads and tails from these; all others are passed over."""
@@ -249,6 +248,11 @@ class _Block:
         if span not in self._edge_of:
             self._edge_of[span] = _Edge(self._edges, span, self._rows)
         return self._edge_of[span]
+
+
+def tile_range(view: CompiledView, first_ms: int, last_ms: int) -> tuple[int, int]:
+    """Tile starts, from (inclusive) to (exclusive), that rows of these times can need."""
+    return floor_ms(view.known_from(first_ms), view.tile_ms), floor_ms(last_ms, view.tile_ms)
 
 
 class _Tiles:

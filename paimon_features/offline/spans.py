@@ -9,12 +9,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from paimon_features.definitions import CompiledView
+from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.offline.keys import Ints
 from paimon_features.windows import Window, ceil_ms, floor_ms
 
@@ -34,6 +34,20 @@ class Span(NamedTuple):
 def need_other_tiles(windows: Iterable[Window]) -> bool:
     """Whether raw events of other tiles than that of ``q`` are needed."""
     return any(w.needs_tail or (w.needs_head and w.offset_ms) for w in windows)
+
+
+def edge_tiles(
+    view: CompiledView, features: Sequence[CompiledFeature], q_ms: Ints
+) -> Iterator[tuple[Ints, Ints]]:
+    """Tiles of which rows need raw events: starts of tiles, and the positions of their rows.
+
+    A tile may come several times; one that is left out would be an event that is not seen.
+    """
+    windows = dict.fromkeys(feature.window for feature in features)
+    spans = WindowSpans(view, windows, q_ms, floor_ms(q_ms, view.tile_ms))
+    for span in spans.found:
+        some = np.flatnonzero(span.high_ms > span.low_ms)
+        yield span.tile_ms[some], some
 
 
 class WindowSpans:

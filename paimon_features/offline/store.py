@@ -2,73 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import groupby
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
-from paimon_features.buckets import bucket_of
 from paimon_features.definitions import (
     CompiledFeature,
+    CompiledTable,
     CompiledView,
-    FeatureRef,
     Output,
     Selection,
+    TableFeature,
 )
 from paimon_features.definitions.request import row_inputs
-from paimon_features.definitions.selection import Codes
 from paimon_features.errors import RequestError, UnknownNameError
-from paimon_features.offline.outputs import with_outputs
-from paimon_features.offline.point_in_time import PointInTimeJoin
-from paimon_features.offline.rows import arrow_table, event_times, key_columns
-from paimon_features.tables import Lake, latest_snapshot
-from paimon_features.tables.deltas import DataFile, live_files, read_file
+from paimon_features.offline.answered import Answered, Progress
+from paimon_features.offline.asked import AskedRows
+from paimon_features.offline.parquet_file import WrittenFile, write_parquet
+from paimon_features.offline.pins import AsOf, Pin, Pinner
+from paimon_features.offline.reads import TableRead, ViewRead, WindowRead
+from paimon_features.offline.row_source import row_source
+from paimon_features.tables import Lake
 from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.snapshots import snapshot_as_of
-from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
-from paimon_features.windows import DAY_MS
 
-Progress = Callable[[int, int], None]
-"""Called with the number of (row, view) pairs answered and of all of them."""
+__all__ = ["AsOf", "OfflineStore", "Pin", "PinnedRead", "Progress"]
 
-GROUP_TILES = 8_000_000
-"""Tiles that are in memory at a time, roughly: buckets are read in groups of this size."""
-CHUNK_ROWS = 1_000_000
-"""Rows of a table that are worked on at a time."""
+Feature = TypeVar("Feature", CompiledFeature, TableFeature)
 
-
-@dataclass(frozen=True, slots=True)
-class Pin:
-    """One table at one snapshot; ``snapshot_id`` is None where it had no commit yet.
-
-    ``incarnation`` tells snapshots apart that a rollback gave one number (0 for events).
-    """
-
-    table: str
-    snapshot_id: int | None
-    incarnation: int = 0
-
-    def to_document(self) -> dict[str, object]:
-        """Canonical JSON form."""
-        return {
-            "table": self.table,
-            "snapshot_id": self.snapshot_id,
-            "incarnation": self.incarnation,
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class _ViewRead:
-    """What is read of one view: its features, its generation, its two pinned tables."""
-
-    view: CompiledView
-    features: tuple[CompiledFeature, ...]
-    record: GenerationRecord
-    tiles: Pin
-    events: Pin
+MEMORY_MB = 1024.0
+"""About how much memory a read takes for itself, unless it is told otherwise."""
 
 
 class PinnedRead:
@@ -78,7 +42,7 @@ class PinnedRead:
         self,
         lake: Lake,
         selection: Selection,
-        reads: Sequence[_ViewRead],
+        reads: Sequence[ViewRead],
         as_of: int | None,
     ) -> None:
         self.lake, self.selection, self.reads, self.as_of = lake, selection, tuple(reads), as_of
@@ -91,119 +55,74 @@ class PinnedRead:
     @property
     def pins(self) -> tuple[Pin, ...]:
         """Every table that is read, each once, with its snapshot."""
-        return tuple(dict.fromkeys(p for read in self.reads for p in (read.tiles, read.events)))
+        return tuple(dict.fromkeys(pin for read in self.reads for pin in read.pins))
 
-    def feature(self, ref: FeatureRef) -> CompiledFeature:
-        """The feature that a reference names."""
-        return next(
-            f
-            for read in self.reads
-            if read.view.name == ref.view
-            for f in read.features
-            if f.name == ref.feature
+    def definitions(self) -> dict[str, object]:
+        """What each feature's values follow from, besides the tables."""
+        reads = {read.name: read for read in self.reads}
+        return {str(ref): reads[ref.view].definition(ref.feature) for ref in self.selection.refs}
+
+    def read(self, rows: Any, **options: Any) -> pa.Table:
+        """The rows with their features; see ``OfflineStore.get_historical_features``."""
+        return self.answer(self.ask(rows, **_of_asking(options)), **options).table()
+
+    def stream(self, rows: Any, **options: Any) -> pa.RecordBatchReader:
+        """The same as a stream; see ``OfflineStore.stream_historical_features``."""
+        return self.answer(self.ask(rows, **_of_asking(options)), **options).reader()
+
+    def ask(
+        self,
+        rows: Any,
+        *,
+        memory_mb: float | None = None,
+        spill_folder: str | None = None,
+        hashed: bool = False,
+    ) -> AskedRows:
+        """Take all rows in and check them; with ``hashed`` also tell their content's hash."""
+        source = row_source(rows, self.lake)
+        memory = _bytes(memory_mb)
+        return AskedRows(source, self.reads, memory, spill_folder, self._check, hashed)
+
+    def answer(
+        self,
+        asked: AskedRows,
+        *,
+        statuses: bool = False,
+        progress: Progress | None = None,
+        memory_mb: float | None = None,
+        spill_folder: str | None = None,
+    ) -> Answered:
+        """Compute the features of rows that were taken in."""
+        return Answered(
+            self.lake,
+            asked,
+            self.reads,
+            self.selection,
+            statuses=statuses,
+            memory_bytes=_bytes(memory_mb),
+            spill_folder=spill_folder,
+            progress=progress,
         )
 
-    def read(
-        self, rows: pa.Table, *, statuses: bool = False, progress: Progress | None = None
-    ) -> pa.Table:
-        """The rows with their features; see ``OfflineStore.get_historical_features``."""
-        q_ms = event_times(rows)
-        keys = {read.view.name: key_columns(rows, read.view) for read in self.reads}
-        taken = [name for name in self.columns.values() if name in rows.column_names]
+    def _check(self, rows: pa.Schema) -> None:
+        taken = [name for name in self.columns.values() if name in rows.names]
         if taken:
             raise RequestError(
                 f"entity rows have a column {taken[0]!r}, which is also the name of a feature; "
                 "rename the column"
             )
-        inputs = row_inputs(self.selection.inputs, rows)
-        done, total = 0, len(q_ms) * len(self.reads)
-        values: dict[FeatureRef, pa.Array] = {}
-        codes: dict[FeatureRef, Codes] = {}
-        for read in self.reads:
-            join = PointInTimeJoin(read.view, read.features, keys[read.view.name], q_ms)
-            for events in self._events(read, join):
-                join.add_events(events)
-            before = done
-            for tiles in self._tile_groups(read, join):
-                done += join.add_tiles(tiles)
-                if progress is not None:
-                    progress(done, total)
-            answers = join.answers()
-            done = before + len(q_ms)
-            if progress is not None:
-                progress(done, total)
-            for feature in read.features:
-                ref = FeatureRef(read.view.name, feature.name)
-                values[ref] = answers.columns[feature.name].to_arrow(feature.type.arrow)
-                codes[ref] = answers.statuses[feature.name]
-        return with_outputs(rows, self.selection, values, inputs, codes if statuses else None)
-
-    def _events(self, read: _ViewRead, join: PointInTimeJoin) -> Iterator[pa.Table]:
-        """The events of the days in which rows have a head."""
-        days = {None, *join.head_days.tolist()}  # a feedback table has no days: all is read
-        if read.events.snapshot_id is None or len(days) == 1:
-            return
-        files = live_files(self.lake, read.events.table, read.events.snapshot_id)
-        files = [f for f in files if f.partition.get(EVENT_DAY) in days]
-        yield from self._tables(read.events, files, join.event_columns)
-
-    def _tile_groups(self, read: _ViewRead, join: PointInTimeJoin) -> Iterator[Iterator[pa.Table]]:
-        """The tiles that can matter, all tiles of an entity in one group.
-
-        Files of every level hold contributions, which the join folds; so nothing is merged here.
-        """
-        low, high = join.tile_range
-        if read.tiles.snapshot_id is None or high <= low or not join.entities.count:
-            return
-        kinds = list(read.view.keys.values())
-        buckets = np.unique(bucket_of(join.entities.columns(), kinds, read.record.buckets))
-        files = live_files(self.lake, read.tiles.table, read.tiles.snapshot_id, buckets.tolist())
-        first, last = low // DAY_MS, (high - 1) // DAY_MS
-        files = [f for f in files if first <= f.partition[TILE_DAY] <= last]
-        for group in _groups(files):
-            yield self._tables(read.tiles, group, join.tile_columns)
-
-    def _tables(
-        self, pin: Pin, files: Iterable[DataFile], columns: Sequence[str]
-    ) -> Iterator[pa.Table]:
-        """The rows of files, small ones put together: looking entities up has a cost per call."""
-        full = self.lake.schema(pin.table)
-        schema = pa.schema([full.field(column).with_nullable(True) for column in columns])
-        held: list[pa.Table] = []
-        rows = 0
-        for file in files:
-            held.append(read_file(file, columns))
-            rows += held[-1].num_rows
-            if rows >= CHUNK_ROWS:
-                yield _concat(held, schema)
-                held, rows = [], 0
-        if held:
-            yield _concat(held, schema)
+        row_inputs(self.selection.inputs, rows.empty_table())
 
 
-def _concat(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    """The tables as one, in the types of ``schema``; files differ in what may be null."""
-    alike = [
-        table if table.schema.types == schema.types else table.cast(schema) for table in tables
-    ]
-    return pa.concat_tables(alike, promote_options="default").cast(schema)
+def _of_asking(options: dict[str, Any]) -> dict[str, Any]:
+    return {name: options[name] for name in ("memory_mb", "spill_folder") if name in options}
 
 
-def _groups(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Files by bucket, as many buckets together as hold ``GROUP_TILES`` rows."""
-    group: list[DataFile] = []
-    rows = 0
-    ordered = sorted(files, key=lambda f: f.bucket)  # stable: the order of a manifest stays
-    for _, bucket in groupby(ordered, key=lambda f: f.bucket):
-        own = list(bucket)
-        size = sum(file.rows for file in own)
-        if group and rows + size > GROUP_TILES:
-            yield group
-            group, rows = [], 0
-        group += own
-        rows += size
-    if group:
-        yield group
+def _bytes(memory_mb: float | None) -> int:
+    megabytes = MEMORY_MB if memory_mb is None else memory_mb
+    if megabytes <= 0:
+        raise RequestError(f"memory_mb={memory_mb}; expected more than 0")
+    return int(megabytes * (1 << 20))
 
 
 class OfflineStore:
@@ -216,7 +135,7 @@ class OfflineStore:
     def __init__(
         self,
         lake: Lake,
-        view: Callable[[str], CompiledView],
+        view: Callable[[str], CompiledView | CompiledTable],
         generation: Callable[[CompiledView], GenerationRecord],
     ) -> None:
         self.lake = lake
@@ -224,13 +143,7 @@ class OfflineStore:
         self._generation = generation
 
     def get_historical_features(
-        self,
-        refs: Sequence[Output],
-        rows: Any,
-        *,
-        as_of: int | None = None,
-        statuses: bool = False,
-        progress: Progress | None = None,
+        self, refs: Sequence[Output], rows: Any, *, as_of: AsOf = None, **options: Any
     ) -> pa.Table:
         """The features of each row ``(entity keys, event_time_ms)`` as of its own time.
 
@@ -242,18 +155,24 @@ class OfflineStore:
         refs
             The features and interactions, in the order of the result's columns.
         rows
-            An Arrow table, a pandas or Polars DataFrame, or anything with an Arrow stream:
-            the keys of every view, ``event_time_ms`` (int64 UTC milliseconds or a timestamp),
-            and the request inputs of the interactions. Duplicates are fine; a row with a null
-            key gets nulls.
+            Anything that ``row_source`` takes: an Arrow table or reader, a DataFrame, the path
+            of Parquet files, a table of the lake. It has the keys of every view, and
+            ``event_time_ms`` (int64 UTC milliseconds or a timestamp). Duplicates are fine; a
+            row with a null key gets nulls.
         as_of
             UTC milliseconds: only what had been committed to the lake by then (inclusive) is
-            seen, so that late data and backfills do not leak. The newest commits by default.
+            seen, so that late data and backfills do not leak. Or exactly which snapshot of each
+            table is read, ``{table: snapshot id}``; or the ``pins`` of an earlier read. The
+            newest commits by default.
         statuses
             Also give a column ``<feature>__status`` each: PRESENT, EXPIRED, MISSING, or
             ILL_CONDITIONED.
         progress
-            Called with the number of answers so far and in total.
+            Called with the number of steps so far and in total, see ``Progress``.
+        memory_mb
+            About how much memory to use besides the rows and the result, 1024 by default. What
+            does not fit is put aside on disk, in ``spill_folder`` (by default the system's
+            folder for temporary files); the values are the same to the bit.
 
         Returns
         -------
@@ -269,45 +188,76 @@ class OfflineStore:
         SnapshotExpiredError
             If what had been committed by ``as_of`` can no longer be read.
         """
-        pinned = self.pin(refs, as_of=as_of)
-        return pinned.read(arrow_table(rows), statuses=statuses, progress=progress)
+        return self.pin(refs, as_of=as_of).read(rows, **options)
 
-    def pin(self, refs: Sequence[Output], *, as_of: int | None = None) -> PinnedRead:
-        """Choose the snapshots of a read: the newest, or those of a time.
+    def stream_historical_features(
+        self, refs: Sequence[Output], rows: Any, *, as_of: AsOf = None, **options: Any
+    ) -> pa.RecordBatchReader:
+        """The rows of ``get_historical_features``, and its errors, as a stream of batches.
+
+        Neither rows nor answers have to fit into memory. All answers are computed before this
+        returns; they are put out as the stream is read.
+        """
+        return self.pin(refs, as_of=as_of).stream(rows, **options)
+
+    def write_historical_features(
+        self,
+        refs: Sequence[Output],
+        rows: Any,
+        path: Path,
+        *,
+        as_of: AsOf = None,
+        **options: Any,
+    ) -> WrittenFile:
+        """The rows of ``get_historical_features``, and its errors, as one Parquet file.
+
+        Neither rows nor answers have to fit into memory. The file appears under its name when
+        it is complete, in the place of another one; the same call gives the same bytes.
+        """
+        if not path.parent.is_dir():
+            raise RequestError(f"cannot write {path}: there is no folder {path.parent}")
+        pinned = self.pin(refs, as_of=as_of)
+        asked = pinned.ask(rows, **_of_asking(options))
+        count = write_parquet(pinned.answer(asked, **options), path)
+        return WrittenFile(path, count, tuple(pinned.columns.values()), pinned.pins)
+
+    def pin(self, refs: Sequence[Output], *, as_of: AsOf = None) -> PinnedRead:
+        """Choose the snapshots of a read: the newest, those of a time, or those that are named.
 
         Raises
         ------
         RequestError
-            For no feature at all, or one that is named twice.
+            For no feature at all, or one that is named twice; for snapshots of other tables
+            than those that are read.
+        SnapshotExpiredError
+            If a snapshot is no longer there.
         """
         selection = Selection.of(refs)
         needed = selection.refs
-        events: dict[str, Pin] = {}
-        reads = []
-        for name in dict.fromkeys(ref.view for ref in needed):
-            view = self._view(name)
-            features = tuple(_feature(view, ref.feature) for ref in needed if ref.view == name)
-            record = self._generation(view)
-            # tiles first: the events are then at least as new as what the tiles hold
-            tiles = Pin(record.table, self._pinned(record.table, as_of), record.incarnation)
-            source = view.source.table
-            if source not in events:
-                events[source] = Pin(source, self._pinned(source, as_of))
-            reads.append(_ViewRead(view, features, record, tiles, events[source]))
-        return PinnedRead(self.lake, selection, reads, as_of)
+        pinner = Pinner(self.lake, as_of)
+        views = [self._view(name) for name in dict.fromkeys(ref.view for ref in needed)]
+        # all tiles first: the events are then at least as new as what the tiles hold
+        tiles = {v.name: self._tiles(pinner, v) for v in views if isinstance(v, CompiledView)}
+        reads: list[ViewRead] = []
+        for view in views:
+            names = [ref.feature for ref in needed if ref.view == view.name]
+            events = pinner.pin(view.source.table)
+            if isinstance(view, CompiledView):
+                features = [_named(view.name, name, view.features) for name in names]
+                reads.append(WindowRead(view, features, *tiles[view.name], events))
+            else:
+                columns = [_named(view.name, name, view.features) for name in names]
+                reads.append(TableRead(view, columns, events))
+        pinner.done()
+        return PinnedRead(self.lake, selection, reads, pinner.time_ms)
 
-    def _pinned(self, table: str, as_of: int | None) -> int | None:
-        found = (
-            latest_snapshot(self.lake, table)
-            if as_of is None
-            else snapshot_as_of(self.lake, table, as_of)
-        )
-        return None if found is None else found.id
+    def _tiles(self, pinner: Pinner, view: CompiledView) -> tuple[GenerationRecord, Pin]:
+        record = self._generation(view)
+        return record, pinner.pin(record.table, record.incarnation)
 
 
-def _feature(view: CompiledView, name: str) -> CompiledFeature:
-    feature = view.feature(name)
-    if feature is None:
-        known = [f.name for f in view.features]
-        raise UnknownNameError.of(f"feature of view {view.name!r}", name, known)
-    return feature
+def _named(view: str, name: str, features: Sequence[Feature]) -> Feature:
+    found = next((f for f in features if f.name == name), None)
+    if found is None:
+        raise UnknownNameError.of(f"feature of view {view!r}", name, [f.name for f in features])
+    return found

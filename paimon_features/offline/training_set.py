@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.definitions import Output
-from paimon_features.errors import RequestError, TableError
-from paimon_features.offline.rows import arrow_table
-from paimon_features.offline.store import OfflineStore, Pin, PinnedRead, Progress
+from paimon_features.errors import RequestError, TableError, UnknownNameError
+from paimon_features.offline.answered import Answered
+from paimon_features.offline.asked import AskedRows
+from paimon_features.offline.row_source import in_pieces, row_source
+from paimon_features.offline.store import AsOf, OfflineStore, Pin, PinnedRead, Progress
 from paimon_features.schema import (
     Bool,
     Bytes,
@@ -30,7 +32,7 @@ from paimon_features.schema import (
     Timestamp,
     check_name,
 )
-from paimon_features.tables import Lake, append_arrow, latest_snapshot
+from paimon_features.tables import Lake, append_stream, latest_snapshot
 from paimon_features.tables.catalog import PROPERTY_PREFIX
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import TRAINING_PREFIX, training_spec
@@ -40,7 +42,8 @@ ROWS_WITHOUT_FEATURES = "training-set.rows-without-features"
 """Property: the number of rows of which no feature has a value."""
 IDENTITY = "training-set.identity"
 """Property that tells training sets apart: a hash of all that the content follows from."""
-_HASHED_ROWS = 1 << 20
+WRITTEN_ROWS = 1 << 16
+"""Rows that are handed to the table at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,11 @@ def build_training_set(
     rows: Any,
     *,
     label: str | None = None,
-    as_of: int | None = None,
+    as_of: AsOf = None,
     replace: bool = False,
     progress: Progress | None = None,
+    memory_mb: float | None = None,
+    spill_folder: str | None = None,
 ) -> TrainingSet:
     """Write the historical features of ``rows`` as the table ``training_<name>``.
 
@@ -92,6 +97,7 @@ def build_training_set(
     ``training_<name>``, so that they stay readable.
 
     The same call on the same snapshots is the same training set: it is not built again.
+    Neither rows nor features have to fit into memory (``memory_mb``, ``spill_folder``).
 
     Raises
     ------
@@ -104,29 +110,67 @@ def build_training_set(
         ``rows``, or there are no rows.
     """
     check_name("training set", name)
-    table = arrow_table(rows)
-    _check_rows(table, label)
     pinned = store.pin(refs, as_of=as_of)
     lake, target = store.lake, TRAINING_PREFIX + name
-    properties = _properties(pinned, table, label)
-    features = tuple(pinned.columns.values())
-    with acquire(lake, target, purpose="build a training set"):
-        known = _known_snapshot(lake, target, properties)
-        if known is None:
-            there = lake.exists(target)
-            if there and not replace and latest_snapshot(lake, target) is not None:
-                raise TableError(_refusal(lake, target, properties))
-            _protect(lake, target, pinned.pins)
-            result = pinned.read(table, progress=progress)
-            if there:  # only now: a read that fails leaves the old table as it is
-                _drop(lake, target, pinned.pins)
-            columns = {field.name: _column_type(field) for field in result.schema}
-            properties[ROWS_WITHOUT_FEATURES] = str(_rows_without(result.select(features)))
-            options = {PROPERTY_PREFIX + key: value for key, value in properties.items()}
-            lake.create(training_spec(target, columns, options))
-            known = append_arrow(lake, target, result)
-        empty = int(lake.properties(target)[ROWS_WITHOUT_FEATURES])
-    return TrainingSet(target, known, table.num_rows, empty, features, label, pinned.pins)
+    source = row_source(rows, lake)
+    _check_label(source.schema, label)
+    aside: dict[str, Any] = {"memory_mb": memory_mb, "spill_folder": spill_folder}
+    with pinned.ask(source, hashed=True, **aside) as asked:
+        if not asked.count:
+            raise RequestError("a training set needs entity rows; got none")
+        properties = _properties(pinned, asked, label)
+        features = tuple(pinned.columns.values())
+        with acquire(lake, target, purpose="build a training set"):
+            known = _known_snapshot(lake, target, properties)
+            if known is None:
+                there = lake.exists(target)
+                if there and not replace and _is_complete(lake, target):
+                    raise TableError(_refusal(lake, target, properties))
+                _protect(lake, target, pinned.pins)
+                with pinned.answer(asked, progress=progress, **aside) as answered:
+                    if there:  # only now: a read that fails leaves the old table as it is
+                        _drop(lake, target, pinned.pins)
+                    known = _write(lake, target, answered, properties)
+            empty = int(lake.properties(target)[ROWS_WITHOUT_FEATURES])
+        return TrainingSet(target, known, asked.count, empty, features, label, pinned.pins)
+
+
+def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
+    """Exactly what a training set was made from, to read it again.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no training set of that name.
+    """
+    target = TRAINING_PREFIX + name
+    if not lake.exists(target):
+        tables = [table for table in lake.list() if table.startswith(TRAINING_PREFIX)]
+        known = [table.removeprefix(TRAINING_PREFIX) for table in tables]
+        raise UnknownNameError.of("training set", name, known)
+    documents = json.loads(lake.properties(target).get("training-set.sources", "[]"))
+    return tuple(Pin(d["table"], d["snapshot_id"], d["incarnation"]) for d in documents)
+
+
+def _write(lake: Lake, target: str, answered: Answered, properties: Mapping[str, str]) -> int:
+    """Create the table and fill it in one commit; the snapshot id."""
+    columns = {field.name: _column_type(field) for field in answered.schema}
+    options = {PROPERTY_PREFIX + key: value for key, value in properties.items()}
+    lake.create(training_spec(target, columns, options))
+    features = list(answered.selection.columns.values())
+    without = 0
+
+    def counted() -> Iterator[pa.Table]:
+        nonlocal without
+        # pieces of one size, so that memory has no say in how files are written
+        for table in in_pieces(answered.schema, answered.tables(), WRITTEN_ROWS):
+            without += _rows_without(table.select(features))
+            yield table
+
+    snapshot_id = append_stream(lake, target, counted())
+    # the last thing that is written: a training set that has it is complete
+    lake.set_properties(target, {ROWS_WITHOUT_FEATURES: str(without)})
+    return snapshot_id
 
 
 def _rows_without(features: pa.Table) -> int:
@@ -137,36 +181,25 @@ def _rows_without(features: pa.Table) -> int:
     return int(empty.sum())
 
 
-def _check_rows(table: pa.Table, label: str | None) -> None:
-    if not table.num_rows:
-        raise RequestError("a training set needs entity rows; got none")
-    if label is not None and label not in table.column_names:
+def _check_label(rows: pa.Schema, label: str | None) -> None:
+    if label is not None and label not in rows.names:
         raise RequestError(
             f"the label {label!r} is no column of the entity rows; "
-            f"they have: {', '.join(table.column_names)}"
+            f"they have: {', '.join(rows.names)}"
         )
 
 
-def _properties(pinned: PinnedRead, rows: pa.Table, label: str | None) -> dict[str, str]:
+def _properties(pinned: PinnedRead, asked: AskedRows, label: str | None) -> dict[str, str]:
     """What the table says of itself; the last entry is the hash of all others."""
-    definitions = {
-        str(ref): {
-            "tiles": next(r.view.fingerprint for r in pinned.reads if r.view.name == ref.view),
-            "aggregate": repr(pinned.feature(ref).aggregate),
-            "window": pinned.feature(ref).window.to_document(),
-            "ttl_ms": next(r.view.ttl_ms for r in pinned.reads if r.view.name == ref.view),
-        }
-        for ref in pinned.selection.refs
-    }
     interactions = {i.name: i.to_document() for i in pinned.selection.interactions}
     document: dict[str, Any] = {
         "training-set.features": {str(ref): column for ref, column in pinned.columns.items()},
-        "training-set.definitions": _digest(definitions),
+        "training-set.definitions": _digest(pinned.definitions()),
         "training-set.interactions": interactions or None,
         "training-set.sources": [pin.to_document() for pin in pinned.pins],
         "training-set.as-of-ms": pinned.as_of,
         "training-set.label": label,
-        "training-set.entity-rows": _content(rows),
+        "training-set.entity-rows": asked.digest,
     }
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
@@ -181,23 +214,17 @@ def _digest(document: object) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _content(rows: pa.Table) -> str:
-    """A hash of the rows' names, types, values and order, whatever their chunks."""
-    digest = hashlib.sha256(rows.schema.serialize())
-    for start in range(0, rows.num_rows, _HASHED_ROWS):
-        # taken, not sliced: offsets and paddings of where rows come from leave no trace
-        indices = np.arange(start, min(start + _HASHED_ROWS, rows.num_rows))
-        for batch in rows.take(pa.array(indices)).combine_chunks().to_batches():
-            digest.update(batch.serialize())
-    return digest.hexdigest()
-
-
 def _known_snapshot(lake: Lake, target: str, properties: Mapping[str, str]) -> int | None:
     """The snapshot of the table if it is this training set, complete."""
     if not lake.exists(target) or lake.properties(target).get(IDENTITY) != properties[IDENTITY]:
         return None
     newest = latest_snapshot(lake, target)
-    return None if newest is None else newest.id
+    return newest.id if newest is not None and _is_complete(lake, target) else None
+
+
+def _is_complete(lake: Lake, target: str) -> bool:
+    """Whether a training set was written to its end."""
+    return ROWS_WITHOUT_FEATURES in lake.properties(target)
 
 
 def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
@@ -211,8 +238,7 @@ def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
 
 
 def _sources(lake: Lake, target: str) -> list[str]:
-    text = lake.properties(target).get("training-set.sources", "[]")
-    return [source["table"] for source in json.loads(text)]
+    return [pin.table for pin in pins_of(lake, target.removeprefix("training_"))]
 
 
 def _drop(lake: Lake, target: str, pins: Sequence[Pin]) -> None:

@@ -13,7 +13,7 @@ from paimon_features.tables.reader import (
     snapshots,
 )
 from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import EventWriter, append_arrow
+from paimon_features.tables.writer import EventWriter, append_arrow, append_stream
 
 __all__ = [
     "EventWriter",
@@ -21,6 +21,7 @@ __all__ = [
     "Snapshot",
     "TableSpec",
     "append_arrow",
+    "append_stream",
     "iter_batches",
     "latest_snapshot",
     "read_arrow",

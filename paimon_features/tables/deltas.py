@@ -120,24 +120,49 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
     try:
         with pq.ParquetFile(file.path, memory_map=True) as parquet:
             there = parquet.schema_arrow.names
-            checked = insert_only and VALUE_KIND in there
-            wanted = [column for column in columns if column in there]
             table = parquet.read(
-                [*wanted, VALUE_KIND] if checked else wanted,
+                _wanted(columns, there, insert_only),
                 # for a small file, handing its columns to other threads takes longer than reading
                 use_threads=file.rows > _ROWS_FOR_THREADS,
             )
     except FileNotFoundError as error:
-        raise SnapshotExpiredError(
-            f"data file {file.path} is gone: the snapshots that held it have expired. Read a "
-            "newer snapshot; for a materialized view: rebuild it"
-        ) from error
-    if checked:
+        raise _gone(file) from error
+    return _as_asked(table, file, columns)
+
+
+def read_batches(
+    file: DataFile, columns: Sequence[str], batch_rows: int, insert_only: bool = True
+) -> Iterator[pa.Table]:
+    """The rows of ``read_file`` in pieces of ``batch_rows``, for a file larger than memory."""
+    try:
+        with pq.ParquetFile(file.path, memory_map=True) as parquet:
+            wanted = _wanted(columns, parquet.schema_arrow.names, insert_only)
+            for batch in parquet.iter_batches(batch_rows, columns=wanted):
+                yield _as_asked(pa.Table.from_batches([batch]), file, columns)
+    except FileNotFoundError as error:
+        raise _gone(file) from error
+
+
+def _wanted(columns: Sequence[str], there: Sequence[str], insert_only: bool) -> list[str]:
+    """What to read of a file: the columns it has, and the kinds of its rows."""
+    found = [column for column in columns if column in there]
+    return [*found, VALUE_KIND] if insert_only and VALUE_KIND in there else found
+
+
+def _as_asked(table: pa.Table, file: DataFile, columns: Sequence[str]) -> pa.Table:
+    if VALUE_KIND in table.column_names and VALUE_KIND not in columns:
         check_insert_only(table, file.path)
     for column in columns:
-        if column not in there:
+        if column not in table.column_names:
             table = table.append_column(column, pa.nulls(table.num_rows))
     return table.select(list(columns))
+
+
+def _gone(file: DataFile) -> SnapshotExpiredError:
+    return SnapshotExpiredError(
+        f"data file {file.path} is gone: the snapshots that held it have expired. Read a newer "
+        "snapshot; for a materialized view: rebuild it"
+    )
 
 
 def check_insert_only(table: pa.Table, origin: str) -> None:

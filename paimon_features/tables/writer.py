@@ -10,7 +10,8 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,22 +82,59 @@ def append_arrow(
             return 0 if newest is None else newest.id
         user = commit_user or str(uuid.uuid4())
         identifier = BATCH_IDENTIFIER if commit_identifier is None else commit_identifier
-        after = 0 if newest is None else newest.id
-        try:
-            _commit(lake, name, rows, user, identifier, properties)
-        except Exception:
-            # an error after the snapshot was published is no failure: look before raising
-            if _find(lake, name, user, identifier, after) is None:
-                raise
-        found = _find(lake, name, user, identifier, after)
-        if found is None:
-            raise TableError(
-                f"table {name!r}: the commit {identifier} of {user} was acknowledged and is not "
-                "there; another process commits to this table without the lock"
-            )
+        found = _committed(lake, name, newest, (rows,), user, identifier, properties)
         if commit_user is not None:
             write_json(_record_path(lake, name, user), {"identifier": identifier, "id": found.id})
         return found.id
+
+
+def append_stream(
+    lake: Lake, name: str, tables: Iterable[pa.Table], *, file_bytes: int = 64 << 20
+) -> int:
+    """Append the rows of many tables in one atomic commit and return its snapshot id.
+
+    Rows are held until they fill a file of about ``file_bytes`` (in memory, uncompressed), so
+    that neither the number of tables nor their rows matter to memory. The lock is held while
+    the tables are made. An error while they are made commits nothing.
+
+    Raises
+    ------
+    TableError
+        As ``append_arrow``; also for no table at all.
+    """
+    with locked(lake.lock_path(name), f"committing to table {name!r}"):
+        newest = latest_snapshot(lake, name)
+        conformed = (conform(lake, name, table) for table in tables)
+        options = {"target-file-size": f"{file_bytes} b"}
+        user = str(uuid.uuid4())
+        return _committed(lake, name, newest, conformed, user, BATCH_IDENTIFIER, None, options).id
+
+
+def _committed(
+    lake: Lake,
+    name: str,
+    newest: Snapshot | None,
+    tables: Iterable[pa.Table],
+    user: str,
+    identifier: int,
+    properties: Mapping[str, str] | None,
+    options: Mapping[str, str] | None = None,
+) -> Snapshot:
+    """Commit rows, and find the snapshot that holds them; the caller has the lock."""
+    after = 0 if newest is None else newest.id
+    try:
+        _commit(lake, name, tables, user, identifier, properties, options)
+    except Exception:
+        # an error after the snapshot was published is no failure: look before raising
+        if _find(lake, name, user, identifier, after) is None:
+            raise
+    found = _find(lake, name, user, identifier, after)
+    if found is None:
+        raise TableError(
+            f"table {name!r}: the commit {identifier} of {user} was acknowledged and is not "
+            "there; another process commits to this table without the lock"
+        )
+    return found
 
 
 def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None:
@@ -143,16 +181,26 @@ def _find(lake: Lake, name: str, user: str, identifier: int, after: int) -> Snap
 def _commit(
     lake: Lake,
     name: str,
-    rows: pa.Table,
+    tables: Iterable[pa.Table],
     user: str,
     identifier: int,
     properties: Mapping[str, str] | None,
+    options: Mapping[str, str] | None,
 ) -> None:
-    builder: Any = lake.table(name).new_stream_write_builder()._with_commit_user(user)
+    table = lake.table(name)
+    if options is not None:
+        table = table.copy(dict(options))  # about this handle only
+    builder: Any = table.new_stream_write_builder()._with_commit_user(user)
     write, commit = builder.new_write(), builder.new_commit()
     try:
-        write.write_arrow(rows)
-        messages = write.prepare_commit(identifier)
+        try:
+            for rows in tables:
+                write.write_arrow(rows)
+            messages = write.prepare_commit(identifier)
+        except BaseException:
+            with suppress(Exception):  # the error that is on its way says more
+                write.abort()  # files of rows that will not be committed
+            raise
         commit.commit(messages, identifier, dict(properties) if properties else None)
     finally:
         write.close()

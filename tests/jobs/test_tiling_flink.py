@@ -22,7 +22,7 @@ from jobs.submission import backfill, submit
 from jobs.target import TileTarget
 from paimon_features.aggregates import Merge
 from paimon_features.definitions import Definitions, FeatureView
-from paimon_features.local import skipped_sql, tile_sql
+from paimon_features.local import skipped_sql, tile_rows, tile_sql
 from paimon_features.local.engine import Engine
 from paimon_features.planning import apply_plan
 from paimon_features.tables import Lake, read_arrow, snapshots
@@ -34,7 +34,7 @@ from paimon_features.testing.tile_jobs import (
     expected_skips,
     wrong_tiles,
 )
-from paimon_features.testing.tiler import event_rows
+from paimon_features.testing.tiler import event_rows, tile_schema
 from tests.jobs.feed import Purchases
 
 SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
@@ -128,7 +128,9 @@ def assert_duckdb_gives_the_same(lake: Lake, view: FeatureView, events: pa.Table
     keys = ["tile_day", *compiled.keys, "tile_start"]
     with Engine(threads=1) as engine:
         engine.add("raw", events)
-        tiles = engine.table(tile_sql(compiled, "raw"), "tiles")
+        raw = engine.table(tile_sql(compiled, "raw"), "tiles").combine_chunks()
+        batches = [tile_rows(compiled, batch) for batch in raw.to_batches()]
+        tiles = pa.Table.from_batches(batches, tile_schema(view))
         skipped = engine.table(skipped_sql(compiled, "raw"), "skipped rows")
     for twin, table, columns in (
         (tiles, compiled.table(1), [*keys, *exact]),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from paimon_features.aggregates import Count, DecayedMean, DecayedSum, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView, load_definitions
 from paimon_features.errors import RequestError, UnknownNameError
-from paimon_features.local import features, tile_sql
+from paimon_features.local import features, tile_rows, tile_sql
 from paimon_features.local.engine import Engine
 from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
 from paimon_features.schema import Float64, Int64
@@ -79,8 +79,9 @@ def test_it_equals_the_point_in_time_join_on_the_retail_log() -> None:
     join.add_events(events.select(join.event_columns))
     with Engine() as engine:
         engine.add("log", events)
-        tiles = engine.table(tile_sql(compiled, "log"), "tiles")
-    join.add_tiles([tiles.select(join.tile_columns)])
+        tiles = engine.table(tile_sql(compiled, "log"), "tiles").combine_chunks()
+    done = pa.Table.from_batches([tile_rows(compiled, batch) for batch in tiles.to_batches()])
+    join.add_tiles([done.select(join.tile_columns)])
     answers = join.answers()
     for feature in compiled.features:
         twin = found.column(feature.name)

@@ -118,7 +118,7 @@ def test_a_replacement_that_cannot_be_read_leaves_the_old_training_set(
     old = build(lake)
     lake.commit(clicks((1, 1, 5.0, "late")))
     with monkeypatch.context() as patch:
-        patch.setattr(PinnedRead, "read", broken)
+        patch.setattr(PinnedRead, "answer", broken)
         with pytest.raises(OSError, match="the disk is away"):
             build(lake, replace=True)
     assert read_arrow(lake.lake, "training_churn").num_rows == old.rows
@@ -145,7 +145,7 @@ def test_a_build_that_was_cut_off_is_made_whole(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(training_set, "append_arrow", cut_off)
+        patch.setattr(training_set, "append_stream", cut_off)
         with pytest.raises(KeyboardInterrupt):
             build(lake)
     assert build(lake).rows == read_arrow(lake.lake, "training_churn").num_rows == 4
@@ -185,3 +185,54 @@ def test_two_builders_of_one_table_exclude_each_other(lake: LakeOfViews) -> None
             build(lake)
         other.communicate()
     assert build(lake).rows == 4
+
+
+def many_rows() -> pa.Table:
+    users = [i % 3 for i in range(3_000)]
+    times = [(i * 7919) % 100_000 for i in range(3_000)]
+    return pa.table({"n": list(range(3_000)), "user": users, "event_time_ms": times})
+
+
+def test_a_training_set_larger_than_memory_has_the_same_bytes(lake: LakeOfViews) -> None:
+    rows, refs = many_rows(), lake.refs("spend")
+    whole = build_training_set(lake.store, "many", refs, rows)
+    expected = digests(lake.lake, whole)
+    lake.lake.drop("training_many")
+    stream = rows.to_reader(100)
+    parts = build_training_set(lake.store, "many", refs, stream, memory_mb=0.02)
+    assert digests(lake.lake, parts) == expected
+    assert parts == whole
+
+
+def test_rows_keep_their_order_over_many_files(
+    lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paimon_features.offline import training_set
+
+    append = training_set.append_stream
+    monkeypatch.setattr(training_set, "WRITTEN_ROWS", 100)
+    monkeypatch.setattr(
+        training_set, "append_stream", lambda *given: append(*given, file_bytes=500)
+    )
+    built = build_training_set(lake.store, "many", lake.refs("spend"), many_rows())
+    assert len(live_files(lake.lake, built.table, built.snapshot_id)) > 10
+    assert read_arrow(lake.lake, "training_many")["n"].to_pylist() == list(range(3_000))
+
+
+def test_an_error_while_answers_are_written_commits_nothing_and_leaves_no_file(
+    lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paimon_features.offline.answered import Answered
+
+    whole = Answered.tables
+
+    def broken(self: Answered) -> object:
+        yield from whole(self)
+        raise OSError("the disk is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Answered, "tables", broken)
+        with pytest.raises(OSError, match="the disk is away"):
+            build_training_set(lake.store, "many", lake.refs("spend"), many_rows())
+    assert not list(Path(lake.lake.path("training_many")).rglob("*.parquet"))
+    assert build_training_set(lake.store, "many", lake.refs("spend"), many_rows()).rows == 3_000

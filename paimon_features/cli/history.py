@@ -1,0 +1,74 @@
+"""``history``: features of entity rows at their own times, as a Parquet file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paimon_features.cli.options import AS_OF, JSON, MEMORY, PROJECT, ROWS, SPILL, pins
+from paimon_features.cli.progress import steps
+from paimon_features.project import Project
+
+
+@click.command("history")
+@click.option(
+    "--features",
+    required=True,
+    help="A feature service, a view, or references 'view:feature' with commas between them.",
+)
+@ROWS
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The Parquet file to write; one that is there is replaced when the new one is complete.",
+)
+@AS_OF
+@click.option("--statuses", is_flag=True, help="Also a column <feature>__status for each feature.")
+@MEMORY
+@SPILL
+@PROJECT
+@JSON
+def history(
+    features: str,
+    rows: str,
+    output: Path,
+    as_of: tuple[str, ...],
+    statuses: bool,
+    memory_mb: float | None,
+    spill_folder: str | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Write entity rows with their features, each at its own event_time_ms, to a Parquet file.
+
+    A row sees the events before its event_time_ms, never one at or after it. Rows and features
+    may be larger than memory: what does not fit is put aside on disk.
+
+    \b
+    paimon-features history --features churn_v1 --rows rows.parquet --output features.parquet
+    paimon-features history --features spend:count_7d --rows 'rows/*.parquet' \\
+        --output out.parquet --as-of tiles_spend_g1@12 --as-of events_retail@30
+    """
+    project = Project.open(path)
+    asked = features.split(",") if "," in features else features
+    with steps("rows", quiet=as_json) as progress:
+        written = project.write_historical_features(
+            asked,
+            rows,
+            output,
+            as_of=pins(as_of),
+            statuses=statuses,
+            progress=progress,
+            memory_mb=memory_mb,
+            spill_folder=spill_folder,
+        )
+    if as_json:
+        click.echo(json.dumps(written.to_document(), indent=2))
+        return
+    click.echo(f"{written.path}: {written.rows:,} rows, {len(written.features)} features")
+    for source in written.sources:
+        at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
+        click.echo(f"  from {source.table}, {at}")

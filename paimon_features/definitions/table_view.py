@@ -1,0 +1,170 @@
+"""Slowly changing rows: a plain table of versions, and the newest version before a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from paimon_features.definitions.entity import Entity
+from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.source import EventSource
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import DataType, Int64, check_name
+from paimon_features.windows import parse_duration
+
+
+@dataclass(frozen=True, eq=False)
+class TableSource(EventSource):
+    """Rows that replace one another: each is a version, valid from its ``event_time`` on.
+
+    They are ingested and kept like events, in the append table ``events_<name>``, so that the
+    history of every row stays. ``created_time`` (Int64, UTC ms) tells when a version was made:
+    of two versions with one event time the one made later counts.
+
+    >>> from paimon_features.schema import Int64, String
+    >>> profiles = TableSource("profiles", event_time="since_ms", created_time="made_ms",
+    ...     schema={"user": Int64, "since_ms": Int64, "made_ms": Int64, "plan": String})
+    >>> profiles.table
+    'events_profiles'
+    """
+
+    created_time: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.created_time is None:
+            return
+        kind = self.schema.get(self.created_time)
+        if kind != Int64:
+            got = "not a column" if kind is None else f"{kind!r}"
+            raise DefinitionError(
+                f"source {self.name!r}: created_time={self.created_time!r} is {got}; expected an "
+                f"Int64 column, UTC milliseconds; the columns are: {', '.join(self.schema)}"
+            )
+
+    def to_document(self) -> dict[str, object]:
+        """Canonical JSON form, as it stands in the registry."""
+        return {**super().to_document(), "created_time": self.created_time}
+
+
+@dataclass(frozen=True, slots=True)
+class TableFeature:
+    """One feature of a table view: a column of the newest version."""
+
+    name: str
+    type: DataType
+
+
+@dataclass(frozen=True)
+class CompiledTable:
+    """What the offline store needs to know of a table view."""
+
+    name: str
+    source: TableSource
+    entity: Entity
+    features: tuple[TableFeature, ...]
+    ttl_ms: int | None
+    closed: bool
+
+    @property
+    def keys(self) -> Mapping[str, DataType]:
+        """Entity key columns and their types, in order."""
+        return self.entity.keys
+
+    def feature(self, name: str) -> TableFeature | None:
+        """The feature of that name, or None."""
+        return next((f for f in self.features if f.name == name), None)
+
+
+@dataclass(frozen=True, eq=False)
+class TableView:
+    """Columns of the newest version of an entity's row, as of a time; read offline.
+
+    At ``q`` the newest version with ``event_time <= q`` counts, as in Feast and in an ``ASOF
+    JOIN``; with ``edge="open"`` the newest with ``event_time < q``. With ``ttl`` it has to have
+    ``event_time >= q - ttl`` as well; where there is none, the values are null (MISSING). Of
+    versions with one event time the one with the greatest ``created_time`` counts (null is the
+    least), then the one ingested last, then the one whose columns are greatest, in their order.
+
+    ``columns`` are the features, by default all columns but the keys and times.
+
+    Raises
+    ------
+    DefinitionError
+        For a source or column that is not there, a wrong key type, an unknown edge.
+    """
+
+    name: str
+    source: TableSource
+    entity: Entity
+    columns: Sequence[str] | None = None
+    ttl: str | None = None
+    edge: Literal["closed", "open"] = "closed"
+    description: str = ""
+    owner: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("table view", self.name)
+        check_metadata("table view", self)
+        try:
+            _ = self.compiled
+        except DefinitionError as error:
+            error.add_note(f"in table view {self.name!r}")
+            raise
+
+    @cached_property
+    def compiled(self) -> CompiledTable:
+        """The view worked out for the offline store."""
+        source, keys = self.source, self.entity.keys
+        if not isinstance(source, TableSource):
+            raise DefinitionError(
+                f"table view {self.name!r}: its source is {source!r}; expected a TableSource"
+            )
+        if self.edge not in ("closed", "open"):
+            raise DefinitionError(f"edge={self.edge!r}; expected 'closed' or 'open'")
+        for key, kind in keys.items():
+            if source.schema.get(key) != kind:
+                raise DefinitionError(
+                    f"key {key!r} is {kind!r} in entity {self.entity.name!r} and "
+                    f"{source.schema.get(key, 'no column')!r} in source {source.name!r}"
+                )
+        taken = {*keys, source.event_time, source.created_time}
+        columns = self.columns
+        if columns is None:
+            columns = [name for name in source.schema if name not in taken]
+        if isinstance(columns, str) or not columns or len(set(columns)) != len(columns):
+            raise DefinitionError(
+                f"columns={columns!r}; expected the names of one or more columns, each once"
+            )
+        for name in columns:
+            if name not in source.schema or name in keys:
+                known = ", ".join(n for n in source.schema if n not in keys)
+                raise DefinitionError(
+                    f"column {name!r} is no column of source {source.name!r} that can be a "
+                    f"feature; those are: {known}"
+                )
+        return CompiledTable(
+            self.name,
+            source,
+            self.entity,
+            tuple(TableFeature(name, source.schema[name]) for name in columns),
+            None if self.ttl is None else parse_duration(self.ttl),
+            self.edge == "closed",
+        )
+
+    def to_document(self) -> dict[str, object]:
+        """Canonical JSON form, as it stands in the registry."""
+        view = self.compiled
+        return {
+            "kind": "table_view",
+            "name": self.name,
+            "source": self.source.name,
+            "entity": self.entity.name,
+            "columns": {f.name: f.type.text for f in view.features},
+            "ttl_ms": view.ttl_ms,
+            "edge": self.edge,
+            **metadata(self),
+        }

@@ -1,0 +1,124 @@
+"""The newest version of a row as of a time: the point-in-time join of slowly changing tables.
+
+::
+
+    versions of one entity    a        b             c
+    event time            ----|--------|-------------|------
+    q                                     ^ sees b   ^ sees c (closed edge) or b (open edge)
+    ttl                             [-----]   b is older: nothing is known
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.columns import Column
+from paimon_features.definitions.table_view import CompiledTable
+from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
+from paimon_features.offline.point_in_time import MISSING, PRESENT
+from paimon_features.tables.specs import INGEST_TIME_MS
+
+Statuses = npt.NDArray[np.int8]
+
+
+class NewestVersionJoin:
+    """Columns of the newest version for many rows ``(entity keys, q_ms)``.
+
+    ``rows`` holds the key columns, in the types of the entity. Call ``add_events`` for all
+    versions that can matter, in any order, then ``answers``.
+    """
+
+    def __init__(
+        self, view: CompiledTable, features: Sequence[str], rows: pa.Table, q_ms: Ints
+    ) -> None:
+        self.view, self.features = view, tuple(features)
+        self.entities = Entities(rows, view.keys)
+        self._q = q_ms
+        self._found: list[pa.Table] = []
+        self._codes: list[Ints] = []
+
+    @property
+    def event_columns(self) -> list[str]:
+        """Columns of the table that are needed: also those that only decide between versions."""
+        source = self.view.source
+        names = [*self.view.keys, source.event_time, *self._ranks, *self._columns]
+        return list(dict.fromkeys(names))
+
+    def add_events(self, events: pa.Table) -> None:
+        """Take the versions of entities that were asked for; all others are passed over."""
+        codes = self.entities.codes_of(events)
+        time = Column.from_arrow(events.column(self.view.source.event_time))
+        inside = codes >= 0 if time.valid is None else (codes >= 0) & time.valid
+        if len(self._q):
+            inside &= time.values <= self._q.max()
+            if self.view.ttl_ms is not None:
+                inside &= time.values >= self._q.min() - self.view.ttl_ms
+        chosen = np.flatnonzero(inside)
+        if len(chosen):
+            self._found.append(events.drop_columns(list(self.view.keys)).take(pa.array(chosen)))
+            self._codes.append(codes[chosen])
+
+    def answers(self) -> tuple[pa.Table, Statuses]:
+        """The features of each row, and its status as a number."""
+        status: Statuses = np.full(len(self._q), MISSING, np.int8)
+        if not self._found:
+            kinds = {f.name: f.type.arrow for f in self.view.features}
+            nulls = {name: pa.nulls(len(self._q), kinds[name]) for name in self.features}
+            return pa.table(nulls), status
+        versions = pa.concat_tables(self._found).combine_chunks()
+        codes = np.concatenate(self._codes)
+        times = versions.column(self.view.source.event_time).to_numpy()
+        known = np.flatnonzero(self.entities.codes >= 0)
+        mine, q_ms = self.entities.codes[known], self._q[known]
+        # the first version after q, or at q where the edge is open; the one before it counts
+        asked = q_ms + 1 if self.view.closed else q_ms
+        time_keys = TimeKeys(times, self.entities.count, 1)
+        order, keys = sort_order(time_keys.of(codes, times))
+        order, keys = self._decided(versions, order, keys)
+        place = positions(keys, time_keys.of(mine, asked)) - 1
+        version = order[np.maximum(place, 0)]
+        there = (place >= 0) & (codes[version] == mine)
+        if self.view.ttl_ms is not None:
+            there &= times[version] >= q_ms - self.view.ttl_ms
+        known, version = known[there], version[there]
+        status[known] = PRESENT
+        chosen = np.full(len(self._q), -1, np.int64)
+        chosen[known] = version
+        taken = versions.select(self.features).take(pa.array(chosen, mask=chosen < 0))
+        return taken, status
+
+    @property
+    def _ranks(self) -> list[str]:
+        """What decides between versions with one event time, before their columns do."""
+        created = self.view.source.created_time
+        return [INGEST_TIME_MS] if created is None else [created, INGEST_TIME_MS]
+
+    @property
+    def _columns(self) -> list[str]:
+        """All columns of the view: which version counts does not depend on which are asked for."""
+        return [f.name for f in self.view.features]
+
+    def _decided(self, versions: pa.Table, order: Ints, keys: Ints) -> tuple[Ints, Ints]:
+        """One version for each key, where several have one entity and event time."""
+        last = np.append(keys[1:] != keys[:-1], True)
+        if last.all():
+            return order, keys
+        first = np.append(True, last[:-1])
+        tied = np.flatnonzero(~(first & last))
+        names = [
+            name
+            for name in dict.fromkeys([*self._ranks, *self._columns])
+            if not pa.types.is_list(versions.schema.field(name).type)
+        ]
+        some = versions.select(names).take(pa.array(order[tied]))
+        some = some.append_column("key", pa.array(keys[tied]))
+        by = [("key", "ascending"), *((name, "ascending") for name in names)]
+        best = pc.sort_indices(some, sort_keys=by, null_placement="at_start").to_numpy()
+        order = order.copy()
+        order[tied] = order[tied[best]]
+        return order[last], keys[last]

@@ -1,0 +1,70 @@
+"""Rows with their features as one Parquet file, there as a whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paimon_features.errors import RequestError
+from paimon_features.offline.answered import Answered
+from paimon_features.offline.pins import Pin
+from paimon_features.offline.row_source import in_pieces
+
+ROW_GROUP_ROWS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """A Parquet file of rows with their features, and what was read for it."""
+
+    path: Path
+    rows: int
+    features: tuple[str, ...]
+    sources: tuple[Pin, ...]
+
+    def to_document(self) -> dict[str, object]:
+        """As JSON, for a program."""
+        return {
+            "path": str(self.path),
+            "rows": self.rows,
+            "features": list(self.features),
+            "sources": [pin.to_document() for pin in self.sources],
+        }
+
+
+def write_parquet(answered: Answered, path: Path) -> int:
+    """Write the rows with their features, and give their number.
+
+    The file appears under its name when it is complete, in the place of another one of that
+    name. The same rows and values give the same bytes, whatever the memory they were made in.
+
+    Raises
+    ------
+    RequestError
+        If the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with answered, pq.ParquetWriter(temporary, answered.schema) as writer:
+            for piece in _row_groups(answered):
+                writer.write_table(piece, ROW_GROUP_ROWS)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise RequestError(f"cannot write {path}: {error.strerror or error}") from error
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
+    return answered.count
+
+
+def _row_groups(answered: Answered) -> Iterator[pa.Table]:
+    for piece in in_pieces(answered.schema, answered.tables(), ROW_GROUP_ROWS):
+        # one chunk: where it was cut before has no say in how pages are filled
+        yield piece.combine_chunks()

@@ -1,0 +1,89 @@
+"""Entities by hash: which partition a row, a tile or an event belongs to, and who was asked for.
+
+The hash is Paimon's own, so that a partition is a part of one bucket of the tile table::
+
+    bucket         |        0        |        1        |
+    partition      |  0  |  1  |  2  |  3  |  4  |  5  |     three parts of each bucket
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.buckets import bucket_of
+from paimon_features.columns import Mask
+from paimon_features.offline.keys import Entities, Ints
+from paimon_features.schema import DataType
+
+_HASHES = 1 << 30
+"""About how many hashes there are: as many as a positive int32 can tell apart, and some less."""
+
+
+class EntityHash:
+    """Hashes of entities with these keys, for a table of ``buckets`` buckets.
+
+    >>> from paimon_features.schema import Int64
+    >>> hashes = EntityHash({"customer_id": Int64}, buckets=4)
+    >>> rows = pa.table({"customer_id": [12346, 12347, None, 17850]})
+    >>> found = hashes.of(rows)
+    >>> (found % 4).tolist(), hashes.partitions(found, parts=2).tolist()
+    ([0, 1, 3, 2], [1, 3, -1, 5])
+    """
+
+    def __init__(self, keys: Mapping[str, DataType], buckets: int) -> None:
+        self.keys, self.buckets = dict(keys), buckets
+        self._moduli = buckets * max(_HASHES // buckets, 1)
+
+    def of(self, rows: pa.Table) -> Ints:
+        """The hash of each row's entity, -1 where a key is null; modulo ``buckets`` its bucket."""
+        entities = Entities(rows, self.keys)
+        hashes = np.full(entities.count + 1, -1, np.int64)  # the last one for code -1
+        if entities.count:
+            kinds = list(self.keys.values())
+            hashes[:-1] = bucket_of(entities.columns(), kinds, self._moduli)
+        found: Ints = hashes[entities.codes]
+        return found
+
+    def partitions(self, hashes: Ints, parts: int) -> Ints:
+        """The partition of each hash, when every bucket has ``parts``; -1 stays -1."""
+        bucket, rest = hashes % self.buckets, hashes // self.buckets
+        return np.where(hashes < 0, -1, bucket * parts + rest % parts)
+
+
+class AskedFor:
+    """Which (entity, time) pairs were asked for, told by one bit each.
+
+    A pair that was added is always found; one that was not is found now and then, as often as
+    the share of bits that are set. What is found by mistake is passed over later.
+
+    >>> asked = AskedFor(1 << 20)
+    >>> asked.add(np.array([7, 8]), np.array([300, 300]))
+    >>> asked.has(np.array([7, 7]), np.array([300, 600])).tolist()
+    [True, False]
+    """
+
+    def __init__(self, memory_bytes: int) -> None:
+        self._bits = max(memory_bytes, 1 << 10).bit_length() - 1
+        self._seen = np.zeros(1 << self._bits, np.bool_)
+
+    def add(self, hashes: Ints, times: Ints) -> None:
+        """Pairs that are asked for."""
+        self._seen[self._places(hashes, times)] = True
+
+    def has(self, hashes: Ints, times: Ints) -> Mask:
+        """Which of these pairs may have been asked for."""
+        found: Mask = self._seen[self._places(hashes, times)]
+        return found
+
+    def _places(self, hashes: Ints, times: Ints) -> npt.NDArray[np.uint64]:
+        # multiplicative hashing: the upper bits of a product depend on all bits below
+        mixed = hashes.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= times.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= np.uint64(0xBF58476D1CE4E5B9)
+        places: npt.NDArray[np.uint64] = mixed >> np.uint64(64 - self._bits)
+        return places

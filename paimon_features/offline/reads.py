@@ -1,0 +1,325 @@
+"""What is read of one view: its join, its two tables, and which parts of them can matter."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.columns import Mask, numpy_type
+from paimon_features.definitions import CompiledFeature, CompiledTable, CompiledView, TableFeature
+from paimon_features.offline.keys import Entities, Ints
+from paimon_features.offline.newest_version import NewestVersionJoin
+from paimon_features.offline.partitions import AskedFor
+from paimon_features.offline.pins import Pin
+from paimon_features.offline.point_in_time import PointInTimeJoin, tile_range
+from paimon_features.offline.spans import edge_tiles
+from paimon_features.schema import DataType
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
+
+_OBJECT_BYTES = 80
+"""A text or decimal as a Python object, and the reference to it."""
+_SORTED_BYTES = 140
+"""What a join holds of each row besides its answers: keys, orders, times, its head's cell."""
+
+
+class Join(Protocol):
+    """Features of one view for rows that are given at once; see ``PointInTimeJoin``."""
+
+    entities: Entities
+
+    @property
+    def event_columns(self) -> list[str]:
+        """Columns of the events table that are needed."""
+        ...
+
+    @property
+    def tile_columns(self) -> list[str]:
+        """Columns of the tile table that are needed."""
+        ...
+
+    def add_events(self, events: pa.Table) -> None:
+        """Take the events that matter; before any tiles."""
+        ...
+
+    def add_tiles(self, tables: Iterable[pa.Table]) -> int:
+        """Answer the rows of the entities of these tiles, and give their number."""
+        ...
+
+    def table(self) -> pa.Table:
+        """A column for each feature, then one for each feature's status (as a number)."""
+        ...
+
+
+class Needs(ABC):
+    """What rows need of a view's tables; ``observe`` all rows, then ask.
+
+    With ``memory_bytes`` it also remembers, one bit each, which entities and tiles were asked
+    for, so that what nobody needs is left where it is.
+    """
+
+    def __init__(self, memory_bytes: int = 0) -> None:
+        self.first_ms, self.last_ms = MAX_TIME_MS, MIN_TIME_MS
+        self.asked = AskedFor(memory_bytes) if memory_bytes else None
+
+    @property
+    def none(self) -> bool:
+        """Whether no row has an entity."""
+        return self.first_ms > self.last_ms
+
+    def observe(self, q_ms: Ints, hashes: Ints) -> None:
+        """Rows with an entity: their times, and the hashes of their entities (if remembered)."""
+        if len(q_ms):
+            self.first_ms = min(self.first_ms, int(q_ms.min()))
+            self.last_ms = max(self.last_ms, int(q_ms.max()))
+            if self.asked is not None:
+                self.asked.add(hashes, np.zeros(len(hashes), np.int64))
+
+    @abstractmethod
+    def wants_events(self, day: int | None) -> bool:
+        """Whether events of this day since 1970 matter (None: the table has no days)."""
+
+    @abstractmethod
+    def tile_days(self) -> tuple[int, int] | None:
+        """First and last day (both inclusive) of the tiles that can matter, if any can."""
+
+    @abstractmethod
+    def events(self, hashes: Ints, time_ms: Ints) -> Mask:
+        """Which events may matter, by entity and time; only with memory."""
+
+    def entities(self, hashes: Ints) -> Mask:
+        """Which of these entities may have been asked for; only with memory."""
+        assert self.asked is not None
+        return self.asked.has(hashes, np.zeros(len(hashes), np.int64))
+
+
+class ViewRead(ABC):
+    """One view at pinned snapshots: how it is joined, and what that costs in memory."""
+
+    name: str
+    keys: Mapping[str, DataType]
+    entity: str
+    types: Mapping[str, DataType]
+    """The type of each feature that is read, in order."""
+    event_time: str
+    buckets: int
+    tiles: Pin | None
+    events: Pin
+
+    @abstractmethod
+    def join(self, keys: pa.Table, q_ms: Ints) -> Join:
+        """The join of these rows; ``keys`` in the types of the entity."""
+
+    @abstractmethod
+    def needs(self, memory_bytes: int = 0) -> Needs:
+        """What rows that are yet to be observed will need."""
+
+    @abstractmethod
+    def definition(self, feature: str) -> Mapping[str, Any]:
+        """All that a feature's values follow from, besides the tables."""
+
+    @property
+    def pins(self) -> tuple[Pin, ...]:
+        """The tables that are read."""
+        return (self.events,) if self.tiles is None else (self.tiles, self.events)
+
+    @property
+    def row_bytes(self) -> int:
+        """About what a row takes while it is joined."""
+        keys = sum(3 * width(kind) for kind in self.keys.values())
+        return _SORTED_BYTES + keys + self.answer_bytes + sum(map(width, self.types.values()))
+
+    @property
+    def answer_bytes(self) -> int:
+        """About what the answers to one row take."""
+        return sum(width(kind) + 2 for kind in self.types.values())
+
+    @abstractmethod
+    def table_bytes(self) -> tuple[int, int]:
+        """About what a tile, and what an event takes while rows are joined with it."""
+
+
+class WindowRead(ViewRead):
+    """A feature view: tiles, and raw events where a window begins or ends within a tile."""
+
+    def __init__(
+        self,
+        view: CompiledView,
+        features: Sequence[CompiledFeature],
+        record: GenerationRecord,
+        tiles: Pin,
+        events: Pin,
+    ) -> None:
+        self.view, self.features, self.buckets = view, tuple(features), record.buckets
+        self.name, self.keys, self.entity = view.name, view.keys, view.entity.name
+        self.types = {f.name: f.type for f in features}
+        self.event_time = view.source.event_time
+        self.tiles, self.events = tiles, events
+
+    def join(self, keys: pa.Table, q_ms: Ints) -> Join:
+        return _WindowJoin(self.view, self.features, keys, q_ms)
+
+    def needs(self, memory_bytes: int = 0) -> Needs:
+        return _WindowNeeds(self, memory_bytes)
+
+    def definition(self, feature: str) -> Mapping[str, Any]:
+        found = next(f for f in self.features if f.name == feature)
+        return {
+            "tiles": self.view.fingerprint,
+            "aggregate": repr(found.aggregate),
+            "window": found.window.to_document(),
+            "ttl_ms": self.view.ttl_ms,
+        }
+
+    def table_bytes(self) -> tuple[int, int]:
+        needed = {name for f in self.features for name in f.partials}
+        partials = sum(width(self.view.partial[name].type) for name in needed)
+        keys = sum(width(kind) for kind in self.keys.values())
+        # read, put together, sorted, summed up or laid out as a tree
+        return 4 * partials + 3 * keys + 60, 4 * partials + 2 * keys + 80
+
+
+class _WindowJoin(PointInTimeJoin):
+    def table(self) -> pa.Table:
+        """The answers in Arrow."""
+        answers = self.answers()
+        columns = {f.name: answers.columns[f.name].to_arrow(f.type.arrow) for f in self.features}
+        told = {f"{f.name}__status": pa.array(answers.statuses[f.name]) for f in self.features}
+        return pa.table({**columns, **told})
+
+
+class _WindowNeeds(Needs):
+    def __init__(self, read: WindowRead, memory_bytes: int) -> None:
+        super().__init__(memory_bytes)
+        self.read = read
+        self._days: Ints = np.zeros(0, np.int64)
+
+    def observe(self, q_ms: Ints, hashes: Ints) -> None:
+        super().observe(q_ms, hashes)
+        for tiles, some in edge_tiles(self.read.view, self.read.features, q_ms):
+            self._days = np.union1d(self._days, _distinct(tiles // DAY_MS))
+            if self.asked is not None:
+                self.asked.add(hashes[some], tiles)
+
+    def wants_events(self, day: int | None) -> bool:
+        if day is None or not len(self._days):
+            return bool(len(self._days))
+        place = int(np.searchsorted(self._days, day))
+        return place < len(self._days) and int(self._days[place]) == day
+
+    def tile_days(self) -> tuple[int, int] | None:
+        if self.none:
+            return None
+        low, high = tile_range(self.read.view, self.first_ms, self.last_ms)
+        return (low // DAY_MS, (high - 1) // DAY_MS) if high > low else None
+
+    def events(self, hashes: Ints, time_ms: Ints) -> Mask:
+        assert self.asked is not None
+        return self.asked.has(hashes, floor_ms(time_ms, self.read.view.tile_ms))
+
+
+class TableRead(ViewRead):
+    """A table view: the versions of a plain table."""
+
+    def __init__(self, view: CompiledTable, features: Sequence[TableFeature], pin: Pin) -> None:
+        self.view = view
+        self.name, self.keys, self.entity = view.name, view.keys, view.entity.name
+        self.types = {f.name: f.type for f in features}
+        self.event_time, self.buckets = view.source.event_time, 1
+        self.tiles, self.events = None, pin
+
+    def join(self, keys: pa.Table, q_ms: Ints) -> Join:
+        return _TableJoin(self.view, list(self.types), keys, q_ms)
+
+    def needs(self, memory_bytes: int = 0) -> Needs:
+        return _TableNeeds(self, memory_bytes)
+
+    def definition(self, feature: str) -> Mapping[str, Any]:
+        source = self.view.source
+        return {
+            "table": source.table,
+            "event_time": source.event_time,
+            "created_time": source.created_time,
+            "columns": [f.name for f in self.view.features],
+            "keys": list(self.keys),
+            "ttl_ms": self.view.ttl_ms,
+            "closed": self.view.closed,
+        }
+
+    def table_bytes(self) -> tuple[int, int]:
+        values = sum(width(f.type) for f in self.view.features)
+        return 0, 2 * (values + sum(width(kind) for kind in self.keys.values())) + 80
+
+
+class _TableJoin(NewestVersionJoin):
+    tile_columns: list[str] = []  # noqa: RUF012 - nothing writes into it
+
+    def add_tiles(self, tables: Iterable[pa.Table]) -> int:
+        """A plain table has no tiles."""
+        return 0
+
+    def table(self) -> pa.Table:
+        """The answers in Arrow."""
+        taken, status = self.answers()
+        for name in self.features:
+            taken = taken.append_column(f"{name}__status", pa.array(status))
+        return taken
+
+
+class _TableNeeds(Needs):
+    def __init__(self, read: TableRead, memory_bytes: int) -> None:
+        super().__init__(memory_bytes)
+        self.ttl_ms = read.view.ttl_ms
+
+    def wants_events(self, day: int | None) -> bool:
+        if day is None:
+            return not self.none
+        early = self.ttl_ms is not None and day < (self.first_ms - self.ttl_ms) // DAY_MS
+        return not early and day <= self.last_ms // DAY_MS
+
+    def tile_days(self) -> tuple[int, int] | None:
+        return None
+
+    def events(self, hashes: Ints, time_ms: Ints) -> Mask:
+        inside = self.entities(hashes) & (time_ms <= self.last_ms)
+        if self.ttl_ms is not None:
+            inside &= time_ms >= self.first_ms - self.ttl_ms
+        return inside
+
+
+def _distinct(days: Ints) -> Ints:
+    """Sorted distinct days; four million are all there are, so they are counted."""
+    if not len(days):
+        return days
+    first = int(days.min())
+    found: Ints = np.flatnonzero(np.bincount(days - first)) + first
+    return found
+
+
+def width(kind: DataType) -> int:
+    """About how many bytes a value of this type takes in NumPy."""
+    if kind.text.startswith("list"):
+        return 8 * (getattr(kind, "length", None) or 10)
+    size = numpy_type(kind).itemsize
+    return _OBJECT_BYTES if numpy_type(kind).kind == "O" else size
+
+
+def arrow_width(schema: pa.Schema) -> int:
+    """About how many bytes a row of this schema takes in Arrow."""
+    total = 0
+    for field in schema:
+        try:
+            total += max(field.type.bit_width // 8, 1)
+        except ValueError:  # of variable length
+            total += 32
+    return total
+
+
+def empty_join(read: ViewRead) -> Join:
+    """A join without rows: it tells which columns any join of this view needs."""
+    schema = pa.schema([pa.field(name, kind.arrow) for name, kind in read.keys.items()])
+    return read.join(schema.empty_table(), np.zeros(0, np.int64))

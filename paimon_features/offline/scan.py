@@ -1,0 +1,107 @@
+"""Reading a view's tables at their pinned snapshots: the files that can matter, in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import pyarrow as pa
+
+from paimon_features.offline.pins import Pin
+from paimon_features.offline.reads import Needs, ViewRead
+from paimon_features.tables import Lake
+from paimon_features.tables.deltas import DataFile, live_files, read_batches, read_file
+from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
+
+CHUNK_ROWS = 1_000_000
+"""Rows of a table that are worked on at a time, at most."""
+
+
+class Scan:
+    """The files of one view's tables that can matter to rows of entities in some buckets.
+
+    Files of every level hold contributions, which a join folds; so nothing is merged here.
+    """
+
+    def __init__(self, lake: Lake, read: ViewRead, needs: Needs, buckets: Collection[int]) -> None:
+        self.lake, self.read, self.needs = lake, read, needs
+        self._buckets = frozenset(buckets)
+        self.event_files: list[DataFile] = []
+        self.tile_files: list[DataFile] = []
+        if not needs.none:
+            self.event_files = self._event_files()
+            self.tile_files = self._tile_files()
+
+    def buckets_bytes(self) -> dict[int, int]:
+        """About what the tiles of each bucket take, if all of them were asked for."""
+        tile_bytes, _ = self.read.table_bytes()
+        found: dict[int, int] = {}
+        for file in self.tile_files:
+            found[file.bucket] = found.get(file.bucket, 0) + file.rows * tile_bytes
+        return found
+
+    def events_bytes(self) -> int:
+        """About what the events take, if all of them were asked for."""
+        _, event_bytes = self.read.table_bytes()
+        return sum(file.rows for file in self.event_files) * event_bytes
+
+    def events(self, columns: Sequence[str], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
+        """The events that can matter, in the order of their files."""
+        return self._tables(self.read.events, self.event_files, columns, rows)
+
+    def tiles(
+        self, buckets: Collection[int], columns: Sequence[str], rows: int = CHUNK_ROWS
+    ) -> Iterator[pa.Table]:
+        """The tiles of some buckets that can matter, in the order of their files."""
+        files = [file for file in self.tile_files if file.bucket in buckets]
+        assert self.read.tiles is not None
+        return self._tables(self.read.tiles, files, columns, rows)
+
+    def _event_files(self) -> list[DataFile]:
+        # without days there is nothing to look for; a feedback table has no days: all is read
+        pin = self.read.events
+        if pin.snapshot_id is None or not self.needs.wants_events(None):
+            return []
+        files = live_files(self.lake, pin.table, pin.snapshot_id)
+        return [f for f in files if self.needs.wants_events(f.partition.get(EVENT_DAY))]
+
+    def _tile_files(self) -> list[DataFile]:
+        pin, days = self.read.tiles, self.needs.tile_days()
+        if pin is None or pin.snapshot_id is None or days is None:
+            return []
+        files = live_files(self.lake, pin.table, pin.snapshot_id, self._buckets)
+        files = [file for file in files if days[0] <= file.partition[TILE_DAY] <= days[1]]
+        return sorted(files, key=lambda f: f.bucket)  # stable: the order of a manifest stays
+
+    def _tables(
+        self, pin: Pin, files: Iterable[DataFile], columns: Sequence[str], rows: int
+    ) -> Iterator[pa.Table]:
+        """The rows of files, small ones put together, large ones in pieces: looking entities up
+        has a cost per call."""
+        full = self.lake.schema(pin.table)
+        schema = pa.schema([full.field(column).with_nullable(True) for column in columns])
+        held: list[pa.Table] = []
+        count = 0
+        for table in _pieces(files, columns, rows):
+            held.append(table)
+            count += table.num_rows
+            if count >= rows:
+                yield _concat(held, schema)
+                held, count = [], 0
+        if held:
+            yield _concat(held, schema)
+
+
+def _pieces(files: Iterable[DataFile], columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+    for file in files:
+        if file.rows <= 2 * rows:
+            yield read_file(file, columns)
+        else:
+            yield from read_batches(file, columns, rows)
+
+
+def _concat(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
+    """The tables as one, in the types of ``schema``; files differ in what may be null."""
+    alike = [
+        table if table.schema.types == schema.types else table.cast(schema) for table in tables
+    ]
+    return pa.concat_tables(alike, promote_options="default").cast(schema)

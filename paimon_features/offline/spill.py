@@ -1,0 +1,88 @@
+"""Tables put aside on disk while a read goes on that is larger than memory."""
+
+from __future__ import annotations
+
+import tempfile
+import weakref
+from types import TracebackType
+
+import pyarrow as pa
+
+from paimon_features.errors import RequestError
+
+
+class Spill:
+    """Tables in one file of a temporary folder, read back by number, in any order.
+
+    The file has no name, so that however the process ends, also by Ctrl-C or ``kill -9``, its
+    space is free again. ``folder`` is where it lies, by default that of the system (``TMPDIR``).
+
+    >>> with Spill() as spill:
+    ...     number = spill.append(pa.table({"x": [1, 2]}))
+    ...     spill.read(number)["x"].to_pylist()
+    [1, 2]
+    """
+
+    def __init__(self, folder: str | None = None) -> None:
+        self.folder = folder or tempfile.gettempdir()
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - see close
+        # a stream that nobody reads to its end is let go without a warning
+        self._finalizer = weakref.finalize(self, self._file.close)
+        self._places: list[tuple[int, int]] = []
+        self._end = 0
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return self._end
+
+    def append(self, table: pa.Table) -> int:
+        """Put a table aside and return its number.
+
+        Raises
+        ------
+        RequestError
+            If the disk is full.
+        """
+        sink = pa.BufferOutputStream()
+        # a stream of its own for each table: dictionaries may differ from one to the next
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        buffer = sink.getvalue()
+        try:
+            self._file.seek(self._end)
+            self._file.write(buffer)
+        except OSError as error:
+            raise RequestError(
+                f"cannot put {buffer.size:,} bytes aside in {self.folder} behind {self._end:,} "
+                f"others: {error.strerror}; choose a folder with more room: TMPDIR, or "
+                "spill_folder="
+            ) from error
+        self._places.append((self._end, buffer.size))
+        self._end += buffer.size
+        return len(self._places) - 1
+
+    def read(self, number: int) -> pa.Table:
+        """The table of that number."""
+        start, size = self._places[number]
+        self._file.seek(start)
+        with pa.ipc.open_stream(pa.py_buffer(self._file.read(size))) as reader:
+            return reader.read_all()
+
+    def close(self) -> None:
+        """Give the disk space back; harmless when repeated."""
+        self._file.close()
+
+    def __enter__(self) -> Spill:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

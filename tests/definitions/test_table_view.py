@@ -1,0 +1,93 @@
+"""Table views in a project: defined, planned, applied, read offline, refused online."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.aggregates import Count
+from paimon_features.definitions import (
+    Definitions,
+    Entity,
+    FeatureService,
+    FeatureView,
+    TableSource,
+    TableView,
+)
+from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
+from paimon_features.project import Project
+from paimon_features.schema import Int64, String
+from paimon_features.tables.writer import EventWriter
+
+DEFINITIONS = """
+import paimon_features as pf
+
+profiles = pf.TableSource("profiles", event_time="since_ms",
+    schema={"user": pf.Int64, "since_ms": pf.Int64, "plan": pf.String})
+user = pf.Entity("user", keys={"user": pf.Int64})
+profile = pf.TableView("profile", source=profiles, entity=user)
+changes = pf.FeatureView("changes", source=profiles, entity=user,
+    features=[pf.Count(windows=["7d"])])
+service = pf.FeatureService("churn", [profile, changes])
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    (tmp_path / "features.py").write_text(DEFINITIONS)
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    return Project.open(tmp_path)
+
+
+def test_a_table_view_is_planned_applied_and_read_after_an_ordinary_ingest(
+    project: Project,
+) -> None:
+    planned = [(c.kind, c.name, c.action) for c in project.plan().changes]
+    assert ("table_view", "profile", "create") in planned
+    project.apply()
+    assert project.plan().is_empty
+    writer = EventWriter(project.lake, "events_profiles", "since_ms", lambda: 10_000)
+    writer.write(pa.table({"user": [1, 1], "since_ms": [5, 9], "plan": ["free", "paid"]}))
+    rows = {"user": [1, 1, 2], "event_time_ms": [8, 9, 9]}
+    got = project.get_historical_features("profile", rows)
+    assert got["plan"].to_pylist() == ["free", "paid", None]
+    both = project.get_historical_features("churn", rows)
+    assert both.column_names[2:] == ["plan", "count_7d"]
+    built = project.build_training_set("churn", "churn", rows)
+    assert [pin.table for pin in built.sources] == ["events_profiles", "tiles_changes_g1"]
+
+
+def test_another_ttl_is_a_change_and_needs_no_table(project: Project) -> None:
+    project.apply()
+    text = DEFINITIONS.replace(
+        "source=profiles, entity=user)", 'source=profiles, entity=user, ttl="1d")'
+    )
+    (project.root / "features.py").write_text(text)
+    changed = [str(c) for c in Project.open(project.root).plan().changes if c.action != "same"]
+    assert changed == ["~ table view profile\n    ttl_ms: None -> 86400000"]
+
+
+def test_online_reads_are_refused_with_what_to_do(project: Project) -> None:
+    for features in ("churn", "profile:plan"):
+        with pytest.raises(RequestError, match=r"'profile' is read offline only .*Last"):
+            project.fetcher(features)
+
+
+def test_unknown_features_are_named(project: Project) -> None:
+    with pytest.raises(UnknownNameError, match="profile:plam.*profile:plan"):
+        project.refs("profile:plam")
+
+
+def test_a_feature_view_and_a_table_view_cannot_share_a_name() -> None:
+    source = TableSource("s", schema={"user": Int64, "t": Int64, "x": String}, event_time="t")
+    user = Entity("user", keys={"user": Int64})
+    views = [
+        TableView("same", source=source, entity=user),
+        FeatureView("same", source=source, entity=user, features=[Count()]),
+    ]
+    with pytest.raises(DefinitionError, match="called 'same'"):
+        Definitions.of(views)
+    with pytest.raises(DefinitionError, match="a TableView, an Interaction or a reference"):
+        FeatureService("s", [source])  # type: ignore[list-item]
