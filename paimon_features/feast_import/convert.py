@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,10 +130,10 @@ class _Converter:
         aggregations = view.get("aggregations") or ()
         if aggregations:
             return self._aggregated(view, source, entities, keys, time, columns, aggregations)
-        features = dict(self._features(view, keys, time, columns))
+        created = (file or source).get("created_timestamp_column")
+        features = dict(self._features(view, {*keys, time, created}, columns))
         if not features:
             return self._unmapped(view, "none of its fields maps")
-        created = (file or source).get("created_timestamp_column")
         schema = {
             **keys,
             time: "pf.Int64",
@@ -209,17 +209,20 @@ class _Converter:
         return None
 
     def _features(
-        self, view: Recorded, keys: Mapping[str, str], time: str, columns: Mapping[str, Any]
+        self, view: Recorded, taken: Collection[str], columns: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:
-        """Fields of the view; without any declared, the columns of its file, as in Feast."""
+        """Fields of the view; without any declared, the columns of its file, as in Feast.
+
+        Keys and times are ``taken``.
+        """
         fields = view.get("schema") or view.get("features") or ()
         if not fields:
             for name, arrow in columns.items():
                 kind = arrow_type_text(arrow)
-                if name not in keys and name != time and kind is not None:
+                if name not in taken and kind is not None:
                     yield name, kind
         for each in fields:
-            if each.name in keys:
+            if each.name in taken:
                 continue
             kind = type_text(each.get("dtype"))
             if kind is None:

@@ -7,6 +7,7 @@ Feast, whatever its version, and nothing of Feast has to be installed.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -115,6 +116,7 @@ def read_repository(path: Path) -> list[Recorded]:
     DefinitionError
         If there is no such path, or a file does not run.
     """
+    path = path.absolute()
     if path.is_file():
         root, files = path.parent, [path]
     elif path.is_dir():
@@ -145,7 +147,9 @@ def _note_taking(root: Path) -> Iterator[None]:
     sys.meta_path.insert(0, finder)
     sys.path.insert(0, str(root))
     try:
-        yield
+        # as 'feast apply' does: relative paths in a repository count from its folder
+        with contextlib.chdir(root):
+            yield
     finally:
         sys.path.remove(str(root))
         sys.meta_path.remove(finder)

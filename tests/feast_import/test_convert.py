@@ -1,0 +1,223 @@
+"""A Feast repository becomes definitions that mean the same; what has no counterpart is listed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from paimon_features.cli import cli
+from paimon_features.definitions import Definitions, load_definitions
+from paimon_features.errors import DefinitionError
+from paimon_features.feast_import import Conversion, convert, read_repository
+from paimon_features.planning import apply_plan
+from paimon_features.tables import Lake
+
+ENTITIES = """
+from feast import Entity, ValueType
+
+driver = Entity(name="driver", join_keys=["driver_id"], value_type=ValueType.INT64,
+                description="Who drives.", tags={"team": "rides"})
+rider = Entity(name="rider", join_keys=["rider_id"])
+"""
+
+REPOSITORY = """
+from datetime import timedelta
+
+from feast import (
+    FeatureService, FeatureView, Field, FileSource, PushSource, RequestSource, SnowflakeSource,
+    StreamFeatureView,
+)
+from feast.aggregation import Aggregation
+from feast.data_format import ParquetFormat
+from feast.on_demand_feature_view import on_demand_feature_view
+from feast.types import Array, Float32, Float64, Int64, String, Struct
+
+from entities import driver, rider
+
+stats_source = FileSource(
+    name="Driver-Stats", path="data/stats.parquet", timestamp_field="event_timestamp",
+    created_timestamp_column="created", file_format=ParquetFormat(),
+)
+stats = FeatureView(
+    name="driver_stats", entities=[driver], ttl=timedelta(hours=36),
+    schema=[Field(name="conv_rate", dtype=Float32), Field(name="embedding", dtype=Array(Float32)),
+            Field(name="profile", dtype=Struct({"a": String})),
+            Field(name="driver_id", dtype=Int64)],
+    source=stats_source, owner="rides@example.com", tags={"tier": "1"},
+)
+inferred = FeatureView(name="inferred", entities=[driver], source=stats_source)
+pushed = FeatureView(
+    name="pair", entities=[driver, rider],
+    schema=[Field(name="trips", dtype=Int64), Field(name="rider_id", dtype=String)],
+    source=PushSource(name="pushes", batch_source=stats_source),
+)
+trips = StreamFeatureView(
+    name="trip_sums", entities=[driver], ttl=timedelta(days=30), mode="spark",
+    timestamp_field="event_timestamp", schema=[Field(name="miles", dtype=Float64)],
+    source=PushSource(name="trip_events", batch_source=FileSource(path="nowhere.parquet")),
+    aggregations=[
+        Aggregation(column="miles", function=function, time_window=timedelta(hours=hours),
+                    slide_interval=timedelta(minutes=10))
+        for function, hours in (("sum", 1), ("sum", 24), ("max", 1), ("median", 1))
+    ],
+)
+elsewhere = FeatureView(name="elsewhere", entities=[driver], schema=[],
+                        source=SnowflakeSource(database="a", table="b"))
+asked = RequestSource(name="asked", schema=[Field(name="value", dtype=Int64)])
+
+@on_demand_feature_view(sources=[stats, asked], schema=[Field(name="more", dtype=Float64)])
+def on_demand(inputs):
+    raise AssertionError("is never run")
+
+model = FeatureService(name="model", features=[stats[["conv_rate"]], trips, on_demand])
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    root = tmp_path / "repo"
+    (root / "data").mkdir(parents=True)
+    (root / "tests").mkdir()
+    (root / "tests" / "broken.py").write_text("1 / 0")
+    (root / "entities.py").write_text(ENTITIES)
+    (root / "views.py").write_text(REPOSITORY)
+    columns = {
+        "driver_id": pa.array([1], pa.int64()),
+        "event_timestamp": pa.array([0], pa.timestamp("us")),
+        "created": pa.array([0], pa.timestamp("us")),
+        "conv_rate": pa.array([0.5], pa.float32()),
+        "city": pa.array(["a"]),
+    }
+    pq.write_table(pa.table(columns), root / "data" / "stats.parquet")
+    return root
+
+
+@pytest.fixture
+def converted(repository: Path) -> Conversion:
+    return convert(read_repository(repository), repository)
+
+
+@pytest.fixture
+def definitions(converted: Conversion, tmp_path: Path) -> Definitions:
+    (tmp_path / "features.py").write_text(converted.text)
+    return load_definitions(tmp_path / "features.py")
+
+
+def test_a_view_of_rows_becomes_a_table_view_with_its_ttl_types_and_metadata(
+    definitions: Definitions,
+) -> None:
+    view = definitions.tables["driver_stats"]
+    assert {f.name: f.type.text for f in view.compiled.features} == {
+        "conv_rate": "float32",
+        "embedding": "list(float32)",
+    }
+    assert (view.ttl, view.edge, view.owner) == ("36h", "closed", "rides@example.com")
+    assert dict(view.tags) == {"tier": "1"}
+    assert {name: kind.text for name, kind in view.entity.keys.items()} == {"driver_id": "int64"}
+    source = view.source
+    assert (source.name, source.event_time, source.created_time) == (
+        "driver_stats",
+        "event_timestamp",
+        "created",
+    )
+
+
+def test_a_view_without_fields_has_the_columns_of_its_file(definitions: Definitions) -> None:
+    features = definitions.tables["inferred"].compiled.features
+    assert [(f.name, f.type.text) for f in features] == [
+        ("conv_rate", "float32"),
+        ("city", "string"),
+    ]
+
+
+def test_several_entities_of_one_view_are_one_with_all_their_keys(
+    definitions: Definitions,
+) -> None:
+    entity = definitions.tables["pair"].entity
+    assert (entity.name, {k: v.text for k, v in entity.keys.items()}) == (
+        "driver_rider",
+        {"driver_id": "int64", "rider_id": "string"},
+    )
+
+
+def test_aggregations_become_windows_of_one_aggregate_each(definitions: Definitions) -> None:
+    view = definitions.views["trip_sums"]
+    assert [f.name for f in view.compiled.features] == [
+        "sum_miles_1h",
+        "sum_miles_1d",
+        "max_miles_1h",
+    ]
+    assert view.ttl == "30d"
+
+
+def test_a_service_keeps_its_selection_and_order(definitions: Definitions) -> None:
+    items = [str(item) for item in definitions.services["model"].items()]
+    assert items[0] == "driver_stats:conv_rate"
+    assert items[1:] == [f"trip_sums:{f}" for f in ("sum_miles_1h", "sum_miles_1d", "max_miles_1h")]
+
+
+def test_everything_that_does_not_map_is_listed_with_its_reason(converted: Conversion) -> None:
+    listed = "\n".join(f"{what}: {why}" for what, why in converted.unmapped)
+    for text in (
+        "feature view driver_stats: without its field profile of type Struct",
+        "stream feature view trip_sums: without its aggregation median of miles",
+        "feature view elsewhere: its source is SnowflakeSource; only FileSource",
+        "on demand feature view on_demand: a Python function per request",
+        "request source asked",
+        "feature service model: without its part on_demand, which did not map",
+    ):
+        assert text in listed
+    assert "paimon-features ingest driver_stats data/stats.parquet" in converted.loads
+    assert any("slide_interval" in note for note in converted.notes)
+
+
+def test_the_definitions_can_be_applied(definitions: Definitions, tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path / "lake", "features")
+    apply_plan(lake, definitions, now_ms=1)
+    assert {"events_driver_stats", "tiles_trip_sums_g1"} <= set(lake.list())
+
+
+def test_reading_a_repository_leaves_nothing_behind(repository: Path) -> None:
+    folder, paths = Path.cwd(), list(sys.path)
+    read_repository(repository)
+    assert not {"feast", "feast.types", "entities", "views"} & set(sys.modules)
+    assert (Path.cwd(), sys.path) == (folder, paths)
+
+
+def test_what_one_file_imports_from_another_is_the_same_object(repository: Path) -> None:
+    found = read_repository(repository)
+    drivers = [o for o in found if o.kind == "Entity" and o.name == "driver"]
+    view = next(o for o in found if o.name == "driver_stats" and o.kind == "FeatureView")
+    assert len(drivers) == 1
+    assert view.get("entities") == drivers
+
+
+def test_a_repository_that_does_not_run_is_refused_with_the_file(repository: Path) -> None:
+    (repository / "views.py").write_text("import feast\n1 / 0\n")
+    with pytest.raises(DefinitionError, match=r"views\.py does not run: ZeroDivisionError"):
+        read_repository(repository)
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, ["import-feast", *args])
+
+
+def test_the_command_writes_the_file_and_says_what_to_know(
+    repository: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "out.py"
+    done = run(str(repository), "--output", str(output))
+    assert done.exit_code == 0, done.output
+    assert done.output.startswith("mapped: ")
+    assert "did not map:" in done.output
+    load_definitions(output)
+    again = run(str(repository), "--output", str(output))
+    assert (again.exit_code, "is there already" in again.stderr) == (2, True)
+    found = json.loads(run(str(repository), "--json").stdout)
+    assert found["mapped"]["feature views"] == 4
