@@ -6,14 +6,11 @@ The job's two statements select from one step (see ``tiling``); what is a column
 once. So the largest repeated parts of the partials become columns of it.
 
 >>> from paimon_features.expressions import parse
->>> from paimon_features.schema import Int64
->>> long = "(abs(number) * abs(number) * abs(number) * abs(number)) % 1000000"
->>> texts = {"a": f"{long} + 1", "b": f"{long} + 2"}
->>> steps, rest = shared_steps({k: parse(t, {"number": Int64}) for k, t in texts.items()})
->>> [step.text for step in steps.values()]
-['abs(number) * abs(number) * abs(number) * abs(number) % 1000000']
->>> rest["b"].text
-'__step_1 + 2'
+>>> from paimon_features.schema import String
+>>> sketch = parse("distinct_item(md5(item(word)))", {"word": String})
+>>> steps, rest = shared_steps({"p_distinct_word": sketch})
+>>> steps["__step_1"].text, rest["p_distinct_word"].text
+('md5(item(word))', 'distinct_item(__step_1)')
 """
 
 from __future__ import annotations

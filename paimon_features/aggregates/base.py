@@ -219,7 +219,10 @@ class Aggregate(ABC):
 
     @abstractmethod
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
-        """The feature's values, shape ``(rows,)``, from merged partials of the same shape."""
+        """The feature's values, shape ``(rows,)``, from merged partials of the same shape.
+
+        They are as ``fold`` leaves them: lists are sorted, no longer than their limit.
+        """
 
     def each(self) -> tuple[Aggregate, ...]:
         """The aggregates that this definition stands for: itself, where it names one only."""

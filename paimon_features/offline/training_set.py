@@ -28,6 +28,7 @@ from paimon_features.schema import (
     Int32,
     Int64,
     List,
+    Map,
     String,
     Timestamp,
     check_name,
@@ -263,6 +264,8 @@ def _column_type(field: pa.Field) -> DataType:
         kind = kind.value_type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return List(_column_type(kind.value_field))
+    if pa.types.is_map(kind):
+        return Map(_column_type(kind.key_field), _column_type(kind.item_field))
     if pa.types.is_timestamp(kind):
         return Timestamp
     if pa.types.is_decimal(kind):

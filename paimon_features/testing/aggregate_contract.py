@@ -171,7 +171,8 @@ def _merge_randomly(rng: random.Random, view: FeatureView, tiles: Columns) -> Co
         offsets = np.array([0, *cuts, rows])
         shuffled = {name: column.take(order) for name, column in tiles.items()}
         tiles = fold(view.compiled.partials, shuffled, offsets, view.compiled.tile_ms)
-    return tiles
+    # a tile that met no other is as the lake left it
+    return canonical(view.compiled.partials, tiles)
 
 
 def _value(view: FeatureView, merged: Columns, q_ms: int) -> tuple[dict[str, Any], dict[str, str]]:

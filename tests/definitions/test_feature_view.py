@@ -8,7 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.aggregates import Count, DecayedSum, Max, Mean, Min, StdDev, Sum
+from paimon_features.aggregates import (
+    Any as AnyOf,
+)
+from paimon_features.aggregates import (
+    Count,
+    DecayedMean,
+    DecayedSum,
+    LastN,
+    Max,
+    Mean,
+    Min,
+    Quantile,
+    StdDev,
+    Sum,
+)
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import Float64, Int64, String
@@ -98,6 +112,42 @@ def test_equal_partials_are_kept_once_and_their_bounds_all_hold() -> None:
     bounds = [rule.detail for rule in compiled.skip_rules if rule.reason == "out_of_bounds"]
     assert "|x| > 100" in bounds
     assert len(bounds) == 2
+
+
+def test_several_half_lives_and_shares_are_features_from_shared_partials() -> None:
+    features = [
+        DecayedSum("x", half_life=["1h", "1d"], windows=["7d"]),
+        DecayedMean("x", half_life=["1h", "1d"], windows=["7d"], name="level"),
+        Quantile("x", q=[0.5, 0.999], edges=[0, 1], windows=["7d"]),
+    ]
+    compiled = view(features=features).compiled
+    assert [f.name for f in compiled.features] == [
+        "decayed_sum_x_h1h_7d", "decayed_sum_x_h1d_7d", "level_h1h_7d", "level_h1d_7d",
+        "quantile_x_p50_7d", "quantile_x_p99_9_7d",
+    ]  # fmt: skip
+    decayed = [p.name for p in compiled.partials if "decayed" in p.name]
+    assert decayed == [
+        "p_decayed_count_x_h1d", "p_decayed_count_x_h1h",
+        "p_decayed_sum_x_h1d", "p_decayed_sum_x_h1h",
+    ]  # fmt: skip
+    assert sum(p.name.startswith("p_bin_x") for p in compiled.partials) == 3
+
+
+def test_another_length_of_a_list_needs_no_other_tiles_but_other_records() -> None:
+    short, both = (
+        view(features=[LastN("word", n=n, windows=["1h"]) for n in lengths]).compiled
+        for lengths in ((3,), (3, 7))
+    )
+    assert short.partial["p_last_n_word"].limit == 3
+    assert both.partial["p_last_n_word"].limit == 7
+    assert short.fingerprint == both.fingerprint
+    assert short.online_fingerprint != both.online_fingerprint
+
+
+def test_an_event_for_which_a_condition_overflows_is_kept_out() -> None:
+    some = AnyOf(condition="user_id * user_id > 4", name="some")
+    rules = [r for r in view(features=[some]).compiled.skip_rules if r.reason == "overflow"]
+    assert [rule.detail for rule in rules] == ["where: user_id * user_id > 4"]
 
 
 def test_two_centers_are_two_partials() -> None:

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 from jobs.logic.tiling import (
     UNKNOWN_DAY,
     Scan,
+    TileStatements,
     fate_sql,
     floor_sql,
     partial_sql,
     tile_statements,
 )
 from jobs.target import TileTarget
+from paimon_features.aggregates import Count, Max, Mean, Min, StdDev, Sum
+from paimon_features.definitions import FeatureView
 from paimon_features.testing.generators import random_view
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 
@@ -60,6 +63,22 @@ def test_only_the_columns_that_partials_are_made_of_leave_the_scan(target: TileT
     counting = replace(target.view, partials=(rows,), expressions=alone)
     text = tile_statements(counting, 1, STREAM, "user").skipped
     assert "SELECT `customer_id`, `at_ms`, CASE" in text
+
+
+def test_the_job_does_not_know_windows_so_thirty_cost_what_one_does(target: TileTarget) -> None:
+    aggregates = (Sum, Mean, Min, Max, StdDev)
+
+    def job(windows: list[str]) -> TileStatements:
+        view = FeatureView(
+            "spend",
+            source=target.view.source,
+            entity=target.view.entity,
+            features=[of("quantity", windows=windows) for of in aggregates]
+            + [Count(windows=windows)],
+        )
+        return tile_statements(view.compiled, 1, STREAM, "user")
+
+    assert job([f"{hours}h" for hours in range(1, 31)]) == job(["30h"])
 
 
 def test_the_day_of_unknown_times_is_no_day_of_an_event() -> None:

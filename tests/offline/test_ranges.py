@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.columns import Column
 from paimon_features.offline.ranges import RangeIndex
-from paimon_features.schema import Float64, Int64, String
+from paimon_features.schema import Bytes, Float64, Int64, String
+from paimon_features.testing.naive_merges import merged, sketch_of
 from paimon_features.windows import MINUTE_MS
 
 TILE_MS = 5 * MINUTE_MS
@@ -29,6 +31,10 @@ PARTIALS = [
     Partial("word", String, Merge.MAX, ""),
     Partial("first_word", String, Merge.MIN, ""),
     Partial("decayed", Float64, Merge.DECAYED_SUM, "", HALF_LIFE_MS),
+    Partial("best", String, Merge.TOP, "", limit=2),
+    Partial("least", String, Merge.BOTTOM, "", limit=3),
+    Partial("counts", String, Merge.COUNTS, ""),
+    Partial("sketch", Bytes, Merge.REGISTERS, ""),
 ]
 WORDS = ("", "a", "B", "ä", "\uffff", "\U0001f600")
 
@@ -51,11 +57,26 @@ def random_rows(
                 "word": rng.choice(WORDS),
                 "first_word": rng.choice(WORDS),
                 "decayed": rng.gauss(0, 1),
+                "best": random_list(rng),
+                "least": random_list(rng),
+                "counts": random_list(rng) + rng.choice(("", ",+3:'a", ",+2:'ä")),
+                "sketch": sketch_of(
+                    {rng.randrange(2**16) for _ in range(rng.randint(1, 9))}, False
+                ),
             }
             row = {k: None if rng.random() < nulls else v for k, v in values.items()}
             rows.append({"p_event_time_max": time + rng.randrange(TILE_MS), **row})
         begins.append(len(rows))
     return rows, begins
+
+
+def random_list(rng: random.Random) -> str:
+    """A list as the lake joins it: in any order, items more than once."""
+    return ",".join(f"'{rng.choice(WORDS)}" for _ in range(rng.choice((1, 1, 2, 5))))
+
+
+def random_sketch(rng: random.Random) -> bytes | None:
+    return sketch_of({rng.randrange(2**16) for _ in range(rng.randint(1, 9))}, best_only=False)
 
 
 def columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, Column]:
@@ -70,6 +91,8 @@ def naive_fold(partial: Partial, rows: Sequence[dict[str, Any]]) -> Any:
     values = [row[partial.name] for row in rows if row[partial.name] is not None]
     if not values:
         return None
+    if partial.type is Bytes or partial.merge in (Merge.TOP, Merge.BOTTOM, Merge.COUNTS):
+        return reduce(lambda left, right: merged(partial, left, right), values, None)
     if partial.merge is Merge.MIN:
         return min(values)
     if partial.merge is Merge.MAX:
