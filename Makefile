@@ -5,7 +5,8 @@
 #   make lint     style, types, import layers
 #   make bench    the figures of docs/performance.md;  ARGS=... picks some
 #   make chaos    a hundred kills of the tile job, many random views through real jobs (an hour)
-#   make fuzz     the property tests with fifty times the examples
+#   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
+#                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round (see tools/fuzz.py)
 #   make lock     the lock files from pyproject.toml;  ARGS=--upgrade moves every pin
 #   make clean    removes what the targets made, but not .venv and the cached jars
 #
@@ -21,7 +22,7 @@ REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,torch
 export PYTHON ARGS
 
 help:
-	@sed -n '3,11s/^# *//p' Makefile
+	@sed -n '3,12s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -49,7 +50,7 @@ chaos:
 
 fuzz:
 	@tools/setup.sh test
-	.venv/bin/python -m pytest --hypothesis-profile=fuzz -m "not flink" --timeout=0 $(ARGS)
+	.venv/bin/python tools/fuzz.py $(ARGS)
 
 lock:
 	@tools/setup.sh test

@@ -10,6 +10,8 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,7 +39,12 @@ ENGINE_OF_MODULES = {
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
-hypothesis.settings.register_profile("fuzz", deadline=None, print_blob=True, max_examples=5_000)
+hypothesis.settings.register_profile(
+    "fuzz",
+    deadline=None,
+    print_blob=True,
+    max_examples=int(os.environ.get("PAIMON_FEATURES_FUZZ_EXAMPLES", "5000")),
+)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 
@@ -86,7 +93,28 @@ def pytest_configure(config: pytest.Config) -> None:
             raise pytest.UsageError(f"{engine} is required here, but it lacks: {lack}")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """``make fuzz`` runs what is random, its modules in another order each time."""
+    if config.getoption("--hypothesis-profile") != "fuzz":
+        return
+    random_ones = [item for item in items if _is_random(item)]
+    config.hook.pytest_deselected(items=[item for item in items if not _is_random(item)])
+    order = {path: i for i, path in enumerate(dict.fromkeys(item.path for item in items))}
+    places = list(order.values())
+    random.Random(os.environ.get("PAIMON_FEATURES_SEED")).shuffle(places)
+    items[:] = sorted(random_ones, key=lambda item: places[order[item.path]])
+
+
+def _is_random(item: pytest.Item) -> bool:
+    of_pytest = getattr(item, "callspec", None)
+    return item.get_closest_marker("hypothesis") is not None or (
+        of_pytest is not None and "seed" in of_pytest.params
+    )
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > float(os.environ.get("PAIMON_FEATURES_FUZZ_UNTIL", "inf")):
+        pytest.skip("the time for this run is over")
     for engine in NEEDS:
         if item.get_closest_marker(engine) and (lack := missing(engine)):
             pytest.skip(f"needs {engine}, which lacks: {lack}")

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pypaimon import Schema
 from pypaimon.schema.table_schema import TableSchema
@@ -16,6 +16,7 @@ from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor
 from paimon_features.buckets import bucket_of
 from paimon_features.errors import RequestError
 from paimon_features.schema import Bool, DataType, Date, Float64, Int32, Int64, String
+from paimon_features.testing.sizes import cases
 
 VALUES: dict[DataType, st.SearchStrategy[Any]] = {
     Int64: st.integers(-(2**63), 2**63 - 1),
@@ -55,7 +56,7 @@ def keys(draw: st.DrawFn) -> tuple[list[list[Any]], list[DataType]]:
     return [draw(st.lists(VALUES[t], min_size=rows, max_size=rows)) for t in types], types
 
 
-@settings(max_examples=200, deadline=None)
+@cases(150)
 @given(keys(), st.integers(1, 1000))
 def test_any_composite_key_is_in_the_bucket_that_pypaimon_says(
     drawn: tuple[list[list[Any]], list[DataType]], num_buckets: int

@@ -7,22 +7,48 @@ answers to ``matrix.wrong``.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.testing.matrix import BATCHES, Cell, cells, random_cell, wrong
-from paimon_features.testing.matrix_paths import MatrixLake, from_tiles, naive_tiles
+from paimon_features.local.engine import Engine
+from paimon_features.online import open_store
+from paimon_features.testing.matrix import (
+    BATCHES,
+    GRAINS,
+    ORDERS,
+    Cell,
+    cells,
+    random_cell,
+    wrong,
+)
+from paimon_features.testing.matrix_paths import (
+    MatrixLake,
+    duckdb_tiles,
+    from_events,
+    from_tiles,
+    naive_tiles,
+)
+from paimon_features.testing.sizes import cases
+from paimon_features.windows import KINDS
 
 CELLS = cells([("sawtooth", "5min"), ("hop", "5min"), ("exact", "5min"), ("exact", "1ms")])
 ONLINE = [cell for cell in CELLS if cell.view.compiled.is_online]
-
-# with the profile for fuzzing, millions of values
-EXAMPLES = settings().max_examples if settings().max_examples > 1_000 else 25
+# raw events know no tiles
+TILELESS = [cell for cell in CELLS if cell.tile == "5min"]
+# each kind with each order once, the grains in turn
+SLICE = [
+    cell
+    for cell in ONLINE
+    if GRAINS[(KINDS.index(cell.kind) + ORDERS.index(cell.order)) % len(GRAINS)] == cell.grain
+]
 
 Lakes = Callable[[Cell], MatrixLake]
 
@@ -38,10 +64,27 @@ def lake_of(tmp_path_factory: pytest.TempPathFactory) -> Lakes:
     return lambda cell: made(replace(cell, kind="exact"))
 
 
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with Engine(threads=1) as opened:
+        yield opened
+
+
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_the_join_over_tiles_equals_the_oracle(cell: Cell) -> None:
     given = from_tiles(cell, naive_tiles(cell), cell.questions)
     assert not wrong(cell, cell.questions, given)
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_the_tiles_of_the_local_engine_answer_like_the_oracle(cell: Cell, engine: Engine) -> None:
+    given = from_tiles(cell, duckdb_tiles(cell, engine), cell.questions)
+    assert not wrong(cell, cell.questions, given)
+
+
+@pytest.mark.parametrize("cell", TILELESS, ids=str)
+def test_the_local_engine_over_raw_events_equals_the_oracle(cell: Cell) -> None:
+    assert not wrong(cell, cell.questions, from_events(cell, cell.questions))
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
@@ -59,9 +102,35 @@ def test_the_online_store_equals_the_oracle(cell: Cell, lake_of: Lakes) -> None:
     assert not wrong(cell, answered, given, online=True)
 
 
+@pytest.mark.redis
+@pytest.mark.parametrize("cell", SLICE, ids=str)
+def test_a_real_server_equals_the_oracle(cell: Cell, lake_of: Lakes, redis_url: str) -> None:
+    with closing(open_store(redis_url)) as store:
+        answered, given = lake_of(cell).online(cell, cell.questions, store)
+    assert len(answered) > len(cell.questions) // 4
+    assert not wrong(cell, answered, given, online=True)
+
+
 @given(st.integers(0, 2**32))
-@settings(max_examples=EXAMPLES)
-def test_any_cell_of_any_tile_equals_the_oracle(seed: int) -> None:
+@cases(12)
+def test_any_cell_of_any_tile_equals_the_oracle(engine: Engine, seed: int) -> None:
     cell = random_cell(random.Random(seed))
-    given = from_tiles(cell, naive_tiles(cell), cell.questions)
-    assert not wrong(cell, cell.questions, given)
+    for tiles in (naive_tiles(cell), duckdb_tiles(cell, engine)):
+        given = from_tiles(cell, tiles, cell.questions)
+        assert not wrong(cell, cell.questions, given)
+    assert not wrong(cell, cell.questions, from_events(cell, cell.questions))
+
+
+@given(st.integers(0, 2**32))
+@cases(3)
+def test_any_cell_in_a_lake_and_online_equals_the_oracle(seed: int) -> None:
+    rng = random.Random(seed)
+    cell = random_cell(rng)
+    with tempfile.TemporaryDirectory() as folder:
+        lake = MatrixLake(Path(folder), cell)
+        batches = rng.randint(1, BATCHES)
+        given = lake.as_of(cell, cell.questions, batches)
+        assert not wrong(cell, cell.questions, given, batches=batches)
+        if cell.view.compiled.is_online:
+            answered, given = lake.online(cell, cell.questions)
+            assert not wrong(cell, answered, given, online=True)

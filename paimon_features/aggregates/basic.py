@@ -226,8 +226,10 @@ class _Extreme(Numeric):
 
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         scale = self.scale_of(scope)
-        if scale is None or self.output_type(scope) is Int64:
+        if self.output_type(scope) is Int64:
             return Finished(merged[0])
+        if scale is None:
+            return Finished(Column(positive_zero(merged[0].values), merged[0].valid))
         values = np.where(merged[0].mask, merged[0].values, 0)
         return Finished(Column(ratio(values, 10**scale), merged[0].valid))
 
@@ -268,8 +270,13 @@ def bound_guard(expression: str, bound: float, *, floating: bool = True) -> Guar
 
 def or_zero(column: Column) -> Numbers:
     """The values, with 0 where there is none: the sum of no value."""
-    values: Numbers = column.values
+    values = positive_zero(column.values)
     return values if column.valid is None else np.where(column.valid, values, values.dtype.type(0))
+
+
+def positive_zero(values: Numbers) -> Numbers:
+    """The values, without a sign on zeros: engines keep the one or the other, as they come."""
+    return values + 0.0 if np.issubdtype(values.dtype, np.floating) else values
 
 
 def ratio(numerator: Numbers, denominator: Ints | int) -> Floats:

@@ -69,7 +69,7 @@ def _ratio(args: Sequence[Expression], options: Options) -> Expression:
     if zero.type not in (Int64, Float64):
         raise ExpressionError(f"ratio: zero= takes a number, got {zero.text}")
     test = build("eq", (below, Literal(Int64, 0)))
-    if not isinstance(above, Literal):
+    if not isinstance(above, Literal) or above.value is None:
         test = build("and", (test, build("isnotnull", (above,))))
     return build("case", (test, zero, quotient))
 

@@ -29,6 +29,7 @@ from paimon_features.testing.generators import (
     random_events,
 )
 from paimon_features.testing.naive import Event, answer
+from paimon_features.testing.sizes import seeds
 from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS
 
@@ -73,7 +74,7 @@ class AggregateContract:
         """The aggregates to test, without windows; the subclass names them."""
         raise NotImplementedError
 
-    @pytest.fixture(params=range(8))
+    @pytest.fixture(params=seeds(8))
     def seed(self, request: pytest.FixtureRequest) -> int:
         """Seeds of the generated events."""
         return int(request.param)
@@ -162,8 +163,13 @@ def _columns(view: FeatureView, events: Iterable[Event]) -> Columns:
 
 
 def _merge_randomly(rng: random.Random, view: FeatureView, tiles: Columns) -> Columns:
-    """Fold rows in random order and in random groups, again and again, until one is left."""
-    while (rows := len(tiles[EVENT_TIME_MAX.name])) > 1:
+    """Fold rows in random order and in random groups, again and again, until one is left.
+
+    A single tile is folded once, as by every reader: the lake keeps lists in the order of arrival.
+    """
+    rows = 0
+    while rows != 1:
+        rows = len(tiles[EVENT_TIME_MAX.name])
         order = np.array(rng.sample(range(rows), rows))
         cuts = sorted(rng.sample(range(1, rows), rng.randrange(rows)))
         if len(cuts) == rows - 1:

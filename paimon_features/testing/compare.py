@@ -57,7 +57,8 @@ def differences(
 def _differs(got: Any, wanted: Any, bound: Bound) -> bool:
     """Whether a value is further from the wanted one than ``bound``, item by item in a list."""
     if bound == 0:
-        return type(got) is not type(wanted) or bool(got != wanted)
+        # the text tells what == does not: 1 from True, a zero's sign, places of a decimal
+        return bool(got != wanted) or repr(got) != repr(wanted)
     if isinstance(wanted, list):
         bounds = bound if isinstance(bound, Sequence) else [bound] * len(wanted)
         pairs = zip(got, wanted, bounds, strict=True)

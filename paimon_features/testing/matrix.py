@@ -20,17 +20,30 @@ from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 from paimon_features.aggregates import (
+    Aggregate,
+    ApproxCountDistinct,
     Count,
+    CountBy,
     DecayedCount,
     DecayedSum,
+    FirstN,
     Last,
+    LastN,
     Max,
     Mean,
     Min,
+    Quantile,
+    StdDev,
     Sum,
+    TimeSinceLast,
+    TopCategories,
+    TopK,
+)
+from paimon_features.aggregates import (
+    Any as AnyOf,
 )
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.schema import Float64, Int64, String
+from paimon_features.schema import Bool, Float64, Int64, String
 from paimon_features.testing.compare import differences
 from paimon_features.testing.naive import Answer, Entered, Event, answer, entered
 from paimon_features.testing.naive_windows import bounds
@@ -47,8 +60,9 @@ from paimon_features.windows import (
 
 GRAINS = ("1ms", "5min", "1h", "1d")
 """Event times are multiples of this."""
-ORDERS = ("sorted", "shuffled", "duplicated", "late")
-"""How events arrive: by time; anyhow; some of them twice; or the oldest ones last."""
+ORDERS = ("sorted", "shuffled", "duplicated", "late", "withdrawn")
+"""How events arrive: by time; anyhow; some of them twice; the oldest ones last; or anyhow, some of
+them withdrawn, before or after they come, and some withdrawals never met by an event."""
 USERS = 2
 BATCHES = 3
 QUESTIONS = 18
@@ -67,6 +81,15 @@ SOURCE = EventSource(
 )
 
 
+WITHDRAWN_SOURCE = EventSource(
+    "matrix_withdrawn",
+    schema={**SOURCE.schema, "gone": Bool},
+    event_time="t",
+    max_skew="3d",
+    retraction="gone",
+)
+
+
 class Question(NamedTuple):
     """What a path is asked: all features of one user at one time."""
 
@@ -78,30 +101,48 @@ Given = tuple[Mapping[str, Any], Mapping[str, str]]
 """What a path answers: a value and a status for each feature."""
 
 
+_UNITS = ["today", "this_week", "this_month", "this_year"]
+_SUMS: Sequence[Aggregate] = (
+    Count(windows=["5min", "1h", "13h", "12d", *_UNITS, None]),
+    Count(windows=["1h", "12d", "today", "this_month", None], offset="1h"),
+    Sum("n", windows=["1d"], offset="7min"),
+    Sum("n", windows=["90min", "12d"]),
+    Sum("x", windows=["this_week"], scale=2),
+    DecayedSum("x", half_life="1h", windows=["12d"]),
+    DecayedCount(half_life="1d", windows=["13h"], offset="1h"),
+)
+"""What can be withdrawn."""
+_REST: Sequence[Aggregate] = (
+    Mean("x", windows=["12d"]),
+    StdDev("x", windows=["13h"], scale=1, offset="7min"),
+    Min("n", windows=["1h"]),
+    Max("x", windows=["12d"], offset="1ms"),
+    Last("word", windows=["1h", "this_month"]),
+    LastN("word", n=2, tie="n", windows=["90min", None]),
+    FirstN("n", n=3, windows=["today"], offset="1h"),
+    TopK("n", n=2, by="x", windows=["this_week"]),
+    TopCategories("word", n=2, windows=["13h"]),
+    ApproxCountDistinct("x", windows=["12d"], offset="7min"),
+    CountBy("word", values=["a", "ü"], windows=["1h"]),
+    AnyOf(condition="n > 1", name="any_large", windows=["today"]),
+    TimeSinceLast("n", windows=["12d"], offset="1ms"),
+    Quantile("x", q=0.5, edges=[0, 1, 2, 5], windows=["90min"]),
+)
+
+
 @cache
-def matrix_view(kind: Kind, tile: str) -> FeatureView:
+def matrix_view(kind: Kind, tile: str, order: str = "sorted") -> FeatureView:
     """Every sort of window: lengths, calendar units, lifetime, with and without an offset."""
-    units = ["today", "this_week", "this_month", "this_year"]
+    withdrawn = order == "withdrawn"
+    means = [Mean("x", windows=["12d"], scale=2), StdDev("n", windows=["13h"], offset="7min")]
     return FeatureView(
-        f"matrix_{tile}",
-        source=SOURCE,
+        f"matrix_{tile}_withdrawn" if withdrawn else f"matrix_{tile}",
+        source=WITHDRAWN_SOURCE if withdrawn else SOURCE,
         entity=Entity("user", keys={"user": String}),
         tile=tile,
         kind=kind,
         time_zone="Europe/London",
-        features=[
-            Count(windows=["5min", "1h", "13h", "12d", *units, None]),
-            Count(windows=["1h", "12d", "today", "this_month", None], offset="1h"),
-            Sum("n", windows=["1d"], offset="7min"),
-            Sum("n", windows=["90min", "12d"]),
-            Sum("x", windows=["this_week"], scale=2),
-            Mean("x", windows=["12d"]),
-            Min("n", windows=["1h"]),
-            Max("x", windows=["12d"], offset="1ms"),
-            Last("word", windows=["1h", "this_month"]),
-            DecayedSum("x", half_life="1h", windows=["12d"]),
-            DecayedCount(half_life="1d", windows=["13h"], offset="1h"),
-        ],
+        features=[*_SUMS, *(means if withdrawn else _REST)],
         ttl="20d",
     )
 
@@ -127,7 +168,7 @@ class Cell:
     @property
     def view(self) -> FeatureView:
         """What is asked for."""
-        return matrix_view(self.kind, self.tile)
+        return matrix_view(self.kind, self.tile, self.order)
 
     @property
     def batches(self) -> tuple[tuple[Event, ...], ...]:
@@ -231,7 +272,11 @@ def wrong(
 def _arriving(
     grain: str, order: str, stem: str, moments: tuple[int, ...]
 ) -> tuple[tuple[Event, ...], ...]:
-    """The batches of all cells of a grain and an order."""
+    """The batches of all cells of a grain and an order.
+
+    What is withdrawn stands beside an event that says the opposite, but a twentieth of the
+    events never comes.
+    """
     rng = random.Random(f"{stem}-order")
     events = _events(random.Random(f"{stem}-events"), stem, moments, parse_duration(grain))
     if order == "sorted":
@@ -242,6 +287,10 @@ def _arriving(
         events += [dict(event) for event in rng.sample(events, len(events) // 3)]
     if order == "late":
         events.sort(key=lambda event: -(event["t"] // (5 * DAY_MS)))
+    if order == "withdrawn":
+        taken = [{**event, "gone": True} for event in rng.sample(events, len(events) // 2)]
+        events = [{**event, "gone": False} for event in events[len(events) // 20 :]] + taken
+        rng.shuffle(events)
     cuts = sorted(rng.sample(range(1, len(events)), BATCHES - 1))
     return tuple(tuple(events[a:b]) for a, b in itertools.pairwise([0, *cuts, len(events)]))
 

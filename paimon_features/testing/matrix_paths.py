@@ -15,8 +15,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.definitions import CompiledView, FeatureRef
+from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
 from paimon_features.errors import RequestError
+from paimon_features.local import tile_rows, tile_sql
+from paimon_features.local.engine import Engine
+from paimon_features.local.features import features as local_features
 from paimon_features.materialize import Materializer
 from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
 from paimon_features.offline.store import OfflineStore
@@ -27,7 +30,7 @@ from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.specs import events_spec, tiles_spec
-from paimon_features.testing.matrix import SOURCE, Cell, Given, Question, matrix_view
+from paimon_features.testing.matrix import Cell, Given, Question
 from paimon_features.testing.naive import Event
 from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS
@@ -36,9 +39,14 @@ PROJECT = "matrix"
 BUCKETS = 2
 
 
-def events_table(events: Sequence[Event]) -> pa.Table:
+def events_table(view: FeatureView, events: Sequence[Event]) -> pa.Table:
     """Events as the events table has them, less its own columns."""
-    return pa.Table.from_pylist(list(events), schema=arrow_schema(SOURCE.schema))
+    return pa.Table.from_pylist(list(events), schema=arrow_schema(view.source.schema))
+
+
+def all_events(cell: Cell) -> pa.Table:
+    """All events of a cell."""
+    return events_table(cell.view, [event for batch in cell.batches for event in batch])
 
 
 def from_tiles(cell: Cell, tiles: pa.Table, questions: Sequence[Question]) -> list[Given]:
@@ -47,7 +55,7 @@ def from_tiles(cell: Cell, tiles: pa.Table, questions: Sequence[Question]) -> li
     keys = pa.table({"user": [question.user for question in questions]})
     q_ms = np.array([question.q_ms for question in questions], np.int64)
     join = PointInTimeJoin(view, view.features, keys, q_ms)
-    events = events_table([event for batch in cell.batches for event in batch])
+    events = all_events(cell)
     days = pa.array(np.isin(events["t"].to_numpy() // DAY_MS, join.head_days))
     join.add_events(events.filter(days).select(join.event_columns))
     join.add_tiles([tiles.select(join.tile_columns)])
@@ -59,6 +67,29 @@ def from_tiles(cell: Cell, tiles: pa.Table, questions: Sequence[Question]) -> li
         for i in range(len(questions))
     ]
     return list(zip(values, statuses, strict=True))
+
+
+def from_events(cell: Cell, questions: Sequence[Question]) -> list[Given]:
+    """DuckDB over the raw events, without tiles."""
+    rows = {
+        "user": [question.user for question in questions],
+        "event_time_ms": [question.q_ms for question in questions],
+    }
+    found = local_features(cell.view, all_events(cell), rows, statuses=True, threads=1)
+    return _given(cell, found)
+
+
+def duckdb_tiles(cell: Cell, engine: Engine) -> pa.Table:
+    """The cell's tiles as the local engine makes them."""
+    return _duckdb_tiles(replace(cell, kind="exact"), engine)
+
+
+@lru_cache(maxsize=64)
+def _duckdb_tiles(cell: Cell, engine: Engine) -> pa.Table:
+    engine.add("matrix_events", all_events(cell))
+    view = cell.view.compiled
+    found = engine.table(tile_sql(view, "matrix_events"), "tiles").combine_chunks().to_batches()
+    return pa.Table.from_batches([tile_rows(view, batch) for batch in found])
 
 
 def naive_tiles(cell: Cell) -> pa.Table:
@@ -79,15 +110,15 @@ class MatrixLake:
 
     def __init__(self, folder: Path, cell: Cell) -> None:
         self.lake = Lake.open(folder, "features")
-        view = matrix_view("exact", cell.tile).compiled
+        source, view = cell.view.source, cell.view.compiled
         partials = [(p.name, p.type, p.merge.paimon) for p in view.partials]
-        self.lake.create(events_spec(SOURCE.table, SOURCE.schema))
+        self.lake.create(events_spec(source.table, source.schema))
         self.lake.create(tiles_spec(view.table(1), view.keys, partials, BUCKETS))
         self.between: list[int] = [_now_between()]
         for batch in cell.batches:
-            events = events_table(batch)
+            events = events_table(cell.view, batch)
             days = pa.array((events["t"].to_numpy() // DAY_MS).astype(np.int32))
-            append_arrow(self.lake, SOURCE.table, events.append_column("event_day", days))
+            append_arrow(self.lake, source.table, events.append_column("event_day", days))
             append_arrow(self.lake, view.table(1), tile_table(cell.view, batch))
             self.between.append(_now_between())
 
@@ -111,13 +142,7 @@ class MatrixLake:
         table = store.get_historical_features(
             refs, rows, as_of=self.between[batches], statuses=True
         )
-        values = event_rows(table.select([f.name for f in view.features]))
-        named = [f"{f.name}__status" for f in view.features]
-        statuses = [
-            {name.removesuffix("__status"): status for name, status in row.items()}
-            for row in table.select(named).to_pylist()
-        ]
-        return list(zip(values, statuses, strict=True))
+        return _given(cell, table)
 
     def online(
         self, cell: Cell, questions: Sequence[Question], store: OnlineStore | None = None
@@ -147,6 +172,16 @@ class MatrixLake:
             values = event_rows(got.table.select(got.features))[0]
             given.append((values, got.statuses.to_pylist()[0]))
         return answered, given
+
+
+def _given(cell: Cell, table: pa.Table) -> list[Given]:
+    """Rows of features with a column ``<feature>__status`` each."""
+    names = [feature.name for feature in cell.view.compiled.features]
+    statuses = [
+        {name.removesuffix("__status"): status for name, status in row.items()}
+        for row in table.select([f"{name}__status" for name in names]).to_pylist()
+    ]
+    return list(zip(event_rows(table.select(names)), statuses, strict=True))
 
 
 def _now_between() -> int:

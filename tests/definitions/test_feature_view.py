@@ -27,6 +27,7 @@ from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing.generators import random_view
+from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 SOURCE = EventSource(
@@ -201,7 +202,7 @@ def test_a_resolution_replaces_the_hops() -> None:
     assert [f.hop_ms for f in compiled.features] == [5 * MINUTE_MS, 6 * HOUR_MS]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_the_cells_that_are_kept_cover_every_window_that_may_be_asked_for(seed: int) -> None:
     rng = random.Random(seed)
     compiled = random_view(rng).compiled
@@ -223,7 +224,7 @@ def test_the_cells_that_are_kept_cover_every_window_that_may_be_asked_for(seed: 
                 assert compiled.keep_from(level, high_ms) <= end // above * above
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_bounds_of_a_view_are_those_of_its_windows(seed: int) -> None:
     rng = random.Random(seed)
     compiled = random_view(rng, offline_only=True).compiled

@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.columns import Column
@@ -23,6 +23,7 @@ from paimon_features.testing.expression_generator import (
     to_arrow,
 )
 from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
+from paimon_features.testing.sizes import cases
 
 ROWS = edge_rows(random.Random(7), 80)
 TABLE = to_arrow(ROWS)
@@ -70,7 +71,7 @@ def check(expr: Expression, engine: str, got: list[Any], guard: list[Any] | None
             assert agree(value, expected, expr.type), (engine, expr.text, row, value, expected)
 
 
-@settings(max_examples=400)
+@cases(300)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(KINDS), depth=st.integers(1, 4))
 def test_numpy_and_duckdb_give_what_the_text_says(
     connection: duckdb.DuckDBPyConnection, seed: int, kind: Any, depth: int

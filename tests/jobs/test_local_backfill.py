@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.local_backfill import Progress, backfill
@@ -37,6 +37,7 @@ from paimon_features.tables.snapshots import BATCH_IDENTIFIER
 from paimon_features.tables.sorted_files import SortedFiles
 from paimon_features.tables.specs import events_spec
 from paimon_features.testing.generators import random_events, random_view
+from paimon_features.testing.sizes import cases
 from paimon_features.testing.tile_jobs import (
     append_events,
     counted_skips,
@@ -188,7 +189,7 @@ def test_its_files_are_those_of_a_level_0_delta_with_each_entity_in_its_bucket(
             assert some.sort_by("tile_start").equals(expected), (customer, native)
 
 
-@settings(max_examples=max(5, settings().max_examples // 20))
+@cases(5)
 @given(st.integers(0, 2**32))
 def test_any_view_in_any_number_of_buckets_equals_the_oracle(
     tmp_path_factory: pytest.TempPathFactory, seed: int

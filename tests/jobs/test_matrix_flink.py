@@ -22,18 +22,29 @@ TargetOf = Callable[[str, FeatureView], TileTarget]
 
 
 @pytest.mark.parametrize(
-    ("mode", "kinds", "tile"),
-    [("batch", KINDS, "5min"), ("stream", ["exact"], "5min"), ("stream", ["exact"], "1ms")],
+    ("mode", "kinds", "tile", "withdrawn"),
+    [
+        ("batch", KINDS, "5min", False),
+        ("batch", KINDS, "5min", True),
+        ("stream", KINDS, "5min", False),
+        ("stream", ["exact"], "1ms", True),
+    ],
 )
 def test_flinks_tiles_answer_every_cell_like_the_oracle(
-    target_of: TargetOf, mode: str, kinds: Sequence[Kind], tile: str
+    target_of: TargetOf, mode: str, kinds: Sequence[Kind], tile: str, withdrawn: bool
 ) -> None:
     # the tile job does not know windows: one job makes the tiles for all kinds, grains and orders
-    matrix = cells([(kind, tile) for kind in kinds])
+    # of a source
+    matrix = [
+        cell
+        for cell in cells([(kind, tile) for kind in kinds])
+        if (cell.order == "withdrawn") == withdrawn
+    ]
     target = target_of(mode, matrix[0].view)
     for number in range(BATCHES):
         sources = {cell.stem: cell for cell in matrix}.values()
-        arrived = events_table([event for cell in sources for event in cell.batches[number]])
+        events = [event for cell in sources for event in cell.batches[number]]
+        arrived = events_table(matrix[0].view, events)
         append_events(target.lake, matrix[0].view, arrived)
     if mode == "batch":
         backfill(target)

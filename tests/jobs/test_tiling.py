@@ -23,6 +23,7 @@ from jobs.target import TileTarget
 from paimon_features.aggregates import Count, Max, Mean, Min, StdDev, Sum
 from paimon_features.definitions import FeatureView
 from paimon_features.testing.generators import random_view
+from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 
 STREAM = Scan(7, whole=True, consumer="tiles-spend-g1")
@@ -92,7 +93,7 @@ def test_a_stream_names_its_consumer_and_a_batch_has_none() -> None:
     assert Scan(8).options() == {"scan.snapshot-id": "8"}
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", seeds(20))
 def test_internal_names_never_reach_the_text(seed: int) -> None:
     view = random_view(random.Random(seed)).compiled
     for partial in view.partials:

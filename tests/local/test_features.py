@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.aggregates import Count, DecayedMean, DecayedSum, Last, Sum
@@ -23,6 +23,7 @@ from paimon_features.schema import Float64, Int64
 from paimon_features.testing import generators
 from paimon_features.testing.compare import differences
 from paimon_features.testing.naive import answer
+from paimon_features.testing.sizes import cases
 from paimon_features.testing.tiler import event_rows
 from paimon_features.windows import DAY_MS, HOUR_MS
 
@@ -50,7 +51,7 @@ def wrong(view: FeatureView, events: pa.Table, found: pa.Table) -> list[str]:
     return out
 
 
-@settings(max_examples=max(40, settings().max_examples))
+@cases(30)
 @given(st.integers(0, 2**32))
 def test_random_definitions_and_events_equal_the_oracle(seed: int) -> None:
     rng = random.Random(seed)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.aggregates import Count, Last, Sum
@@ -23,6 +23,7 @@ from paimon_features.local.backfill import parquet_sql
 from paimon_features.local.engine import Engine
 from paimon_features.schema import Int64, String, Timestamp, arrow_schema
 from paimon_features.testing.generators import random_events, random_view
+from paimon_features.testing.sizes import cases
 from paimon_features.testing.tile_jobs import counted_rows, expected_skips, wrong_rows
 from paimon_features.testing.tiler import event_rows, tile_schema
 from paimon_features.windows import DAY_MS
@@ -65,7 +66,7 @@ def skipped(engine: Engine, view: FeatureView, events: pa.Table) -> pa.Table:
     return engine.table(skipped_sql(view.compiled, "some_events"), "skipped rows")
 
 
-@settings(max_examples=max(100, settings().max_examples))
+@cases(60)
 @given(st.integers(0, 2**32))
 def test_tiles_and_skipped_rows_of_any_view_equal_the_oracle(engine: Engine, seed: int) -> None:
     rng = random.Random(seed)
@@ -115,7 +116,7 @@ def test_texts_that_the_lake_joins_are_joined_by_commas(engine: Engine) -> None:
         assert sorted(found.split(",")) == expected
 
 
-@settings(max_examples=20)
+@cases(20)
 @given(st.integers(0, 2**32))
 def test_a_merge_that_duckdb_has_no_aggregate_for_is_made_of_lists(
     engine: Engine, seed: int

@@ -17,6 +17,7 @@ from paimon_features.online.keys import entity_bytes
 from paimon_features.schema import Int64, String
 from paimon_features.testing import generators
 from paimon_features.testing.naive_records import NaiveRecord
+from paimon_features.testing.sizes import seeds
 from paimon_features.testing.tiler import event_rows, tile_table
 
 
@@ -57,7 +58,7 @@ def assert_equal(layout: RecordLayout, record: bytes, naive: NaiveRecord) -> Non
                 assert value == expected, (cell, name)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_any_cut_of_the_snapshots_gives_the_naive_record(seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng)

@@ -27,6 +27,7 @@ from paimon_features.offline.store import OfflineStore
 from paimon_features.schema import Float64, Int32, Int64, String, arrow_schema
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.specs import events_spec
+from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS
 from tests.offline.lake_of_views import LakeOfViews
 
@@ -116,7 +117,7 @@ def rank(row: dict[str, Any]) -> list[Any]:
     return [(row[n] is not None, row[n] if row[n] is not None else 0) for n in names]
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", seeds(10))
 def test_random_versions_equal_a_loop_in_memory_and_in_parts(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     entity = rng.choice([USER, PAIR])

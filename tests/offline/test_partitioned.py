@@ -19,6 +19,7 @@ from paimon_features.offline.partitioned import PartitionedView
 from paimon_features.offline.spill import Spill
 from paimon_features.schema import Float64, Int64, String, arrow_schema
 from paimon_features.testing import generators
+from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS
 from tests.offline.lake_of_views import LakeOfViews
 
@@ -104,7 +105,7 @@ def test_a_tiny_memory_gives_the_same_bytes(
     assert len(parts) > 100
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_random_definitions_give_the_same_bytes_in_parts(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.aggregates import Count, DecayedSum, Last, Sum
@@ -18,6 +18,7 @@ from paimon_features.schema import Float64, Int64, String, arrow_schema
 from paimon_features.testing import generators
 from paimon_features.testing.compare import differences
 from paimon_features.testing.naive import Entered, answer, entered
+from paimon_features.testing.sizes import cases
 from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
@@ -91,7 +92,7 @@ def users(*keys: int | None) -> pa.Table:
     return pa.table({"user": pa.array(keys, pa.int64())})
 
 
-@settings(max_examples=max(150, settings().max_examples))  # more where the profile has more
+@cases(120)
 @given(st.integers(0, 2**32))
 def test_random_definitions_and_events_equal_the_oracle(seed: int) -> None:
     rng = random.Random(seed)

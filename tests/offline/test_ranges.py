@@ -18,6 +18,7 @@ from paimon_features.columns import Column
 from paimon_features.offline.ranges import RangeIndex
 from paimon_features.schema import Bytes, Float64, Int64, String
 from paimon_features.testing.naive_merges import merged, sketch_of
+from paimon_features.testing.sizes import seeds
 from paimon_features.windows import MINUTE_MS
 
 TILE_MS = 5 * MINUTE_MS
@@ -109,7 +110,7 @@ def naive_fold(partial: Partial, rows: Sequence[dict[str, Any]]) -> Any:
     )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", seeds(30))
 def test_every_range_of_every_entity_equals_the_loop(seed: int) -> None:
     rng = random.Random(seed)
     rows, begins = random_rows(rng, entities=rng.randint(1, 6), nulls=rng.choice((0, 0.3, 1)))

@@ -17,6 +17,7 @@ from paimon_features.offline import retile
 from paimon_features.offline.retile import DayOfTiles, compare_day
 from paimon_features.tables import latest_snapshot, read_arrow
 from paimon_features.testing import generators
+from paimon_features.testing.sizes import seeds
 from tests.offline.lake_of_views import LakeOfViews
 
 
@@ -31,7 +32,7 @@ def compare_all(lake: LakeOfViews, view: FeatureView) -> list[DayOfTiles]:
     return [compare_day(lake.lake, compiled, table, day, events.id, at) for day in sorted(days)]
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(6))
 def test_tiles_of_random_views_are_found_right_and_tampered_ones_wrong(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

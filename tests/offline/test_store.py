@@ -20,6 +20,7 @@ from paimon_features.schema import Float64, Int64, String, arrow_schema
 from paimon_features.testing import generators
 from paimon_features.testing.compare import differences
 from paimon_features.testing.naive import answer
+from paimon_features.testing.sizes import seeds
 from paimon_features.testing.tiler import event_rows
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.offline.lake_of_views import LakeOfViews
@@ -60,7 +61,7 @@ def filled(lake: LakeOfViews) -> LakeOfViews:
     return lake
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", seeds(12))
 def test_random_definitions_over_a_real_lake_equal_the_oracle(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng, offline_only=True)

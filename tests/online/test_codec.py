@@ -23,6 +23,7 @@ from paimon_features.online.codec import (
 from paimon_features.online.markers import Building, Content, Marker, ViewState
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing import generators
+from paimon_features.testing.sizes import seeds
 
 SOURCE = EventSource(
     "clicks",
@@ -118,7 +119,7 @@ def test_states_of_another_format_are_refused(data: bytes) -> None:
         ViewState.from_bytes(data)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_decoding_gives_back_what_was_encoded(seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng).compiled

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.definitions import FeatureRef, FeatureView
@@ -23,17 +23,15 @@ from paimon_features.setup.resp import connect
 from paimon_features.testing import generators
 from paimon_features.testing.compare import differences
 from paimon_features.testing.naive import Event, answer
+from paimon_features.testing.sizes import cases
 from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.testing.tiler import event_rows
 
-# a fraction of what the profile wants: an example writes real tables and a real server
-EXAMPLES = settings().max_examples // 4
-
 
 @pytest.mark.redis
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=EXAMPLES)
+@cases(12)  # each writes real tables and a real server
 def test_reads_equal_the_oracle_after_every_pass(redis_server: RedisServer, seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng)

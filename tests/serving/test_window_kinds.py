@@ -16,6 +16,7 @@ from paimon_features.online.expiry import READ_BEHIND_MS, forget_after_ms
 from paimon_features.schema import Float64, Int64
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.testing.generators import random_view
+from paimon_features.testing.sizes import seeds
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
@@ -111,7 +112,7 @@ def test_today_begins_at_midnight_in_the_time_zone(tmp_path: Path) -> None:
     assert [row["sum_x_today_offset_1d"] for row in got] == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_a_record_stays_as_long_as_a_read_at_the_clock_can_need_it(seed: int) -> None:
     rng = random.Random(seed)
     compiled = random_view(rng).compiled

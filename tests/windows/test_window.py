@@ -6,11 +6,12 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.testing import naive_windows
 from paimon_features.testing.generators import ZONES
+from paimon_features.testing.sizes import cases
 from paimon_features.windows import (
     DAY_MS,
     HOUR_MS,
@@ -47,7 +48,7 @@ def random_window(rng: random.Random) -> Window:
     return Window(length, hop, tile, kind, offset, zone)
 
 
-@settings(max_examples=max(200, settings().max_examples))
+@cases(150)
 @given(st.integers(0, 2**32))
 def test_bounds_equal_the_oracle(seed: int) -> None:
     rng = random.Random(seed)
