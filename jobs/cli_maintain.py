@@ -39,6 +39,8 @@ def maintain(
     a job or a trainer is writing are left out and told, because a table has one committing
     owner; --pause stops detached tile jobs with a savepoint and starts them again from it.
 
+    Tiles of views with lifetime windows are rolled up at the end (see 'rollup').
+
     Run it once a day, after midnight UTC: then the tiles of the day before are one file a bucket.
 
     \b

@@ -52,7 +52,8 @@ def maintain(
 
     Training sets are left out: they are one commit that nobody adds to. ``keep_newest`` lets
     snapshots go beyond so many, in place of the two hours of the tables' options. With
-    ``pause`` detached tile jobs are stopped and go on afterwards.
+    ``pause`` detached tile jobs are stopped and go on afterwards. With ``compact`` the tiles of
+    views with a lifetime window are rolled up at the end, which needs no pause.
 
     Raises
     ------
@@ -80,6 +81,8 @@ def maintain(
                 out.append(Maintained(table, before, size_of(lake, table)))
             except OwnershipError as error:
                 out.append(Maintained(table, before, before, skipped=str(error)))
+    if compact:
+        _roll_up(project, chosen, tell)
     return out
 
 
@@ -120,6 +123,19 @@ def _maintain(
             procedures.call(compact_sql(full, keyed, partitions), f"compacting {table}")
     tell(f"{table}: expiring snapshots")
     procedures.call(expire_sql(full, keep_newest), f"expiring snapshots of {table}")
+
+
+def _roll_up(project: Project, tables: Sequence[str], tell: Tell) -> None:
+    """Roll up the tables that are read for lifetime windows; one that another rolls up is told."""
+    for view in (view.compiled for view in project.definitions.views.values()):
+        record = generations.active(project.lake, view.name)
+        if record is None or record.fingerprint != view.fingerprint or not view.has_lifetime:
+            continue
+        if record.table in tables:
+            try:
+                tell(f"{record.table}: rolled up, {project.roll_up(view.name)}")
+            except OwnershipError as error:
+                tell(f"{record.table}: not rolled up: {error}")
 
 
 @contextmanager

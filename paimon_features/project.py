@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from jobs.submission import Outcome
     from paimon_features.offline.parquet_file import WrittenFile
     from paimon_features.offline.pins import AsOf
+    from paimon_features.offline.rollup import RolledUp
     from paimon_features.offline.store import OfflineStore
     from paimon_features.offline.training_set import TrainingSet
 
@@ -201,6 +202,25 @@ class Project:
         target = importlib.import_module("jobs.target").TileTarget.of(self, view, generation)
         outcome: Outcome = jobs.backfill(target, rebuild=rebuild, **options)
         return outcome
+
+    def roll_up(
+        self, view: str, progress: Callable[[int, int], None] = lambda done, total: None
+    ) -> RolledUp:
+        """Make the rollups of a view's tiles that are missing, so that lifetimes stay cheap.
+
+        ``progress`` is told the units looked at, and all of them. See ``offline.rollup``.
+
+        Raises
+        ------
+        GenerationError
+            As ``generation`` does.
+        OwnershipError
+            If another process rolls its tiles up.
+        """
+        from paimon_features.offline.rollup import roll_up
+
+        compiled = self.view(view)
+        return roll_up(self.lake, compiled, self.generation(compiled), now_ms(), progress)
 
     # -- reading -------------------------------------------------------------------------
 

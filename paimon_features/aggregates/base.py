@@ -104,6 +104,12 @@ class Partial:
     guards: tuple[Guard, ...] = ()
     limit: int | None = None
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the order of merging never shows: it does in the last bits of a float sum."""
+        summed = self.merge in (Merge.SUM, Merge.DECAYED_SUM)
+        return not (summed and self.type.is_float)
+
 
 EVENT_TIME_MAX = Partial("p_event_time_max", Int64, Merge.MAX, EVENT_TIME)
 """In every tile: the newest event time. It tells freshness, expiry, and what decay counts from."""

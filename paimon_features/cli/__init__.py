@@ -116,6 +116,9 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "lookup": LazyCommand(
             "paimon_features.cli.lookup:lookup", "Read online features of entities."
         ),
+        "rollup": LazyCommand(
+            "paimon_features.cli.rollup:rollup", "Fold old tiles, so that lifetimes stay cheap."
+        ),
         "history": LazyCommand(
             "paimon_features.cli.history:history", "Write features of past times to a file."
         ),

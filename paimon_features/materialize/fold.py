@@ -102,7 +102,8 @@ def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) 
         codes.append(shared[local])
     if not names:
         return Contributions([], np.zeros(1, np.int64), layout.empty(), np.empty(0, np.int64))
-    rows = pa.concat_tables([table for _, table in tables])
+    # files differ in what may be null
+    rows = pa.concat_tables([table for _, table in tables], promote_options="default")
     code = np.concatenate(codes)
     order = np.argsort(code, kind="stable")
     snapshots = np.repeat([snapshot for snapshot, _ in tables], [len(c) for c in codes])[order]

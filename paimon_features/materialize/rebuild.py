@@ -18,8 +18,9 @@ from paimon_features.materialize.reading import read_contributions
 from paimon_features.materialize.shard import Shard
 from paimon_features.online.markers import Building, Content, Marker
 from paimon_features.tables.deltas import DataFile, live_files, read_file
+from paimon_features.tables.rollups import Rollups
 from paimon_features.tables.snapshots import Snapshot, latest_snapshot
-from paimon_features.windows import DAY_MS
+from paimon_features.windows import DAY_MS, floor_ms
 
 ATTEMPTS = 5
 
@@ -75,7 +76,11 @@ def _build_buckets(
         shard.hold(content.table, latest.id)
         for file in live_files(shard.lake, content.table, latest.id, buckets):
             files.setdefault(file.bucket, []).append(file)
-    needed = {bucket: reached(shard.view, files.get(bucket, [])) for bucket in buckets}
+    rollups = Rollups.of(shard.lake, shard.view, content.table)
+    needed = {
+        bucket: rolled(shard.view, rollups, reached(shard.view, files.get(bucket, [])))
+        for bucket in buckets
+    }
     work.expected = work.tiles + sum(file.rows for some in needed.values() for file in some)
     held: dict[str, None] = {}
     for bucket in buckets:
@@ -136,6 +141,19 @@ def reached(view: CompiledView, files: Sequence[DataFile]) -> list[DataFile]:
     # some event is not older than the newest day, so this is the least that may be needed
     oldest_ms = oldest_needed(view, newest_day_ms)
     return [file for file in files if partition_end_ms(file) > oldest_ms]
+
+
+def rolled(view: CompiledView, rollups: Rollups | None, files: list[DataFile]) -> list[DataFile]:
+    """The same in fewer rows, where all that a rolled-up row holds goes into the lifetime cell."""
+    if rollups is None or not view.has_lifetime:
+        return files
+    newest_day_ms = max((partition_end_ms(file) for file in files), default=0) - DAY_MS
+    # some event is not older, so no level keeps a cell that ends before this
+    gone_ms = min(
+        floor_ms(view.keep_from(level, newest_day_ms), step)
+        for level, step in enumerate(view.levels_ms)
+    )
+    return rollups.cover(files, lambda first_day, end_day: end_day * DAY_MS <= gone_ms)
 
 
 def _newest_event(files: Sequence[DataFile]) -> int:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from paimon_features.columns import Mask, numpy_type
 from paimon_features.definitions import CompiledFeature, CompiledTable, CompiledView, TableFeature
+from paimon_features.offline.cuts import Cuts
 from paimon_features.offline.keys import Entities, Ints
 from paimon_features.offline.newest_version import NewestVersionJoin
 from paimon_features.offline.partitions import AskedFor
@@ -19,6 +20,7 @@ from paimon_features.offline.point_in_time import PointInTimeJoin, tile_range
 from paimon_features.offline.spans import edge_tiles
 from paimon_features.schema import DataType
 from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.rollups import Rollups
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 
 _OBJECT_BYTES = 80
@@ -91,6 +93,10 @@ class Needs(ABC):
     def events(self, hashes: Ints, time_ms: Ints) -> Mask:
         """Which events may matter, by entity and time; only with memory."""
 
+    def whole(self, first_day: int, end_day: int) -> bool:
+        """Whether the tiles of these days (the end exclusive) may be read as one per entity."""
+        return False
+
     def entities(self, hashes: Ints) -> Mask:
         """Which of these entities may have been asked for; only with memory."""
         assert self.asked is not None
@@ -109,6 +115,8 @@ class ViewRead(ABC):
     buckets: int
     tiles: Pin | None
     events: Pin
+    rollups: Rollups | None = None
+    """Tiles of whole days, rolled up; None where there are none."""
 
     @abstractmethod
     def join(self, keys: pa.Table, q_ms: Ints) -> Join:
@@ -153,12 +161,13 @@ class WindowRead(ViewRead):
         record: GenerationRecord,
         tiles: Pin,
         events: Pin,
+        rollups: Rollups | None = None,
     ) -> None:
         self.view, self.features, self.buckets = view, tuple(features), record.buckets
         self.name, self.keys, self.entity = view.name, view.keys, view.entity.name
         self.types = {f.name: f.type for f in features}
         self.event_time = view.source.event_time
-        self.tiles, self.events = tiles, events
+        self.tiles, self.events, self.rollups = tiles, events, rollups
 
     def join(self, keys: pa.Table, q_ms: Ints) -> Join:
         return _WindowJoin(self.view, self.features, keys, q_ms)
@@ -197,9 +206,12 @@ class _WindowNeeds(Needs):
         super().__init__(memory_bytes)
         self.read = read
         self._days: Ints = np.zeros(0, np.int64)
+        self._cuts = None if read.rollups is None else Cuts(read.view, read.features)
 
     def observe(self, q_ms: Ints, hashes: Ints) -> None:
         super().observe(q_ms, hashes)
+        if self._cuts is not None:
+            self._cuts.observe(q_ms)
         for tiles, some in edge_tiles(self.read.view, self.read.features, q_ms):
             self._days = np.union1d(self._days, _distinct(tiles // DAY_MS))
             if self.asked is not None:
@@ -216,6 +228,9 @@ class _WindowNeeds(Needs):
             return None
         low, high = tile_range(self.read.view, self.first_ms, self.last_ms)
         return (low // DAY_MS, (high - 1) // DAY_MS) if high > low else None
+
+    def whole(self, first_day: int, end_day: int) -> bool:
+        return self._cuts is not None and self._cuts.whole(first_day, end_day)
 
     def events(self, hashes: Ints, time_ms: Ints) -> Mask:
         assert self.asked is not None

@@ -70,6 +70,8 @@ class Scan:
             return []
         files = live_files(self.lake, pin.table, pin.snapshot_id, self._buckets)
         files = [file for file in files if days[0] <= file.partition[TILE_DAY] <= days[1]]
+        if self.read.rollups is not None:
+            files = self.read.rollups.cover(files, self.needs.whole)
         return sorted(files, key=lambda f: f.bucket)  # stable: the order of a manifest stays
 
     def _tables(
@@ -81,7 +83,7 @@ class Scan:
         schema = pa.schema([full.field(column).with_nullable(True) for column in columns])
         held: list[pa.Table] = []
         count = 0
-        for table in _pieces(files, columns, rows):
+        for table in pieces(files, columns, rows):
             held.append(table)
             count += table.num_rows
             if count >= rows:
@@ -91,7 +93,8 @@ class Scan:
             yield _concat(held, schema)
 
 
-def _pieces(files: Iterable[DataFile], columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+def pieces(files: Iterable[DataFile], columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+    """The rows of files one after another, those of large files some ``rows`` at a time."""
     for file in files:
         if file.rows <= 2 * rows:
             yield read_file(file, columns)

@@ -26,6 +26,7 @@ from paimon_features.offline.reads import TableRead, ViewRead, WindowRead
 from paimon_features.offline.row_source import row_source
 from paimon_features.tables import Lake
 from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.rollups import Rollups
 
 __all__ = ["AsOf", "OfflineStore", "Pin", "PinnedRead", "Progress"]
 
@@ -221,8 +222,14 @@ class OfflineStore:
         count = write_parquet(pinned.answer(asked, **options), path)
         return WrittenFile(path, count, tuple(pinned.columns.values()), pinned.pins)
 
-    def pin(self, refs: Sequence[Output], *, as_of: AsOf = None) -> PinnedRead:
+    def pin(
+        self, refs: Sequence[Output], *, as_of: AsOf = None, repeatable: bool = False
+    ) -> PinnedRead:
         """Choose the snapshots of a read: the newest, those of a time, or those that are named.
+
+        Where ``as_of`` is given, or ``repeatable``, a later read of the same snapshots gives the
+        same bits. Rollups come and go, and a sum of floats shows in which order it was added:
+        then they are used only for what is merged exactly.
 
         Raises
         ------
@@ -244,7 +251,11 @@ class OfflineStore:
             events = pinner.pin(view.source.table)
             if isinstance(view, CompiledView):
                 features = [_named(view.name, name, view.features) for name in names]
-                reads.append(WindowRead(view, features, *tiles[view.name], events))
+                record, pin = tiles[view.name]
+                rollups = None
+                if not (repeatable or as_of is not None) or _all_exact(view, features):
+                    rollups = Rollups.of(self.lake, view, record.table)
+                reads.append(WindowRead(view, features, record, pin, events, rollups))
             else:
                 columns = [_named(view.name, name, view.features) for name in names]
                 reads.append(TableRead(view, columns, events))
@@ -254,6 +265,10 @@ class OfflineStore:
     def _tiles(self, pinner: Pinner, view: CompiledView) -> tuple[GenerationRecord, Pin]:
         record = self._generation(view)
         return record, pinner.pin(record.table, record.incarnation)
+
+
+def _all_exact(view: CompiledView, features: Sequence[CompiledFeature]) -> bool:
+    return all(view.partial[name].is_exact for f in features for name in f.partials)
 
 
 def _named(view: str, name: str, features: Sequence[Feature]) -> Feature:

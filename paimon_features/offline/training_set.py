@@ -111,7 +111,7 @@ def build_training_set(
         ``rows``, or there are no rows.
     """
     check_name("training set", name)
-    pinned = store.pin(refs, as_of=as_of)
+    pinned = store.pin(refs, as_of=as_of, repeatable=True)
     lake, target = store.lake, TRAINING_PREFIX + name
     source = row_source(rows, lake)
     _check_label(source.schema, label)

@@ -96,6 +96,10 @@ class Lake:
         """The lock file of Python's commits to a table."""
         return self.side_folder / "locks" / f"{self.database}.{name}.lock"
 
+    def rollup_folder(self, name: str) -> Path:
+        """Where the rolled-up tiles of a table are (``rollups``), whether or not there are any."""
+        return self.side_folder / "rollups" / f"{self.database}.{name}"
+
     def create(self, spec: TableSpec, ignore_existing: bool = True) -> None:
         """Make the table; where it exists, check that it is the same.
 
@@ -122,6 +126,7 @@ class Lake:
         """Delete a table with all its data; harmless where there is none."""
         self._handles.pop(name, None)
         shutil.rmtree(self.path(name), ignore_errors=True)
+        shutil.rmtree(self.rollup_folder(name), ignore_errors=True)
 
     def table(self, name: str) -> Any:
         """The pypaimon table, with the native routes and large batches switched on.

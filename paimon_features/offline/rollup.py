@@ -1,0 +1,167 @@
+"""Rolling tiles up: brings the rollups of a tile table up to its newest snapshot.
+
+Each unit is folded from the rollups of the level below, where those are there, else from tiles;
+so a day that changed costs reading that day, and a row per entity of its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.aggregates.fold import fold, newest_tile_end
+from paimon_features.columns import Column
+from paimon_features.definitions import CompiledView
+from paimon_features.errors import SnapshotExpiredError
+from paimon_features.offline.keys import Entities
+from paimon_features.offline.scan import pieces
+from paimon_features.tables import Lake, latest_snapshot
+from paimon_features.tables.deltas import DataFile, live_files
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.lease import acquire
+from paimon_features.tables.rollups import Rollups, Unit
+from paimon_features.tables.specs import TILE_START
+from paimon_features.windows import DAY_MS, HOUR_MS
+
+OPEN_MS = HOUR_MS
+"""A day is rolled up so long after its end: before, most of its events may still be coming."""
+HELD_ROWS = 2_000_000
+"""Rows that are held before they are folded to one per entity."""
+_BATCH_ROWS = 500_000
+_ATTEMPTS = 5
+
+Progress = Callable[[int, int], None]
+"""Called with the units looked at so far, and all of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolledUp:
+    """What a refresh did: units that were there, rollups made, those not worth having, deleted.
+
+    ``rows_read`` were folded to ``rows_written``.
+    """
+
+    fresh: int = 0
+    made: int = 0
+    not_worth: int = 0
+    deleted: int = 0
+    rows_read: int = 0
+    rows_written: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.fresh:,} rollups were there, {self.made:,} made ({self.rows_read:,} rows to "
+            f"{self.rows_written:,}), {self.not_worth:,} not worth it, {self.deleted:,} deleted"
+        )
+
+
+def roll_up(
+    lake: Lake,
+    view: CompiledView,
+    record: GenerationRecord,
+    now_ms: int,
+    progress: Progress = lambda done, total: None,
+) -> RolledUp:
+    """Make the rollups that are missing, of days that ended an hour before ``now_ms``.
+
+    It may run beside the tile job: it writes nothing into the tile table. Left at any point, what
+    was done stays done. A rollup that would not halve the rows is not kept.
+
+    Raises
+    ------
+    OwnershipError
+        If another process rolls this table up.
+    SnapshotExpiredError
+        If the table's files went faster than they could be read, five times.
+    """
+    rollups = Rollups(lake, view, record.table)
+    with acquire(lake, rollups.owner, purpose="roll its tiles up"):
+        work = _Work(lake, view, rollups, record.table)
+        for attempt in range(_ATTEMPTS):
+            try:
+                return work.run(now_ms, progress)
+            except SnapshotExpiredError:  # a compaction went by: there is a newer snapshot
+                if attempt == _ATTEMPTS - 1:
+                    raise
+    raise AssertionError("not reached")
+
+
+class _Work:
+    def __init__(self, lake: Lake, view: CompiledView, rollups: Rollups, table: str) -> None:
+        self.lake, self.view, self.rollups, self.table = lake, view, rollups, table
+        self._columns = [*view.keys, TILE_START, *(p.name for p in view.partials)]
+        self._made = self._not_worth = self._read = self._written = 0
+
+    def run(self, now_ms: int, progress: Progress) -> RolledUp:
+        newest = latest_snapshot(self.lake, self.table)
+        if newest is None:
+            return RolledUp()
+        schema = self.lake.schema(self.table)
+        self._schema = pa.schema([schema.field(name) for name in self._columns])
+        units = self.rollups.units(live_files(self.lake, self.table, newest.id))
+        closed_day = (now_ms - OPEN_MS) // DAY_MS
+        fresh = 0
+        for done, unit in enumerate(units):
+            progress(done, len(units))
+            if unit.end_day > closed_day:
+                continue
+            if self.rollups.done(unit):
+                fresh += 1
+            else:
+                self._make(unit)
+        progress(len(units), len(units))
+        return RolledUp(
+            fresh=fresh,
+            made=self._made,
+            not_worth=self._not_worth,
+            deleted=self.rollups.sweep(units, now_ms),
+            rows_read=self._read,
+            rows_written=self._written,
+        )
+
+    def _make(self, unit: Unit) -> None:
+        parts = self.rollups.cover(unit.files, lambda first, end: True)
+        before = sum(file.rows for file in parts)
+        rows = self._folded(parts)
+        self._read += before
+        if 2 * len(rows) > before:
+            self.rollups.put(unit, None)
+            self._not_worth += 1
+        else:
+            self.rollups.put(unit, rows)
+            self._made += 1
+            self._written += len(rows)
+
+    def _folded(self, files: Sequence[DataFile]) -> pa.Table:
+        """One row per entity; what is held is a row per entity, and rows yet to be folded."""
+        held = [self._schema.empty_table()]
+        count, limit = 0, HELD_ROWS
+        for table in pieces(files, self._columns, _BATCH_ROWS):
+            held.append(table.cast(self._schema))
+            count += len(table)
+            if count >= limit:
+                held = [self._fold(pa.concat_tables(held))]
+                count = len(held[0])
+                limit = max(HELD_ROWS, 2 * count)
+        return self._fold(pa.concat_tables(held))
+
+    def _fold(self, rows: pa.Table) -> pa.Table:
+        view = self.view
+        codes = Entities(rows, view.keys).codes
+        order = np.argsort(codes, kind="stable")
+        first = np.flatnonzero(np.diff(codes[order], prepend=-1))
+        offsets = np.append(first, len(codes)).astype(np.int64)
+        columns = {
+            p.name: Column.from_arrow(rows.column(p.name)).take(order) for p in view.partials
+        }
+        folded = fold(view.partials, columns, offsets, view.tile_ms)
+        keys = rows.select(list(view.keys)).take(pa.array(order[first]))
+        newest = newest_tile_end(folded, view.tile_ms) - view.tile_ms
+        arrays = {name: keys.column(name) for name in view.keys}
+        arrays[TILE_START] = pa.array(newest, pa.int64())
+        for name, column in folded.items():
+            arrays[name] = column.to_arrow(self._schema.field(name).type)
+        return pa.table(arrays, schema=self._schema)

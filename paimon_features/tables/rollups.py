@@ -1,0 +1,200 @@
+"""Rolled-up tiles: a cache beside a tile table, keyed by the data files that it was made of.
+
+A **unit** is a span of whole days in one bucket; its rollup is a file with one row per entity,
+the fold of the entity's tiles in the span. Spans of one level make up a span of the next::
+
+    512 days  |======================================= ... ===|
+     64 days  |===============|===============|======= ... ===|
+      8 days  |=======|=======|=======|=======|======= ... ===|
+      1 day   |-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|- ... -|-|    below: the tiles themselves
+
+A rollup's name holds a hash of the names of the unit's data files. A data file never changes, so
+a rollup is right for ever, and is found by exactly those who see exactly its files: at a snapshot
+with late data, after a repair, a compaction or a rollback the unit has another name, and what is
+not there is read from the next level below. Nothing has to be invalidated.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paimon_features.definitions import CompiledView
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.deltas import DataFile
+from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.specs import TILE_DAY
+from paimon_features.windows import HOUR_MS
+
+LEVELS_DAYS = (1, 8, 64, 512)
+"""Days of the spans of each level; each divides the next."""
+STALE_KEPT_MS = 2 * HOUR_MS
+"""So long a rollup stays after nobody should find it any more: a read may have begun on it."""
+
+_FORMAT = 1
+_ROLLED, _NOT_WORTH = ".parquet", ".none"
+
+Whole = Callable[[int, int], bool]
+"""Whether the days from (inclusive) to (exclusive) may be read as one row per entity."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The data files of one bucket in one span: days ``[first_day, end_day)``, at a level."""
+
+    level: int
+    index: int
+    bucket: int
+    files: Sequence[DataFile]
+
+    @property
+    def first_day(self) -> int:
+        return self.index * LEVELS_DAYS[self.level]
+
+    @property
+    def end_day(self) -> int:
+        return self.first_day + LEVELS_DAYS[self.level]
+
+    def parts(self) -> Iterator[Unit]:
+        """The units of the level below, those that have files, oldest first."""
+        return _units(self.level - 1, self.bucket, self.files)
+
+
+class Rollups:
+    """The rollups of one tile table, as one view's definition reads it.
+
+    What a rollup holds follows from its data files, the view's partials and how many items of
+    a list they keep; so all of these are in its name.
+    """
+
+    def __init__(self, lake: Lake, view: CompiledView, table: str) -> None:
+        self.lake, self.table = lake, table
+        self.folder = lake.rollup_folder(table)
+        limits = [f"{p.name}={p.limit}" for p in view.partials if p.limit is not None]
+        self._content = "\n".join([str(_FORMAT), view.fingerprint, *limits, ""])
+
+    @classmethod
+    def of(cls, lake: Lake, view: CompiledView, table: str) -> Rollups | None:
+        """Those that there are; None where the table has none at all."""
+        found = cls(lake, view, table)
+        return found if found.folder.is_dir() else None
+
+    def cover(self, files: Iterable[DataFile], whole: Whole) -> list[DataFile]:
+        """Files that hold the same as ``files`` in fewer rows, by bucket and time.
+
+        Where a span is ``whole`` and has a rollup, that stands for its files: its rows look like
+        tiles, each starts where the newest tile in it starts. All other files stay.
+        """
+        out: list[DataFile] = []
+        for unit in _top_units(files):
+            self._cover(unit, whole, out)
+        return out
+
+    def _cover(self, unit: Unit, whole: Whole, out: list[DataFile]) -> None:
+        if whole(unit.first_day, unit.end_day) and (found := self.find(unit)) is not None:
+            out.append(found)
+        elif unit.level:
+            for part in unit.parts():
+                self._cover(part, whole, out)
+        else:
+            out.extend(unit.files)
+
+    def find(self, unit: Unit) -> DataFile | None:
+        """The rollup of exactly these files, None where there is none."""
+        path = self._path(unit, _ROLLED)
+        try:
+            size = path.stat().st_size
+            rows = pq.read_metadata(path).num_rows
+        except FileNotFoundError:
+            return None
+        day = {TILE_DAY: unit.first_day}
+        return DataFile(unit.bucket, day, str(path), 0, "ADD", rows, size, schema_id=0)
+
+    # -- for the one who writes them: hold the lease on ``owner`` -----------------------------
+
+    @property
+    def owner(self) -> str:
+        """The name under which rollups are leased, as if they were a table."""
+        return f"rollup_{self.table.removeprefix('tiles_')}"
+
+    def units(self, files: Iterable[DataFile]) -> list[Unit]:
+        """All units of these files, the lowest level first, so that each finds its parts done."""
+        level = list(_top_units(files))
+        levels = [level]
+        for _ in LEVELS_DAYS[1:]:
+            level = [part for unit in level for part in unit.parts()]
+            levels.append(level)
+        return [unit for units in reversed(levels) for unit in units]
+
+    def done(self, unit: Unit) -> bool:
+        """Whether there is a rollup of exactly these files, or the word that it is not worth it."""
+        return self._path(unit, _ROLLED).exists() or self._path(unit, _NOT_WORTH).exists()
+
+    def put(self, unit: Unit, rows: pa.Table | None) -> None:
+        """Publish a unit's rollup in one step; None for one that is not worth having."""
+        path = self._path(unit, _NOT_WORTH if rows is None else _ROLLED)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+        try:
+            with temporary.open("wb") as file:
+                if rows is not None:
+                    pq.write_table(rows, file, compression="zstd", use_dictionary=False)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def sweep(self, units: Iterable[Unit], now_ms: int) -> int:
+        """Delete what belongs to none of these units, two hours after it was first seen so.
+
+        Returns how many files were deleted.
+        """
+        live = {self._path(unit, suffix) for unit in units for suffix in (_ROLLED, _NOT_WORTH)}
+        stale = self.folder / "stale.json"
+        known = read_json(stale) or {}
+        since: dict[str, int] = {}
+        deleted = 0
+        for level in LEVELS_DAYS:
+            for path in (self.folder / str(level)).glob("*"):
+                if path in live:
+                    continue
+                name = f"{level}/{path.name}"
+                since[name] = known.get(name, now_ms)
+                if since[name] <= now_ms - STALE_KEPT_MS:
+                    path.unlink(missing_ok=True)
+                    del since[name]
+                    deleted += 1
+        if since != known:
+            write_json(stale, since)
+        return deleted
+
+    def _path(self, unit: Unit, suffix: str) -> Path:
+        names = sorted(os.path.basename(file.path) for file in unit.files)
+        text = self._content + "\n".join(names)
+        key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        name = f"{unit.index}-{unit.bucket}-{key}{suffix}"
+        return self.folder / str(LEVELS_DAYS[unit.level]) / name
+
+
+def _top_units(files: Iterable[DataFile]) -> Iterator[Unit]:
+    by_bucket: dict[int, list[DataFile]] = {}
+    for file in files:
+        by_bucket.setdefault(file.bucket, []).append(file)
+    for bucket, own in sorted(by_bucket.items()):
+        yield from _units(len(LEVELS_DAYS) - 1, bucket, own)
+
+
+def _units(level: int, bucket: int, files: Iterable[DataFile]) -> Iterator[Unit]:
+    by_span: dict[int, list[DataFile]] = {}
+    for file in files:
+        by_span.setdefault(int(file.partition[TILE_DAY]) // LEVELS_DAYS[level], []).append(file)
+    for index, own in sorted(by_span.items()):
+        yield Unit(level, index, bucket, own)
