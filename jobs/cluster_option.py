@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
+from paimon_features.cli.options import CLUSTER, LOCAL_CLUSTER
 from paimon_features.errors import ConfigurationError
 
-LOCAL = "local"
-
-CLUSTER = click.option(
-    "--cluster",
-    is_flag=False,
-    flag_value=LOCAL,
-    metavar="[HOST:PORT]",
-    help="Run on this session cluster (its REST interface); alone: on the local one that "
-    "'paimon-features cluster start' runs.",
-)
+__all__ = ["CLUSTER", "cluster_address"]
 
 
 def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
@@ -28,7 +18,7 @@ def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
     ConfigurationError
         If the project's own cluster is meant and does not run.
     """
-    if cluster != LOCAL:
+    if cluster != LOCAL_CLUSTER:
         return cluster
     from jobs.flink.cluster import LocalCluster
 

@@ -22,6 +22,7 @@ from paimon_features.tables.deltas import live_files
 from paimon_features.tables.lease import FlinkJobHolder, acquire, holder_of
 from paimon_features.tables.snapshots import snapshot_ids
 from paimon_features.tables.specs import TRAINING_PREFIX
+from paimon_features.tables.staging import STAGING_PREFIX
 
 if TYPE_CHECKING:
     from jobs.flink.maintenance import Procedures
@@ -63,7 +64,7 @@ def maintain(
         If a procedure fails; the tables before it are done.
     """
     lake = project.lake
-    tables = [table for table in lake.list() if not table.startswith(TRAINING_PREFIX)]
+    tables = [t for t in lake.list() if not t.startswith((TRAINING_PREFIX, STAGING_PREFIX))]
     for name in names:
         if name not in tables:
             raise UnknownNameError.of("table", name, tables)

@@ -36,11 +36,15 @@ from paimon_features.tables.generations import GenerationRecord
 
 if TYPE_CHECKING:
     from jobs.submission import Outcome
+    from paimon_features.offline.engines import OfflineEngine
     from paimon_features.offline.parquet_file import WrittenFile
     from paimon_features.offline.pins import AsOf
     from paimon_features.offline.rollup import RolledUp
     from paimon_features.offline.store import OfflineStore
     from paimon_features.offline.training_set import TrainingSet
+
+Engine = Literal["local", "flink"]
+"""Where historical features are computed: in this process, or by a Flink batch job."""
 
 Features = str | FeatureService | Sequence[str]
 """A service, its name, or references ``view:feature`` and names of interactions."""
@@ -254,22 +258,43 @@ class Project:
         return self.fetcher(features).get(self.refs(features), entities, q_ms, request)
 
     def get_historical_features(
-        self, features: Features, rows: Any, *, as_of: AsOf | str = None, **options: Any
+        self,
+        features: Features,
+        rows: Any,
+        *,
+        as_of: AsOf | str = None,
+        engine: Engine = "local",
+        cluster: str | None = None,
+        tell: Callable[[str], None] | None = None,
+        **options: Any,
     ) -> pa.Table:
         """Features of entity rows, each at its own ``event_time_ms``; see ``OfflineStore``.
 
         ``as_of`` may also be the name of a training set: exactly what it was made from is read.
+        With ``engine="flink"`` a batch job joins the rows of each feature view, in a JVM of this
+        process or on the session cluster ``cluster="host:port"``; ``tell`` gets a line of text at
+        each stage. Values are the same, sums of floats within the tolerance of the docs.
         """
+        chosen = self._engine(engine, cluster, tell)
         return self.offline.get_historical_features(
-            self.refs(features), rows, as_of=self._pins(as_of), **options
+            self.refs(features), rows, as_of=self._pins(as_of), engine=chosen, **options
         )
 
     def stream_historical_features(
-        self, features: Features, rows: Any, *, as_of: AsOf | str = None, **options: Any
+        self,
+        features: Features,
+        rows: Any,
+        *,
+        as_of: AsOf | str = None,
+        engine: Engine = "local",
+        cluster: str | None = None,
+        tell: Callable[[str], None] | None = None,
+        **options: Any,
     ) -> pa.RecordBatchReader:
         """The same as a stream of batches, for rows or results larger than memory."""
+        chosen = self._engine(engine, cluster, tell)
         return self.offline.stream_historical_features(
-            self.refs(features), rows, as_of=self._pins(as_of), **options
+            self.refs(features), rows, as_of=self._pins(as_of), engine=chosen, **options
         )
 
     def write_historical_features(
@@ -279,11 +304,20 @@ class Project:
         path: str | Path,
         *,
         as_of: AsOf | str = None,
+        engine: Engine = "local",
+        cluster: str | None = None,
+        tell: Callable[[str], None] | None = None,
         **options: Any,
     ) -> WrittenFile:
         """The same as a Parquet file, which is there when it is complete, or not at all."""
+        chosen = self._engine(engine, cluster, tell)
         return self.offline.write_historical_features(
-            self.refs(features), rows, Path(path), as_of=self._pins(as_of), **options
+            self.refs(features),
+            rows,
+            Path(path),
+            as_of=self._pins(as_of),
+            engine=chosen,
+            **options,
         )
 
     def build_training_set(
@@ -298,6 +332,9 @@ class Project:
         progress: Callable[[int, int], None] | None = None,
         memory_mb: float | None = None,
         spill_folder: str | None = None,
+        engine: Engine = "local",
+        cluster: str | None = None,
+        tell: Callable[[str], None] | None = None,
     ) -> TrainingSet:
         """Write the historical features of ``rows`` as the table ``training_<name>``."""
         from paimon_features.offline.training_set import build_training_set
@@ -313,7 +350,24 @@ class Project:
             progress=progress,
             memory_mb=memory_mb,
             spill_folder=spill_folder,
+            engine=self._engine(engine, cluster, tell),
         )
+
+    def _engine(
+        self, engine: Engine, cluster: str | None, tell: Callable[[str], None] | None
+    ) -> OfflineEngine | None:
+        if engine == "flink":
+            # by name: jobs builds on this package
+            jobs = importlib.import_module("jobs.history")
+            chosen: OfflineEngine = jobs.FlinkEngine.of(self, cluster, tell)
+            return chosen
+        if engine != "local":
+            raise RequestError(f"engine {engine!r}; expected 'local' or 'flink'")
+        if cluster is not None:
+            raise RequestError(
+                f"cluster={cluster!r} goes with engine='flink'; the local engine is this process"
+            )
+        return None
 
     def _pins(self, as_of: AsOf | str) -> AsOf:
         from paimon_features.offline.training_set import pins_of

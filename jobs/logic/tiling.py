@@ -177,7 +177,7 @@ def _judged_sql(view: CompiledView, scan: Scan, steps: Mapping[str, Expression])
     used = {view.source.event_time, *view.keys}
     used.update(*(expression.columns for expression in view.expressions.values()))
     columns = ", ".join(quote(column) for column in view.source.schema if column in used)
-    source = f"{quote(view.source.table)} {_hint_sql(scan.options())}"
+    source = f"{quote(view.source.table)} {hint_sql(scan.options())}"
     shared = "".join(f", {event_sql(view, step)} AS {quote(name)}" for name, step in steps.items())
     return f"(\n  SELECT {columns}, {fate_sql(view)} AS `__fate`{shared}\n  FROM {source}\n)"
 
@@ -211,11 +211,12 @@ def _insert_sql(
 ) -> str:
     lines = ",\n  ".join(columns)
     return (
-        f"INSERT INTO {quote(table)} {_hint_sql(options)}\n"
+        f"INSERT INTO {quote(table)} {hint_sql(options)}\n"
         f"SELECT\n  {lines}\nFROM {source}\nWHERE {condition}"
     )
 
 
-def _hint_sql(options: Mapping[str, str]) -> str:
+def hint_sql(options: Mapping[str, str]) -> str:
+    """SQL of the options of one table in one statement."""
     pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in options.items())
     return f"/*+ OPTIONS({pairs}) */"

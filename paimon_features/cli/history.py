@@ -7,9 +7,21 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli.options import AS_OF, JSON, MEMORY, PROJECT, ROWS, SPILL, pins
+from paimon_features.cli.options import (
+    AS_OF,
+    CLUSTER,
+    ENGINE,
+    JSON,
+    MEMORY,
+    PROJECT,
+    ROWS,
+    SPILL,
+    check_engine,
+    pins,
+    teller,
+)
 from paimon_features.cli.progress import steps
-from paimon_features.project import Project
+from paimon_features.project import Engine, Project
 
 
 @click.command("history")
@@ -27,6 +39,8 @@ from paimon_features.project import Project
 )
 @AS_OF
 @click.option("--statuses", is_flag=True, help="Also a column <feature>__status for each feature.")
+@ENGINE
+@CLUSTER
 @MEMORY
 @SPILL
 @PROJECT
@@ -37,6 +51,8 @@ def history(
     output: Path,
     as_of: tuple[str, ...],
     statuses: bool,
+    engine: Engine,
+    cluster: str | None,
     memory_mb: float | None,
     spill_folder: str | None,
     path: str,
@@ -51,7 +67,10 @@ def history(
     paimon-features history --features churn_v1 --rows rows.parquet --output features.parquet
     paimon-features history --features spend:count_7d --rows 'rows/*.parquet' \\
         --output out.parquet --as-of tiles_spend_g1@12 --as-of events_retail@30
+    paimon-features history --features churn_v1 --rows rows@3 --output out.parquet \\
+        --engine flink --cluster 10.0.0.7:8081
     """
+    check_engine(engine, cluster)
     project = Project.open(path)
     asked = features.split(",") if "," in features else features
     with steps("rows", quiet=as_json) as progress:
@@ -64,6 +83,9 @@ def history(
             progress=progress,
             memory_mb=memory_mb,
             spill_folder=spill_folder,
+            engine=engine,
+            cluster=cluster,
+            tell=teller(as_json),
         )
     if as_json:
         click.echo(json.dumps(written.to_document(), indent=2))

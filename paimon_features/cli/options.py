@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
@@ -37,6 +38,35 @@ SPILL = click.option(
     type=click.Path(exists=True, file_okay=False),
     help="Where to put aside what does not fit; by default the system's folder for that.",
 )
+
+LOCAL_CLUSTER = "local"
+"""What ``--cluster`` alone means: the one that the project runs itself."""
+CLUSTER = click.option(
+    "--cluster",
+    is_flag=False,
+    flag_value=LOCAL_CLUSTER,
+    metavar="[HOST:PORT]",
+    help="Run on this session cluster (its REST interface); alone: on the local one that "
+    "'paimon-features cluster start' runs.",
+)
+ENGINE = click.option(
+    "--engine",
+    type=click.Choice(["local", "flink"]),
+    default="local",
+    show_default=True,
+    help="Join in this process, or by Flink batch jobs.",
+)
+
+
+def check_engine(engine: str, cluster: str | None) -> None:
+    """Raise UsageError for a cluster without Flink."""
+    if engine != "flink" and cluster is not None:
+        raise click.UsageError("--cluster goes with --engine flink")
+
+
+def teller(quiet: bool) -> Callable[[str], None]:
+    """Prints a line of text to stderr."""
+    return (lambda _: None) if quiet else (lambda line: click.echo(line, err=True))
 
 
 def pins(texts: tuple[str, ...]) -> AsOf | str:

@@ -6,9 +6,21 @@ import json
 
 import click
 
-from paimon_features.cli.options import AS_OF, JSON, MEMORY, PROJECT, ROWS, SPILL, pins
+from paimon_features.cli.options import (
+    AS_OF,
+    CLUSTER,
+    ENGINE,
+    JSON,
+    MEMORY,
+    PROJECT,
+    ROWS,
+    SPILL,
+    check_engine,
+    pins,
+    teller,
+)
 from paimon_features.cli.progress import steps
-from paimon_features.project import Project
+from paimon_features.project import Engine, Project
 
 
 @click.command("training-set")
@@ -18,6 +30,8 @@ from paimon_features.project import Project
 @click.option("--label", help="Column of the rows that is the label.")
 @AS_OF
 @click.option("--replace", is_flag=True, help="Replace a different training set of this name.")
+@ENGINE
+@CLUSTER
 @MEMORY
 @SPILL
 @PROJECT
@@ -29,6 +43,8 @@ def training_set(
     label: str | None,
     as_of: tuple[str, ...],
     replace: bool,
+    engine: Engine,
+    cluster: str | None,
     memory_mb: float | None,
     spill_folder: str | None,
     path: str,
@@ -41,7 +57,9 @@ def training_set(
 
     \b
     paimon-features training-set churn --service will_buy_v1 --rows rows.parquet --label will_buy
+    paimon-features training-set churn --service will_buy_v1 --rows rows --engine flink
     """
+    check_engine(engine, cluster)
     project = Project.open(path)
     with steps("rows", quiet=as_json) as progress:
         built = project.build_training_set(
@@ -54,6 +72,9 @@ def training_set(
             progress=progress,
             memory_mb=memory_mb,
             spill_folder=spill_folder,
+            engine=engine,
+            cluster=cluster,
+            tell=teller(as_json),
         )
     if as_json:
         click.echo(json.dumps(built.to_document(), indent=2))

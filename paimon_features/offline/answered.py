@@ -12,9 +12,10 @@ from paimon_features.buckets import bucket_of
 from paimon_features.definitions import FeatureRef, Output, Selection
 from paimon_features.definitions.request import row_inputs
 from paimon_features.offline.asked import AskedRows
+from paimon_features.offline.engines import OfflineEngine, ViewAnswers
 from paimon_features.offline.outputs import with_outputs
 from paimon_features.offline.partitioned import PartitionedView
-from paimon_features.offline.reads import ViewRead
+from paimon_features.offline.reads import ViewRead, WindowRead
 from paimon_features.offline.scan import Scan
 from paimon_features.schema import DataType
 from paimon_features.tables import Lake
@@ -30,7 +31,8 @@ class Answered:
     """The features of rows, computed; ``tables`` gives them, once.
 
     ``selection`` says which features and interactions, in order. Where all rows fit into memory
-    with the tiles of a bucket, they are joined as they are; else they are cut into parts.
+    with the tiles of a bucket, they are joined as they are; else they are cut into parts. With an
+    ``engine`` feature views are joined there; table views never are.
     """
 
     def __init__(
@@ -44,11 +46,12 @@ class Answered:
         memory_bytes: int,
         spill_folder: str | None,
         progress: Progress | None,
+        engine: OfflineEngine | None = None,
     ) -> None:
         self.asked, self.selection, self._statuses = asked, selection, statuses
-        self._progress, self._done = progress, 0
+        self._progress, self._done, self._engine = progress, 0, engine
         self._whole: dict[str, pa.Table] = {}
-        self._parts: dict[str, PartitionedView] = {}
+        self._parts: dict[str, ViewAnswers] = {}
         self._steps = asked.count * (len(reads) + (asked.chunks > 1))
         types: dict[Output, DataType] = {
             FeatureRef(read.name, name): kind for read in reads for name, kind in read.types.items()
@@ -134,6 +137,11 @@ class Answered:
         self, lake: Lake, read: ViewRead, memory_bytes: int, spill_folder: str | None
     ) -> None:
         if not self.asked.chunks:
+            return
+        if self._engine is not None and isinstance(read, WindowRead):
+            self._parts[read.name] = self._engine.answer(
+                lake, read, self.asked, spill_folder, self._tick
+            )
             return
         if self.asked.chunks == 1:
             found = self._at_once(lake, read, memory_bytes)

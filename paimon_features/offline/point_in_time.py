@@ -9,13 +9,11 @@ a few gathers (``ranges``). Nothing here knows a table or an engine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME_MAX, Finished, Merge, Reading
+from paimon_features.aggregates import EVENT_TIME_MAX, Merge
 from paimon_features.aggregates.fold import (
     NEVER_MS,
     decay_to,
@@ -23,8 +21,18 @@ from paimon_features.aggregates.fold import (
     merge_rows,
     newest_tile_end,
 )
-from paimon_features.columns import Column, Mask, Values, numpy_type
+from paimon_features.columns import Column, Mask, Values
 from paimon_features.definitions import CompiledFeature, CompiledView
+from paimon_features.offline.answers import (
+    EXPIRED,
+    ILL_CONDITIONED,
+    MISSING,
+    PRESENT,
+    STATUSES,
+    Answers,
+    AnswerSheet,
+    by_window,
+)
 from paimon_features.offline.heads import RawEdges, concat
 from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
 from paimon_features.offline.ranges import RangeIndex
@@ -32,20 +40,19 @@ from paimon_features.offline.spans import WindowSpans, need_other_tiles
 from paimon_features.tables.specs import TILE_START
 from paimon_features.windows import Window, ceil_ms, floor_ms
 
+__all__ = [
+    "EXPIRED",
+    "ILL_CONDITIONED",
+    "MISSING",
+    "PRESENT",
+    "STATUSES",
+    "Answers",
+    "PointInTimeJoin",
+    "tile_range",
+]
+
 BLOCK_ROWS = 1 << 17
 """Rows that are answered at a time: what a block works on stays near the processor."""
-
-PRESENT, EXPIRED, MISSING, ILL_CONDITIONED = range(4)
-STATUSES = ("PRESENT", "EXPIRED", "MISSING", "ILL_CONDITIONED")
-"""What can be said of a value; the numbers above are positions in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answers:
-    """Features of one view, one value per row, and a status (position in ``STATUSES``) for each."""
-
-    columns: dict[str, Column]
-    statuses: dict[str, npt.NDArray[np.int8]]
 
 
 class PointInTimeJoin:
@@ -76,7 +83,7 @@ class PointInTimeJoin:
         times = q_ms
         if len(known) < len(codes):
             codes, times = codes[known], q_ms[known]
-        self._windows = _by_window(self.features)
+        self._windows = by_window(self.features)
         # rows of one tile stay together; their order among themselves matters only where the
         # edges of their windows lie in tiles of other times than q
         step_ms = 1 if need_other_tiles(view.windows) else view.tile_ms
@@ -90,11 +97,7 @@ class PointInTimeJoin:
         self._spans = WindowSpans(view, self._windows, self._q, self._floor)
         self._edges = RawEdges(view, self.partials, self.entities, self._codes, self._spans.found)
         self._answered = np.zeros(self.entities.count, np.bool_)
-        self._status = np.full(len(q_ms), MISSING, np.int8)
-        self._values = {f.name: np.zeros(len(q_ms), numpy_type(f.type)) for f in self.features}
-        # where a row is PRESENT and the feature has no value all the same; made when needed
-        self._nulls: dict[str, Mask] = {}
-        self._ill: dict[str, Mask] = {}
+        self._sheet = AnswerSheet(view, self.features, len(q_ms))
 
     @property
     def head_days(self) -> Ints:
@@ -137,15 +140,7 @@ class PointInTimeJoin:
         if not self._answered.all():
             rest = np.flatnonzero(~self._answered[self._codes])
             self._answer_all(rest, _Tiles(self, ()))
-        columns, statuses = {}, {}
-        present = self._status == PRESENT
-        for name, values in self._values.items():
-            null, ill = self._nulls.get(name), self._ill.get(name)
-            columns[name] = Column(values, present if null is None else present & ~null)
-            statuses[name] = self._status
-            if ill is not None:
-                statuses[name] = np.where(ill, np.int8(ILL_CONDITIONED), self._status)
-        return Answers(columns, statuses)
+        return self._sheet.answers()
 
     def _answer_all(self, rows: Ints, tiles: _Tiles) -> int:
         if self._edges.index is None:
@@ -160,42 +155,12 @@ class PointInTimeJoin:
         """Answer a block of rows; positions are those of the sorted rows."""
         block = _Block(self, rows, tiles)
         q_ms, target = block.q_ms, self._order[rows]
-        horizon = self.view.horizon(q_ms)
-        newest = block.newest_before(horizon)
-        present = newest >= self.view.known_from(q_ms)
-        status = np.where(present, np.int8(PRESENT), np.int8(MISSING))
-        if self.view.ttl_ms is not None:
-            status[present & (newest < horizon - self.view.ttl_ms)] = EXPIRED
-            present = status == PRESENT
-        self._status[target] = status
+        newest = block.newest_before(self.view.horizon(q_ms))
+        present = self._sheet.judge(target, q_ms, newest)
         for window, features in self._windows.items():
             names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
             merged = block.fold(window, names)
-            read_ms = window.read_time(q_ms)
-            since_ms = read_ms - newest_tile_end(merged, self.view.tile_ms)
-            reading = Reading(read_ms, since_ms, features[0].window_ms)
-            for feature in features:
-                taken = [merged[name] for name in feature.partials]
-                done = feature.aggregate.finish(self.view.scope, taken, reading)
-                self._put(feature, target, done, present)
-
-    def _put(self, feature: CompiledFeature, target: Ints, done: Finished, present: Mask) -> None:
-        self._values[feature.name][target] = done.column.values
-        for masks, mask in (
-            (self._nulls, None if done.column.valid is None else ~done.column.valid),
-            (self._ill, done.ill_conditioned),
-        ):
-            if mask is not None and (mask := mask & present).any():
-                rows = masks.setdefault(feature.name, np.zeros(len(self._status), np.bool_))
-                rows[target] = mask
-
-
-def _by_window(features: Sequence[CompiledFeature]) -> dict[Window, list[CompiledFeature]]:
-    """Features that share a window share its range and its folds."""
-    windows: dict[Window, list[CompiledFeature]] = {}
-    for feature in features:
-        windows.setdefault(feature.window, []).append(feature)
-    return windows
+            self._sheet.finish(target, window, features, merged, q_ms, present)
 
 
 class _Block:

@@ -195,10 +195,7 @@ class WindowRead(ViewRead):
 class _WindowJoin(PointInTimeJoin):
     def table(self) -> pa.Table:
         """The answers in Arrow."""
-        answers = self.answers()
-        columns = {f.name: answers.columns[f.name].to_arrow(f.type.arrow) for f in self.features}
-        told = {f"{f.name}__status": pa.array(answers.statuses[f.name]) for f in self.features}
-        return pa.table({**columns, **told})
+        return self.answers().table(self.features)
 
 
 class _WindowNeeds(Needs):

@@ -20,6 +20,7 @@ from paimon_features.definitions.request import row_inputs
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.offline.answered import Answered, Progress
 from paimon_features.offline.asked import AskedRows
+from paimon_features.offline.engines import OfflineEngine
 from paimon_features.offline.parquet_file import WrittenFile, write_parquet
 from paimon_features.offline.pins import AsOf, Pin, Pinner
 from paimon_features.offline.reads import TableRead, ViewRead, WindowRead
@@ -92,6 +93,7 @@ class PinnedRead:
         progress: Progress | None = None,
         memory_mb: float | None = None,
         spill_folder: str | None = None,
+        engine: OfflineEngine | None = None,
     ) -> Answered:
         """Compute the features of rows that were taken in."""
         return Answered(
@@ -103,6 +105,7 @@ class PinnedRead:
             memory_bytes=_bytes(memory_mb),
             spill_folder=spill_folder,
             progress=progress,
+            engine=engine,
         )
 
     def _check(self, rows: pa.Schema) -> None:
@@ -174,6 +177,8 @@ class OfflineStore:
             About how much memory to use besides the rows and the result, 1024 by default. What
             does not fit is put aside on disk, in ``spill_folder`` (by default the system's
             folder for temporary files); the values are the same to the bit.
+        engine
+            What joins feature views in place of this process; table views are joined here.
 
         Returns
         -------

@@ -15,6 +15,7 @@ from paimon_features.definitions import Output
 from paimon_features.errors import RequestError, TableError, UnknownNameError
 from paimon_features.offline.answered import Answered
 from paimon_features.offline.asked import AskedRows
+from paimon_features.offline.engines import OfflineEngine
 from paimon_features.offline.row_source import in_pieces, row_source
 from paimon_features.offline.store import AsOf, OfflineStore, Pin, PinnedRead, Progress
 from paimon_features.schema import (
@@ -88,6 +89,7 @@ def build_training_set(
     progress: Progress | None = None,
     memory_mb: float | None = None,
     spill_folder: str | None = None,
+    engine: OfflineEngine | None = None,
 ) -> TrainingSet:
     """Write the historical features of ``rows`` as the table ``training_<name>``.
 
@@ -97,7 +99,8 @@ def build_training_set(
     and incarnation, the label, and ``as_of``. The snapshots that were read are tagged
     ``training_<name>``, so that they stay readable.
 
-    The same call on the same snapshots is the same training set: it is not built again.
+    The same call on the same snapshots is the same training set: it is not built again. On
+    another ``engine`` it is another one, as sums of floats may differ in their last bits.
     Neither rows nor features have to fit into memory (``memory_mb``, ``spill_folder``).
 
     Raises
@@ -119,7 +122,7 @@ def build_training_set(
     with pinned.ask(source, hashed=True, **aside) as asked:
         if not asked.count:
             raise RequestError("a training set needs entity rows; got none")
-        properties = _properties(pinned, asked, label)
+        properties = _properties(pinned, asked, label, engine)
         features = tuple(pinned.columns.values())
         with acquire(lake, target, purpose="build a training set"):
             known = _known_snapshot(lake, target, properties)
@@ -128,7 +131,7 @@ def build_training_set(
                 if there and not replace and _is_complete(lake, target):
                     raise TableError(_refusal(lake, target, properties))
                 _protect(lake, target, pinned.pins)
-                with pinned.answer(asked, progress=progress, **aside) as answered:
+                with pinned.answer(asked, progress=progress, engine=engine, **aside) as answered:
                     if there:  # only now: a read that fails leaves the old table as it is
                         _drop(lake, target, pinned.pins)
                     known = _write(lake, target, answered, properties)
@@ -190,7 +193,9 @@ def _check_label(rows: pa.Schema, label: str | None) -> None:
         )
 
 
-def _properties(pinned: PinnedRead, asked: AskedRows, label: str | None) -> dict[str, str]:
+def _properties(
+    pinned: PinnedRead, asked: AskedRows, label: str | None, engine: OfflineEngine | None
+) -> dict[str, str]:
     """What the table says of itself; the last entry is the hash of all others."""
     interactions = {i.name: i.to_document() for i in pinned.selection.interactions}
     document: dict[str, Any] = {
@@ -201,6 +206,7 @@ def _properties(pinned: PinnedRead, asked: AskedRows, label: str | None) -> dict
         "training-set.as-of-ms": pinned.as_of,
         "training-set.label": label,
         "training-set.entity-rows": asked.digest,
+        "training-set.engine": None if engine is None else engine.name,
     }
     texts = {
         key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
@@ -230,7 +236,8 @@ def _is_complete(lake: Lake, target: str) -> bool:
 
 def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
     there = lake.properties(target)
-    other = [key for key in properties if key != IDENTITY and there.get(key) != properties[key]]
+    told = [key for key in {**properties, **there} if key not in (IDENTITY, ROWS_WITHOUT_FEATURES)]
+    other = [key for key in told if there.get(key) != properties.get(key)]
     what = ", ".join(key.removeprefix("training-set.") for key in other) or "what it was made from"
     return (
         f"table {target!r} holds another training set (different: {what}); "

@@ -153,7 +153,7 @@ class _Reader:
         if snapshot_id is None:
             newest = latest_snapshot(lake, name)
             snapshot_id = newest.id if newest is not None else None
-        pin = None if snapshot_id is None else _pin(lake, name, snapshot_id)
+        pin = None if snapshot_id is None else scan_options(lake, name, snapshot_id)
         self.lake, self.name, self.snapshot_id = lake, name, snapshot_id
         self.table = None if pin is None else table.copy({**options, **pin})
 
@@ -232,8 +232,14 @@ class _Reader:
 _PYTHON_ROUTE = {"read.native.enabled": "false", "scan.native-plan.enabled": "false"}
 
 
-def _pin(lake: Lake, name: str, snapshot_id: int) -> dict[str, str]:
-    """The scan option that pins the snapshot."""
+def scan_options(lake: Lake, name: str, snapshot_id: int) -> dict[str, str]:
+    """The scan option, of pypaimon and of Flink, that pins the snapshot.
+
+    Raises
+    ------
+    SnapshotExpiredError
+        If neither the snapshot nor a tag of it is there.
+    """
     if snapshot_id not in snapshot_ids(lake, name):
         snapshot(lake, name, snapshot_id)  # raises unless a tag holds it
         tag = next(tag for tag, s in tagged(lake, name).items() if s.id == snapshot_id)

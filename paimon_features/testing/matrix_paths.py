@@ -21,6 +21,7 @@ from paimon_features.local import tile_rows, tile_sql
 from paimon_features.local.engine import Engine
 from paimon_features.local.features import features as local_features
 from paimon_features.materialize import Materializer
+from paimon_features.offline.engines import OfflineEngine
 from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
 from paimon_features.offline.store import OfflineStore
 from paimon_features.online.memory_store import MemoryStore
@@ -128,7 +129,13 @@ class MatrixLake:
             view.name, 1, view.table(1), view.fingerprint, BUCKETS, state="active"
         )
 
-    def as_of(self, cell: Cell, questions: Sequence[Question], batches: int) -> list[Given]:
+    def as_of(
+        self,
+        cell: Cell,
+        questions: Sequence[Question],
+        batches: int,
+        engine: OfflineEngine | None = None,
+    ) -> list[Given]:
         """A read of the lake as it was when so many batches were there."""
         view = cell.view.compiled
         store = OfflineStore(self.lake, lambda _: view, self.record)
@@ -140,7 +147,7 @@ class MatrixLake:
         )
         refs = [FeatureRef(view.name, f.name) for f in view.features]
         table = store.get_historical_features(
-            refs, rows, as_of=self.between[batches], statuses=True
+            refs, rows, as_of=self.between[batches], statuses=True, engine=engine
         )
         return _given(cell, table)
 

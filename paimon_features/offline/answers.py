@@ -1,0 +1,113 @@
+"""From merged partials to answers: who is known, what has expired, and the finished values.
+
+Whichever engine merged them, this is what makes features of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.aggregates import Finished, Reading
+from paimon_features.aggregates.fold import newest_tile_end
+from paimon_features.columns import Column, Mask, numpy_type
+from paimon_features.definitions import CompiledFeature, CompiledView
+from paimon_features.offline.keys import Ints
+from paimon_features.windows import Window
+
+PRESENT, EXPIRED, MISSING, ILL_CONDITIONED = range(4)
+STATUSES = ("PRESENT", "EXPIRED", "MISSING", "ILL_CONDITIONED")
+"""What can be said of a value; the numbers above are positions in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Features of one view, one value per row, and a status (position in ``STATUSES``) for each."""
+
+    columns: dict[str, Column]
+    statuses: dict[str, npt.NDArray[np.int8]]
+
+    def table(self, features: Sequence[CompiledFeature]) -> pa.Table:
+        """In Arrow: a column for each feature, then one for each feature's status."""
+        columns = {f.name: self.columns[f.name].to_arrow(f.type.arrow) for f in features}
+        told = {f"{f.name}__status": pa.array(self.statuses[f.name]) for f in features}
+        return pa.table({**columns, **told})
+
+
+class AnswerSheet:
+    """The answers to ``rows`` rows, filled in some rows (``target``) at a time.
+
+    A row that nobody judges is MISSING.
+    """
+
+    def __init__(self, view: CompiledView, features: Sequence[CompiledFeature], rows: int) -> None:
+        self.view, self.features = view, tuple(features)
+        self._status = np.full(rows, MISSING, np.int8)
+        self._values = {f.name: np.zeros(rows, numpy_type(f.type)) for f in self.features}
+        # where a row is PRESENT and the feature has no value all the same; made when needed
+        self._nulls: dict[str, Mask] = {}
+        self._ill: dict[str, Mask] = {}
+
+    def judge(self, target: Ints | slice, q_ms: Ints, newest: Ints) -> Mask:
+        """Which rows are PRESENT, by the time of their newest event before the view's horizon."""
+        present = newest >= self.view.known_from(q_ms)
+        status = np.where(present, np.int8(PRESENT), np.int8(MISSING))
+        if self.view.ttl_ms is not None:
+            status[present & (newest < self.view.horizon(q_ms) - self.view.ttl_ms)] = EXPIRED
+            present = status == PRESENT
+        self._status[target] = status
+        return present
+
+    def finish(
+        self,
+        target: Ints | slice,
+        window: Window,
+        features: Sequence[CompiledFeature],
+        merged: Mapping[str, Column],
+        q_ms: Ints,
+        present: Mask,
+    ) -> None:
+        """Put in the features of one window, of its merged partials and ``EVENT_TIME_MAX``."""
+        read_ms = window.read_time(q_ms)
+        since_ms = read_ms - newest_tile_end(merged, self.view.tile_ms)
+        reading = Reading(read_ms, since_ms, features[0].window_ms)
+        for feature in features:
+            taken = [merged[name] for name in feature.partials]
+            done = feature.aggregate.finish(self.view.scope, taken, reading)
+            self._put(feature, target, done, present)
+
+    def answers(self) -> Answers:
+        """All that was put in."""
+        columns, statuses = {}, {}
+        present = self._status == PRESENT
+        for name, values in self._values.items():
+            null, ill = self._nulls.get(name), self._ill.get(name)
+            columns[name] = Column(values, present if null is None else present & ~null)
+            statuses[name] = self._status
+            if ill is not None:
+                statuses[name] = np.where(ill, np.int8(ILL_CONDITIONED), self._status)
+        return Answers(columns, statuses)
+
+    def _put(
+        self, feature: CompiledFeature, target: Ints | slice, done: Finished, present: Mask
+    ) -> None:
+        self._values[feature.name][target] = done.column.values
+        for masks, mask in (
+            (self._nulls, None if done.column.valid is None else ~done.column.valid),
+            (self._ill, done.ill_conditioned),
+        ):
+            if mask is not None and (mask := mask & present).any():
+                rows = masks.setdefault(feature.name, np.zeros(len(self._status), np.bool_))
+                rows[target] = mask
+
+
+def by_window(features: Sequence[CompiledFeature]) -> dict[Window, list[CompiledFeature]]:
+    """Features that share a window share its range and its folds."""
+    windows: dict[Window, list[CompiledFeature]] = {}
+    for feature in features:
+        windows.setdefault(feature.window, []).append(feature)
+    return windows

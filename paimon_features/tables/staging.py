@@ -1,0 +1,85 @@
+"""Tables that a job of another engine needs for a while: rows on their way there and back.
+
+They are named ``staging_<random>_<what>`` and say which process they belong to, so that what a
+process leaves behind that was killed is known for what it is: the next one drops it.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from types import TracebackType
+
+from paimon_features.errors import UnknownNameError
+from paimon_features.schema import DataType
+from paimon_features.tables.catalog import PROPERTY_PREFIX, Lake
+from paimon_features.tables.lease import ProcessHolder
+from paimon_features.tables.specs import TableSpec
+
+STAGING_PREFIX = "staging_"
+_OWNER = "staging.owner"
+
+
+class Staging:
+    """Tables of this process, dropped at the end of the block, however it ends.
+
+    Opening one drops the tables of processes of this host that have ended.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        drop_leftovers(lake)
+        self.lake = lake
+        self.stem = f"{STAGING_PREFIX}{secrets.token_hex(4)}"
+        self._made: list[str] = []
+
+    def create(
+        self, what: str, columns: Mapping[str, DataType], partition_by: tuple[str, ...] = ()
+    ) -> str:
+        """Make an append table and return its name."""
+        name = f"{self.stem}_{what}"
+        owner = json.dumps(asdict(ProcessHolder.current()))
+        options = {"file.format": "parquet", PROPERTY_PREFIX + _OWNER: owner}
+        self._made.append(name)
+        self.lake.create(TableSpec(name, columns, partition_by=partition_by, options=options))
+        return name
+
+    def close(self) -> None:
+        """Drop the tables; harmless when repeated."""
+        while self._made:
+            _drop(self.lake, self._made.pop())
+
+    def __enter__(self) -> Staging:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def drop_leftovers(lake: Lake) -> list[str]:
+    """Drop the staging tables of processes that have ended, and give their names.
+
+    A process of another host cannot be seen; its tables stay.
+    """
+    found = [name for name in lake.list() if name.startswith(STAGING_PREFIX)]
+    dropped = []
+    for name in found:
+        with suppress(UnknownNameError):  # its own process has just dropped it
+            owner = lake.properties(name).get(_OWNER)
+            if owner is not None and not ProcessHolder(**json.loads(owner)).alive()[0]:
+                _drop(lake, name)
+                dropped.append(name)
+    return dropped
+
+
+def _drop(lake: Lake, name: str) -> None:
+    lake.drop(name)
+    # no other table will ever have this name
+    lake.lock_path(name).unlink(missing_ok=True)
