@@ -57,8 +57,10 @@ if TYPE_CHECKING:
         FeedbackSource,
         Interaction,
         RequestSource,
+        SessionView,
         TableSource,
         TableView,
+        TumblingView,
     )
     from paimon_features.errors import PaimonFeaturesError
     from paimon_features.project import Project
@@ -123,8 +125,10 @@ _HOMES = {
         "FeedbackSource",
         "Interaction",
         "RequestSource",
+        "SessionView",
         "TableSource",
         "TableView",
+        "TumblingView",
     ),
     "errors": ("PaimonFeaturesError",),
     "project": ("Project",),
@@ -185,6 +189,7 @@ __all__ = [
     "Quantile",
     "Rate",
     "RequestSource",
+    "SessionView",
     "Skewness",
     "StdDev",
     "String",
@@ -197,6 +202,7 @@ __all__ = [
     "Timestamp",
     "TopCategories",
     "TopK",
+    "TumblingView",
     "Variance",
     "VectorMean",
     "VectorSum",

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from paimon_features import registry
 from paimon_features.definitions import Definitions
+from paimon_features.definitions.derived import TABLE_PREFIX
 from paimon_features.errors import DefinitionError, GenerationError, UnknownNameError
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.store import OnlineStore
@@ -27,8 +28,8 @@ from paimon_features.tables.specs import TRAINING_PREFIX
 from paimon_features.tables.tags import delete_tag
 
 KINDS = (
-    "feature_view", "table_view", "source", "service", "entity", "interaction", "request_source",
-    "training_set",
+    "feature_view", "table_view", "derived_view", "source", "service", "entity", "interaction",
+    "request_source", "training_set",
 )  # fmt: skip
 """What can be dropped."""
 
@@ -113,7 +114,11 @@ def plan_drop(
             "remove it from the definitions first"
         )
     document = applied[kind, name].document or {}
+    if kind == "derived_view":
+        tables = _tables(lake, [TABLE_PREFIX + name])
+        return Drop(kind, name, tables, registered=True)
     if kind == "feature_view":
+        _check_not_derived_from(applied, name)
         records = tuple(generations.load(lake, name))
         tables = _tables(lake, [t for r in records for t in (r.table, r.skipped_table)])
         notes = _notes(lake, tables)
@@ -135,6 +140,19 @@ def plan_drop(
         tables = _tables(lake, [document["table"], f"rejected_{name}"])
         return Drop(kind, name, tables, registered=True, notes=_notes(lake, tables))
     return Drop(kind, name, registered=True)
+
+
+def _check_not_derived_from(applied: Mapping[registry.Key, registry.Version], view: str) -> None:
+    made = [
+        name
+        for (kind, name), version in applied.items()
+        if kind == "derived_view" and (version.document or {})["view"] == view
+    ]
+    if made:
+        raise DefinitionError(
+            f"feature view {view!r} is what {', '.join(made)} is made of; "
+            f"drop that first: 'paimon-features drop derived-view {made[0]}'"
+        )
 
 
 def rows_of(lake: Lake, table: str) -> int:

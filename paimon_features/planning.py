@@ -14,6 +14,7 @@ from paimon_features import registry
 from paimon_features.definitions import (
     CompiledView,
     Definitions,
+    DerivedView,
     EventSource,
     FeatureView,
     FeedbackSource,
@@ -175,6 +176,8 @@ def _plan_one(
     action: Action = "create" if old is None else "change" if differs else "same"
     if kind == "interaction" and action != "same":
         differs.append("is computed when it is read: no backfill")
+    if isinstance(item, DerivedView) and action != "same":
+        differs.append(f"is computed by 'paimon-features derive {name}': no backfill")
     return Change(kind, name, action, tuple(differs))
 
 

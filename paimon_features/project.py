@@ -36,6 +36,8 @@ from paimon_features.tables.generations import GenerationRecord
 
 if TYPE_CHECKING:
     from jobs.submission import Outcome
+    from paimon_features.offline.derived import DerivedRead
+    from paimon_features.offline.derived_table import Refreshed
     from paimon_features.offline.engines import OfflineEngine
     from paimon_features.offline.parquet_file import WrittenFile
     from paimon_features.offline.pins import AsOf
@@ -368,6 +370,60 @@ class Project:
                 f"cluster={cluster!r} goes with engine='flink'; the local engine is this process"
             )
         return None
+
+    # -- derived views -------------------------------------------------------------------
+
+    def derive(self, name: str, **options: Any) -> pa.Table:
+        """The rows of a tumbling or session view, in the order of start, then keys.
+
+        Parameters
+        ----------
+        from_ms, to_ms
+            Which starts of windows, UTC ms: from (inclusive), to (exclusive); all by default.
+        include_open
+            Also windows that end after the newest event in the tiles, and so can still grow.
+        as_of
+            Only tiles that had been committed by then, see ``OfflineStore``.
+        memory_mb
+            About how much memory the tiles that are worked on take, 1024 by default.
+
+        Raises
+        ------
+        UnknownNameError, GenerationError
+            For a derived view that is not defined, a feature view that is not applied.
+        SnapshotExpiredError
+            If what had been committed by ``as_of`` can no longer be read.
+        """
+        return self._derived(name, **options).table()
+
+    def stream_derived(self, name: str, **options: Any) -> pa.RecordBatchReader:
+        """The rows of ``derive``, some days at a time, computed as the stream is read."""
+        return self._derived(name, **options).reader()
+
+    def write_derived(self, name: str, path: str | Path, **options: Any) -> WrittenFile:
+        """The rows of ``derive`` as a Parquet file, which is there when it is complete."""
+        from paimon_features.offline.parquet_file import WrittenFile, write_tables
+
+        read = self._derived(name, **options)
+        rows = write_tables(read.schema, read.tables(), Path(path))
+        return WrittenFile(
+            Path(path), rows, tuple(f.name for f in read.derived.features), (read.pin,)
+        )
+
+    def refresh_derived(self, name: str, *, replace: bool = False, **options: Any) -> Refreshed:
+        """Bring the table ``features_<name>`` up to date; see ``derived_table.refresh``."""
+        from paimon_features.offline.derived_table import refresh
+
+        derived = self.definitions.derived_view(name).compiled
+        record = self.generation(self.view(derived.view.name))
+        return refresh(self.lake, derived, record, replace=replace, **options)
+
+    def _derived(self, name: str, *, as_of: AsOf | str = None, **options: Any) -> DerivedRead:
+        from paimon_features.offline.derived import DerivedRead
+
+        derived = self.definitions.derived_view(name).compiled
+        record = self.generation(self.view(derived.view.name))
+        return DerivedRead(self.lake, derived, record, as_of=self._pins(as_of), **options)
 
     def _pins(self, as_of: AsOf | str) -> AsOf:
         from paimon_features.offline.training_set import pins_of

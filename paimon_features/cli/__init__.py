@@ -125,6 +125,9 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "training-set": LazyCommand(
             "paimon_features.cli.training_set:training_set", "Build a point-in-time training set."
         ),
+        "derive": LazyCommand(
+            "paimon_features.cli.derive:derive", "Write daily rows or sessions of a view."
+        ),
         "verify": LazyCommand(
             "paimon_features.cli.verify:verify", "Compare online, tiles and raw events."
         ),

@@ -91,8 +91,8 @@ def _table(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
 
 
 _HEAD = ("description", "owner", "tags", "expression", "type", "request", "entity", "source",
-         "keys", "tile", "buckets", "derive", "where", "ttl_ms", "max_staleness_ms", "event_time",
-         "max_skew_ms", "schema", "state")  # fmt: skip
+         "view", "size", "session_gap", "keys", "tile", "buckets", "time_zone", "derive", "where",
+         "ttl_ms", "max_staleness_ms", "event_time", "max_skew_ms", "schema", "state")  # fmt: skip
 
 
 def _whole(document: Document) -> Iterator[str]:

@@ -1,6 +1,13 @@
 """What a user writes down: entities, sources, feature views, interactions, services."""
 
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
+from paimon_features.definitions.derived import (
+    CompiledDerived,
+    DerivedFeature,
+    DerivedView,
+    SessionView,
+    TumblingView,
+)
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.interaction import CompiledInteraction, Interaction
@@ -18,11 +25,14 @@ from paimon_features.definitions.table_view import (
 )
 
 __all__ = [
+    "CompiledDerived",
     "CompiledFeature",
     "CompiledInteraction",
     "CompiledTable",
     "CompiledView",
     "Definitions",
+    "DerivedFeature",
+    "DerivedView",
     "Entity",
     "EventSource",
     "FeatureRef",
@@ -33,9 +43,11 @@ __all__ = [
     "Output",
     "RequestSource",
     "Selection",
+    "SessionView",
     "SkipRule",
     "TableFeature",
     "TableSource",
     "TableView",
+    "TumblingView",
     "load_definitions",
 ]

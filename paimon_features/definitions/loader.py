@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paimon_features.definitions.derived import DerivedView
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.interaction import (
@@ -26,7 +27,14 @@ from paimon_features.definitions.table_view import TableView
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
 
 Definition = (
-    Entity | EventSource | FeatureView | TableView | RequestSource | Interaction | FeatureService
+    Entity
+    | EventSource
+    | FeatureView
+    | TableView
+    | DerivedView
+    | RequestSource
+    | Interaction
+    | FeatureService
 )
 Named = TypeVar(
     "Named",
@@ -34,6 +42,7 @@ Named = TypeVar(
     EventSource,
     FeatureView,
     TableView,
+    DerivedView,
     RequestSource,
     Interaction,
     FeatureService,
@@ -51,6 +60,7 @@ class Definitions:
     interactions: dict[str, Interaction] = field(default_factory=dict)
     requests: dict[str, RequestSource] = field(default_factory=dict)
     tables: dict[str, TableView] = field(default_factory=dict)
+    derived: dict[str, DerivedView] = field(default_factory=dict)
 
     @classmethod
     def of(cls, items: Iterable[object]) -> Definitions:
@@ -68,10 +78,14 @@ class Definitions:
         both = sorted(out.views.keys() & out.tables.keys())
         if both:
             raise DefinitionError(f"a feature view and a table view are called {both[0]!r}")
+        for name in out.derived:
+            if name in out.views or name in out.tables:
+                raise DefinitionError(f"a derived view is called like a view, {name!r}; rename it")
         for interaction in out.interactions.values():
             for kind, others in (
                 ("feature view", out.views),
                 ("table view", out.tables),
+                ("derived view", out.derived),
                 ("service", out.services),
             ):
                 if interaction.name in others:
@@ -108,6 +122,7 @@ class Definitions:
             "source": self.sources,
             "feature_view": self.views,
             "table_view": self.tables,
+            "derived_view": self.derived,
             "request_source": self.requests,
             "interaction": self.interactions,
             "service": self.services,
@@ -124,6 +139,10 @@ class Definitions:
     def any_view(self, name: str) -> FeatureView | TableView:
         """The feature view or table view of that name, or UnknownNameError."""
         return self.tables[name] if name in self.tables else self.view(name)
+
+    def derived_view(self, name: str) -> DerivedView:
+        """The derived view of that name, or UnknownNameError."""
+        return _get("derived view", self.derived, name)
 
     def service(self, name: str) -> FeatureService:
         """The service of that name, or UnknownNameError."""
@@ -197,6 +216,9 @@ class Definitions:
             self._put("feature view", self.views, item)
             self._add(item.source)
             self._add(item.entity)
+        elif isinstance(item, DerivedView):
+            self._put("derived view", self.derived, item)
+            self._add(item.view)
         elif isinstance(item, TableView):
             self._put("table view", self.tables, item)
             self._add(item.source)

@@ -6,7 +6,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from paimon_features import registry
-from paimon_features.definitions import CompiledView, Definitions, FeatureView, Interaction
+from paimon_features.definitions import (
+    CompiledView,
+    Definitions,
+    DerivedView,
+    FeatureView,
+    Interaction,
+)
 from paimon_features.errors import UnknownNameError
 from paimon_features.lineage.graph import Node, lineage
 from paimon_features.tables import Lake, generations, latest_snapshot
@@ -64,6 +70,9 @@ def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
             document["features"] = list(_features(item.compiled))
             document["levels_ms"] = list(item.compiled.levels_ms)
             document["generations"] = list(_generations(lake, item.compiled))
+        if isinstance(item, DerivedView):
+            document["features"] = [f"{f.name}: {f.type.text}" for f in item.compiled.features]
+            document["tables"] = [_table(lake, item.table)]
         if isinstance(item, Interaction):
             compiled = definitions.interaction(item)
             document["type"] = compiled.type.text

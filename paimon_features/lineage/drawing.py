@@ -47,6 +47,7 @@ _FILLS: Mapping[str, str] = {
     "source": "#dbeafe",
     "table_view": "#ccfbf1",
     "feature_view": "#dcfce7",
+    "derived_view": "#ecfccb",
     "interaction": "#fef9c3",
     "service": "#fae8ff",
     "training_set": "#ffedd5",

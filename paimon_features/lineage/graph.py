@@ -3,7 +3,8 @@
 ::
 
     source -> feature view -> interaction -> service
-                                         '-> training set
+                          |              '-> training set
+                          '-> derived view
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from paimon_features.errors import UnknownNameError
 from paimon_features.tables import Lake
 from paimon_features.tables.specs import TRAINING_PREFIX
 
-KINDS = ("source", "table_view", "feature_view", "interaction", "service", "training_set")
+KINDS = (
+    "source", "table_view", "feature_view", "derived_view", "interaction", "service",
+    "training_set",
+)  # fmt: skip
 """Kinds of nodes, from what comes in to what comes out."""
 
 
@@ -101,6 +105,11 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> Graph:
     defined += definitions.views.values()
     views = {view.name: _view_node(view) for view in defined}
     edges = [(sources[view.source.name], views[view.name]) for view in defined]
+    derived = []
+    for made in definitions.derived.values():
+        note = f"{made.view.entity.name}, {_many(len(made.compiled.features), 'feature')}"
+        derived.append(Node("derived_view", made.name, note))
+        edges.append((views[made.view.name], derived[-1]))
     interactions = {}
     for interaction in definitions.interactions.values():
         compiled = definitions.interaction(interaction)
@@ -119,7 +128,8 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> Graph:
         refs = tuple(FeatureRef.parse(name) for name in features if ":" in name)
         edges += [(views[view], sets[-1]) for view in _view_names(refs) if view in views]
         edges += [(interactions[name], sets[-1]) for name in features if name in interactions]
-    nodes = (*sources.values(), *views.values(), *interactions.values(), *services, *sets)
+    made_of_views = (*derived, *interactions.values(), *services, *sets)
+    nodes = (*sources.values(), *views.values(), *made_of_views)
     return Graph(nodes, tuple(edges))
 
 

@@ -50,21 +50,24 @@ def write_parquet(answered: Answered, path: Path) -> int:
     RequestError
         If the file cannot be written.
     """
+    with answered:
+        return write_tables(answered.schema, answered.tables(), path)
+
+
+def write_tables(schema: pa.Schema, tables: Iterator[pa.Table], path: Path) -> int:
+    """Write the rows of tables by the rules of ``write_parquet``, and give their number."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    rows = 0
     try:
-        with answered, pq.ParquetWriter(temporary, answered.schema) as writer:
-            for piece in _row_groups(answered):
-                writer.write_table(piece, ROW_GROUP_ROWS)
+        with pq.ParquetWriter(temporary, schema) as writer:
+            for piece in in_pieces(schema, tables, ROW_GROUP_ROWS):
+                # one chunk: where it was cut before has no say in how pages are filled
+                writer.write_table(piece.combine_chunks(), ROW_GROUP_ROWS)
+                rows += piece.num_rows
         os.replace(temporary, path)
     except OSError as error:
         raise RequestError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
         with suppress(FileNotFoundError):
             temporary.unlink()
-    return answered.count
-
-
-def _row_groups(answered: Answered) -> Iterator[pa.Table]:
-    for piece in in_pieces(answered.schema, answered.tables(), ROW_GROUP_ROWS):
-        # one chunk: where it was cut before has no say in how pages are filled
-        yield piece.combine_chunks()
+    return rows

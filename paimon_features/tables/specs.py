@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from paimon_features.definitions.derived import START_DAY
 from paimon_features.definitions.source import FEEDBACK_COLUMNS
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import DELIMITER
@@ -216,6 +217,36 @@ def training_spec(
 ) -> TableSpec:
     """An append table of training rows; ``properties`` name what it was made from."""
     return TableSpec(table, dict(columns), options={**RETENTION, **(properties or {})})
+
+
+def features_spec(
+    table: str,
+    columns: Mapping[str, DataType],
+    keys: Sequence[str],
+    start: str,
+    buckets: int,
+    properties: Mapping[str, str] | None = None,
+) -> TableSpec:
+    """A table of a derived view: one row per entity and start of a window.
+
+    ``columns`` are those of its rows, ``keys`` the entity's among them. It is partitioned by
+    the day of the start (UTC), because days are what a refresh replaces.
+    """
+    _free(table, columns, (START_DAY,))
+    return TableSpec(
+        table,
+        {START_DAY: Int32, **columns},
+        primary_key=(START_DAY, *keys, start),
+        partition_by=(START_DAY,),
+        options={
+            **RETENTION,
+            "merge-engine": "deduplicate",
+            "bucket": str(buckets),
+            "bucket-key": ",".join(keys),
+            "changelog-producer": "none",
+            **(properties or {}),
+        },
+    )
 
 
 def feedback_spec(

@@ -47,14 +47,14 @@ def differences(
                 wrong.append(f"{feature.name}: got {got!r}, expected {wanted!r}")
             continue
         bound = tolerance(feature.aggregate, window, wanted)
-        if _differs(got, wanted, bound):
+        if differs(got, wanted, bound):
             exactly = "exactly " if bound == 0 else ""
             within = "" if bound == 0 else f" ± {bound!r}"
             wrong.append(f"{feature.name}: got {got!r}, expected {exactly}{wanted!r}{within}")
     return wrong
 
 
-def _differs(got: Any, wanted: Any, bound: Bound) -> bool:
+def differs(got: Any, wanted: Any, bound: Bound) -> bool:
     """Whether a value is further from the wanted one than ``bound``, item by item in a list."""
     if bound == 0:
         # the text tells what == does not: 1 from True, a zero's sign, places of a decimal
@@ -62,8 +62,8 @@ def _differs(got: Any, wanted: Any, bound: Bound) -> bool:
     if isinstance(wanted, list):
         bounds = bound if isinstance(bound, Sequence) else [bound] * len(wanted)
         pairs = zip(got, wanted, bounds, strict=True)
-        return len(got) != len(wanted) or any(_differs(*pair) for pair in pairs)
+        return len(got) != len(wanted) or any(differs(*pair) for pair in pairs)
     if isinstance(wanted, tuple):  # a key of a map and its value
-        return bool(got[0] != wanted[0]) or _differs(got[1], wanted[1], bound)
+        return bool(got[0] != wanted[0]) or differs(got[1], wanted[1], bound)
     assert isinstance(bound, float)
     return bound < math.inf and abs(Fraction(got) - Fraction(wanted)) > Fraction(bound)

@@ -14,6 +14,7 @@ from paimon_features.windows.durations import (
     format_duration,
     parse_duration,
 )
+from paimon_features.windows.tumbling import CALENDAR_SIZES, Tumbling
 from paimon_features.windows.window import (
     KINDS,
     Kind,
@@ -25,6 +26,7 @@ from paimon_features.windows.window import (
 )
 
 __all__ = [
+    "CALENDAR_SIZES",
     "DAY_MS",
     "HOUR_MS",
     "KINDS",
@@ -36,6 +38,7 @@ __all__ = [
     "Kind",
     "Length",
     "Times",
+    "Tumbling",
     "Window",
     "ceil_ms",
     "check_time_zone",

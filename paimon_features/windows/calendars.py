@@ -65,6 +65,18 @@ class CalendarUnit(enum.Enum):
             date = date.replace(month=1)
         return date.toordinal() - _EPOCH_ORDINAL - shift
 
+    def next_first_day(self, day: int) -> int:
+        """The first day of the unit after the one that ``day`` is in.
+
+        >>> [unit.next_first_day(45) for unit in CalendarUnit]  # Sunday, 15 February 1970
+        [46, 46, 59, 365]
+        """
+        first = self.first_day(day)
+        if self in (CalendarUnit.TODAY, CalendarUnit.THIS_WEEK):
+            return first + (1 if self is CalendarUnit.TODAY else 7)
+        # so many days after its first one no unit goes on, and the next one has not ended
+        return self.first_day(first + (31 if self is CalendarUnit.THIS_MONTH else 366))
+
 
 def check_time_zone(name: str) -> None:
     """Raise DefinitionError for a name that is not in the IANA database."""
@@ -142,6 +154,16 @@ def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int | Times) -> int 
     begun = (time_ms >= begins[place, 1]).astype(np.int64) + (time_ms >= begins[place, 2])
     found: Times = starts[place, begun]
     return found
+
+
+def unit_end(unit: CalendarUnit, time_zone: str, time_ms: int) -> int:
+    """When the unit ends that ``time_ms`` is in and the next one begins; after ``time_ms``.
+
+    >>> summer = 1_720_000_000_000  # 2024-07-03 10:46:40 in London, where it is UTC + 1
+    >>> unit_end(CalendarUnit.TODAY, "Europe/London", summer)
+    1720047600000
+    """
+    return day_start(time_zone, unit.next_first_day(_day_at(time_zone, time_ms)))
 
 
 @lru_cache(maxsize=1 << 15)

@@ -1,0 +1,80 @@
+"""``derive``: the windows of a tumbling or session view, as a table of the lake or a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paimon_features.cli.options import AS_OF, JSON, MEMORY, PROJECT, pins, time_ms
+from paimon_features.project import Project
+
+
+@click.command()
+@click.argument("name")
+@click.option("--from", "start", help="Windows that start at this time or later; a time as --to.")
+@click.option(
+    "--to", "end", help="Windows that start before it: UTC milliseconds, or 2011-12-09T00:00:00."
+)
+@click.option("--open", "include_open", is_flag=True, help="Also windows that can still grow.")
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A Parquet file instead of the table.",
+)
+@click.option("--replace", is_flag=True, help="Replace a table of another definition.")
+@AS_OF
+@MEMORY
+@PROJECT
+@JSON
+def derive(
+    name: str,
+    start: str | None,
+    end: str | None,
+    include_open: bool,
+    output: Path | None,
+    replace: bool,
+    as_of: tuple[str, ...],
+    memory_mb: float | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Write the windows of a TumblingView or SessionView to the table features_NAME.
+
+    Only windows that ended by the newest event in the tiles are written (all with --open). Run
+    it again whenever there is more: days of starts whose rows changed, also by late events, are
+    replaced, whole days (UTC) of them.
+
+    \b
+    paimon-features derive daily_spend
+    paimon-features derive daily_spend --from 2011-12-01 --to 2011-12-08
+    paimon-features derive sessions --output sessions.parquet
+    """
+    if as_of and output is None:
+        raise click.UsageError("--as-of needs --output: the table holds what is known now")
+    if replace and output is not None:
+        raise click.UsageError("--replace is about the table; a file is replaced in any case")
+    project = Project.open(path)
+    from_ms, to_ms = (None if text is None else time_ms(text) for text in (start, end))
+    options = {
+        "from_ms": from_ms, "to_ms": to_ms, "include_open": include_open, "memory_mb": memory_mb
+    }  # fmt: skip
+    if output is not None:
+        written = project.write_derived(name, output, as_of=pins(as_of), **options)
+        sources, document = written.sources, written.to_document()
+        told = f"{written.path}: {written.rows:,} rows, {len(written.features)} features"
+    else:
+        done = project.refresh_derived(name, replace=replace, **options)
+        sources, document = (done.source,), done.to_document()
+        told = (
+            f"{done.table}: {done.rows:,} rows; {done.days_written:,} days written, "
+            f"{done.days_emptied:,} emptied"
+        )
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    click.echo(told)
+    for source in sources:
+        at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
+        click.echo(f"  from {source.table}, {at}")

@@ -1,0 +1,312 @@
+"""Rows of a derived view: each window with an end, from the tiles that lie in it.
+
+Tiles are sorted by entity and time, cut into windows, and each window is folded and finished at
+once. Tumbling windows are cut where a tile begins another window, sessions where a tile's first
+event is a gap or more behind the last event of the tile before::
+
+    tiles      [--a-b---)[-------)[c------)[---d---)        one entity
+    sessions    <-----gap->        <---------gap->           d - c < gap <= c - b
+
+Work goes through the starts of windows, some days at a time, and within them bucket by bucket;
+a session is followed into later days for as long as it may go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.aggregates import EVENT_TIME_MAX, ROWS, Reading
+from paimon_features.aggregates.fold import fold, newest_tile_end
+from paimon_features.columns import Column, Mask
+from paimon_features.definitions import CompiledDerived
+from paimon_features.definitions.derived import FIRST_EVENT_TIME
+from paimon_features.errors import RequestError
+from paimon_features.offline.keys import Entities, Ints, TimeKeys, sort_order
+from paimon_features.offline.pins import AsOf, Pin, Pinner
+from paimon_features.offline.reads import width
+from paimon_features.tables import Lake
+from paimon_features.tables.deltas import DataFile, live_files, read_file
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.specs import TILE_DAY, TILE_START
+from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, Tumbling, floor_ms
+
+MEMORY_MB = 1024.0
+"""About how much memory the tiles of the days that are worked on take, unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Tiles sorted by entity, then time, each once."""
+
+    keys: pa.Table
+    codes: Ints
+    starts: Ints
+    columns: dict[str, Column]
+
+    def take(self, rows: Ints) -> Tiles:
+        """Some of them, in this order."""
+        return Tiles(
+            self.keys.take(pa.array(rows)),
+            self.codes[rows],
+            self.starts[rows],
+            {name: column.take(rows) for name, column in self.columns.items()},
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Windows as ranges of tiles ``offsets[i]:offsets[i + 1]``, with start and end (exclusive)."""
+
+    offsets: Ints
+    starts: Ints
+    ends: Ints
+
+
+class DerivedRead:
+    """The rows of a derived view at one snapshot of its view's tiles.
+
+    ``from_ms`` (inclusive) and ``to_ms`` (exclusive) bound the starts of windows, UTC ms; a
+    window that starts inside is whole, wherever it ends. Windows that can still grow, because
+    they end after the newest event in the tiles, are left out unless ``include_open``.
+
+    Raises
+    ------
+    RequestError
+        If there is no time between ``from_ms`` and ``to_ms``.
+    SnapshotExpiredError
+        If the snapshot of ``as_of`` is gone.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        derived: CompiledDerived,
+        record: GenerationRecord,
+        *,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        include_open: bool = False,
+        as_of: AsOf = None,
+        memory_mb: float | None = None,
+    ) -> None:
+        if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+            raise RequestError(f"from {from_ms} to {to_ms} ms: expected a time between them")
+        memory_mb = MEMORY_MB if memory_mb is None else memory_mb
+        if memory_mb <= 0:
+            raise RequestError(f"memory_mb={memory_mb}; expected more than 0")
+        self.lake, self.derived, self.view = lake, derived, derived.view
+        self.from_ms, self.to_ms, self.include_open = from_ms, to_ms, include_open
+        pinner = Pinner(lake, as_of)
+        self.pin: Pin = pinner.pin(record.table, record.incarnation)
+        pinner.done()
+        self._buckets = range(record.buckets)
+        self._partials = [self.view.partial[name] for name in derived.partials]
+        widths = [*(p.type for p in self._partials), *derived.view.keys.values()]
+        self._chunk_rows = int(memory_mb * (1 << 20)) // (4 * sum(map(width, widths)) + 60)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        columns = self.derived.columns
+        return pa.schema([pa.field(name, kind.arrow) for name, kind in columns.items()])
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows, some days of starts at a time, in the order of start, then keys."""
+        for low, high in self._chunks():
+            parts = [part for bucket in self._buckets for part in self._rows(bucket, low, high)]
+            if parts:
+                table = pa.concat_tables(parts)
+                order = [self.derived.start, *self.view.keys]
+                yield table.sort_by([(name, "ascending") for name in order]).combine_chunks()
+
+    def table(self) -> pa.Table:
+        """All rows at once."""
+        return pa.concat_tables([self.schema.empty_table(), *self.tables()])
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream, computed as it is read."""
+        batches = (batch for table in self.tables() for batch in table.to_batches())
+        return pa.RecordBatchReader.from_batches(self.schema, batches)
+
+    @cached_property
+    def newest_ms(self) -> int:
+        """Time of the newest event in the tiles: no window that ends by then is open."""
+        if not self._days:
+            return MIN_TIME_MS
+        last = self._table(self._of_days(self._days[-1], self._days[-1]), [EVENT_TIME_MAX.name])
+        newest: int = pc.max(last.column(0)).as_py()
+        return newest
+
+    # -- which tiles are read --------------------------------------------------------------
+
+    @cached_property
+    def _files(self) -> list[DataFile]:
+        if self.pin.snapshot_id is None:
+            return []
+        return live_files(self.lake, self.pin.table, self.pin.snapshot_id)
+
+    @cached_property
+    def _days(self) -> list[int]:
+        """The days that have tiles, ascending."""
+        return sorted({file.partition[TILE_DAY] for file in self._files})
+
+    def _of_days(self, first: int, last: int, bucket: int | None = None) -> list[DataFile]:
+        """The files of days ``first`` to ``last`` (inclusive)."""
+        return [
+            file
+            for file in self._files
+            if first <= file.partition[TILE_DAY] <= last and bucket in (None, file.bucket)
+        ]
+
+    def _chunks(self) -> Iterator[tuple[int, int]]:
+        """Ranges of starts, ``[low, high)`` ms, that are worked on one after another."""
+        if not self._days:
+            return
+        begin, end = self._days[0] * DAY_MS, (self._days[-1] + 1) * DAY_MS
+        if self.derived.windows is not None:
+            begin = self.derived.windows.start(begin)
+        low = begin if self.from_ms is None else max(begin, self.from_ms)
+        end = end if self.to_ms is None else min(end, self.to_ms)
+        rows: dict[int, int] = {}
+        for file in self._files:
+            day = file.partition[TILE_DAY]
+            rows[day] = rows.get(day, 0) + file.rows
+        held = 0
+        for day in self._days:
+            border = day * DAY_MS
+            if held and held + rows[day] > self._chunk_rows and low < border < end:
+                yield low, border
+                low, held = border, 0
+            held += rows[day]
+        if low < end:
+            yield low, end
+
+    def _rows(self, bucket: int, low: int, high: int) -> Iterator[pa.Table]:
+        """The rows of one bucket whose windows start in ``[low, high)``."""
+        windows, gap_ms = self.derived.windows, self.derived.gap_ms
+        if windows is not None:
+            first, last = windows.first_from(low), windows.first_from(high)
+            if first < last:
+                tiles = self._tiles(bucket, first, last)
+                yield from self._finished(tiles, _tumbling(windows, tiles))
+            return
+        assert gap_ms is not None
+        # an event that is a gap before the first start can no longer be of its session
+        since, until = low - gap_ms, high + gap_ms
+        while True:
+            tiles = self._standing(self._tiles(bucket, since, until))
+            cut = _sessions(gap_ms, tiles, self.view.tile_ms)
+            inside = (cut.starts >= low) & (cut.starts < high)
+            ends = cut.ends[inside]
+            if until >= self._end_ms or not (ends > until).any():
+                yield from self._finished(tiles, cut, inside)
+                return
+            until += max(until - low, DAY_MS)  # twice as far
+
+    @property
+    def _end_ms(self) -> int:
+        return (self._days[-1] + 1) * DAY_MS
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def _tiles(self, bucket: int, low: int, high: int) -> Tiles:
+        """The tiles of a bucket that may hold events in ``[low, high)``, sorted and merged."""
+        tile_ms, names = self.view.tile_ms, [p.name for p in self._partials]
+        low, high = max(low, MIN_TIME_MS - DAY_MS), min(high, MAX_TIME_MS + DAY_MS)
+        files = self._of_days(floor_ms(low, tile_ms) // DAY_MS, (high - 1) // DAY_MS, bucket)
+        table = self._table(files, [*self.view.keys, TILE_START, *names])
+        starts = table.column(TILE_START)
+        bounds = pc.greater(starts, low - tile_ms), pc.less(starts, high)
+        table = table.filter(pc.and_(*bounds)).combine_chunks()
+        entities = Entities(table, self.view.keys)
+        starts = Column.from_arrow(table.column(TILE_START)).values
+        keys = TimeKeys(starts, entities.count, tile_ms)
+        order, sorted_keys = sort_order(keys.of(entities.codes, starts))
+        columns = {name: Column.from_arrow(table.column(name)).take(order) for name in names}
+        first = np.flatnonzero(np.diff(sorted_keys, prepend=-1))
+        # rows of one tile that the lake has not merged yet become one
+        offsets = np.append(first, len(order))
+        columns = fold(self._partials, columns, offsets, tile_ms)
+        rows = order[first]
+        taken = table.select(list(self.view.keys)).take(pa.array(rows))
+        return Tiles(taken, entities.codes[rows], starts[rows], columns)
+
+    def _standing(self, tiles: Tiles) -> Tiles:
+        """The tiles that hold an event that was not withdrawn."""
+        rows = tiles.columns[ROWS.name].values
+        return tiles if (rows > 0).all() else tiles.take(np.flatnonzero(rows > 0))
+
+    def _table(self, files: Sequence[DataFile], columns: Sequence[str]) -> pa.Table:
+        full = self.lake.schema(self.pin.table)
+        schema = pa.schema([full.field(column).with_nullable(True) for column in columns])
+        parts = [read_file(file, columns).cast(schema) for file in files]
+        return pa.concat_tables(parts) if parts else schema.empty_table()
+
+    # -- finishing -------------------------------------------------------------------------
+
+    def _finished(self, tiles: Tiles, cut: Cut, inside: Mask | None = None) -> Iterator[pa.Table]:
+        """The rows of windows; those without an event, and open ones, are left out."""
+        if not len(cut.starts):
+            return
+        merged = fold(self._partials, tiles.columns, cut.offsets, self.view.tile_ms)
+        wanted = merged[ROWS.name].values > 0
+        if inside is not None:
+            wanted &= inside
+        if not self.include_open:
+            wanted &= cut.ends <= self.newest_ms
+        chosen = np.flatnonzero(wanted)
+        if not len(chosen):
+            return
+        merged = {name: column.take(chosen) for name, column in merged.items()}
+        starts, ends = cut.starts[chosen], cut.ends[chosen]
+        windows = self.derived.windows
+        length_ms = None if windows is None else windows.length_ms
+        reading = Reading(ends, ends - newest_tile_end(merged, self.view.tile_ms), length_ms)
+        arrays = [*tiles.keys.take(pa.array(cut.offsets[:-1][chosen])).columns]
+        arrays += [pa.array(starts), pa.array(ends)]
+        if self.derived.count is not None:
+            arrays.append(pa.array(merged[ROWS.name].values))
+        for feature in self.derived.features:
+            taken = [merged[name] for name in feature.partials]
+            done = feature.aggregate.finish(self.view.scope, taken, reading)
+            column = done.column
+            if done.ill_conditioned is not None:
+                column = Column(column.values, column.mask & ~done.ill_conditioned)
+            arrays.append(column.to_arrow(feature.type.arrow))
+        yield pa.Table.from_arrays(
+            [array.cast(field.type) for array, field in zip(arrays, self.schema, strict=True)],
+            schema=self.schema,
+        )
+
+
+def _tumbling(windows: Tumbling, tiles: Tiles) -> Cut:
+    """Tiles of one entity and window are one range."""
+    starts = windows.start(tiles.starts)
+    first = np.flatnonzero(_differs(tiles.codes) | _differs(starts))
+    starts = starts[first]
+    return Cut(np.append(first, len(tiles.starts)), starts, windows.end(starts))
+
+
+def _sessions(gap_ms: int, tiles: Tiles, tile_ms: int) -> Cut:
+    """Tiles of one entity go on with a session while less than the gap lies between events."""
+    newest: Ints = tiles.columns[EVENT_TIME_MAX.name].values
+    # a tile of a millisecond is its own first event
+    oldest: Ints = tiles.starts if tile_ms == 1 else tiles.columns[FIRST_EVENT_TIME].values
+    new = _differs(tiles.codes)
+    new[1:] |= oldest[1:] - newest[:-1] >= gap_ms
+    first = np.flatnonzero(new)
+    offsets = np.append(first, len(newest))
+    return Cut(offsets, oldest[first], newest[offsets[1:] - 1] + gap_ms)
+
+
+def _differs(values: Ints) -> Mask:
+    """Where a value is another one than that before it; the first one is."""
+    out = np.ones(len(values), np.bool_)
+    out[1:] = values[1:] != values[:-1]
+    return out
