@@ -135,7 +135,8 @@ class Reading:
     rounds it down first (``Window.read_time``). ``since_ms``, shape ``(rows,)``, is the time
     from the end of the newest tile in the window to ``q_ms`` (negative while that tile is
     open): what a decayed sum has still to decay. ``window_ms`` is the window's nominal length,
-    None for a lifetime and for a calendar unit.
+    None for a lifetime and for a calendar unit, and for an aggregate that does not say
+    ``by_length``.
     """
 
     q_ms: npt.NDArray[np.int64] | int
@@ -161,6 +162,9 @@ class Aggregate(ABC):
 
     kind: ClassVar[str]
     """First part of the feature's name, for example ``sum``."""
+    by_length: ClassVar[bool] = False
+    """Whether ``finish`` asks for ``Reading.window_ms``. Without, windows of several lengths are
+    finished in one call, in which it is None."""
 
     column: str | None = None
     _: KW_ONLY

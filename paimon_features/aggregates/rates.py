@@ -39,6 +39,7 @@ class Rate(Numeric):
     """
 
     kind: ClassVar[str] = "rate"
+    by_length: ClassVar[bool] = True
     per: str = field(default="1h", kw_only=True)
 
     def __post_init__(self) -> None:

@@ -24,8 +24,9 @@ from paimon_features.definitions import (
     Output,
     Selection,
 )
+from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.request import request_columns
-from paimon_features.definitions.selection import Codes
+from paimon_features.definitions.selection import Codes, Computed
 from paimon_features.errors import RequestError, StoreNotReadyError, UnknownNameError
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.expiry import may_miss_records
@@ -33,12 +34,14 @@ from paimon_features.online.keys import BucketKeys, ViewKeys, entity_bytes, key_
 from paimon_features.online.markers import Content, Marker, ViewState
 from paimon_features.online.store import Clock, OnlineStore
 from paimon_features.serving.response import Freshness, OnlineResponse, Status, status_names
-from paimon_features.serving.windows import finish_features, newest_before
+from paimon_features.serving.windows import WindowCells, WindowFeatures, newest_before
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 __all__ = ["FeatureFetcher", "Freshness", "OnlineResponse", "Status"]
 
 _ATTEMPTS = 5
+_PLANS = 256
+"""How many selections are remembered; services are few, and others may ask for anything."""
 
 
 class FeatureFetcher:
@@ -60,6 +63,7 @@ class FeatureFetcher:
         self._store = store
         self._clock = clock
         self._views = {view.name: _View(project, view) for view in views}
+        self._plans: dict[Selection, _Plan] = {}
 
     def get(
         self,
@@ -90,9 +94,9 @@ class FeatureFetcher:
         """
         if not MIN_TIME_MS <= q_ms <= MAX_TIME_MS:
             raise RequestError(f"q_ms={q_ms}: expected UTC milliseconds within the years 1 to 9999")
-        selection = Selection.of(refs)
-        wanted = self._wanted(selection.refs)
-        lookups = [_Lookup(self._views[name], entities) for name in wanted]
+        plan = self._plan(Selection.of(refs))
+        selection = plan.selection
+        lookups = [_Lookup(self._views[name], entities) for name in plan.views]
         counts = {lookup.count for lookup in lookups}
         if len(counts) > 1:
             raise RequestError(f"entity keys of different lengths: {sorted(counts)}")
@@ -101,18 +105,29 @@ class FeatureFetcher:
         self._read(lookups)
         clock_ms = self._clock()
         answers = {
-            lookup.of.view.name: lookup.answer(wanted[lookup.of.view.name], q_ms, clock_ms)
-            for lookup in lookups
+            name: lookup.answer(features, q_ms, clock_ms)
+            for lookup, (name, features) in zip(lookups, plan.views.items(), strict=True)
         }
         keys = {name: a for lookup in lookups for name, a in lookup.key_columns().items()}
         values, statuses = _columns(selection, answers, inputs, rows)
         return OnlineResponse(
             q_ms,
             pa.table([*keys.values(), *values], names=[*keys, *selection.names]),
-            pa.table(statuses, names=[*selection.names]),
+            pa.table(statuses, names=selection.names),
             {name: answer.event_times for name, answer in answers.items()},
             {name: answer.freshness for name, answer in answers.items()},
         )
+
+    def _plan(self, selection: Selection) -> _Plan:
+        plan = self._plans.get(selection)
+        if plan is None:
+            wanted = self._wanted(selection.refs)
+            views = {n: WindowFeatures(self._views[n].view, found) for n, found in wanted.items()}
+            plan = _Plan(selection, views)
+            if len(self._plans) >= _PLANS:
+                self._plans = {}
+            self._plans[selection] = plan
+        return plan
 
     def _wanted(self, refs: Sequence[FeatureRef]) -> dict[str, list[CompiledFeature]]:
         wanted: dict[str, list[CompiledFeature]] = {}
@@ -203,7 +218,17 @@ class _View:
 
 
 @dataclass(frozen=True, slots=True)
+class _Plan:
+    """What a selection asks of each view."""
+
+    selection: Selection
+    views: Mapping[str, WindowFeatures]
+
+
+@dataclass(frozen=True, slots=True)
 class _Answer:
+    """The features of one view, by name."""
+
     values: Mapping[str, pa.Array]
     statuses: Mapping[str, Codes]
     event_times: pa.Array
@@ -268,29 +293,25 @@ class _Lookup:
         self._there = np.array([i for i, r in enumerate(records) if r is not None], np.int64)
         self._records = self.of.layout.decode([r for r in records if r is not None])
 
-    def answer(self, features: Sequence[CompiledFeature], q_ms: int, clock_ms: int) -> _Answer:
+    def answer(self, features: WindowFeatures, q_ms: int, clock_ms: int) -> _Answer:
         view, records = self.of.view, self._records
         self._check_time(q_ms, clock_ms)
         newest = np.full(self.count, NEVER_MS, np.int64)
         end_ms = view.horizon(q_ms)
         newest[self._there] = newest_before(view, self.of.layout, records, end_ms)
         status = self._status(newest, q_ms, clock_ms)
-        # axes: rows of the request; where a record is null, so is every value
-        place = np.zeros(self.count, np.int64)
-        place[self._there] = np.arange(len(self._there))
         null = (status == Status.MISSING) | (status == Status.EXPIRED)
-        where = pa.array(place, mask=null)
+        # axes: rows of the request; one without a record has no cells
+        offsets = np.zeros(self.count + 1, np.int64)
+        offsets[1:][self._there] = np.diff(records.offsets)
+        cells = WindowCells(self.of.layout, records.cells, np.cumsum(offsets))
         values: dict[str, pa.Array] = {}
         statuses: dict[str, Codes] = {}
-        finished = finish_features(self.of.layout, records, features, q_ms)
-        for feature in features:
-            result = finished[feature.name]
-            values[feature.name] = result.column.to_arrow(feature.type.arrow).take(where)
-            statuses[feature.name] = status
-            if result.ill_conditioned is not None and result.ill_conditioned.any():
-                own = status.copy()
-                own[~null & result.ill_conditioned[place]] = Status.ILL_CONDITIONED
-                statuses[feature.name] = own
+        for name, (column, ill_conditioned) in features.values(cells, q_ms, null).items():
+            values[name] = column
+            statuses[name] = status
+            if ill_conditioned is not None and ill_conditioned.any():
+                statuses[name] = np.where(ill_conditioned, Status.ILL_CONDITIONED, status)
         times = pa.array(newest, mask=newest == NEVER_MS)
         return _Answer(values, statuses, times, self._freshness(clock_ms))
 
@@ -348,15 +369,18 @@ def _columns(
     selection: Selection, answers: Mapping[str, _Answer], inputs: Mapping[str, pa.Array], rows: int
 ) -> tuple[list[pa.Array], list[pa.Array]]:
     """The value and the status of each output, in their order."""
-    known = {ref: answers[ref.view].values[ref.feature] for ref in selection.refs}
-    codes = {ref: answers[ref.view].statuses[ref.feature] for ref in selection.refs}
-    computed = selection.compute(known, inputs, rows)
     values: list[pa.Array] = []
     told: list[Codes] = []
+    computed: Mapping[CompiledInteraction, Computed] = {}
+    if selection.interactions:
+        known = {ref: answers[ref.view].values[ref.feature] for ref in selection.refs}
+        codes = {ref: answers[ref.view].statuses[ref.feature] for ref in selection.refs}
+        computed = selection.compute(known, inputs, rows)
     for output in selection.outputs:
         if isinstance(output, FeatureRef):
-            values.append(known[output])
-            told.append(codes[output])
+            answer = answers[output.view]
+            values.append(answer.values[output.feature])
+            told.append(answer.statuses[output.feature])
         else:
             own = computed[output]
             values.append(own.values)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merge, Reading
-from paimon_features.aggregates.fold import canonical, fold, newest_tile_end
+from paimon_features.aggregates.fold import Ints, canonical, fold, newest_tile_end
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.schema import Bool, Bytes, Float64, Int64, String, arrow_schema
@@ -147,6 +147,33 @@ class AggregateContract:
             event: dict[str, Any] = {**dict.fromkeys(view.source.schema), "user": 0, EVENT_TIME: 5}
             got = _value(view, _columns(view, [event]), 10)
             assert not differences(view, [event], 10, answer(view, [event], 10), *got), aggregate
+
+    def test_windows_are_finished_together_as_each_by_itself(self, seed: int) -> None:
+        for aggregate in self.aggregates():
+            rng = random.Random(seed)
+            view, events = self._events(rng, aggregate)
+            tiles = _columns(view, events)
+            (feature,) = view.compiled.features
+            ends = newest_tile_end(tiles, view.compiled.tile_ms)
+            columns = [tiles[name] for name in feature.partials]
+
+            def finish(
+                length_ms: int | None,
+                rows: Ints,
+                columns: list[Column] = columns,
+                ends: Ints = ends,
+                view: FeatureView = view,
+                aggregate: Aggregate = aggregate,
+            ) -> list[str | None]:
+                q_ms = ends[rows] + 1
+                reading = Reading(q_ms, q_ms - ends[rows], length_ms)
+                taken = [column.take(rows) for column in columns]
+                return _texts(aggregate.finish(view.compiled.scope, taken, reading).column)
+
+            rows = np.arange(len(ends))
+            together = finish(DAY_MS if aggregate.by_length else None, rows)
+            each = [finish(DAY_MS, rows[i : i + 1])[0] for i in rows]
+            assert together == each, aggregate
 
     def _events(self, rng: random.Random, aggregate: Aggregate) -> tuple[FeatureView, list[Event]]:
         view = view_of(aggregate, rng.choice(("5min", "1h", "1d")))
