@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 Tell = Callable[[str], None]
 
+SAY_EVERY_S = 10.0
+"""How often a job that goes on is told of."""
 BRIEF_ROWS = 200_000
 """A local job over no more rows than this is over before Java's second compiler pays."""
 
@@ -106,9 +108,22 @@ class FlinkEngine:
                     parallelism=self.parallelism,
                     cluster=self.cluster,
                     state_dir=self.state_dir,
+                    tick=self._ticker(read.name),
                 )
                 self._say(f"{read.name}: joined; finishing the features")
             return _finish(staged, asked, read, spill_folder, tick)
+
+    def _ticker(self, view: str) -> Callable[[float], None]:
+        """Says now and then that a job goes on."""
+        said_s = 0.0
+
+        def tick(elapsed_s: float) -> None:
+            nonlocal said_s
+            if elapsed_s >= said_s + SAY_EVERY_S:
+                said_s = elapsed_s
+                self._say(f"{view}: Flink has joined for {elapsed_s:.0f} s")
+
+        return tick
 
     def _say(self, text: str) -> None:
         if self.tell is not None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 CATALOG = "lake"
 """The name under which ``register_lake`` makes the project's tables known."""
 
+CANCEL_TIMEOUT_S = 30.0
+"""How long the end of a job that was cancelled is waited for."""
+
 STANDARD_OPTIONS: Mapping[str, str] = {
     # functions and sinks of ours keep no reference to a row
     "pipeline.object-reuse": "true",
@@ -131,7 +134,7 @@ def await_job(
     """Wait until the job behind ``result`` has ended; ``tick(elapsed seconds)`` is called.
 
     After Ctrl-C or SIGTERM (KeyboardInterrupt), and after any error in ``tick``, the job is
-    cancelled.
+    cancelled, and has ended when this returns (unless that takes longer than half a minute).
 
     Raises
     ------
@@ -152,6 +155,10 @@ def await_job(
                         tick(time.monotonic() - started)
         except BaseException:
             client.cancel().result()
+            # until it has ended it still writes, into what its caller is about to clean up
+            deadline = time.monotonic() + CANCEL_TIMEOUT_S
+            while not end.done() and time.monotonic() < deadline:
+                time.sleep(tick_s)
             raise
         end.result()
 

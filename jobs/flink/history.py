@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from jobs.flink.environment import await_job, flink_errors, open_environment, register_lake
@@ -34,8 +34,12 @@ def run(
     parallelism: int,
     cluster: str | None,
     state_dir: Path,
+    tick: Callable[[float], None],
 ) -> None:
     """Run the statements as one job and wait for its end; Ctrl-C cancels it.
+
+    ``tick`` gets the seconds that the job has taken, several times a second; an error there
+    cancels the job, too.
 
     Raises
     ------
@@ -50,4 +54,4 @@ def run(
         for statement in statements:
             together.add_insert_sql(statement)
         result = together.execute()
-    await_job(result, doing)
+    await_job(result, doing, tick)

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -42,8 +43,8 @@ BLOCK_HALF_LIVES = 400
 """2^-400 is the least weight that is given; a tile's own partials go down to 2^-500."""
 BYTES_SEPARATOR = "\u0100"
 """Between bytes that are written as the characters U+0000 to U+00FF."""
-MAX_LISTED_DAYS = 512
-"""More days than this are named by the first and the last of them."""
+MAX_DAY_RANGES = 16
+"""Conditions nest in what Flink sends to its tasks: a few hundred overflow the stack."""
 
 _ENTERS = 1
 
@@ -242,9 +243,20 @@ def merge_sql(partial: Partial, value: str) -> str:
 def _of_days(days: Sequence[int] | None) -> str:
     if days is None:
         return ""
-    if len(days) > MAX_LISTED_DAYS:
-        return f"\n    WHERE {quote(EVENT_DAY)} BETWEEN {days[0]} AND {days[-1]}"
-    return f"\n    WHERE {quote(EVENT_DAY)} IN ({', '.join(map(str, days))})"
+    ranges = day_ranges(days, MAX_DAY_RANGES)
+    terms = " OR ".join(f"{quote(EVENT_DAY)} BETWEEN {low} AND {high}" for low, high in ranges)
+    return f"\n    WHERE {terms}"
+
+
+def day_ranges(days: Sequence[int], limit: int) -> list[tuple[int, int]]:
+    """At most so many ranges that hold all the days (ascending), and few others.
+
+    >>> day_ranges([1, 2, 3, 7, 9], 2)
+    [(1, 3), (7, 9)]
+    """
+    gaps = sorted((b - a, i) for i, (a, b) in enumerate(pairwise(days), 1) if b - a > 1)
+    cuts = sorted(i for _, i in gaps[max(len(gaps) - limit + 1, 0) :])
+    return [(days[a], days[b - 1]) for a, b in pairwise([0, *cuts, len(days)])]
 
 
 def _insert(target: str, merged: Sequence[str], source: str, by: str) -> str:

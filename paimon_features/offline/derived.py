@@ -1,7 +1,7 @@
 """Rows of a derived view: each window with an end, from the tiles that lie in it.
 
-Tiles are sorted by entity and time, cut into windows, and each window is folded and finished at
-once. Tumbling windows are cut where a tile begins another window, sessions where a tile's first
+Tiles are sorted by entity and time and cut into windows, which are folded and finished, all of
+them at once. A tumbling window is the tiles that begin in it; a session ends where a tile's first
 event is a gap or more behind the last event of the tile before::
 
     tiles      [--a-b---)[-------)[c------)[---d---)        one entity
@@ -27,6 +27,7 @@ from paimon_features.columns import Column, Mask
 from paimon_features.definitions import CompiledDerived
 from paimon_features.definitions.derived import FIRST_EVENT_TIME
 from paimon_features.errors import RequestError
+from paimon_features.offline.heads import concat
 from paimon_features.offline.keys import Entities, Ints, TimeKeys, sort_order
 from paimon_features.offline.pins import AsOf, Pin, Pinner
 from paimon_features.offline.reads import width
@@ -173,19 +174,7 @@ class DerivedRead:
             begin = self.derived.windows.start(begin)
         low = begin if self.from_ms is None else max(begin, self.from_ms)
         end = end if self.to_ms is None else min(end, self.to_ms)
-        rows: dict[int, int] = {}
-        for file in self._files:
-            day = file.partition[TILE_DAY]
-            rows[day] = rows.get(day, 0) + file.rows
-        held = 0
-        for day in self._days:
-            border = day * DAY_MS
-            if held and held + rows[day] > self._chunk_rows and low < border < end:
-                yield low, border
-                low, held = border, 0
-            held += rows[day]
-        if low < end:
-            yield low, end
+        yield from self._days_at_once(None, low, end)
 
     def _rows(self, bucket: int, low: int, high: int) -> Iterator[pa.Table]:
         """The rows of one bucket whose windows start in ``[low, high)``."""
@@ -193,8 +182,8 @@ class DerivedRead:
         if windows is not None:
             first, last = windows.first_from(low), windows.first_from(high)
             if first < last:
-                tiles = self._tiles(bucket, first, last)
-                yield from self._finished(tiles, _tumbling(windows, tiles))
+                tiles = self._tumbling(windows, bucket, first, last)
+                yield from self._finished(tiles, _each(windows, tiles))
             return
         assert gap_ms is not None
         # an event that is a gap before the first start can no longer be of its session
@@ -224,18 +213,58 @@ class DerivedRead:
         starts = table.column(TILE_START)
         bounds = pc.greater(starts, low - tile_ms), pc.less(starts, high)
         table = table.filter(pc.and_(*bounds)).combine_chunks()
-        entities = Entities(table, self.view.keys)
-        starts = Column.from_arrow(table.column(TILE_START)).values
-        keys = TimeKeys(starts, entities.count, tile_ms)
-        order, sorted_keys = sort_order(keys.of(entities.codes, starts))
-        columns = {name: Column.from_arrow(table.column(name)).take(order) for name in names}
+        return self._merged(
+            table.select(list(self.view.keys)),
+            Column.from_arrow(table.column(TILE_START)).values,
+            {name: Column.from_arrow(table.column(name)) for name in names},
+        )
+
+    def _merged(self, keys: pa.Table, starts: Ints, columns: dict[str, Column]) -> Tiles:
+        """Rows sorted by entity and start, those of one entity and start made one."""
+        entities = Entities(keys, self.view.keys)
+        time_keys = TimeKeys(starts, entities.count, self.view.tile_ms)
+        order, sorted_keys = sort_order(time_keys.of(entities.codes, starts))
+        columns = {name: column.take(order) for name, column in columns.items()}
         first = np.flatnonzero(np.diff(sorted_keys, prepend=-1))
-        # rows of one tile that the lake has not merged yet become one
-        offsets = np.append(first, len(order))
-        columns = fold(self._partials, columns, offsets, tile_ms)
+        columns = fold(self._partials, columns, np.append(first, len(order)), self.view.tile_ms)
         rows = order[first]
-        taken = table.select(list(self.view.keys)).take(pa.array(rows))
-        return Tiles(taken, entities.codes[rows], starts[rows], columns)
+        return Tiles(keys.take(pa.array(rows)), entities.codes[rows], starts[rows], columns)
+
+    def _tumbling(self, windows: Tumbling, bucket: int, first: int, last: int) -> Tiles:
+        """The windows of a bucket from one start to another, as if each were one tile.
+
+        Each day's tiles are folded first, then the days of a window: a window may be longer
+        than what fits into memory at once, and has the same bits however days are read.
+        """
+        parts = []
+        for begin, end in self._days_at_once(bucket, first, last):
+            tiles = self._tiles(bucket, begin, end)
+            starts = windows.start(tiles.starts)
+            new = _differs(tiles.codes) | _differs(starts) | _differs(tiles.starts // DAY_MS)
+            rows = np.flatnonzero(new)
+            offsets = np.append(rows, len(starts))
+            columns = fold(self._partials, tiles.columns, offsets, self.view.tile_ms)
+            parts.append((tiles.keys.take(pa.array(rows)), starts[rows], columns))
+        return self._merged(
+            pa.concat_tables([keys for keys, _, _ in parts]),
+            np.concatenate([starts for _, starts, _ in parts]),
+            {p.name: concat(p, [c[p.name] for _, _, c in parts]) for p in self._partials},
+        )
+
+    def _days_at_once(self, bucket: int | None, low: int, high: int) -> Iterator[tuple[int, int]]:
+        """``[low, high)`` cut where a day begins, so that the tiles of a part fit into memory."""
+        rows: dict[int, int] = {}
+        for file in self._of_days(self._days[0], self._days[-1], bucket):
+            day = file.partition[TILE_DAY]
+            rows[day] = rows.get(day, 0) + file.rows
+        held = 0
+        for day in self._days:
+            if held and held + rows.get(day, 0) > self._chunk_rows and low < day * DAY_MS < high:
+                yield low, day * DAY_MS
+                low, held = day * DAY_MS, 0
+            held += rows.get(day, 0) if low < (day + 1) * DAY_MS else 0
+        if low < high:
+            yield low, high
 
     def _standing(self, tiles: Tiles) -> Tiles:
         """The tiles that hold an event that was not withdrawn."""
@@ -285,12 +314,9 @@ class DerivedRead:
         )
 
 
-def _tumbling(windows: Tumbling, tiles: Tiles) -> Cut:
-    """Tiles of one entity and window are one range."""
-    starts = windows.start(tiles.starts)
-    first = np.flatnonzero(_differs(tiles.codes) | _differs(starts))
-    starts = starts[first]
-    return Cut(np.append(first, len(tiles.starts)), starts, windows.end(starts))
+def _each(windows: Tumbling, tiles: Tiles) -> Cut:
+    """Each of these is a window."""
+    return Cut(np.arange(len(tiles.starts) + 1), tiles.starts, windows.end(tiles.starts))
 
 
 def _sessions(gap_ms: int, tiles: Tiles, tile_ms: int) -> Cut:

@@ -22,7 +22,7 @@ from paimon_features.aggregates import Aggregate
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.local import features as local_features
 from paimon_features.offline.point_in_time import PointInTimeJoin
-from paimon_features.schema import Int64, arrow_schema
+from paimon_features.schema import Int64, String, arrow_schema
 from paimon_features.testing.generators import VALUE_COLUMNS
 from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import HOUR_MS
@@ -197,6 +197,20 @@ def test_a_tie_breaker_decides_at_one_time_and_a_null_one_loses() -> None:
     assert value(agg.First("word", tie="n", **WINDOW), *rows) == "y"
     assert value(agg.LastN("word", tie="n", n=4, **WINDOW), *rows) == ["b", "a", "y", "z"]
     assert value(agg.FirstN("word", tie="n", n=4, **WINDOW), *rows) == ["y", "a", "b", "z"]
+
+
+def test_lists_of_one_column_share_what_is_kept_and_have_their_own_lengths() -> None:
+    view = FeatureView(
+        "edges",
+        source=SOURCE,
+        entity=Entity("user", keys={"user": Int64}),
+        features=[agg.LastN("n", n=1, **WINDOW), agg.LastN("n", n=3, **WINDOW)],
+    )
+    assert sum(partial.type == String for partial in view.compiled.partials) == 1
+    table = pa.Table.from_pylist([event(n=n) for n in range(5)], schema=arrow_schema(SCHEMA))
+    found = local_features(view, table, {"user": [1], "event_time_ms": [Q_MS]}, threads=1)
+    assert found["last_n_n_1_2h"].to_pylist() == [[4]]
+    assert found["last_n_n_3_2h"].to_pylist() == [[4, 3, 2]]
 
 
 def test_a_null_is_passed_over_by_first_and_last() -> None:

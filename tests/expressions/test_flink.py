@@ -88,7 +88,7 @@ ordered(-62135596800000, s) | ordered(253402300799999, s) | ordered(k, x * 0.001
 item(i) | item(k, i) | item(i, j) | item(s) | item(s, t) | item(s, t, s) | item(x) | item(k, x, p)
 item(p, d) | item(d, w) | item(m, n) | item(k, s IS NULL, s, x) | item(k, t, m) | item(-x, f, s)
 item(concat(s, ',+')) | item(i, 'a,b+c') | item(7, i) | item('a+b', i) | item(coalesce(i, 0))
-md5(s) | distinct_item(md5(s)) | distinct_item(md5(item(i))) | distinct_item(md5(item(x)))
+md5(s) | distinct_item(md5(s)) | md5(item(i)) | md5(item(x))
 CASE WHEN p THEN distinct_item(md5(t)) END | CASE WHEN p THEN item(i, s) END
 element(v, 1) | element(v, 3) * 2 | element(z, 1) | element(z, 3) + 1 | element(z, 2) IS NULL
 size(v) | size(z) | v IS NULL | size(v) = 3 AND element(v, 2) > 0

@@ -51,7 +51,7 @@ spend = pf.FeatureView(
         pf.Mean("unit_price", windows=["1d"]),
         pf.Min("unit_price", windows=["1d"]),
         pf.Max("quantity", windows=["1d"]),
-        pf.Count(windows=["7d"]),
+        pf.Count(windows=["7d", None]),
         pf.Last("country", windows=["7d"]),
         pf.DecayedSum("amount", half_life="1h", windows=["7d"]),
     ],

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from jobs import history
 from jobs.flink import cluster as module
 from jobs.flink.cluster import ClusterShape, LocalCluster
 from jobs.flink.ingest import ingest_files
@@ -25,6 +26,8 @@ from paimon_features.cli import cli
 from paimon_features.errors import ConfigurationError, JobError, OwnershipError, UnknownNameError
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
+from paimon_features.testing.matrix import Cell, wrong
+from paimon_features.testing.matrix_paths import MatrixLake
 from tests.jobs.watched_folder import CLICKS, clicks, new_lake, watched_folder
 
 pytestmark = pytest.mark.flink
@@ -172,6 +175,30 @@ def test_a_detached_stream_is_stopped_with_a_savepoint_from_which_the_next_goes_
     FlinkRest(cluster.status().address or "").cancel(second)
     found = read_arrow(lake, CLICKS.table, columns=["id"])["id"].to_pylist()
     assert sorted(found) == list(range(1_000))
+
+
+def test_historical_features_are_joined_there_and_ctrl_c_cancels_the_job(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = cluster.record()
+    assert record is not None
+    cell = Cell("sawtooth", "5min", "1h", "sorted")
+    stored = MatrixLake(tmp_path, cell)
+    engine = history.FlinkEngine(cluster.state_dir, 2, record.address)
+    given = stored.as_of(cell, cell.questions, 3, engine)
+    assert not wrong(cell, cell.questions, given)
+
+    def interrupted(line: str) -> None:
+        if "has joined for" in line:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(history, "SAY_EVERY_S", 0.0)
+    engine = history.FlinkEngine(cluster.state_dir, 2, record.address, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stored.as_of(cell, cell.questions, 3, engine)
+    states = [j.state for j in FlinkRest(record.address).jobs() if "historical" in j.name]
+    assert states == ["CANCELED", "FINISHED"]
+    assert not [name for name in stored.lake.list() if name.startswith("staging_")]
 
 
 def test_a_lost_process_is_reported_and_stop_ends_the_rest(cluster: LocalCluster) -> None:

@@ -19,6 +19,7 @@ from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.tables.consumers import register_consumer
 from paimon_features.tables.lease import ProcessHolder, acquire
 from paimon_features.tables.snapshots import latest_snapshot, snapshot_ids
+from paimon_features.windows import DAY_MS
 from tests.jobs.feed import Feed
 
 pytestmark = pytest.mark.flink
@@ -36,8 +37,16 @@ def test_a_maintained_table_holds_the_same_and_its_job_goes_on_exactly(
     rows = read_arrow(target.lake, events).num_rows
     held = latest_snapshot(target.lake, events).id - 1  # type: ignore[union-attr]
     register_consumer(target.lake, events, "a-reader", held)
+    asked = pa.table({"customer_id": [1, 2, -4], "event_time_ms": [15_047 * DAY_MS] * 3})
+    lifetimes = project.get_historical_features(["spend:count"], asked)
+    assert project.roll_up("spend").made > 0
+    assert project.get_historical_features(["spend:count"], asked) == lifetimes
 
     done = {m.table: m for m in maintain(project, keep_newest=1)}
+
+    assert project.get_historical_features(["spend:count"], asked) == lifetimes
+    again = project.roll_up("spend")
+    assert again.made == 0 < again.fresh, "what was compacted is rolled up anew"
 
     assert not any(m.skipped for m in done.values())
     for table in (tiles, events):
@@ -48,9 +57,9 @@ def test_a_maintained_table_holds_the_same_and_its_job_goes_on_exactly(
     feed.commit()
     submit(target, bounded=True)
     feed.assert_exact()
-    again = {m.table: m for m in maintain(project, [tiles], keep_newest=1)}
+    tables = {m.table: m for m in maintain(project, [tiles], keep_newest=1)}
     feed.assert_exact()
-    assert list(again) == [tiles]
+    assert list(tables) == [tiles]
 
 
 def test_a_table_that_only_python_writes_is_brought_to_one_file_and_one_snapshot(

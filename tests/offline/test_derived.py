@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from paimon_features.aggregates import Aggregate, Count, DecayedCount, Rate, Sum, TimeSinceFirst
 from paimon_features.definitions import (
+    Definitions,
     DerivedView,
     Entity,
     EventSource,
@@ -114,9 +118,11 @@ def _in_two(
     return pa.concat_tables(tables).to_pylist()
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_random_derived_views_equal_loops_over_the_events(tmp_path: Path, seed: int) -> None:
-    check_random(seed, tmp_path)
+@given(seed=st.integers(0, 2**32))
+@settings(max_examples=settings().max_examples // 10)  # more where the profile has more
+def test_random_derived_views_equal_loops_over_the_events(seed: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        check_random(seed, Path(folder))
 
 
 def test_a_window_has_a_row_if_it_holds_an_event(tmp_path: Path) -> None:
@@ -222,6 +228,25 @@ def test_a_withdrawn_event_parts_the_sessions_that_it_joined(tmp_path: Path) -> 
     assert rows(lake, sessions) == [(1, 0, 10, 1, 1), (1, 18, 28, 1, 1)]
     lake.commit(orders((1, 0, True), (1, 18, True)))
     assert rows(lake, sessions) == []
+
+
+def test_a_derived_view_brings_its_view_along_and_needs_a_name_of_its_own() -> None:
+    found = Definitions.of([SESSIONS])
+    assert (found.derived_view("sessions"), found.view("visits")) == (SESSIONS, VISITS)
+    with pytest.raises(DefinitionError, match="a derived view is called like a view, 'visits'"):
+        Definitions.of([TumblingView("visits", VISITS, "1d")])
+
+
+def test_a_rate_over_a_fixed_size_is_per_unit_of_it(tmp_path: Path) -> None:
+    view = replace(VISITS, features=[Rate(per="1h", windows=["7d"])])
+    lake = LakeOfViews(tmp_path, view)
+    lake.commit(clicks((1, 0, 0.0), (1, 1, 0.0), (1, DAY_MS, 0.0)))
+    given = TumblingView("daily", view, "12h", features=[Rate(per="1h", windows=["12h"])])
+    for derived in (given, TumblingView("daily", view, "12h")):
+        assert rows(lake, derived) == [(1, 0, 12 * HOUR_MS, 2 / 12)]
+    with pytest.raises(DefinitionError) as caught:
+        TumblingView("daily", view, "day", time_zone="UTC")
+    assert "name features= without it" in caught.value.__notes__
 
 
 def test_a_view_without_tiles_has_no_rows(tmp_path: Path) -> None:
