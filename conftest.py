@@ -106,10 +106,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_random(item: pytest.Item) -> bool:
+    # Hypothesis puts its own marker on later than this is asked
+    if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
+        return True
     of_pytest = getattr(item, "callspec", None)
-    return item.get_closest_marker("hypothesis") is not None or (
-        of_pytest is not None and "seed" in of_pytest.params
-    )
+    return of_pytest is not None and "seed" in of_pytest.params
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

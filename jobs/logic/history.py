@@ -6,11 +6,14 @@ join. So the join itself is a second, independent one, and what windows mean sta
 
 ::
 
-    row 7     entity | low high | start_0 end_0 | start_1 end_0 | tile_0 from_0 until_0
-                       ^ any tile ^ tiles of window 0             ^ raw events of span 0
+    row 7     entity | low high | start_0 end_0 | start_1 end_0 | day_0 | tile_0 from_0 until_0
+                       ^ any tile ^ tiles of window 0             ^ cut   ^ raw events of span 0
 
     tiles     row 7, ref | newest | partials of window 0 | partials of window 1
     edges     row 7, span 0 | partials of the events
+
+Days that no window of a row cuts are merged first, once for all rows, so that a row meets at most
+the days of its windows and the tiles of a few of them.
 
 What decays is brought to a common time, ``ref``, before it is added. Far from it a weight would
 be zero, so there is a ``ref`` every ``BLOCK_HALF_LIVES`` half-lives back from the row, and a line
@@ -35,7 +38,7 @@ from paimon_features.offline.spans import WindowSpans
 from paimon_features.schema import DataType, Int32, Int64, String
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START
-from paimon_features.windows import Window
+from paimon_features.windows import DAY_MS, Window
 
 CHUNK, ROW, REF, NEWEST, SPAN = "chunk", "row_id", "ref_ms", "newest", "span"
 LOW, HIGH = "low", "high"
@@ -92,6 +95,23 @@ class Layout:
         lives = [p.half_life_ms for p in self.partials if p.half_life_ms is not None]
         return BLOCK_HALF_LIVES * min(lives) if lives else None
 
+    @cached_property
+    def by_days(self) -> bool:
+        """Whether days that no window cuts are merged first, so that a row meets a day and not
+        all of its tiles. Decay has to reach over a day for that."""
+        long = self.view.longest_ms is None or self.view.longest_ms > 2 * DAY_MS
+        decays = self.block_ms is not None and self.block_ms < DAY_MS
+        return long and not decays and self.view.tile_ms < DAY_MS
+
+    @cached_property
+    def cut_by(self) -> list[str]:
+        """The columns of times that may cut a day: what lies in that day is told by its tiles."""
+        if not self.by_days:
+            return []
+        starts = [f"start_{i}" for i, w in enumerate(self.windows) if w.start_step_ms % DAY_MS]
+        ends = [f"end_{i}" for i, (_, step) in enumerate(self.ends) if step % DAY_MS]
+        return [HIGH, *ends, *starts]
+
     # -- columns -------------------------------------------------------------------------
 
     @property
@@ -102,6 +122,7 @@ class Layout:
         columns.update({LOW: Int64, HIGH: Int64})
         columns.update({f"start_{i}": Int64 for i in range(len(self.windows))})
         columns.update({f"end_{i}": Int64 for i in range(len(self.ends))})
+        columns.update({f"day_{i}": Int32 for i in range(len(self.cut_by))})
         for i in range(len(self.spans.found)):
             columns.update({f"tile_{i}": Int64, f"from_{i}": Int64, f"until_{i}": Int64})
         return columns
@@ -145,36 +166,79 @@ def tiles_sql(
     ``pin`` are the options that choose the snapshot of the table ``tiles``, ``days`` the first
     and the last of its days that can matter.
     """
-    view, tile_end = layout.view, f"(t.{quote(TILE_START)} + {layout.view.tile_ms})"
+    source = _tiles(layout, tiles, pin, days)
+    if not layout.by_days:
+        on = [f"t.`__start` >= a.{LOW}", f"t.`__start` < a.{HIGH}"]
+        return f"INSERT INTO {quote(target)}\n{_merged(layout, quote(rows), source, on)}"
+    cut = range(len(layout.cut_by))
+    day_of = " ".join(f"WHEN {i} THEN day_{i}" for i in cut)
+    cut_days = (
+        f"(SELECT *, CASE n {day_of} END AS `__cut` FROM {quote(rows)}, "
+        f"(VALUES {', '.join(f'({i})' for i in cut)}) AS days(n))"
+    )
+    on = [f"t.{quote(TILE_DAY)} = a.`__cut`"]
+    on += [f"t.`__start` >= a.{LOW}", f"t.`__start` < a.{HIGH}"]
+    within = _merged(layout, cut_days, source, on)
+    on = [f"t.`__end` > a.{LOW}", f"t.`__end` <= a.{HIGH}"]
+    on += [f"(a.day_{i} IS NULL OR t.{quote(TILE_DAY)} <> a.day_{i})" for i in cut]
+    whole = _merged(layout, quote(rows), _whole_days(layout, source), on)
+    return f"INSERT INTO {quote(target)}\n{within}\nUNION ALL\n{whole}"
+
+
+def _tiles(layout: Layout, table: str, pin: Mapping[str, str], days: tuple[int, int]) -> str:
+    """The tiles of some days, from when to when, and their partials."""
+    start = quote(TILE_START)
+    columns = [quote(key) for key in layout.view.keys]
+    columns += [quote(TILE_DAY), f"{start} AS `__start`"]
+    columns.append(f"{start} + {layout.view.tile_ms} AS `__end`")
+    columns += [f"{text_sql(p, quote(p.name))} AS p{n}" for n, p in enumerate(layout.partials)]
+    return (
+        f"(SELECT {', '.join(columns)}\n    FROM {quote(table)} {hint_sql(pin)}\n"
+        f"    WHERE {quote(TILE_DAY)} BETWEEN {days[0]} AND {days[1]})"
+    )
+
+
+def _whole_days(layout: Layout, tiles: str) -> str:
+    """The same of days: the tiles of each, merged; what decays counts from the day's end."""
+    day = f"CAST({quote(TILE_DAY)} AS BIGINT)"
+    by = ", ".join([*(quote(key) for key in layout.view.keys), quote(TILE_DAY)])
+    columns = [by, f"{day} * {DAY_MS} AS `__start`", f"({day} + 1) * {DAY_MS} AS `__end`"]
+    for n, partial in enumerate(layout.partials):
+        value = _decayed(partial, f"p{n}", "`__end`", f"({day} + 1) * {DAY_MS}")
+        columns.append(f"{merge_sql(partial, value)} AS p{n}")
+    return f"(SELECT {', '.join(columns)}\n    FROM {tiles}\n    GROUP BY {by})"
+
+
+def _merged(layout: Layout, rows: str, tiles: str, on: Sequence[str]) -> str:
+    """The query that merges, for each row and window, of ``tiles`` (or days) what is in it."""
     ref = "CAST(0 AS BIGINT)"
     if layout.block_ms is not None:
-        back = f"(a.{HIGH} - {tile_end}) / {layout.block_ms}"
-        ref = f"a.{HIGH} - {back} * {layout.block_ms}"
-    columns = [f"a.{CHUNK}", f"a.{ROW}", f"{ref} AS {REF}"]
-    columns.append(f"t.{quote(EVENT_TIME_MAX.name)} AS {NEWEST}")
-    merged = [f"MAX({NEWEST})"]
+        ref = f"a.{HIGH} - (a.{HIGH} - t.`__end`) / {layout.block_ms} * {layout.block_ms}"
+    newest = [p.name for p in layout.partials].index(EVENT_TIME_MAX.name)
+    columns = [f"a.{CHUNK}", f"a.{ROW}", f"{ref} AS {REF}", f"t.p{newest} AS {NEWEST}"]
+    merged = [CHUNK, ROW, REF, f"MAX({NEWEST})"]
     ends = list(layout.ends)
     for i, window in enumerate(layout.windows):
-        start, end = f"a.start_{i}", f"a.end_{ends.index(end_of(window))}"
-        inside = f"t.{quote(TILE_START)} >= {start} AND t.{quote(TILE_START)} < {end}"
+        end = f"a.end_{ends.index(end_of(window))}"
+        inside = f"t.`__start` >= a.start_{i} AND t.`__start` < {end}"
         for n, partial in layout.partials_of(window):
-            value = f"t.{quote(partial.name)}"
-            if partial.half_life_ms is not None:
-                age = f"CAST({tile_end} - ({ref}) AS DOUBLE) / {float(partial.half_life_ms)!r}E0"
-                value = f"{value} * POWER(2E0, {age})"
+            value = _decayed(partial, f"t.p{n}", "t.`__end`", ref)
             columns.append(f"CASE WHEN {inside} THEN {value} END AS w{i}_{n}")
             merged.append(merge_sql(partial, f"w{i}_{n}"))
-    on = [f"t.{quote(key)} = a.k{i}" for i, key in enumerate(view.keys)]
-    on += [f"t.{quote(TILE_START)} >= a.{LOW}", f"t.{quote(TILE_START)} < a.{HIGH}"]
-    first, last = days
-    return _insert(
-        target,
-        [CHUNK, ROW, REF, *merged],
-        f"SELECT {_list(columns)}\n  FROM {quote(rows)} a JOIN {quote(tiles)} {hint_sql(pin)} t\n"
-        f"    ON {' AND '.join(on)}\n"
-        f"  WHERE t.{quote(TILE_DAY)} BETWEEN {first} AND {last}",
-        f"{CHUNK}, {ROW}, {REF}",
+    keys = [f"t.{quote(key)} = a.k{i}" for i, key in enumerate(layout.view.keys)]
+    return (
+        f"SELECT {_list(merged)}\nFROM (\n  SELECT {_list(columns)}\n"
+        f"  FROM {rows} a\n  JOIN {tiles} t\n  ON {' AND '.join([*keys, *on])}\n)\n"
+        f"GROUP BY {CHUNK}, {ROW}, {REF}"
     )
+
+
+def _decayed(partial: Partial, value: str, end: str, later: str) -> str:
+    """A partial that counts from ``end``, brought to a later time; one that decays not as it is."""
+    if partial.half_life_ms is None:
+        return value
+    age = f"CAST({end} - ({later}) AS DOUBLE) / {float(partial.half_life_ms)!r}E0"
+    return f"{value} * POWER(2E0, {age})"
 
 
 def edges_sql(
@@ -216,16 +280,15 @@ def edges_sql(
         f"    FROM ({spans}) s\n    JOIN ({events}) e\n    ON {' AND '.join(on)}"
     )
     partials = [
-        f"{event_sql(view, view.expressions[p.name])} AS p{n}"
+        f"{text_sql(p, event_sql(view, view.expressions[p.name]))} AS p{n}"
         for n, p in enumerate(layout.partials)
     ]
-    return _insert(
-        target,
-        ["`__chunk`", "`__row`", "`__span`"]
-        + [merge_sql(p, f"p{n}") for n, p in enumerate(layout.partials)],
-        f"SELECT `__chunk`, `__row`, `__span`, {_list(partials)}\n"
-        f"  FROM ({joined})\n  WHERE {fate_sql(view)} = {_ENTERS}",
-        "`__chunk`, `__row`, `__span`",
+    by = "`__chunk`, `__row`, `__span`"
+    merged = [merge_sql(p, f"p{n}") for n, p in enumerate(layout.partials)]
+    return (
+        f"INSERT INTO {quote(target)}\nSELECT {by}, {_list(merged)}\nFROM (\n"
+        f"  SELECT {by}, {_list(partials)}\n  FROM ({joined})\n"
+        f"  WHERE {fate_sql(view)} = {_ENTERS}\n)\nGROUP BY {by}"
     )
 
 
@@ -236,8 +299,15 @@ def merge_sql(partial: Partial, value: str) -> str:
     if partial.merge in (Merge.MIN, Merge.MAX):
         return f"{partial.merge.name}({value})"
     if partial.merge is Merge.REGISTERS:
-        return f"LISTAGG(DECODE({value}, 'ISO-8859-1'), {literal(BYTES_SEPARATOR)})"
+        return f"LISTAGG({value}, {literal(BYTES_SEPARATOR)})"
     return f"LISTAGG({value}, {literal(DELIMITER)})"
+
+
+def text_sql(partial: Partial, value: str) -> str:
+    """SQL of a partial in the type in which it is gathered."""
+    if partial.merge is Merge.REGISTERS:
+        return f"DECODE({value}, 'ISO-8859-1')"
+    return value
 
 
 def _of_days(days: Sequence[int] | None) -> str:
@@ -257,12 +327,6 @@ def day_ranges(days: Sequence[int], limit: int) -> list[tuple[int, int]]:
     gaps = sorted((b - a, i) for i, (a, b) in enumerate(pairwise(days), 1) if b - a > 1)
     cuts = sorted(i for _, i in gaps[max(len(gaps) - limit + 1, 0) :])
     return [(days[a], days[b - 1]) for a, b in pairwise([0, *cuts, len(days)])]
-
-
-def _insert(target: str, merged: Sequence[str], source: str, by: str) -> str:
-    return (
-        f"INSERT INTO {quote(target)}\nSELECT {_list(merged)}\nFROM (\n  {source}\n)\nGROUP BY {by}"
-    )
 
 
 def _list(columns: Sequence[str]) -> str:

@@ -29,6 +29,7 @@ from paimon_features.offline.spans import WindowSpans
 from paimon_features.schema import arrow_schema
 from paimon_features.windows import DAY_MS, ceil_ms, floor_ms
 
+_NO_DAY = 2**40
 BLOCK_ROWS = 1 << 17
 """Rows that are finished at a time."""
 
@@ -77,6 +78,16 @@ def staged_rows(layout: Layout, chunk: int, keys: pa.Table, q_ms: Ints, needed: 
         columns[f"start_{i}"] = pa.array(start)
     for i, window in enumerate(layout.ends.values()):
         columns[f"end_{i}"] = pa.array(floor_ms(window.end(q_ms), view.tile_ms))
+    seen: list[Ints] = []
+    for i, name in enumerate(layout.cut_by):
+        times = np.asarray(columns[name])
+        days = times // DAY_MS
+        # a border of days cuts none; a day that is cut twice is read once
+        cuts = times % DAY_MS > 0
+        for other in seen:
+            cuts &= days != other
+        seen.append(np.where(cuts, days, _NO_DAY))
+        columns[f"day_{i}"] = pa.array(days.astype(np.int32), mask=~cuts)
     spans = WindowSpans(view, layout.windows, q_ms, floor_ms(q_ms, view.tile_ms))
     for i, span in enumerate(spans.found):
         columns[f"tile_{i}"] = pa.array(span.tile_ms)

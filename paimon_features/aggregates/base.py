@@ -231,7 +231,9 @@ class Aggregate(ABC):
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         """The feature's values, shape ``(rows,)``, from merged partials of the same shape.
 
-        They are as ``fold`` leaves them: lists are sorted, no longer than their limit.
+        They are as ``fold`` leaves them: lists are sorted, no longer than their limit. Rows do
+        not depend on each other. Of an empty window all partials are null, and the value is one
+        and the same whenever it is read; it is never ill-conditioned.
         """
 
     def each(self) -> tuple[Aggregate, ...]:

@@ -33,7 +33,7 @@ from paimon_features.offline.answers import (
     AnswerSheet,
     by_window,
 )
-from paimon_features.offline.heads import RawEdges, concat
+from paimon_features.offline.heads import NO_INTS, RawEdges, concat
 from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
 from paimon_features.offline.ranges import RangeIndex
 from paimon_features.offline.spans import WindowSpans, need_other_tiles
@@ -159,8 +159,9 @@ class PointInTimeJoin:
         present = self._sheet.judge(target, q_ms, newest)
         for window, features in self._windows.items():
             names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
-            merged = block.fold(window, names)
-            self._sheet.finish(target, window, features, merged, q_ms, present)
+            some, merged = block.fold(window, names)
+            self._sheet.leave_out(window, target, some)
+            self._sheet.finish(target[some], window, features, merged, q_ms[some], present[some])
 
 
 class _Block:
@@ -185,18 +186,30 @@ class _Block:
             newest[head.rows] = head.columns[EVENT_TIME_MAX.name].values
         return newest
 
-    def fold(self, window: Window, names: Iterable[str]) -> dict[str, Column]:
-        """The partials of each row's window: tiles, and raw events at its edges."""
+    def fold(self, window: Window, names: Iterable[str]) -> tuple[Ints | slice, dict[str, Column]]:
+        """The rows in which the window has events, and its partials there.
+
+        They are those of tiles, and of raw events at its edges.
+        """
         start = window.start(self.q_ms)
         if window.needs_tail:
             start = ceil_ms(start, self._tile_ms)
-        merged = self._tiles.index.fold(
-            self._tiles.before(self.codes, start), self._hi(window), names
-        )
-        for spans in (self._spans.heads, self._spans.tails):
-            if window in spans:
-                self._edge(spans[window]).merge_into(merged)
-        return merged
+        lo, hi = self._tiles.before(self.codes, start), self._hi(window)
+        spans = (self._spans.heads.get(window), self._spans.tails.get(window))
+        edges = [self._edge(span) for span in spans if span is not None]
+        seen = hi > lo
+        for edge in edges:
+            seen[edge.rows] = True
+        if seen.all():
+            some: Ints | slice = slice(None)
+        else:
+            some = np.flatnonzero(seen)
+            lo, hi = lo[some], hi[some]
+        merged = self._tiles.index.fold(lo, hi, names)
+        place = np.cumsum(seen) - 1 if edges else NO_INTS
+        for edge in edges:
+            edge.merge_into(merged, place[edge.rows])
+        return some, merged
 
     def _hi(self, window: Window) -> Ints:
         """How many tiles sort before the first that does not lie in the window whole."""
@@ -265,11 +278,11 @@ class _Edge:
         self._partials = {p.name: p for p in edges.partials}
         self._tile_ms = edges.view.tile_ms
 
-    def merge_into(self, merged: dict[str, Column]) -> None:
-        """Merge them into a window's partials, as one more tile of another time."""
-        if not len(self.rows):
+    def merge_into(self, merged: dict[str, Column], rows: Ints) -> None:
+        """Merge them into these rows of a window's partials, as one more tile of another time."""
+        if not len(rows):
             return
-        taken = {name: column.take(self.rows) for name, column in merged.items()}
+        taken = {name: column.take(rows) for name, column in merged.items()}
         ends = newest_tile_end(taken, self._tile_ms), newest_tile_end(self.columns, self._tile_ms)
         newest = np.maximum(*ends)
         for name, column in merged.items():
@@ -282,9 +295,9 @@ class _Edge:
                 )
                 sides = left, right
             both = merge_rows(partial, *sides)
-            column.values[self.rows] = both.values
+            column.values[rows] = both.values
             if column.valid is not None:
-                column.valid[self.rows] = both.mask
+                column.valid[rows] = both.mask
 
 
 def _read(

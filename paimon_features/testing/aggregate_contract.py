@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merge, Reading
-from paimon_features.aggregates.fold import Ints, canonical, fold, newest_tile_end
+from paimon_features.aggregates.fold import NEVER_MS, Ints, canonical, fold, newest_tile_end
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.schema import Bool, Bytes, Float64, Int64, String, arrow_schema
@@ -174,6 +174,18 @@ class AggregateContract:
             together = finish(DAY_MS if aggregate.by_length else None, rows)
             each = [finish(DAY_MS, rows[i : i + 1])[0] for i in rows]
             assert together == each, aggregate
+
+    def test_an_empty_window_has_one_value_whenever_it_is_read(self) -> None:
+        for aggregate in self.aggregates():
+            view = view_of(aggregate)
+            (feature,) = view.compiled.features
+            kinds = [view.compiled.partial[name].type for name in feature.partials]
+            columns = [Column.nulls(3, kind) for kind in kinds]
+            q_ms = np.array([-DAY_MS, 0, 700 * DAY_MS])
+            reading = Reading(q_ms, q_ms - NEVER_MS, DAY_MS if aggregate.by_length else None)
+            finished = aggregate.finish(view.compiled.scope, columns, reading)
+            assert len(set(_texts(finished.column))) == 1, aggregate
+            assert finished.ill_conditioned is None or not finished.ill_conditioned.any()
 
     def _events(self, rng: random.Random, aggregate: Aggregate) -> tuple[FeatureView, list[Event]]:
         view = view_of(aggregate, rng.choice(("5min", "1h", "1d")))

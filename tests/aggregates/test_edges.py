@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 from paimon_features import aggregates as agg
-from paimon_features.aggregates import Aggregate
+from paimon_features.aggregates import Aggregate, Reading
+from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.local import features as local_features
 from paimon_features.offline.point_in_time import PointInTimeJoin
@@ -160,6 +161,11 @@ def test_a_zero_has_no_sign() -> None:
     for one in (agg.Min, agg.Max, agg.First, agg.Last, agg.Sum, agg.Mean):
         assert repr(value(one("x", **WINDOW), event(x=-0.0))) == "0.0"
     assert repr(value(agg.TopK("x", n=2, **WINDOW), event(x=-0.0), event(x=0.0))) == "[0.0, 0.0]"
+    merged, reading = [Column(np.array([-0.0])), Column(np.array([1]))], Reading(0, np.array([0]))
+    for total in (agg.Sum("x"), agg.Mean("x"), agg.Max("x")):
+        partials = total.partials(SCHEMA)
+        found = total.finish(SCHEMA, merged[: len(partials)], reading)
+        assert repr(found.column.values.tolist()) == "[0.0]"
     distinct = agg.ApproxCountDistinct("x", **WINDOW)
     assert value(distinct, event(x=-0.0), event(x=0.0)) == 1
     assert value(agg.Histogram("x", edges=[0.0], **WINDOW), event(x=-0.0)) == [0, 1]
@@ -265,8 +271,8 @@ def test_moments_need_values_and_a_shape_needs_two_that_differ() -> None:
 
 
 def test_a_value_at_an_edge_is_in_the_bin_above_it() -> None:
-    values = [event(x=x) for x in (-0.5, 0.0, 0.5, 1.0, 9.9, 10.0, 11.0)]
-    assert value(agg.Histogram("x", edges=EDGES, **WINDOW), *values) == [1, 2, 2, 2]
+    values = [event(x=x) for x in (-0.5, 0.0, 0.5, 1.0, 1.0, 9.9, 10.0, 11.0)]
+    assert value(agg.Histogram("x", edges=EDGES, **WINDOW), *values) == [1, 2, 3, 2]
 
 
 @pytest.mark.parametrize(
@@ -287,9 +293,17 @@ def test_a_quantile_is_interpolated_in_its_bin_and_never_leaves_the_edges(
     assert value(quantile, *(event(x=x) for x in numbers)) == expected
 
 
+def test_a_quantile_of_rank_n_is_not_rounded_above_its_bin() -> None:
+    assert 0.7 + (2.9 - 0.7) > 2.9
+    greatest = agg.Quantile("x", q=1.0, edges=[0.7, 2.9], **WINDOW)
+    assert value(greatest, event(x=1.0)) == 2.9
+
+
 def test_a_rate_divides_by_the_nominal_length() -> None:
     # the window begins at 1 h, where its hop does; two hours it is called, so it is divided by two
     assert value(agg.Rate("n", per="30min", **WINDOW), event(n=8), event(n=4)) == 3.0
+    scaled = agg.Rate("x", scale=2, per="30min", **WINDOW)
+    assert value(scaled, event(x=8.0), event(x=4.0)) == 3.0
 
 
 def test_times_since_are_counted_at_the_read() -> None:
@@ -297,6 +311,13 @@ def test_times_since_are_counted_at_the_read() -> None:
     assert value(agg.TimeSinceLast(**WINDOW), *rows) == 1
     assert value(agg.TimeSinceFirst(unit="1h", **WINDOW), *rows) == 2.0
     assert value(agg.TimeSinceLast(offset="1h", **WINDOW), *rows) == 2 * HOUR_MS
+
+
+def test_what_is_ahead_of_the_read_is_0_old() -> None:
+    # online the open tile holds what has arrived
+    merged, reading = [Column(np.array([7, 3]))], Reading(5, np.array([0, 0]))
+    done = agg.TimeSinceLast().finish(SCHEMA, merged, reading)
+    assert done.column.values.tolist() == [0, 2]
 
 
 def test_a_weight_halves_with_each_half_life_before_the_read() -> None:

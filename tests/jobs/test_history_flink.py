@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from click.testing import CliRunner
 
 from jobs.flink import history
 from jobs.history import FlinkEngine
+from jobs.logic.history import Layout
 from paimon_features import aggregates as agg
 from paimon_features.cli import cli
 from paimon_features.definitions import Definitions, Entity, EventSource, FeatureRef, FeatureView
@@ -77,11 +79,31 @@ EVERYTHING = FeatureView(
         agg.ApproxCountDistinct("word", windows=WINDOWS),
         agg.Quantile("amount", q=[0.1, 0.5], edges=[-1.5, 0, 1e3], windows=["7d"]),
         agg.VectorMean("pair", windows=["7d"]),
-        agg.DecayedSum("small", half_life=["10min", "1d"], windows=WINDOWS),
-        agg.DecayedMean("small", half_life="10min", windows=WINDOWS),
+        agg.DecayedSum("small", half_life=["1min", "1d"], windows=WINDOWS),
+        agg.DecayedMean("small", half_life="1min", windows=WINDOWS),
     ],
     ttl="60d",
 )
+
+MERGED_BY_DAY = replace(
+    EVERYTHING,
+    name="merged_by_day",
+    tile="5min",
+    features=[
+        agg.Count(windows=["1h", "7d", "this_month"]),
+        agg.Count(windows=["12d"], offset="7min"),
+        agg.Sum("price", windows=["90min", "12d"], as_decimal=True),
+        agg.Min("x", windows=["7d"]),
+        agg.Last("word", tie="price", windows=["7d", "30d"]),
+        agg.TopCategories("word", n=2, windows=["7d"]),
+        agg.LastN("word", n=3, windows=["12d"]),
+        agg.ApproxCountDistinct("word", windows=["7d", "12d"]),
+        agg.DecayedSum("small", half_life=["5min", "1d"], windows=["1d", "30d"]),
+        agg.DecayedMean("x", half_life="5min", windows=["7d"]),
+    ],
+    ttl=None,
+)
+"""Its windows begin within days, and what lies between is merged by day."""
 
 
 def make_lake(folder: Path, view: FeatureView, parts: Iterable[pa.Table]) -> Lake:
@@ -109,28 +131,32 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> FlinkEngine:
     return FlinkEngine(tmp_path_factory.mktemp("state"), parallelism=2)
 
 
-def test_every_aggregate_equals_the_oracle(tmp_path: Path, engine: FlinkEngine) -> None:
+@pytest.mark.parametrize(("view", "by_days"), [(EVERYTHING, False), (MERGED_BY_DAY, True)])
+def test_every_aggregate_equals_the_oracle(
+    tmp_path: Path, engine: FlinkEngine, view: FeatureView, by_days: bool
+) -> None:
+    assert Layout(view.compiled, view.compiled.features).by_days == by_days
     rng = random.Random(11)
-    events = random_events(rng, EVERYTHING, 250)
-    lake = make_lake(tmp_path, EVERYTHING, [events.slice(0, 100), events.slice(100)])
-    keys, q_ms = random_rows(rng, EVERYTHING, events, 100)
+    events = random_events(rng, view, 250)
+    lake = make_lake(tmp_path, view, [events.slice(0, 100), events.slice(100)])
+    keys, q_ms = random_rows(rng, view, events, 100)
     # what is thousands of half-lives old, and many rows of one entity
     q_ms += [max(q_ms) + 30 * DAY_MS + i * HOUR_MS for i in range(20)]
     one = keys.slice(5, 1).take(pa.array([0] * 20))
     keys = pa.concat_tables([keys, one])
     rows = keys.append_column("event_time_ms", pa.array(q_ms))
-    got = read(lake, EVERYTHING, rows, engine)
-    assert got.schema == read(lake, EVERYTHING, rows, None).schema
-    names = [f.name for f in EVERYTHING.compiled.features]
+    got = read(lake, view, rows, engine)
+    assert got.schema == read(lake, view, rows, None).schema
+    names = [f.name for f in view.compiled.features]
     values = event_rows(got.select(names))
     told = got.select([f"{name}__status" for name in names]).to_pylist()
-    found = entered(EVERYTHING, event_rows(events))
+    found = entered(view, event_rows(events))
     for key, q, mine, statuses in zip(keys.to_pylist(), q_ms, values, told, strict=True):
         whole = None not in key.values()
         own = Entered(e for e in found if whole and all(e[k] == v for k, v in key.items()))
         named = {name.removesuffix("__status"): status for name, status in statuses.items()}
-        right = answer(EVERYTHING, own, q)
-        assert not differences(EVERYTHING, own, q, right, mine, named), (key, q)
+        right = answer(view, own, q)
+        assert not differences(view, own, q, right, mine, named), (key, q)
     assert staging(lake) == []
 
 

@@ -13,7 +13,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paimon_features.aggregates import Aggregate, Count, DecayedCount, Rate, Sum, TimeSinceFirst
+from paimon_features.aggregates import (
+    Aggregate,
+    Count,
+    CountBy,
+    DecayedCount,
+    Rate,
+    Sum,
+    TimeSinceFirst,
+    TopK,
+    VectorSum,
+)
 from paimon_features.definitions import (
     Definitions,
     DerivedView,
@@ -25,7 +35,9 @@ from paimon_features.definitions import (
 )
 from paimon_features.errors import DefinitionError, RequestError
 from paimon_features.offline.derived import DerivedRead
-from paimon_features.schema import Bool, Float64, Int64, arrow_schema
+from paimon_features.offline.derived_table import refresh
+from paimon_features.schema import Bool, Float64, Int64, List, String, arrow_schema
+from paimon_features.tables import read_arrow
 from paimon_features.testing import generators
 from paimon_features.testing.naive_derived import wrong_derived
 from paimon_features.testing.tiler import event_rows
@@ -322,3 +334,45 @@ def test_a_derived_view_that_its_tiles_cannot_tell_is_refused(make: Any, message
     with pytest.raises(DefinitionError, match=message) as caught:
         make()
     assert any("in derived view" in note for note in caught.value.__notes__)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_rows_of_any_type_are_in_the_table_as_they_were_derived(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    view, derived = random_derived(rng, generators.random_view(rng, offline_only=True))
+    events = generators.random_events(rng, view, 40)
+    lake = LakeOfViews(tmp_path, view)
+    lake.commit(events)
+    made = derived.compiled
+    record = lake.generation(view.compiled)
+    first = refresh(lake.lake, made, record, include_open=True)
+    order = [(name, "ascending") for name in (made.start, *made.view.keys)]
+    table = read_arrow(lake.lake, made.table, [*made.columns]).sort_by(order)
+    assert repr(table.to_pylist()) == repr(
+        read(lake, derived, include_open=True).table().to_pylist()
+    )
+    again = refresh(lake.lake, made, record, include_open=True, memory_mb=0.001)
+    assert (again.days_written, again.days_emptied) == (0, 0)
+    assert (again.rows, again.snapshot_id) == (first.rows, first.snapshot_id)
+
+
+def test_vectors_maps_and_lists_are_in_the_table(tmp_path: Path) -> None:
+    source = replace(SOURCE, schema={**SOURCE.schema, "word": String, "vec": List(Float64, 2)})
+    view = replace(
+        VISITS,
+        source=source,
+        features=[
+            CountBy("word", values=["a"], windows=["1d"]),
+            TopK("x", n=2, windows=["1d"]),
+            VectorSum("vec", windows=["1d"]),
+        ],
+    )
+    lake = LakeOfViews(tmp_path, view)
+    row = {"user": 1, "t": 0, "x": 1.5, "word": "a", "vec": [1.0, 2.0]}
+    lake.commit(pa.Table.from_pylist([row], schema=arrow_schema(source.schema)))
+    made = TumblingView("daily", view, "1d").compiled
+    for expected in (1, 0):
+        done = refresh(lake.lake, made, lake.generation(view.compiled), include_open=True)
+        assert done.days_written == expected
+    (found,) = read_arrow(lake.lake, made.table, [f.name for f in made.features]).to_pylist()
+    assert [*found.values()] == [[("a", 1), ("other", 0)], [1.5], [1.0, 2.0]]

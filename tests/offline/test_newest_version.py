@@ -196,6 +196,9 @@ def test_ttl_includes_a_version_of_exactly_that_age(tmp_path: Path) -> None:
     lake.commit(versions((1, 100, None, "a")))
     rows = pa.table({"user": [1] * 4, "event_time_ms": [99, 100, 110, 111]})
     assert lake.read(rows)["plan"].to_pylist() == [None, "a", "a", None]
+    # one row at a time, so that it alone says which versions are looked at
+    for i, plan in enumerate([None, "a", "a", None]):
+        assert lake.read(rows.slice(i, 1))["plan"].to_pylist() == [plan]
 
 
 def test_an_older_version_does_not_stand_in_for_a_null_in_the_newest(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import random
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,8 +15,9 @@ from paimon_features.errors import TableError, UnknownNameError
 from paimon_features.schema import Bool, Decimal, Float64, Int32, Int64, String, Timestamp
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import read_arrow
-from paimon_features.tables.specs import events_spec
+from paimon_features.tables.specs import events_spec, rejected_spec
 from paimon_features.tables.writer import EventWriter
+from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS, HOUR_MS, MAX_TIME_MS, MIN_TIME_MS
 
 NOW_MS = 1_323_421_200_000  # 2011-12-09T09:00Z
@@ -167,3 +170,29 @@ def test_the_repeat_of_a_write_finds_no_duplicates_in_itself(lake: Lake) -> None
         writer.write(table, commit_user="producer", commit_identifier=1)
     assert read_arrow(lake, ORDERS.table).num_rows == 2
     assert read_arrow(lake, ORDERS.rejected_table).num_rows == 0
+
+
+@pytest.mark.parametrize("seed", seeds(4))
+def test_random_writes_keep_the_rows_that_a_loop_keeps(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    lake = Lake.open(tmp_path / "lake", "features")
+    lake.create(events_spec(ORDERS.table, ORDERS.schema))
+    lake.create(rejected_spec(ORDERS.rejected_table))
+    now_ms, number = NOW_MS, 0
+    writer = EventWriter.of(lake, ORDERS, lambda: now_ms)
+    entered: list[tuple[int, tuple[str, bool], int]] = []
+    for _ in range(5):
+        now_ms += rng.choice((0, 1, HOUR_MS - 1, HOUR_MS, HOUR_MS // 2))
+        names, gone, numbers = [], [], []
+        for _ in range(rng.randint(1, 12)):
+            names.append(rng.choice("abcdef"))
+            gone.append(rng.random() < 0.3)
+            numbers.append(number := number + 1)
+            what = names[-1], gone[-1]
+            if all(id_ != what or at <= now_ms - HOUR_MS for at, id_, _ in entered):
+                entered.append((now_ms, what, number))
+        rows = {"order_id": names, "n": numbers, "gone": gone, "t": [0] * len(names)}
+        writer.write(pa.table(rows))
+    kept = read_arrow(lake, ORDERS.table).column("n").to_pylist()
+    assert sorted(kept) == [n for _, _, n in entered]
+    assert len(kept) + read_arrow(lake, ORDERS.rejected_table).num_rows == number
