@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.bounded import BEGIN_MS, DAYS, purchases
 from benchmarks.point_in_time import LOG, SOURCE, WINDOWS, entity_rows, make_lake, tiles_of
+from jobs.flink import history
 from jobs.history import FlinkEngine
 from paimon_features.aggregates import Count, Sum
 from paimon_features.definitions import Entity, FeatureRef, FeatureView
@@ -61,6 +62,7 @@ def main() -> None:
             told.append(f"{line} at {time.perf_counter() - began:.1f} s")
 
         engine = FlinkEngine(Path(folder) / "state", parallelism=2, tell=tell)
+        history.start(engine.state_dir, brief=False)
         store.get_historical_features(refs, rows.slice(0, 1000), engine=engine)
         taken, answers = [], []
         for chosen in (None, engine):

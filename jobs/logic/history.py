@@ -174,7 +174,9 @@ def tiles_sql(
     day_of = " ".join(f"WHEN {i} THEN day_{i}" for i in cut)
     cut_days = (
         f"(SELECT *, CASE n {day_of} END AS `__cut` FROM {quote(rows)}, "
-        f"(VALUES {', '.join(f'({i})' for i in cut)}) AS days(n))"
+        f"(VALUES {', '.join(f'({i})' for i in cut)}) AS days(n)\n"
+        # most days are cut by several windows; one that is told before is null
+        f"    WHERE CASE n {day_of} END IS NOT NULL)"
     )
     on = [f"t.{quote(TILE_DAY)} = a.`__cut`"]
     on += [f"t.`__start` >= a.{LOW}", f"t.`__start` < a.{HIGH}"]
