@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from jobs.flink.environment import SORT_SHUFFLE_BUFFERS
 from jobs.flink.gateway import flink_environment, flink_home
 from jobs.logic.rest import FlinkRest, JobSummary
 from paimon_features.errors import ConfigurationError, JobError
@@ -325,6 +326,7 @@ def _options(shape: ClusterShape, rest_port: int, rpc_port: int, state_dir: Path
         "taskmanager.memory.process.size": f"{shape.task_manager_mb}m",
         # our jobs keep no state in memory that Flink manages
         "taskmanager.memory.managed.fraction": 0.1,
+        "taskmanager.network.sort-shuffle.min-buffers": SORT_SHUFFLE_BUFFERS,
         "rest.address": "127.0.0.1",
         "rest.bind-address": "127.0.0.1",
         "rest.port": rest_port,

@@ -24,6 +24,10 @@ CATALOG = "lake"
 CANCEL_TIMEOUT_S = 30.0
 """How long the end of a job that was cancelled is waited for."""
 
+SORT_SHUFFLE_BUFFERS = 64
+"""Network buffers each output of a batch stage asks for at least. Flink's 512 for each parallel
+task of each join is more than a small task manager has, and its job then fails."""
+
 STANDARD_OPTIONS: Mapping[str, str] = {
     # functions and sinks of ours keep no reference to a row
     "pipeline.object-reuse": "true",
@@ -35,6 +39,8 @@ STANDARD_OPTIONS: Mapping[str, str] = {
     "execution.checkpointing.num-retained": "3",
     # checkpoints of stateless jobs are small and frequent
     "execution.checkpointing.tolerable-failed-checkpoints": "3",
+    # read where the job runs inside this process; a cluster has its own
+    "taskmanager.network.sort-shuffle.min-buffers": str(SORT_SHUFFLE_BUFFERS),
 }
 
 
