@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from paimon_features import registry
 from paimon_features.definitions import (
@@ -20,6 +20,7 @@ from paimon_features.definitions import (
     FeedbackSource,
 )
 from paimon_features.errors import DefinitionError
+from paimon_features.offline.centers import proposed_centers
 from paimon_features.registry import Document, Key
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.generations import GenerationRecord
@@ -216,6 +217,8 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
     details = [*differs, f"creates {view.table(generation)}, {len(view.partials)} partials: "
                + ", ".join(p.name for p in view.partials)]  # fmt: skip
     details += [f"keeps out and counts events with {guard}" for guard in _bounds(view)]
+    details += _room(view)
+    details += map(str, proposed_centers(lake, view))
     if records:
         events = _events(lake, view.source)
         details.append(
@@ -235,6 +238,17 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
 
 def _bounds(view: CompiledView) -> list[str]:
     return [rule.detail for rule in view.skip_rules if rule.reason == "out_of_bounds"]
+
+
+def _room(view: CompiledView) -> Iterator[str]:
+    """How many events an entity may have in a window until the tightest sum of integers wraps."""
+    rooms = [(p.events_that_fit, p.name) for p in view.partials if p.events_that_fit is not None]
+    if rooms:
+        events, name = min(rooms)
+        yield (
+            f"has room for {events:,} events of an entity in a window, each at its bound "
+            f"(the sum {name} wraps beyond 64 bits)"
+        )
 
 
 def _events(lake: Lake, source: EventSource) -> int:
@@ -276,5 +290,12 @@ def _differences(old: Document, new: Document, path: str = "") -> Iterator[str]:
             yield f"+ {name}"
         elif key not in new:
             yield f"- {name}"
+        elif _of_names(left) and _of_names(right) and set(left) != set(right):
+            yield from (f"- {name}: {item}" for item in left if item not in right)
+            yield from (f"+ {name}: {item}" for item in right if item not in left)
         else:
             yield f"{name}: {left!r} -> {right!r}"
+
+
+def _of_names(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
 from paimon_features.definitions import CompiledView, FeatureRef, Output, Selection
@@ -36,7 +37,7 @@ from paimon_features.tables.snapshots import snapshot_as_of
 from paimon_features.testing.compare import differences
 from paimon_features.testing.naive import Entered, Event, answer, entered
 from paimon_features.testing.naive_interactions import apart, some_inputs, wrong_interactions
-from paimon_features.windows import DAY_MS, floor_ms
+from paimon_features.windows import DAY_MS, MIN_TIME_MS, floor_ms
 
 Key = tuple[Any, ...]
 
@@ -119,9 +120,11 @@ def verify(
         sampled[view.name] = entities, moments
         deadline = time.monotonic() + wait_s
         while True:
+            before = report.compared
             found = check.compare(entities, moments)
             if progress is not None:
-                progress(f"{view.name}: {report.compared:,} values, {len(found)} differences")
+                compared = report.compared - before
+                progress(f"{view.name}: {compared:,} values, {len(found)} differences")
             if not found or time.monotonic() > deadline:
                 break
             entities = sorted({difference.entity for difference in found}, key=repr)
@@ -129,11 +132,13 @@ def verify(
         report.differences += found
     if selection.interactions:
         check_all = _InteractionCheck(project, selection, random.Random(seed))
+        before = report.compared
         found = check_all.compare(sampled, report)
         report.differences += found
         if progress is not None:
             names = ", ".join(map(str, selection.interactions))
-            progress(f"{names}: {report.compared:,} values, {len(found)} differences")
+            compared = report.compared - before
+            progress(f"{names}: {compared:,} values, {len(found)} differences")
     return report
 
 
@@ -226,7 +231,7 @@ class _ViewCheck:
         self.definition = project.definitions.view(view.name)
         self.table = project.generation(view).table
         self.fetcher = project.fetcher([str(ref) for ref in refs]) if view.is_online else None
-        self.high_ms = 0
+        self.high_ms = MIN_TIME_MS
 
     def sample(self, size: int) -> list[Key]:
         """Some entities that have tiles; also finds the newest event time."""
@@ -234,8 +239,9 @@ class _ViewCheck:
         found: dict[Key, None] = {}
         read = 0
         for batch in iter_batches(self.project.lake, self.table, [*keys, EVENT_TIME_MAX.name]):
-            high = max(filter(None, batch.column(EVENT_TIME_MAX.name).to_pylist()), default=0)
-            self.high_ms = max(self.high_ms, high)
+            # a tile whose events are all null there has none
+            high = pc.max(batch.column(EVENT_TIME_MAX.name)).as_py()
+            self.high_ms = max(self.high_ms, MIN_TIME_MS if high is None else high)
             if read < KEYS_READ:
                 columns = [batch.column(key).to_pylist() for key in keys]
                 found.update(dict.fromkeys(zip(*columns, strict=True)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, Sum
+from paimon_features.aggregates import Count, Kurtosis, StdDev, Sum, Variance
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -179,7 +180,56 @@ def test_what_is_no_longer_defined_is_shown_and_keeps_its_tables(lake: Lake) -> 
     assert lake.exists("feedback_loop")
 
 
+def test_of_a_list_of_names_only_those_that_come_and_go_are_shown(lake: Lake) -> None:
+    apply_plan(lake, shop(["1h"]), now_ms=1)
+    text = str(make_plan(lake, shop(["1d"])))
+    assert text.endswith(
+        "~ service model\n"
+        "    - features: spend:count_1h\n"
+        "    - features: spend:sum_amount_1h\n"
+        "    + features: spend:count_1d\n"
+        "    + features: spend:sum_amount_1d"
+    )
+
+
 def test_the_plan_says_which_events_are_kept_out(lake: Lake) -> None:
     text = str(make_plan(lake, shop(["1h"])))
     assert "+ feature view spend" in text
     assert "keeps out and counts events with |amount| > 92233720.36" in text
+    assert (
+        "has room for 1,000,000,000 events of an entity in a window, each at its bound "
+        "(the sum p_sum_amount_s2 wraps beyond 64 bits)"
+    ) in text
+
+
+def test_the_plan_proposes_a_center_where_a_variance_of_floats_would_lose_digits(
+    lake: Lake,
+) -> None:
+    source = EventSource("shop", schema=SCHEMA, event_time="t")
+
+    def views(center: float) -> Definitions:
+        user = Entity("user", keys={"user_id": Int64})
+        features = [
+            StdDev("amount", windows=["1h", "1d"], center=center),
+            Kurtosis("near", where="amount > 0", windows=["1h"]),
+            Variance("amount", windows=["1h"], scale=2),
+        ]
+        derive = {"near": "amount - 101325"}
+        view = FeatureView("air", source, user, features, derive=derive, where="user_id = 1")
+        return Definitions.of([view])
+
+    assert "center" not in str(apply_plan(lake, Definitions.of([source]), now_ms=0))
+    assert "center=" not in str(make_plan(lake, views(0)))
+    rows = {
+        "user_id": [1, 1, 1, 1, 1, 2],
+        "t": [0] * 6,
+        "amount": [101325.0, 101335.0, 101315.0, None, np.nan, -1e9],
+        "event_day": pa.array([0] * 6, pa.int32()),
+        "ingest_time_ms": [0] * 6,
+    }
+    append_arrow(lake, "events_shop", pa.table(rows).select(lake.schema("events_shop").names))
+    assert (
+        "stddev_amount: by the values of 3 events its center= is far from their mean, "
+        "which costs 8 of 16 digits; center=101325.0 is near"
+    ) in str(make_plan(lake, views(0)))
+    assert "center=" not in str(make_plan(lake, views(101_300)))

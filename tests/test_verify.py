@@ -36,7 +36,15 @@ HIGH = 1_700_000_000_000
 
 
 @pytest.fixture
-def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
+def high_ms() -> int:
+    """The time of the newest event."""
+    return HIGH
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, redis_url: str, high_ms: int, monkeypatch: pytest.MonkeyPatch
+) -> Project:
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "features.py").write_text(DEFINITIONS)
@@ -49,7 +57,7 @@ def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     rng = random.Random(3)
     steps = (1, MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
     events: list[dict[str, Any]] = [
-        {"user": rng.randrange(5), "t": HIGH - rng.randrange(40) * rng.choice(steps)}
+        {"user": rng.randrange(5), "t": high_ms - rng.randrange(40) * rng.choice(steps)}
         for _ in range(60)
     ]
     source = project.definitions.sources["clicks"]
@@ -62,6 +70,14 @@ def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     return project
 
 
+@pytest.mark.parametrize("high_ms", [-5 * DAY_MS, 0])
+def test_events_before_1970_are_compared_as_any_others(project: Project) -> None:
+    CliRunner().invoke(cli, ["materialize", "sawtooth"], catch_exceptions=False)
+    report = verify(project, "sawtooth", sample=5, times=4, settle_s=0)
+    assert report.ok, report.differences
+    assert report.compared > 0
+
+
 def test_all_kinds_agree_and_the_lake_alone_is_compared_where_there_is_no_more(
     project: Project,
 ) -> None:
@@ -70,7 +86,9 @@ def test_all_kinds_agree_and_the_lake_alone_is_compared_where_there_is_no_more(
     assert "left out, exact windows are read from the lake: exact" in done.output
     compared = {}
     for name in project.definitions.views:
-        report = verify(project, name, sample=5, times=12, settle_s=0)
+        told: list[str] = []
+        report = verify(project, name, sample=5, times=12, settle_s=0, progress=told.append)
+        assert told == [f"{name}: {report.compared:,} values, 0 differences"]
         assert report.ok, report.differences
         compared[name] = report.compared
     # 5 users, 12 times, 4 features; online and tiles, or tiles alone
@@ -81,3 +99,11 @@ def test_materializing_a_view_that_only_the_lake_can_answer_is_refused(project: 
     done = CliRunner().invoke(cli, ["materialize", "exact"])
     assert done.exit_code != 0
     assert "exact windows over tiles of 300000 ms" in done.output
+
+
+def test_events_that_are_all_too_new_are_no_agreement_and_no_difference(project: Project) -> None:
+    CliRunner().invoke(cli, ["materialize", "sawtooth"], catch_exceptions=False)
+    done = CliRunner().invoke(cli, ["verify", "sawtooth"], catch_exceptions=False)
+    assert done.exit_code == 1
+    assert "nothing could be compared" in done.output
+    assert "repeat it when they have settled" in done.output

@@ -93,7 +93,8 @@ class Partial:
     columns, ``EVENT_TIME`` and ``TILE_END``. ``type`` is Int64, Float64, String or Bytes. A
     decayed partial with half-life ``h`` holds ``v * 2^((ts - tile_end) / h)``. ``limit`` is how
     many items a merge of ``TOP`` or ``BOTTOM`` keeps; the lake keeps them all, so that another
-    limit needs no other tiles.
+    limit needs no other tiles. ``largest`` is the greatest absolute value that the guards let an
+    event bring to a sum of integers: it tells how many events fit (``events_that_fit``).
     """
 
     name: str
@@ -103,6 +104,13 @@ class Partial:
     half_life_ms: int | None = None
     guards: tuple[Guard, ...] = ()
     limit: int | None = None
+    largest: int | None = None
+
+    @property
+    def events_that_fit(self) -> int | None:
+        """Of so many events, whatever their values, a sum of 64 bits cannot wrap; None: no limit
+        is known, or none is near."""
+        return None if self.largest is None else (2**63 - 1) // max(self.largest, 1)
 
     @property
     def is_exact(self) -> bool:
@@ -263,6 +271,7 @@ class Aggregate(ABC):
         half_life_ms: int | None = None,
         guards: tuple[Guard, ...] = (),
         limit: int | None = None,
+        largest: int | None = None,
     ) -> Partial:
         """A partial whose name tells its content, so that equal ones are shared."""
         name = f"p_{stem}"
@@ -270,7 +279,7 @@ class Aggregate(ABC):
             name += "_w" + digest(self.where)
             expression = f"CASE WHEN {self.where} THEN {expression} END"
             guards = tuple(map(self._guarded, guards))
-        return Partial(name, kind, merge, expression, half_life_ms, guards, limit)
+        return Partial(name, kind, merge, expression, half_life_ms, guards, limit, largest)
 
     def _guarded(self, guard: Guard) -> Guard:
         """The guard for the events that the aggregate takes."""

@@ -134,7 +134,14 @@ class Numeric(Aggregate):
             bound = INTEGER_BOUND if self.bound is None else self.bound
             unbounded = merge is not Merge.SUM and self.bound is None
             own = () if unbounded else (bound_guard(f"{number}", bound, floating=False),)
-            return self._partial(name, Int64, merge, f"CAST({number} AS int64)", guards=own)
+            return self._partial(
+                name,
+                Int64,
+                merge,
+                f"CAST({number} AS int64)",
+                guards=own,
+                largest=math.floor(bound) if merge is Merge.SUM else None,
+            )
         limit = INTEGER_BOUND / 10**scale if self.bound is None else self.bound
         limit = min(limit, EXACT_SCALED / 10**scale)
         return self._partial(
@@ -143,7 +150,12 @@ class Numeric(Aggregate):
             merge,
             f"scaled_int({number}, {scale})",
             guards=(bound_guard(f"CAST({number} AS float64)", limit),),
+            largest=round(limit * 10**scale) if merge is Merge.SUM else None,
         )
+
+    def units_bound(self, scale: int) -> int:
+        """The greatest absolute value, in units of ``10^-scale``, that may enter a sum."""
+        return INTEGER_BOUND if self.bound is None else math.floor(self.bound * 10**scale)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import numpy as np
 
 from paimon_features.aggregates.base import (
     Finished,
+    Guard,
     Merge,
     Partial,
     Reading,
@@ -40,6 +41,8 @@ MAX_CONDITION = 2.0**34
 SQUARE_BOUND = 1e145
 """Default bound of ``|value - center|``: its square, summed, stays finite."""
 LIMB = 2**16
+SQUARE_UNITS = 2**47
+"""Greatest number of units of an exact variance's value: its square's upper limb fits a BIGINT."""
 FLOATS_LEAVE_ROUNDING = (
     "its condition number does not know of the rounding that withdrawn floats leave; "
     "give scale=, so that the sums are exact"
@@ -51,7 +54,8 @@ class Variance(Numeric):
     """Variance with ``ddof`` (0: of the population); null for ``n <= ddof`` values.
 
     ``center`` is a number near the mean of a float column; the nearer, the better the
-    condition. It is part of the tiles: another center is another generation.
+    condition. It is part of the tiles: another center is another generation. Of integers and
+    with ``scale``, values of more than 2^47 units go to the side table, whatever ``bound`` says.
     """
 
     kind: ClassVar[str] = "variance"
@@ -93,9 +97,22 @@ class Variance(Numeric):
         unit = f"scaled_int({self.column}, {scale})"
         high, low = f"({unit} // {LIMB})", f"({unit} % {LIMB})"
         name = f"{self.column}" + (f"_s{scale}" if scale else "")
+        limit = self.units_bound(scale)
+        own: tuple[Guard, ...] = ()
+        if limit > SQUARE_UNITS:
+            limit = SQUARE_UNITS
+            own = (bound_guard(f"CAST({self.column} AS float64)", limit / 10**scale),)
+        top = limit // LIMB + 1
         return (
             total,
-            self._partial(f"high2_{name}", Int64, Merge.SUM, f"{high} * {high}"),
+            self._partial(
+                f"high2_{name}",
+                Int64,
+                Merge.SUM,
+                f"{high} * {high}",
+                guards=own,
+                largest=top * top,
+            ),
             self._partial(f"cross_{name}", Int64, Merge.SUM, f"{high} * {low}"),
             self._partial(f"low2_{name}", Int64, Merge.SUM, f"{low} * {low}"),
             self._count_partial(),

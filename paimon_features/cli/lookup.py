@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli.options import JSON, PROJECT, time_ms
 from paimon_features.definitions import Output, Selection
 from paimon_features.errors import RequestError
 from paimon_features.project import Project
@@ -46,14 +46,19 @@ _COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_COND
     metavar="NAME=VALUE[,VALUE...]",
     help="A request input of an interaction: one value for all entities, or one for each.",
 )
-@click.option("--now-ms", type=int, help="Read as of this time (UTC ms) instead of now.")
+@click.option(
+    "--now-ms",
+    "now",
+    metavar="TIME",
+    help="Read as of this time instead of now: UTC milliseconds, or 2011-12-09T12:50:00.",
+)
 @PROJECT
 @JSON
 def lookup(
     features: tuple[str, ...],
     entities: tuple[str, ...],
     inputs: tuple[str, ...],
-    now_ms: int | None,
+    now: str | None,
     path: str,
     as_json: bool,
 ) -> None:
@@ -62,7 +67,7 @@ def lookup(
     \b
     paimon-features lookup churn_v1 --entity customer_id=12346,12347
     paimon-features lookup spend:sum_amount_1d spend:count_7d --entity customer_id=12346
-    paimon-features lookup churn_v1 --entity user=7 --entity shop=north --now-ms 1323432000000
+    paimon-features lookup churn_v1 --entity user=7 --entity shop=north --now-ms 2011-12-09T12:00
     paimon-features lookup fraud_v1 --entity customer_id=12346 --request amount=99.5
 
     \b
@@ -77,7 +82,7 @@ def lookup(
     views = project.views_of(refs)
     types = {name: kind for view in views for name, kind in view.keys.items()}
     wanted = parse_entities(entities, types)
-    q_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    q_ms = time.time_ns() // 1_000_000 if now is None else time_ms(now)
     fetcher = FeatureFetcher(project.name, views, project.store)
     request = parse_request(inputs, Selection.of(refs).inputs)
     response = fetcher.get(refs, wanted, q_ms, request)
@@ -218,7 +223,7 @@ def _ago(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def _time(time_ms: int) -> str:
-    inside = min(max(time_ms, MIN_TIME_MS), MAX_TIME_MS)
+def _time(moment_ms: int) -> str:
+    inside = min(max(moment_ms, MIN_TIME_MS), MAX_TIME_MS)
     moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=inside)
     return moment.isoformat(sep=" ", timespec="seconds") + " UTC"

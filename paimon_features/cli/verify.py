@@ -72,6 +72,12 @@ def verify(
             click.echo(str(difference))
         if len(report.differences) > SHOWN:
             click.echo(f"... and {len(report.differences) - SHOWN} more")
+        if not report.compared:
+            click.echo(
+                "nothing could be compared: the events of all sampled entities were committed in "
+                "the last 10 s; repeat it when they have settled"
+            )
+            ctx.exit(1)
         verdict = "all agree" if report.ok else f"{len(report.differences)} differ"
         click.echo(
             f"{report.compared:,} values of {report.entities} entities compared: {verdict} "

@@ -47,8 +47,19 @@ def view_of(
 ) -> FeatureView:
     """A view of this one aggregate over the generated columns, keyed by ``user``.
 
-    ``retraction`` names one more column, which says whether an event withdraws one.
+    ``retraction`` names one more column, which says whether an event withdraws one. Views are
+    kept, for every law asks for the same ones.
     """
+    asked = (repr(aggregate), tile, retraction)
+    if asked not in _views:
+        _views[asked] = _view_of(aggregate, tile, retraction)
+    return _views[asked]
+
+
+_views: dict[tuple[str, str, str | None], FeatureView] = {}
+
+
+def _view_of(aggregate: Aggregate, tile: str, retraction: str | None) -> FeatureView:
     schema = {"user": Int64, EVENT_TIME: Int64, **VALUE_COLUMNS}
     if retraction is not None:
         schema[retraction] = Bool

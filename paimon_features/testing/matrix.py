@@ -210,6 +210,10 @@ class Cell:
     def _known(self) -> dict[tuple[str, int], Entered]:
         return {}
 
+    @cached_property
+    def _told(self) -> dict[tuple[Question, int, bool], Answer]:
+        return {}
+
     def events_of(self, user: str, batches: int = BATCHES) -> Entered:
         """The events of a user that enter, of the first batches."""
         if (user, batches) not in self._known:
@@ -220,9 +224,12 @@ class Cell:
     def expected(
         self, question: Question, *, batches: int = BATCHES, online: bool = False
     ) -> Answer:
-        """What the oracle says."""
-        events = self.events_of(question.user, batches)
-        return answer(self.view, events, question.q_ms, online=online)
+        """What the oracle says; worked out once for all paths."""
+        asked = (question, batches, online)
+        if asked not in self._told:
+            events = self.events_of(question.user, batches)
+            self._told[asked] = answer(self.view, events, question.q_ms, online=online)
+        return self._told[asked]
 
 
 def cells(kinds: Iterable[tuple[Kind, str]], seed: int = 0) -> list[Cell]:

@@ -40,11 +40,6 @@ def entered(view: FeatureView, events: Iterable[Event]) -> Entered:
     )
 
 
-def enters(view: FeatureView, event: Event) -> bool:
-    """Whether an event enters the view's tiles."""
-    return len(entered(view, [event])) == 1
-
-
 def _derivations(view: FeatureView) -> list[tuple[str, Expression]]:
     """The view's derived columns; a later one may use an earlier one."""
     scope = dict(view.source.schema)

@@ -14,7 +14,7 @@ from paimon_features.aggregates import Merge, Partial
 from paimon_features.definitions import FeatureView
 from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
-from paimon_features.testing.naive import Event, enters, holds
+from paimon_features.testing.naive import Event, entered, holds
 from paimon_features.testing.naive_expressions import evaluate_row
 from paimon_features.testing.naive_merges import merged
 from paimon_features.testing.tiler import partial_row
@@ -93,11 +93,10 @@ def _expected(
     view: FeatureView, events: Iterable[Event]
 ) -> dict[Cell, dict[str, tuple[Any, float]]]:
     members: dict[Cell, list[dict[str, Any]]] = {}
-    for event in events:
-        if enters(view, event):
-            start = floor_ms(event[view.source.event_time], view.compiled.tile_ms)
-            keys = (event[key] for key in view.compiled.keys)
-            members.setdefault((start // DAY_MS, *keys, start), []).append(partial_row(view, event))
+    for event in entered(view, events):
+        start = floor_ms(event[view.source.event_time], view.compiled.tile_ms)
+        keys = (event[key] for key in view.compiled.keys)
+        members.setdefault((start // DAY_MS, *keys, start), []).append(partial_row(view, event))
     return {cell: _merged(view, rows) for cell, rows in members.items()}
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from paimon_features.aggregates import EVENT_TIME, TILE_END
 from paimon_features.definitions import FeatureView
 from paimon_features.schema import Int32, Int64, arrow_schema
-from paimon_features.testing.naive import Event, enters
+from paimon_features.testing.naive import Event, entered
 from paimon_features.testing.naive_expressions import evaluate_row
 from paimon_features.testing.naive_merges import lake_merged
 from paimon_features.windows import DAY_MS, floor_ms
@@ -29,9 +29,7 @@ def tile_table(view: FeatureView, events: Iterable[Event]) -> pa.Table:
     """The rows of the tile table of these events, with its columns, in no particular order."""
     compiled = view.compiled
     cells: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for event in events:
-        if not enters(view, event):
-            continue
+    for event in entered(view, events):
         start = floor_ms(event[view.source.event_time], compiled.tile_ms)
         cell = (*(event[key] for key in compiled.keys), start)
         partials = partial_row(view, event)

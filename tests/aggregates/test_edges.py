@@ -188,6 +188,19 @@ def test_a_value_beyond_its_bound_stays_out_and_one_on_it_enters() -> None:
     assert value(bounded, event(n=10), event(n=-10), event(n=1), event(n=11), event(n=-11)) == 1
 
 
+@pytest.mark.parametrize("bound", [2**47, 2**62])
+def test_a_value_whose_square_has_no_room_stays_out_of_a_variance_whatever_its_bound(
+    bound: int,
+) -> None:
+    spread = agg.Variance("n", bound=bound, **WINDOW)
+    assert value(spread, event(n=2**46), event(n=2**46 - 3)) == 2.25
+    assert value(spread, event(n=5), event(n=2**47 + 1)) == 0.0
+    assert value(agg.Variance("x", scale=2, bound=1e15, **WINDOW), event(x=5.0), event(x=1e13)) == 0
+    squares = spread.partials(SCHEMA)[1]
+    assert squares.events_that_fit == 1
+    assert agg.Variance("n").partials(SCHEMA)[1].events_that_fit > 4 * 10**8
+
+
 def test_of_one_time_the_greatest_value_is_last_and_the_smallest_first() -> None:
     words = [event(word=word) for word in ("b", "\U0001f600", "\uffff", "B")]
     assert value(agg.Last("word", **WINDOW), *words) == "\U0001f600"  # by code point

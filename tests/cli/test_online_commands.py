@@ -25,6 +25,7 @@ from paimon_features.windows import DAY_MS, HOUR_MS
 pytestmark = pytest.mark.redis
 
 NOW = 1_323_432_000_000
+AT = "2011-12-09T12:00"
 ROOT = Path(__file__).parents[2]
 
 
@@ -62,7 +63,7 @@ def test_tiles_are_materialized_and_looked_up(project: Project) -> None:
     done = run("materialize")
     assert done.exit_code == 0, done.output
     assert "customer_spend: up to date at snapshot 1" in done.output
-    done = run("lookup", "churn_v1", "--entity", "customer_id=12346,12347,1", "--now-ms", str(NOW))
+    done = run("lookup", "churn_v1", "--entity", "customer_id=12346,12347,1", "--now-ms", AT)
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert lines[0] == "as of 2011-12-09 12:00:00 UTC"
