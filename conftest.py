@@ -11,6 +11,7 @@ import functools
 import importlib.util
 import os
 import random
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,10 +33,14 @@ ROOT = Path(__file__).parent
 # modules whose import needs an engine: without it they cannot be searched for doctests
 ENGINE_OF_MODULES = {
     "jobs/flink": "pyflink",
-    "paimon_features/online/redis_store.py": "redis",
+    "paimon_features/online/redis_store": "redis",
     "trainer_bridge/adapters/torch.py": "torch",
     "trainer_bridge/adapters/tensorflow.py": "tensorflow",
 }
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # so a script starts what it leaves in the background; here tests send Ctrl-C to themselves
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)

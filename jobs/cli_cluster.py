@@ -14,7 +14,7 @@ from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
-    from jobs.flink.cluster import ClusterStatus, LocalCluster
+    from jobs.flink.cluster import ClusterStatus, LocalCluster, Manager
 
 
 @click.group()
@@ -92,6 +92,43 @@ def stop(path: str, as_json: bool) -> None:
         click.echo(f"stopped; the processes {', '.join(map(str, pids))} have ended")
     else:
         click.echo("no cluster runs")
+
+
+@cluster.command(name="run")
+@click.argument("manager", type=click.Choice(["jobmanager", "taskmanager"]))
+@click.option("--address", required=True, metavar="HOST", help="Host name of the job manager.")
+@click.option("--slots", type=int, default=8, show_default=True, help="Of a task manager.")
+@click.option("--memory-mb", type=int, help="Of this process; default: 1024, or 2048.")
+@click.option("--host", help="Name of this host for the others; default: its own.")
+@click.option("--listen", default="0.0.0.0", show_default=True, help="Address to listen at.")
+@PROJECT
+def run_(
+    manager: Manager,
+    address: str,
+    slots: int,
+    memory_mb: int | None,
+    host: str | None,
+    listen: str,
+    path: str,
+) -> None:
+    """Be one process of a cluster of several hosts, in the foreground, for containers.
+
+    \b
+    paimon-features cluster run jobmanager --address jobs-1
+    paimon-features cluster run taskmanager --address jobs-1 --slots 4 --memory-mb 4096
+    paimon-features submit customer_spend --cluster jobs-1:8081
+
+    All of them, and who submits, have to see the project's folder and the lake under the same
+    paths. Who reaches its ports (8081, 6123, those of the task managers) can run code in it: keep
+    it in a network of its own. docker/ has a compose file that does.
+    """
+    from jobs.flink.cluster import ClusterShape, run_manager
+
+    size = {"jobmanager": "job_manager_mb", "taskmanager": "task_manager_mb"}[manager]
+    sizes = {} if memory_mb is None else {size: memory_mb}
+    state_dir = Project.open(path).config.state_dir
+    shape = ClusterShape(slots=slots, **sizes)
+    run_manager(manager, state_dir, address, shape, host=host, listen=listen)
 
 
 def _local_cluster(path: str) -> LocalCluster:

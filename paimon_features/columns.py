@@ -6,6 +6,7 @@ moves such columns. Where a value is null its slot in ``values`` holds anything.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +51,10 @@ class Column:
         """Rows at ``indices``, in their order."""
         return Column(self.values[indices], None if self.valid is None else self.valid[indices])
 
+    def part(self, rows: slice) -> Column:
+        """Some rows one after another, not copied."""
+        return Column(self.values[rows], None if self.valid is None else self.valid[rows])
+
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> Column:
         """The column of an Arrow array; zero copy for numbers without nulls."""
@@ -82,11 +87,24 @@ class Column:
 
     def to_arrow(self, kind: pa.DataType) -> pa.Array:
         """The Arrow array of type ``kind`` (times and dates from their integers)."""
+        values = self.values
+        if self.valid is None and _PLAIN.get(kind) == values.dtype and values.flags.c_contiguous:
+            # the same bytes: no copy
+            return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
         mask = None if self.valid is None else ~self.valid
         if pa.types.is_timestamp(kind) or pa.types.is_date32(kind):
             plain = pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
             return pa.array(self.values, plain, mask=mask).view(kind)
         return pa.array(self.values, kind, mask=mask)
+
+
+_PLAIN: Mapping[pa.DataType, np.dtype[Any]] = {
+    pa.int32(): np.dtype("<i4"),
+    pa.int64(): np.dtype("<i8"),
+    pa.float32(): np.dtype("<f4"),
+    pa.float64(): np.dtype("<f8"),
+}
+"""Arrow types whose values stand in memory as NumPy's do."""
 
 
 def numpy_type(kind: DataType) -> np.dtype[Any]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from paimon_features.schema import NAME
 from paimon_features.windows import parse_duration
 
 FILE_NAME = "paimon-features.toml"
+LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +25,78 @@ class FlinkConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeConfig:
+    """The feature server: where it listens, who may read, and what it takes at most.
+
+    ``tokens`` is the absolute path of the token file, None where everybody may read. Limits of
+    one request: ``max_body_bytes``, ``max_entities``, ``max_features`` and, for both together,
+    ``max_values``. A worker takes on ``max_concurrent`` requests at once, and none that would
+    wait for longer than ``max_wait_ms``. Of the requests that went well, a share of
+    ``log_sample`` is logged; those that did not, always.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 6566
+    workers: int = 1
+    tokens: Path | None = None
+    max_body_bytes: int = 8 << 20
+    max_entities: int = 20_000
+    max_features: int = 2_000
+    max_values: int = 2_000_000
+    max_concurrent: int = 256
+    max_wait_ms: int = 200
+    cache_ms: int = 0
+    cache_entities: int = 10_000
+    log_level: str = "info"
+    log_sample: float = 1.0
+    reload: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class ProjectConfig:
-    """Settings of a project; paths are absolute."""
+    """Settings of a project; paths are absolute.
+
+    ``online`` is what ``[online]`` says; ``paimon_features.online.OnlineSettings`` reads it.
+    """
 
     name: str
     root: Path
     definitions: Path
     warehouse: str
     database: str
-    online_url: str
+    online: Mapping[str, Any]
     flink: FlinkConfig
     state_dir: Path
+    serve: ServeConfig = field(default_factory=ServeConfig)
 
 
 _KNOWN: Mapping[str, Mapping[str, type]] = {
     "project": {"name": str, "definitions": str, "state": str},
     "lake": {"warehouse": str, "database": str},
-    "online": {"url": str},
+    "online": {
+        **dict.fromkeys(("url", "user", "key_prefix", "tls_ca", "tls_cert", "tls_key"), str),
+        **dict.fromkeys(("connect_timeout", "timeout", "write_timeout"), str),
+        **dict.fromkeys(("retries", "connections"), int),
+        "tls_verify": bool,
+    },
     "flink": {"parallelism": int, "checkpoint_interval": str},
+    "serve": {
+        "host": str,
+        "port": int,
+        "workers": int,
+        "tokens": str,
+        "max_body_bytes": int,
+        "max_entities": int,
+        "max_features": int,
+        "max_values": int,
+        "max_concurrent": int,
+        "max_wait": str,
+        "cache": str,
+        "cache_entities": int,
+        "log_level": str,
+        "log_sample": float,
+        "reload": bool,
+    },
 }
 
 
@@ -65,9 +119,6 @@ def find_root(path: Path) -> Path:
 
 def read_config(root: Path) -> ProjectConfig:
     """Read and check the configuration of the project in ``root``.
-
-    ``PAIMON_FEATURES_ONLINE_URL`` replaces the online store's address, so that a password
-    need not stand in a file.
 
     Raises
     ------
@@ -106,11 +157,39 @@ def read_config(root: Path) -> ProjectConfig:
         definitions=root / value("project", "definitions", "features.py"),
         warehouse=warehouse,
         database=value("lake", "database", "features"),
-        online_url=os.environ.get("PAIMON_FEATURES_ONLINE_URL")
-        or value("online", "url", "redis://127.0.0.1:6379/0"),
+        online={"url": "redis://127.0.0.1:6379/0", **document.get("online", {})},
         flink=FlinkConfig(parallelism, interval_ms),
         state_dir=(root / value("project", "state", ".paimon-features")).resolve(),
+        serve=_serve(path, document.get("serve", {})),
     )
+
+
+def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
+    settings = dict(values)
+    if "tokens" in settings:
+        settings["tokens"] = (path.parent / settings["tokens"]).resolve()
+    for name in ("max_wait", "cache"):
+        if name in settings:
+            try:
+                settings[f"{name}_ms"] = parse_duration(settings.pop(name))
+            except DefinitionError as error:
+                raise ConfigurationError(f"{path}: [serve] {name}: {error}") from error
+    serve = ServeConfig(**settings)
+    for name in sorted(settings):
+        number = getattr(serve, name)
+        if type(number) is int and not (0 if name == "port" else 1) <= number < 2**31:
+            raise ConfigurationError(f"{path}: [serve] {name} = {number}; expected 1 or more")
+    if serve.port > 65_535:
+        raise ConfigurationError(f"{path}: [serve] port = {serve.port}; expected 0 to 65535")
+    if serve.log_level not in LOG_LEVELS:
+        raise ConfigurationError(
+            f"{path}: [serve] log_level = {serve.log_level!r}; expected {', '.join(LOG_LEVELS)}"
+        )
+    if not 0 <= serve.log_sample <= 1:
+        raise ConfigurationError(
+            f"{path}: [serve] log_sample = {serve.log_sample}; expected a share from 0.0 to 1.0"
+        )
+    return serve
 
 
 def _check_table(path: Path, table: str, values: object) -> None:
@@ -121,8 +200,9 @@ def _check_table(path: Path, table: str, values: object) -> None:
         )
     for key, value in values.items():
         if key not in known:
+            hint = "; a password comes from the environment" if key == "password" else ""
             raise ConfigurationError(
-                f"{path}: [{table}] has an unknown key {key!r}; it takes: {', '.join(known)}"
+                f"{path}: [{table}] has an unknown key {key!r}; it takes: {', '.join(known)}{hint}"
             )
         if type(value) is not known[key]:
             raise ConfigurationError(

@@ -64,7 +64,7 @@ class Drop:
             for table in self.tables:
                 leases.enter_context(acquire(lake, table, purpose="drop it"))
             if store is not None and self.online:
-                _empty_online(store, ViewKeys(project, self.name))
+                _empty_online(store, ViewKeys(project, self.name, store.key_prefix))
             for record in self.records:
                 _let_go_of_events(lake, record)
                 folder = state_dir / "checkpoints" / record.view / f"g{record.generation}"

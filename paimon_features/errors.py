@@ -18,6 +18,7 @@
     ├── JobError (RuntimeError)               a Flink job failed or cannot be reached
     ├── OnlineStoreError (RuntimeError)       Redis is unreachable, full, or misconfigured
     │   └── StoreNotReadyError                it answers, but holds no complete view yet
+    ├── OverloadedError (RuntimeError)        more requests than can be answered in time
     └── VerificationError (AssertionError)    two paths gave different numbers
 
 A message names the thing, what was got, and what it could have been. An error is built
@@ -112,6 +113,10 @@ class OnlineStoreError(PaimonFeaturesError, RuntimeError):
 
 class StoreNotReadyError(OnlineStoreError):
     """The online store answers but does not hold a complete view yet."""
+
+
+class OverloadedError(PaimonFeaturesError, RuntimeError):
+    """More requests than can be answered in time; nothing was read for this one."""
 
 
 class VerificationError(PaimonFeaturesError, AssertionError):

@@ -28,7 +28,7 @@ from paimon_features.definitions import (
     load_definitions,
 )
 from paimon_features.errors import GenerationError, RequestError
-from paimon_features.online.store import OnlineStore
+from paimon_features.online import OnlineSettings, OnlineStore, open_store
 from paimon_features.planning import Plan, apply_plan, make_plan
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.tables import Lake, generations
@@ -89,11 +89,14 @@ class Project:
         return load_definitions(self.config.definitions)
 
     @cached_property
+    def online_settings(self) -> OnlineSettings:
+        """How to reach the online store: ``[online]`` and the environment, checked."""
+        return OnlineSettings.of(self.config.online, root=self.root)
+
+    @cached_property
     def store(self) -> OnlineStore:
         """The online store of the configuration."""
-        from paimon_features.online.redis_store import RedisStore
-
-        return RedisStore.connect(self.config.online_url)
+        return open_store(self.online_settings)
 
     # -- definitions and generations -----------------------------------------------------
 

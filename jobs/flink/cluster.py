@@ -11,10 +11,11 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 from jobs.flink.environment import SORT_SHUFFLE_BUFFERS
 from jobs.flink.gateway import flink_environment, flink_home
@@ -25,6 +26,10 @@ from paimon_features.tables.lease import ProcessHolder
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
+REST_PORT, RPC_PORT = 8081, 6123
+"""Flink's own ports, for clusters of several hosts."""
+
+Manager = Literal["jobmanager", "taskmanager"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,30 +178,14 @@ class LocalCluster:
         return self.folder / "cluster.json"
 
     def _start(self, shape: ClusterShape) -> ClusterRecord:
-        conf = self.folder / "conf"
-        pids = self.folder / "pid"
-        for folder in (conf, pids):
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-        self.log_dir.mkdir(parents=True, exist_ok=True)
-        home = flink_home()
-        for path in (home / "conf").glob("log*"):
-            shutil.copy(path, conf)
         rest_port, rpc_port = _free_ports(2)
-        options = _options(shape, rest_port, rpc_port, self.state_dir)
-        standard = (home / "conf" / "config.yaml").read_text("utf-8")
-        (conf / "config.yaml").write_text(_java_options(standard) + options, "utf-8")
-        environment = flink_environment()
-        environment.update(
-            FLINK_CONF_DIR=str(conf),
-            FLINK_LOG_DIR=str(self.log_dir),
-            FLINK_PID_DIR=str(pids),
-            # an ident of its own keeps the names of the pid files known
-            FLINK_IDENT_STRING="local",
-        )
+        own = "127.0.0.1"
+        place = _Place(own, own, own, rest_port, rpc_port, self.folder / "tmp")
+        environment = _prepare(self.folder, self.log_dir, _options(shape, place, self.state_dir))
+        pids = Path(environment["FLINK_PID_DIR"])
         managers = ["jobmanager", *["taskmanager"] * shape.task_managers]
         try:
-            _run([home / "bin" / f"{manager}.sh" for manager in managers], environment)
+            _run([flink_home() / "bin" / f"{manager}.sh" for manager in managers], environment)
             holders = [ProcessHolder.of(pid) for pid in _written_pids(pids)]
             address = f"127.0.0.1:{rest_port}"
             record = ClusterRecord(address, shape, holders[0], tuple(holders[1:]))
@@ -232,6 +221,57 @@ class LocalCluster:
         shutil.rmtree(self.folder / "pid", ignore_errors=True)
         self._record_path.unlink(missing_ok=True)
         return tuple(running)
+
+
+def run_manager(
+    manager: Manager,
+    state_dir: Path,
+    address: str,
+    shape: ClusterShape,
+    *,
+    host: str | None = None,
+    listen: str = "0.0.0.0",
+) -> NoReturn:
+    """Become one process of a cluster of several hosts, in the foreground: for containers.
+
+    ``address`` is the host name at which all others find the job manager (RPC on port 6123, REST
+    on port 8081), ``host`` that of this process (by default what the machine is called), and
+    ``listen`` the address at which it listens: whoever reaches it can run code there, so it
+    belongs into a network of its own. ``state_dir`` holds checkpoints and has to be the same for
+    all processes. Its log goes to the standard output.
+
+    Raises
+    ------
+    SetupError, MissingExtraError
+        If Java, a jar or pyflink is missing.
+    """
+    own = host or socket.gethostname()
+    folder = state_dir / "cluster" / f"{manager}-{own}"
+    place = _Place(address, own, listen, REST_PORT, RPC_PORT, Path(tempfile.gettempdir()))
+    environment = _prepare(folder, folder / "log", _options(shape, place, state_dir))
+    script = flink_home() / "bin" / f"{manager}.sh"
+    os.execvpe("bash", ["bash", str(script), "start-foreground"], environment)
+
+
+def _prepare(folder: Path, log_dir: Path, options: str) -> dict[str, str]:
+    """Write the configuration under ``folder``; the environment in which Flink reads it."""
+    conf, pids = folder / "conf", folder / "pid"
+    for fresh in (conf, pids):
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+    log_dir.mkdir(parents=True, exist_ok=True)
+    home = flink_home()
+    for path in (home / "conf").glob("log*"):
+        shutil.copy(path, conf)
+    standard = (home / "conf" / "config.yaml").read_text("utf-8")
+    (conf / "config.yaml").write_text(_java_options(standard) + options, "utf-8")
+    return flink_environment() | {
+        "FLINK_CONF_DIR": str(conf),
+        "FLINK_LOG_DIR": str(log_dir),
+        "FLINK_PID_DIR": str(pids),
+        # an ident of its own keeps the names of the pid files known
+        "FLINK_IDENT_STRING": "local",
+    }
 
 
 def _alive(process: ProcessHolder) -> bool:
@@ -314,23 +354,35 @@ def _java_options(standard: str) -> str:
     return f"env.java.opts.{lines[0]}\n" if lines else ""
 
 
-def _options(shape: ClusterShape, rest_port: int, rpc_port: int, state_dir: Path) -> str:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a process is: the job manager's host, its own name, what it listens at, its disk."""
+
+    job_manager: str
+    own: str
+    listen: str
+    rest_port: int
+    rpc_port: int
+    tmp: Path
+
+
+def _options(shape: ClusterShape, place: _Place, state_dir: Path) -> str:
     options: dict[str, Any] = {
-        "jobmanager.rpc.address": "127.0.0.1",
-        "jobmanager.rpc.port": rpc_port,
-        "jobmanager.bind-host": "127.0.0.1",
+        "jobmanager.rpc.address": place.job_manager,
+        "jobmanager.rpc.port": place.rpc_port,
+        "jobmanager.bind-host": place.listen,
         "jobmanager.memory.process.size": f"{shape.job_manager_mb}m",
-        "taskmanager.bind-host": "127.0.0.1",
-        "taskmanager.host": "127.0.0.1",
+        "taskmanager.bind-host": place.listen,
+        "taskmanager.host": place.own,
         "taskmanager.numberOfTaskSlots": shape.slots,
         "taskmanager.memory.process.size": f"{shape.task_manager_mb}m",
         # our jobs keep no state in memory that Flink manages
         "taskmanager.memory.managed.fraction": 0.1,
         "taskmanager.network.sort-shuffle.min-buffers": SORT_SHUFFLE_BUFFERS,
-        "rest.address": "127.0.0.1",
-        "rest.bind-address": "127.0.0.1",
-        "rest.port": rest_port,
-        "rest.bind-port": rest_port,
+        "rest.address": place.job_manager,
+        "rest.bind-address": place.listen,
+        "rest.port": place.rest_port,
+        "rest.bind-port": place.rest_port,
         "web.submit.enable": False,
         "web.cancel.enable": True,
         "execution.checkpointing.dir": (state_dir / "checkpoints").as_uri(),
@@ -338,7 +390,7 @@ def _options(shape: ClusterShape, rest_port: int, rpc_port: int, state_dir: Path
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         # each job's classes stay a while after its end
         "taskmanager.memory.jvm-metaspace.size": "384m",
-        "io.tmp.dirs": str(state_dir / "cluster" / "tmp"),
+        "io.tmp.dirs": str(place.tmp),
     }
     return "".join(f"{key}: {_yaml(value)}\n" for key, value in options.items())
 

@@ -288,7 +288,7 @@ def or_zero(column: Column) -> Numbers:
 
 def positive_zero(values: Numbers) -> Numbers:
     """The values, without a sign on zeros: engines keep the one or the other, as they come."""
-    return values + 0.0 if np.issubdtype(values.dtype, np.floating) else values
+    return values + 0.0 if values.dtype.kind == "f" else values
 
 
 def ratio(numerator: Numbers, denominator: Ints | int) -> Floats:
@@ -297,12 +297,13 @@ def ratio(numerator: Numbers, denominator: Ints | int) -> Floats:
     Integers beyond 2^53 would be rounded before the division too; those few go through
     Python's integers, whose true division is exact to the last bit.
     """
-    below = np.broadcast_to(np.asarray(denominator), numerator.shape)
-    quotient: Floats = numerator / below
-    if np.issubdtype(numerator.dtype, np.integer):
-        large = (np.abs(numerator) > EXACT_FLOAT) | (np.abs(below) > EXACT_FLOAT)
-        for i in np.flatnonzero(large):
-            quotient[i] = int(numerator[i]) / int(below[i])
+    quotient: Floats = numerator / denominator
+    if numerator.dtype.kind in "iu":
+        large = (np.abs(numerator) > EXACT_FLOAT) | (np.abs(denominator) > EXACT_FLOAT)
+        if large.any():
+            below = np.broadcast_to(np.asarray(denominator), numerator.shape)
+            for i in np.flatnonzero(large):
+                quotient[i] = int(numerator[i]) / int(below[i])
     return quotient
 
 

@@ -116,6 +116,15 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "lookup": LazyCommand(
             "paimon_features.cli.lookup:lookup", "Read online features of entities."
         ),
+        "serve": LazyCommand(
+            "paimon_features.cli.serve:serve", "Run the feature server; make tokens for it."
+        ),
+        "explain": LazyCommand(
+            "paimon_features.cli.explain:explain", "Show which cells make up a number."
+        ),
+        "sizing": LazyCommand(
+            "paimon_features.cli.sizing:sizing", "Tell what memory the online store needs."
+        ),
         "rollup": LazyCommand(
             "paimon_features.cli.rollup:rollup", "Fold old tiles, so that lifetimes stay cheap."
         ),

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
-from paimon_features.config import FILE_NAME, find_root, read_config
-from paimon_features.errors import ConfigurationError
+from paimon_features.config import FILE_NAME, ProjectConfig, find_root, read_config
+from paimon_features.errors import ConfigurationError, OnlineStoreError
+from paimon_features.online import OnlineSettings, open_store
 from paimon_features.setup.cache import cache_root
 from paimon_features.setup.doctor import (
     EXTRAS,
@@ -93,4 +94,28 @@ def _project(folder: Path) -> Iterator[Check]:
     else:
         yield check_folder("warehouse", Path(config.warehouse))
     yield check_folder("state", config.state_dir)
-    yield check_online_store(config.online_url, needed=has_extra("serve"))
+    yield _online(config)
+
+
+def _online(config: ProjectConfig) -> Check:
+    """Whether the project's online store answers, by the settings that reads go by."""
+    name, needed = "online store", has_extra("serve")
+    try:
+        settings = OnlineSettings.of(config.online, root=config.root)
+    except ConfigurationError as error:
+        return Check(name, "missing", str(error), "correct it there, or in the environment")
+    if settings.mode == "memory":
+        return Check(name, "ok", "memory://: each process has its own, gone with it")
+    if settings.mode == "server" and not settings.tls:
+        return check_online_store(settings.plain_url, needed)
+    if not needed:
+        remedy = "to reach it: pip install 'paimon-features[serve]'"
+        return Check(name, "optional", f"{settings.where} was not asked", remedy)
+    store = open_store(settings)
+    try:
+        store.check()
+    except OnlineStoreError as error:
+        return Check(name, "missing", str(error), "see docs/online-store.md")
+    finally:
+        store.close()
+    return Check(name, "ok", f"{settings.where} answers, and can be written to")

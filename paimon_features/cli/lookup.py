@@ -24,7 +24,7 @@ from paimon_features.serving.fetcher import FeatureFetcher, Freshness, OnlineRes
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 WIDTH = 10_000
-_COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}
+COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}
 
 
 @click.command()
@@ -192,7 +192,7 @@ def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None
             _cell(row[feature], status[feature]) for row, status in zip(rows, statuses, strict=True)
         ]
         table.add_row(feature, *cells)
-    console.print(f"as of {_time(response.q_ms)}")
+    console.print(f"as of {time_text(response.q_ms)}")
     console.print(table)
     for view, freshness in response.freshness.items():
         console.print(f"{view}: {_freshness(freshness, clock_ms)}", style="dim")
@@ -202,12 +202,12 @@ def _cell(value: Any, status: str) -> Text:
     text = "-" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
     if status == "PRESENT":
         return Text(text)
-    return Text(f"{text} {status}", style=_COLOURS[status])
+    return Text(f"{text} {status}", style=COLOURS[status])
 
 
 def _freshness(freshness: Freshness, clock_ms: int) -> str:
     high_ms = freshness.event_time_high_ms
-    events = "no events" if high_ms is None else f"events up to {_time(high_ms)}"
+    events = "no events" if high_ms is None else f"events up to {time_text(high_ms)}"
     behind = max(0, clock_ms - freshness.current_ms) / 1000
     stale = ", STALE" if freshness.stale else ""
     return (
@@ -223,7 +223,8 @@ def _ago(seconds: float) -> str:
     return f"{seconds:.1f} s"
 
 
-def _time(moment_ms: int) -> str:
-    inside = min(max(moment_ms, MIN_TIME_MS), MAX_TIME_MS)
+def time_text(time_ms: int) -> str:
+    """A time to the second, with its time zone."""
+    inside = min(max(time_ms, MIN_TIME_MS), MAX_TIME_MS)
     moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=inside)
     return moment.isoformat(sep=" ", timespec="seconds") + " UTC"

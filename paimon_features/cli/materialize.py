@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 
 import click
@@ -17,6 +18,7 @@ from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
 from paimon_features.materialize import Materializer, Progress
 from paimon_features.materialize.leases import DEFAULT_TTL_MS
+from paimon_features.materialize.monitor import Monitor, MonitorServer
 from paimon_features.online.store import open_store
 from paimon_features.project import Project
 
@@ -38,6 +40,11 @@ then."""
     show_default=True,
     help="Pause when there is nothing new.",
 )
+@click.option(
+    "--listen",
+    metavar="[HOST:]PORT",
+    help="With --follow: answer /metrics (Prometheus), /health/live and /health/ready there.",
+)
 @PROJECT
 @JSON
 def materialize(
@@ -46,6 +53,7 @@ def materialize(
     rebuild: bool,
     shard: str,
     poll_ms: int,
+    listen: str | None,
     path: str,
     as_json: bool,
 ) -> None:
@@ -58,11 +66,14 @@ def materialize(
     paimon-features materialize                        # catch up once
     paimon-features materialize spend --follow         # and stay there; end with Ctrl-C
     paimon-features materialize --follow --shard 0/4   # one of four processes
+    paimon-features materialize --follow --listen 9464 # with metrics and health
     paimon-features materialize spend --rebuild        # from the table, whatever the store holds
 
     With --json one line per step, else a line per view whenever something was applied. Exit
     code 1 when --once could not catch up, because other shards or processes have to.
     """
+    if listen is not None and not follow:
+        raise click.UsageError("--listen goes with --follow: a single run is over soon")
     project = Project.open(path)
     show = _Printer(as_json)
     names = views
@@ -72,12 +83,20 @@ def materialize(
             show.note(
                 f"left out, exact windows are read from the lake: {', '.join(sorted(lake_only))}"
             )
-    workers = [
-        _materializer(project, project.view(name), _shard(shard), show.progress) for name in names
-    ]
+    monitor = Monitor(names)
+
+    def tell(progress: Progress) -> None:
+        show.progress(progress)
+        monitor.working(progress)
+
+    workers = [_materializer(project, project.view(name), _shard(shard), tell) for name in names]
     if follow:
-        show.note(f"following {', '.join(names)}; Ctrl-C ends it")
-        _follow(workers, rebuild, poll_ms, show)
+        with ExitStack() as stack:
+            if listen is not None:
+                server = stack.enter_context(MonitorServer(monitor, listen))
+                show.note(f"metrics and health at http://{server.address}")
+            show.note(f"following {', '.join(names)}; Ctrl-C ends it")
+            _follow(workers, rebuild, poll_ms, show, monitor)
         return
     caught_up = [_once(worker, rebuild, show) for worker in workers]
     if not all(caught_up):
@@ -112,7 +131,7 @@ def _materializer(
         project.name,
         view,
         lambda: project.generation(view),
-        open_store(project.config.online_url),
+        open_store(project.online_settings.for_writing()),
         shard=shard,
         progress=progress,
     )
@@ -125,7 +144,9 @@ def _shard(text: str) -> tuple[int, int]:
     return int(index), int(count)
 
 
-def _follow(workers: list[Materializer], rebuild: bool, poll_ms: int, show: _Printer) -> None:
+def _follow(
+    workers: list[Materializer], rebuild: bool, poll_ms: int, show: _Printer, monitor: Monitor
+) -> None:
     """One thread per view, until Ctrl-C or a termination signal, or until one of them fails."""
     stop = threading.Event()
     failures: list[PaimonFeaturesError] = []
@@ -133,10 +154,14 @@ def _follow(workers: list[Materializer], rebuild: bool, poll_ms: int, show: _Pri
         signal.signal(number, lambda *_: stop.set())
 
     def work(worker: Materializer) -> None:
+        def trouble(error: OnlineStoreError) -> None:
+            show.trouble(error)
+            monitor.failed(worker.view.name, error)
+
         try:
             if rebuild:
                 worker.request_rebuild()
-            worker.follow(poll_ms, stop, show.trouble)
+            worker.follow(poll_ms, stop, trouble, monitor.passed)
         except PaimonFeaturesError as error:
             error.add_note(f"while materializing feature view {worker.view.name!r}")
             failures.append(error)

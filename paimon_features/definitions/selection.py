@@ -92,38 +92,47 @@ class Selection:
         their types. A value that leaves its type on the way (an integer beyond int64, a float
         that becomes infinite) is null.
         """
+        needed = {ref for interaction in self.interactions for ref in interaction.refs}
+        columns = {ref: Column.from_arrow(values[ref]) for ref in needed}
+        given = {name: Column.from_arrow(array) for name, array in inputs.items()}
+        return {
+            interaction: Computed(column.to_arrow(interaction.type.arrow), overflown)
+            for interaction, (column, overflown) in self.columns_of(columns, given, rows).items()
+        }
+
+    def columns_of(
+        self, values: Mapping[FeatureRef, Column], inputs: Mapping[str, Column], rows: int
+    ) -> dict[CompiledInteraction, tuple[Column, npt.NDArray[np.bool_] | None]]:
+        """The same of columns: each interaction's values, and where a step left its type."""
         if not self.interactions:
             return {}
-        needed = {ref for interaction in self.interactions for ref in interaction.refs}
-        columns = {str(ref): Column.from_arrow(values[ref]) for ref in needed}
-        columns.update((name, Column.from_arrow(array)) for name, array in inputs.items())
+        columns = {str(ref): column for ref, column in values.items()} | dict(inputs)
         results = self._program.run(columns, rows)
         guards = iter(results[len(self.interactions) :])
-        out: dict[CompiledInteraction, Computed] = {}
+        out = {}
         for interaction, column in zip(self.interactions, results, strict=False):
             guard = None if interaction.guard is None else next(guards)
-            value, overflown = without_overflow(interaction.type, column, guard)
-            out[interaction] = Computed(value.to_arrow(interaction.type.arrow), overflown)
+            out[interaction] = without_overflow(interaction.type, column, guard)
         return out
 
     @staticmethod
     def worst(
         interaction: CompiledInteraction,
-        computed: Computed,
+        overflown: npt.NDArray[np.bool_] | None,
         codes: Mapping[FeatureRef, Codes],
         ill_conditioned: int,
         rows: int,
     ) -> Codes:
         """The status of an interaction on each row: the worst of the features it is made of.
 
-        ``codes`` have the status of each feature, a greater number being worse, 0 being best;
-        where the interaction itself overflows it is ``ill_conditioned``.
+        ``codes`` have the status of each feature, a greater number being worse, 0 being best; where
+        the interaction itself is ``overflown`` (None: nowhere) it is ``ill_conditioned``.
         """
         out = np.zeros(rows, np.int8)
         for ref in interaction.refs:
             out = np.maximum(out, codes[ref])
-        if computed.overflown is not None:
-            out[computed.overflown] = ill_conditioned
+        if overflown is not None:
+            out[overflown] = ill_conditioned
         return out
 
 

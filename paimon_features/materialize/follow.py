@@ -106,11 +106,12 @@ class Materializer:
         poll_ms: int = 200,
         stop: threading.Event | None = None,
         on_error: Callable[[OnlineStoreError], None] | None = None,
+        on_pass: Callable[[Progress], None] | None = None,
     ) -> None:
         """Run passes until ``stop`` is set, ``poll_ms`` apart when there is nothing to do.
 
         A store that cannot be reached is tried again, with growing pauses; ``on_error`` is
-        told. Other errors are raised.
+        told. Other errors are raised. ``on_pass`` gets the result of every pass.
         """
         stop = stop or threading.Event()
         backoff_s = 0.0
@@ -119,6 +120,8 @@ class Materializer:
                 try:
                     result = self._one_pass()
                     backoff_s = 0.0
+                    if on_pass is not None:
+                        on_pass(result)
                     if self._sweep is not None:
                         self._sweep_some()
                     elif result.caught_up or result.held or result.rebuilding:

@@ -62,7 +62,7 @@ class Shard:
         self.clock = clock
         self.max_rows = max_rows
         self.layout = RecordLayout(view)
-        self.keys = ViewKeys(project, view.name)
+        self.keys = ViewKeys(project, view.name, store.key_prefix)
         self.epochs = Epochs(store, self.keys)
         self._index, self._shards = shard
         self._consumer = consumer_name(project, view.name, shard)

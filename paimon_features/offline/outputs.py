@@ -37,7 +37,7 @@ def with_outputs(
             rows = rows.append_column(name, own.values)
             if codes is not None:
                 worst = STATUSES.index("ILL_CONDITIONED")
-                told[name] = selection.worst(output, own, codes, worst, count)
+                told[name] = selection.worst(output, own.overflown, codes, worst, count)
     for name, status in told.items():
         array = pa.DictionaryArray.from_arrays(pa.array(status), pa.array(STATUSES))
         rows = rows.append_column(f"{name}__status", array)

@@ -56,6 +56,9 @@ def write_parquet(answered: Answered, path: Path) -> int:
 
 def write_tables(schema: pa.Schema, tables: Iterator[pa.Table], path: Path) -> int:
     """Write the rows of tables by the rules of ``write_parquet``, and give their number."""
+    if path.exists() and not path.is_file():
+        # a folder, or a device: putting a file in its place would do harm
+        raise RequestError(f"cannot write {path}: what is there is no file; name another path")
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     rows = 0
     try:

@@ -3,6 +3,7 @@
 from paimon_features.online.codec import RecordLayout, Records
 from paimon_features.online.markers import Building, Marker, ViewState
 from paimon_features.online.memory_store import MemoryStore
+from paimon_features.online.settings import OnlineSettings
 from paimon_features.online.store import Lease, OnlineStore, Write, open_store
 
 __all__ = [
@@ -10,6 +11,7 @@ __all__ = [
     "Lease",
     "Marker",
     "MemoryStore",
+    "OnlineSettings",
     "OnlineStore",
     "RecordLayout",
     "Records",

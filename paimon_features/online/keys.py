@@ -25,6 +25,7 @@ from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
 
 PREFIX = "pf:"
+"""What keys begin with by default; a store tells its own (``OnlineStore.key_prefix``)."""
 _SEPARATOR = b"|"
 
 
@@ -41,8 +42,8 @@ class ViewKeys:
     (b'pf:{shop:spend}#state', b'pf:{shop:spend:1a2b3c4d:7}#marker')
     """
 
-    def __init__(self, project: str, view: str) -> None:
-        self._stem = f"{PREFIX}{{{project}:{view}"
+    def __init__(self, project: str, view: str, prefix: str = PREFIX) -> None:
+        self._stem = f"{prefix}{{{project}:{view}"
         self.state = f"{self._stem}}}#state".encode()
 
     @property

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Iterator, Sequence
 
 from paimon_features.errors import OnlineStoreError
+from paimon_features.online.keys import PREFIX
 from paimon_features.online.store import Clock, Lease, Write
 
 _PAGE = 1_000
@@ -23,8 +24,11 @@ class MemoryStore:
     ([True], [b'head|2', None])
     """
 
-    def __init__(self, clock: Clock = lambda: time.time_ns() // 1_000_000) -> None:
+    def __init__(
+        self, clock: Clock = lambda: time.time_ns() // 1_000_000, *, key_prefix: str = PREFIX
+    ) -> None:
         self._clock = clock
+        self.key_prefix = key_prefix
         self._values: dict[bytes, tuple[bytes, int | None]] = {}
         self._fence = 0
         self._run = uuid.uuid4().hex

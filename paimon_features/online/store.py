@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.online.settings import OnlineSettings, from_url
 
 
 class Write(NamedTuple):
@@ -38,18 +38,28 @@ class Lease(NamedTuple):
 class OnlineStore(Protocol):
     """Bytes by key. Every method raises ``OnlineStoreError`` if the store cannot be asked.
 
-    A *run* names one life of the server: after a restart, which may have lost the newest
-    writes, it is another one.
+    A *run* names one life of the server that holds a bucket: after a restart or a failover,
+    which may have lost the newest writes, it is another one.
     """
 
+    key_prefix: str
+    """What all keys of the project begin with (see ``keys``)."""
+
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of ``keys`` in their order, all at one time; None where there is none."""
+        """The values of ``keys`` in their order; None where there is none.
+
+        Those with one hash tag (a bucket's records and its marker) are read at one time. Those
+        with several are too on one server, but not on a cluster, where a view's state may be
+        some moments older or newer than its buckets. So a reader reads an epoch only if a state
+        named it as complete, and believes a record only beside the marker of its bucket.
+        """
 
     def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
         """Do each write whose expectation holds, and say which were done.
 
         All keys belong to one bucket. With ``run``, nothing is written (OnlineStoreError)
-        unless the server is still in this run.
+        unless the server is still in this run. If OnlineStoreError is raised, any of the writes
+        may have been done, or be done a little later.
         """
 
     def run_and_values(self, keys: Sequence[bytes]) -> tuple[str, list[bytes | None]]:
@@ -67,11 +77,12 @@ class OnlineStore(Protocol):
     def scan(self, prefix: bytes) -> Iterator[list[bytes]]:
         """The keys that begin with ``prefix``, page by page.
 
-        A key that is there from the first page to the last comes at least once.
+        A key that is there from the first page to the last comes at least once, unless a
+        cluster moves it to another node meanwhile.
         """
 
     def check(self) -> None:
-        """Raise OnlineStoreError unless the store answers and never drops keys by itself."""
+        """Raise OnlineStoreError unless the store answers, can be written to, and drops no keys."""
 
     def close(self) -> None:
         """Let go of connections."""
@@ -81,8 +92,10 @@ Clock = Callable[[], int]
 """Now, in UTC milliseconds."""
 
 
-def open_store(url: str) -> OnlineStore:
-    """The store at ``redis://`` or ``rediss://``; connects when it is first used.
+def open_store(where: str | OnlineSettings) -> OnlineStore:
+    """The store of these settings, or at this address with all else by default.
+
+    It connects when it is first used. ``memory://`` is a new, empty store of this process.
 
     Raises
     ------
@@ -91,10 +104,11 @@ def open_store(url: str) -> OnlineStore:
     MissingExtraError
         If the Redis client is not installed.
     """
-    if not url.startswith(("redis://", "rediss://")):
-        raise ConfigurationError(
-            f"online store {url!r}: expected redis://[user:password@]host[:port][/db] or rediss://"
-        )
+    settings = from_url(where) if isinstance(where, str) else where
+    if settings.mode == "memory":
+        from paimon_features.online.memory_store import MemoryStore
+
+        return MemoryStore(key_prefix=settings.key_prefix)
     from paimon_features.online.redis_store import RedisStore
 
-    return RedisStore.connect(url)
+    return RedisStore(settings)

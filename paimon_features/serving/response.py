@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import enum
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+
+from paimon_features.aggregates.fold import NEVER_MS, Ints
+from paimon_features.columns import Column
+from paimon_features.definitions import Selection
+from paimon_features.definitions.selection import Codes
+from paimon_features.schema import DataType
 
 
 class Status(enum.IntEnum):
@@ -56,27 +63,105 @@ class Freshness:
     stale: bool
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Answers to asks of one selection as of one time, as columns; responses are parts of it.
+
+    ``key_types`` are those of the entity keys; for each output of the selection there is its
+    type, its column, its codes (``Status``), and the newest event times (NEVER_MS: unknown) of
+    what it is made of, all of one length. ``event_times`` are those by view, and ``epochs`` the
+    names of the epochs of records that were read.
+    """
+
+    selection: Selection
+    q_ms: int
+    key_types: Mapping[str, DataType]
+    types: Sequence[DataType]
+    columns: Sequence[Column]
+    codes: Sequence[Codes]
+    times: Sequence[Ints]
+    event_times: Mapping[str, Ints]
+    epochs: Mapping[str, str]
+
+    @cached_property
+    def rendered(self) -> dict[object, Any]:
+        """What was made of these columns for one response and is good for the others, too."""
+        return {}
+
+
 class OnlineResponse:
     """Features of some entities at ``q_ms``; rows are in the order of the request.
 
-    ``table`` has the entity keys and then the features, ``statuses`` the same features with
-    their status names; a feature that two views have is called ``<view>__<feature>``.
-    ``event_times`` has per view the newest event time of each entity (UTC ms), null where none
-    is known, and ``freshness`` is per view.
+    ``keys`` has the values of each entity key, and ``freshness`` is per view. Arrow tables are
+    made when they are first asked for: a server that writes JSON needs none.
     """
 
-    q_ms: int
-    table: pa.Table
-    statuses: pa.Table
-    event_times: Mapping[str, pa.Array]
-    freshness: Mapping[str, Freshness]
+    __slots__ = ("__dict__", "batch", "freshness", "keys", "start", "stop")
+
+    def __init__(
+        self,
+        batch: Batch,
+        start: int,
+        stop: int,
+        keys: Mapping[str, Sequence[Any]],
+        freshness: Mapping[str, Freshness],
+    ) -> None:
+        self.batch = batch
+        self.start, self.stop = start, stop
+        self.keys = keys
+        self.freshness = freshness
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def selection(self) -> Selection:
+        """What was asked for."""
+        return self.batch.selection
+
+    @property
+    def q_ms(self) -> int:
+        """The time of the read (UTC ms; an event at ``q_ms`` is not in)."""
+        return self.batch.q_ms
 
     @property
     def features(self) -> list[str]:
         """The names of the feature columns, in the order of the request."""
-        names: list[str] = self.statuses.column_names
-        return names
+        return list(self.batch.selection.names)
+
+    @cached_property
+    def table(self) -> pa.Table:
+        """The entity keys and then the features.
+
+        A feature that two views have is called ``<view>__<feature>``.
+        """
+        batch, part = self.batch, slice(self.start, self.stop)
+        keys = [pa.array(self.keys[name], kind.arrow) for name, kind in batch.key_types.items()]
+        values = [
+            column.part(part).to_arrow(kind.arrow)
+            for column, kind in zip(batch.columns, batch.types, strict=True)
+        ]
+        return pa.table([*keys, *values], names=[*batch.key_types, *batch.selection.names])
+
+    @cached_property
+    def statuses(self) -> pa.Table:
+        """The names of the features' statuses, under the features' names."""
+        # the features of a view share one array of codes, so that one array of names is enough
+        arrays = {
+            id(codes): pa.DictionaryArray.from_arrays(
+                pa.array(codes[self.start : self.stop]), status_names()
+            )
+            for codes in {id(codes): codes for codes in self.batch.codes}.values()
+        }
+        return pa.table([arrays[id(codes)] for codes in self.batch.codes], names=self.features)
+
+    @cached_property
+    def event_times(self) -> Mapping[str, pa.Array]:
+        """Per view the newest event time of each entity (UTC ms), null where none is known."""
+        parts = {
+            view: times[self.start : self.stop] for view, times in self.batch.event_times.items()
+        }
+        return {view: pa.array(part, mask=part == NEVER_MS) for view, part in parts.items()}
 
     def to_pydict(self) -> dict[str, list[Any]]:
         """The values as lists by column name, entity keys first."""

@@ -17,19 +17,19 @@ and entity, and folded; an aggregate is finished once, for all its windows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Reading
-from paimon_features.aggregates.fold import NEVER_MS, Ints, fold, newest_tile_end
+from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merge, Reading
+from paimon_features.aggregates.fold import NEVER_MS, Ints, fold
 from paimon_features.columns import Column, Mask
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.online.codec import LIFETIME_KEY, Cells, RecordLayout, Records, cell_key
+from paimon_features.serving.range_folds import RangeFolds, is_decayed, is_reduced, is_running_sum
 from paimon_features.windows import Window, floor_ms
 
 KeyRange = tuple[int, int]
@@ -71,7 +71,8 @@ def newest_before(view: CompiledView, layout: RecordLayout, records: Records, en
         return newest
     top = len(view.levels_ms) - 1
     cells = WindowCells(layout, records.cells, records.offsets)
-    folded = cells.fold([cells_before(view, top, None, end_ms)], [EVENT_TIME_MAX.name])
+    places = cells.places([cells_before(view, top, None, end_ms)])
+    folded = cells.fold(places, [EVENT_TIME_MAX.name])
     column = folded[EVENT_TIME_MAX.name]
     in_cells = np.where(column.mask, column.values, NEVER_MS)
     return np.maximum(in_cells, headers["pruned_high"])
@@ -87,36 +88,46 @@ class WindowCells:
     def __init__(self, layout: RecordLayout, cells: Cells, offsets: Ints) -> None:
         self._layout, self._cells, self._offsets = layout, cells, offsets
 
-    def fold(
-        self, windows: Sequence[Sequence[KeyRange]], names: Sequence[str]
-    ) -> dict[str, Column]:
-        """Partials of each window, shape ``(windows * rows,)``, rows side by side."""
-        taken, offsets = self._segments(windows)
-        view = self._layout.view
-        partials = [view.partial[name] for name in names]
-        # what decays counts from the newest tile
-        columns = {name: self._column(name, taken) for name in {EVENT_TIME_MAX.name, *names}}
-        return fold(partials, columns, offsets, view.tile_ms)
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
 
-    def _segments(self, windows: Sequence[Sequence[KeyRange]]) -> tuple[Ints, Ints]:
-        """Where the cells of each window and row stand; and the offsets of these segments."""
+    def places(self, windows: Sequence[Sequence[KeyRange]]) -> Ints:
+        """Where the cells of each window stand, shape ``(windows, rows, ranges, 2)``.
+
+        The last axis is from (inclusive) and to (exclusive); a window with fewer ranges than
+        another has empty ones besides.
+        """
         borders = sorted({key for ranges in windows for pair in ranges for key in pair})
         number = {key: i for i, key in enumerate(borders)}
         most = max(1, *map(len, windows))
-        # axes: windows, ranges, (from, to); a window with fewer ranges has empty ones besides
+        # axes: windows, ranges, (from, to)
         bounds = np.zeros((len(windows), most, 2), np.int64)
         for window, ranges in zip(bounds, windows, strict=True):
             for place, (low, high) in enumerate(ranges):
                 window[place] = number[low], number[high]
-        # axes: rows, windows, ranges -> windows, rows, ranges
-        places = self._cells_below(borders)[:, bounds].swapaxes(0, 1)
+        # axes: rows, windows, ranges, (from, to) -> windows, rows, ranges, (from, to)
+        return self._cells_below(borders)[:, bounds].swapaxes(0, 1)
+
+    def fold(self, places: Ints, names: Sequence[str]) -> dict[str, Column]:
+        """Partials of each window, shape ``(windows * rows,)``, rows side by side."""
         begins = places[..., 0].ravel()
         sizes = places[..., 1].ravel() - begins
-        ends = np.cumsum(sizes)
-        taken = np.repeat(begins - (ends - sizes), sizes) + np.arange(sizes.sum())
-        offsets = np.zeros(len(windows) * (len(self._offsets) - 1) + 1, np.int64)
-        offsets[1:] = ends[most - 1 :: most]
-        return taken, offsets
+        ends = sizes.cumsum()
+        taken = (begins - (ends - sizes)).repeat(sizes) + np.arange(ends[-1] if len(ends) else 0)
+        windows, rows, ranges, _ = places.shape
+        offsets = np.zeros(windows * rows + 1, np.int64)
+        offsets[1:] = ends[ranges - 1 :: ranges]
+        view = self._layout.view
+        partials = [view.partial[name] for name in names]
+        read = dict.fromkeys(names)
+        if any(partial.merge is Merge.DECAYED_SUM for partial in partials):
+            read[EVENT_TIME_MAX.name] = None  # what decays counts from the newest tile
+        columns = {name: self._column(name, taken) for name in read}
+        return fold(partials, columns, offsets, view.tile_ms)
+
+    def range_folds(self, places: Ints) -> RangeFolds:
+        """Folds over these windows, for the partials that can be folded by ranges."""
+        return RangeFolds(self._layout, self._cells, self._offsets, places)
 
     def _cells_below(self, borders: Sequence[int]) -> Ints:
         """Where in each row's cells the first stands that is not below each border."""
@@ -145,17 +156,23 @@ class WindowCells:
 class Values(NamedTuple):
     """A feature of some rows, and where its value is too ill-conditioned to be told."""
 
-    column: pa.Array
+    column: Column
     ill_conditioned: Mask | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Finish:
-    """Features of one aggregate; ``windows`` are positions in ``WindowFeatures.windows``."""
+    """Features of one aggregate.
+
+    ``windows`` are positions in ``WindowFeatures.windows``, and ``folded`` says of each partial at
+    which places of its own fold those are (None: they are all that was folded).
+    """
 
     aggregate: Aggregate
     features: tuple[CompiledFeature, ...]
     windows: list[int]
+    length_ms: int | None
+    folded: Mapping[str, list[int] | None]
 
 
 class WindowFeatures:
@@ -165,74 +182,105 @@ class WindowFeatures:
         self._view = view
         self._levels = {feature.window: feature.level for feature in features}
         self.windows = tuple(self._levels)
+        self.types = {feature.name: feature.type for feature in features}
         place = {window: i for i, window in enumerate(self.windows)}
-        needed: dict[str, set[int]] = {EVENT_TIME_MAX.name: set(place.values())}
+        needed: dict[str, set[int]] = {}
         alike: dict[tuple[object, ...], list[CompiledFeature]] = {}
         for feature in features:
             for name in feature.partials:
                 needed.setdefault(name, set()).add(place[feature.window])
             length = feature.window_ms if feature.aggregate.by_length else None
             alike.setdefault((id(feature.aggregate), length), []).append(feature)
-        self._windows_of = {name: sorted(windows) for name, windows in needed.items()}
+        partials = {name: view.partial[name] for name in needed}
+        self._sums = [name for name, partial in partials.items() if is_running_sum(partial)]
+        self._reduced = [name for name, partial in partials.items() if is_reduced(partial)]
+        self._decayed = [name for name, partial in partials.items() if is_decayed(partial)]
+        # a running sum serves all windows at the cost of one
+        self._windows_of = {
+            name: list(place.values()) if name in self._sums else sorted(windows)
+            for name, windows in needed.items()
+        }
         self._folds: dict[tuple[int, ...], list[str]] = {}
-        for name, windows in self._windows_of.items():
-            self._folds.setdefault(tuple(windows), []).append(name)
-        self._finishes = [
-            _Finish(found[0].aggregate, tuple(found), [place[f.window] for f in found])
-            for found in alike.values()
-        ]
+        for name in partials.keys() - {*self._sums, *self._reduced, *self._decayed}:
+            self._folds.setdefault(tuple(self._windows_of[name]), []).append(name)
+        self._finishes = [self._finish(found, place) for found in alike.values()]
 
-    def values(self, cells: WindowCells, q_ms: int, null: Mask) -> dict[str, Values]:
+    def _finish(self, features: Sequence[CompiledFeature], place: Mapping[Window, int]) -> _Finish:
+        windows = [place[feature.window] for feature in features]
+        folded = {name: self._windows_of[name] for name in features[0].partials}
+        lengths = {feature.window_ms for feature in features}
+        return _Finish(
+            features[0].aggregate,
+            tuple(features),
+            windows,
+            lengths.pop() if len(lengths) == 1 else None,
+            {
+                name: None if of == windows else [of.index(window) for window in windows]
+                for name, of in folded.items()
+            },
+        )
+
+    def values(self, cells: WindowCells, q_ms: int, null: Mask | None) -> dict[str, Values]:
         """The features at ``q_ms`` by name, one value per row, and nothing where ``null``."""
-        rows = len(null)
+        rows = len(cells)
         ranges = [self._ranges(window, q_ms) for window in self.windows]
-        merged: dict[str, Column] = {}
+        places = cells.places(ranges)
+        folds = cells.range_folds(places)
+        merged = folds.sums(self._sums)
+        for name in self._reduced:
+            merged[name] = folds.reduced(name, self._windows_of[name])
+        for name in self._decayed:
+            found = folds.decayed(name, self._windows_of[name])
+            if found is None:
+                found = cells.fold(places[self._windows_of[name]], [name])[name]
+            merged[name] = found
         for windows, names in self._folds.items():
-            merged.update(cells.fold([ranges[w] for w in windows], names))
-        read_ms = np.array([window.read_time(q_ms) for window in self.windows])
+            merged.update(cells.fold(places[list(windows)], names))
         # axes: windows, rows
-        ends_ms = newest_tile_end(merged, self._view.tile_ms).reshape(len(self.windows), rows)
-        since_ms = read_ms[:, None] - ends_ms
+        times_ms = [window.read_time(q_ms) for window in self.windows]
+        # axes: windows, rows
+        read_ms = np.array(times_ms)[:, None]
+        since_ms = read_ms - (floor_ms(folds.newest, self._view.tile_ms) + self._view.tile_ms)
+        alike = all(time_ms == q_ms for time_ms in times_ms)
         out: dict[str, Values] = {}
         for group in self._finishes:
             own = group.windows
-            columns = [
-                self._of_windows(name, merged[name], own, rows)
-                for name in group.features[0].partials
-            ]
-            lengths = {feature.window_ms for feature in group.features}
             reading = Reading(
-                np.repeat(read_ms[own], rows),
+                q_ms if alike else np.repeat(read_ms[own], rows),
                 since_ms[own].ravel(),
-                lengths.pop() if len(lengths) == 1 else None,
+                group.length_ms,
             )
+            columns = [_of_windows(merged[name], of, rows) for name, of in group.folded.items()]
             done = group.aggregate.finish(self._view.scope, columns, reading)
-            out.update(_apart(group.features, done, null))
+            _apart(group.features, done, null, out)
         return out
 
     def _ranges(self, window: Window, q_ms: int) -> list[KeyRange]:
         start = None if window.length is None else window.start(q_ms)
         return cells_before(self._view, self._levels[window], start, window.end(q_ms))
 
-    def _of_windows(self, name: str, column: Column, windows: list[int], rows: int) -> Column:
-        """The parts of a folded column that are of these windows."""
-        folded = self._windows_of[name]
-        if folded == windows:
-            return column
-        first = np.array([folded.index(window) * rows for window in windows])
-        return column.take((first[:, None] + np.arange(rows)).ravel())
+
+def _of_windows(column: Column, places: list[int] | None, rows: int) -> Column:
+    """The parts of a folded column that are of some windows."""
+    if places is None or not rows:
+        return column
+    # axes: windows, rows
+    values = column.values.reshape(-1, rows)[places].ravel()
+    valid = column.valid
+    return Column(values, None if valid is None else valid.reshape(-1, rows)[places].ravel())
 
 
 def _apart(
-    features: Sequence[CompiledFeature], done: Finished, null: Mask
-) -> Iterator[tuple[str, Values]]:
-    """What was finished together, feature by feature: slices of one Arrow array."""
-    column, rows = done.column, len(null)
-    if null.any():
-        column = Column(column.values, column.mask & ~np.tile(null, len(features)))
-    array = column.to_arrow(features[0].type.arrow)
+    features: Sequence[CompiledFeature], done: Finished, null: Mask | None, out: dict[str, Values]
+) -> None:
+    """What was finished together, feature by feature."""
+    values, valid, ill = done.column.values, done.column.valid, done.ill_conditioned
+    if null is not None:
+        known = np.tile(~null, len(features))
+        valid = known if valid is None else valid & known
+        ill = None if ill is None else ill & known
+    rows = len(values) // len(features)
     for i, feature in enumerate(features):
-        ill = done.ill_conditioned
-        if ill is not None:
-            ill = ill[i * rows : (i + 1) * rows] & ~null
-        yield feature.name, Values(array.slice(i * rows, rows), ill)
+        part = slice(i * rows, (i + 1) * rows)
+        column = Column(values[part], None if valid is None else valid[part])
+        out[feature.name] = Values(column, None if ill is None else ill[part])

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -94,7 +95,14 @@ class RedisServer:
     ('OK', 'hello')
     """
 
-    def __init__(self, binary: Path | None = None, port: int | None = None) -> None:
+    def __init__(
+        self,
+        binary: Path | None = None,
+        port: int | None = None,
+        options: Mapping[str, str] | None = None,
+    ) -> None:
+        """``options`` are of its configuration file, as ``{"maxmemory": "100mb"}``."""
+        self._options = {f"--{name}": value for name, value in (options or {}).items()}
         self._binary = binary
         self._wanted_port = port
         self._folder: Path | None = None
@@ -195,6 +203,7 @@ class RedisServer:
             "--appendonly": "no",
             # losing keys in silence would turn answers into nulls: rather refuse to write
             "--maxmemory-policy": "noeviction",
+            **self._options,
         }
         command = [str(binary), *(word for option in options.items() for word in option)]
         with (folder / "server.log").open("wb") as log:

@@ -1,21 +1,28 @@
 """What every online store has to do: subclass the contract and give it a store.
 
-The same random operations run on the store and on a dictionary, and both have to agree after
-each of them.
+The same random operations run on the store, on a memory store and on a dictionary, and all have
+to agree after each of them. The keys are of several buckets, which on a cluster are on several
+nodes; a call about one bucket has keys of one.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from paimon_features.errors import OnlineStoreError
+from paimon_features.online.memory_store import MemoryStore
 from paimon_features.online.store import Lease, OnlineStore, Write
+from paimon_features.testing.sizes import seeds
 
-KEYS = [b"pf:{a:v:e:0}:%d" % i for i in range(6)]
+BUCKETS = [[b"pf:{a:v:e:%d}:%d" % (b, i) for i in range(4)] for b in range(4)]
+KEYS = BUCKETS[0]
+ALL_KEYS = [key for bucket in BUCKETS for key in bucket]
 VALUES = [b"", b"h", b"head-1|x", b"head-1|y", b"head-2|" + b"z" * 5000, bytes(range(256))]
 
 
@@ -32,27 +39,38 @@ class OnlineStoreContract:
         """Lets time pass for the store; the subclass provides it."""
         raise NotImplementedError
 
-    @pytest.mark.parametrize("seed", range(20))
-    def test_random_operations_agree_with_a_dictionary(self, store: OnlineStore, seed: int) -> None:
+    @pytest.mark.parametrize("seed", seeds(6))
+    def test_random_operations_agree_with_a_memory_store_and_a_dictionary(
+        self, store: OnlineStore, seed: int
+    ) -> None:
         rng = random.Random(seed)
         model: dict[bytes, bytes] = {}
+        twin = MemoryStore()
         for _ in range(60):
             operation = rng.randrange(4)
             if operation <= 1:
-                writes = [_random_write(rng, model) for _ in range(rng.choice((0, 1, 2, 5)))]
-                assert store.compare_and_set_many(writes) == [_write(model, w) for w in writes]
+                bucket = rng.choice(BUCKETS)
+                count = rng.choice((0, 1, 2, 5))
+                writes = [_random_write(rng, bucket, model) for _ in range(count)]
+                done = [_write(model, write) for write in writes]
+                assert store.compare_and_set_many(writes) == done
+                assert twin.compare_and_set_many(writes) == done
             elif operation == 2:
-                gone = rng.sample(KEYS, 2)
+                gone = rng.sample(ALL_KEYS, rng.choice((1, 2, 6)))
                 store.delete(gone)
+                twin.delete(gone)
                 for key in gone:
                     model.pop(key, None)
             else:
                 prefix = rng.choice((b"", b"pf:{a:v:e:0}", KEYS[0], b"pf:{a:v:e:*", b"pf:[a"))
-                found = {key for page in store.scan(prefix) for key in page}
-                assert found == {key for key in model if key.startswith(prefix)}
-            asked = [rng.choice(KEYS) for _ in range(8)]
-            assert store.get_many(asked) == [model.get(key) for key in asked]
-            assert store.run_and_values(KEYS)[1] == [model.get(key) for key in KEYS]
+                expected = {key for key in model if key.startswith(prefix)}
+                for one in (store, twin):
+                    assert {key for page in one.scan(prefix) for key in page} == expected
+            asked = [rng.choice(ALL_KEYS) for _ in range(rng.choice((1, 8, 30)))]
+            bucket = rng.choice(BUCKETS)
+            for one in (store, twin):
+                assert one.get_many(asked) == [model.get(key) for key in asked]
+                assert one.run_and_values(bucket)[1] == [model.get(key) for key in bucket]
 
     def test_many_writes_at_once_keep_their_order(self, store: OnlineStore) -> None:
         keys = [b"pf:{a:v:e:1}:%d" % i for i in range(1000)]
@@ -116,13 +134,58 @@ class OnlineStoreContract:
         assert third.mine
         assert third.fence > second.fence
 
+    def test_a_reading_of_a_bucket_is_of_one_time(self, store: OnlineStore) -> None:
+        # a writer moves two keys on, first one, then the other: never seen the other way round
+        first, second, stop = KEYS[0], KEYS[1], threading.Event()
+        others = [bucket[0] for bucket in BUCKETS[1:]]
+        store.compare_and_set_many([Write(key, None, b"%06d" % 0) for key in (first, second)])
+
+        def write() -> None:
+            number = 0
+            while not stop.is_set():
+                old, new = b"%06d" % number, b"%06d" % (number + 1)
+                for key in (first, second):
+                    assert store.compare_and_set_many([Write(key, old, new)]) == [True]
+                number += 1
+
+        with ThreadPoolExecutor(1) as pool:
+            writing = pool.submit(write)
+            try:
+                for _ in range(200):
+                    one, two, *_ = store.get_many([first, second, *others])
+                    assert one is not None
+                    assert two is not None
+                    assert int(one) - int(two) in (0, 1)
+            finally:
+                stop.set()
+            writing.result()
+
+    def test_threads_that_count_by_compare_and_set_lose_nothing(self, store: OnlineStore) -> None:
+        store.compare_and_set_many([Write(KEYS[0], None, b"%09d" % 0)])
+
+        def count(times: int) -> None:
+            for _ in range(times):
+                while True:
+                    (old,) = store.get_many([KEYS[0]])
+                    assert old is not None
+                    new = b"%09d" % (int(old) + 1)
+                    if store.compare_and_set_many([Write(KEYS[0], old, new)])[0]:
+                        break
+
+        with ThreadPoolExecutor(4) as pool:
+            for done in [pool.submit(count, 25) for _ in range(4)]:
+                done.result()
+        assert store.get_many([KEYS[0]]) == [b"%09d" % 100]
+
     def test_it_says_that_it_is_well(self, store: OnlineStore) -> None:
         store.check()
         assert isinstance(store, OnlineStore)
 
 
-def _random_write(rng: random.Random, model: dict[bytes, bytes]) -> Write:
-    key = rng.choice(KEYS)
+def _random_write(
+    rng: random.Random, bucket: Sequence[bytes], model: Mapping[bytes, bytes]
+) -> Write:
+    key = rng.choice(bucket)
     there: Any = model.get(key)
     expected = rng.choice((None, there, there[:6] if there else None, b"head-1", b"other"))
     # an empty expectation fits any value, which no record's header is

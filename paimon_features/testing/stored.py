@@ -14,7 +14,7 @@ class Stored:
 
     def __init__(self, store: OnlineStore, view: str, project: str = PROJECT) -> None:
         self._store = store
-        self._keys = ViewKeys(project, view)
+        self._keys = ViewKeys(project, view, store.key_prefix)
 
     def everything(self) -> dict[bytes, bytes]:
         """Records, markers and leases of all epochs; without the state."""

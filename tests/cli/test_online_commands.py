@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -172,17 +173,25 @@ def test_a_store_that_is_away_is_an_error_that_says_where_it_is_looked_for(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_following_ends_cleanly_on_a_signal(project: Project, number: int) -> None:
+def test_following_tells_its_health_and_ends_cleanly_on_a_signal(
+    project: Project, number: int
+) -> None:
     script = "from paimon_features.cli import main; main()"
-    command = [sys.executable, "-c", script, "materialize", "--follow", "--json"]
+    command = [sys.executable, "-c", script, "materialize", "--follow", "--json", "--listen", "0"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    worker = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True)
+    worker = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+    )
     assert worker.stdout is not None
+    assert worker.stderr is not None
     try:
         line = ""
         while '"caught_up": true' not in line:
             line = worker.stdout.readline()
             assert line, "it ended by itself"
+        address = worker.stderr.readline().split()[-1]
+        with urllib.request.urlopen(f"{address}/health/ready", timeout=5) as answer:
+            assert json.loads(answer.read())["views"]["customer_spend"]["ready"]
         commit(project, [event(12346, NOW)])
         while '"applied_snapshot": 2' not in line:
             line = worker.stdout.readline()
@@ -194,6 +203,7 @@ def test_following_ends_cleanly_on_a_signal(project: Project, number: int) -> No
             worker.kill()
             worker.wait()
         worker.stdout.close()
+        worker.stderr.close()
     started = time.monotonic()
     assert run("materialize").exit_code == 0  # the lease was given back
     assert time.monotonic() - started < 5

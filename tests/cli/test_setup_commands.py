@@ -153,3 +153,23 @@ def test_an_unknown_group_of_jars_is_wrong_use_and_shows_the_known_ones() -> Non
     answer = CliRunner().invoke(cli, ["jars", "--group", "kafak"])
     assert answer.exit_code == 2
     assert "'kafka'" in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "state", "found"),
+    [
+        ("memory://", "ok", "each process has its own"),
+        ("redis+cluster://:secret@127.0.0.1:1", "missing", "127.0.0.1:1: Connection refused"),
+        ("http://:secret@h", "missing", "expected redis://"),
+    ],
+)
+def test_doctor_looks_at_a_store_of_any_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, state: str, found: str
+) -> None:
+    folder = tmp_path / "shop"
+    CliRunner().invoke(cli, ["init", str(folder)])
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", url)
+    output = CliRunner().invoke(cli, ["doctor", "--project", str(folder), "--json"]).output
+    (check,) = [c for c in json.loads(output)["checks"] if c["name"] == "online store"]
+    assert (check["state"], found in check["found"]) == (state, True), check
+    assert "secret" not in output

@@ -153,11 +153,11 @@ def test_the_status_is_the_worst_of_the_features_it_is_made_of() -> None:
         a: np.array([PRESENT, PRESENT, MISSING, STALE], np.int8),
         b: np.array([STALE, PRESENT, PRESENT, MISSING], np.int8),
     }
-    worst = Selection.worst(both, computed, codes, ILL, 4)
+    worst = Selection.worst(both, computed.overflown, codes, ILL, 4)
     assert worst.tolist() == [STALE, ILL, MISSING, MISSING]
     given = compiled("given", "bucket(j, 10)")
     own = Selection([given, a]).compute(values, {"j": pa.array([1, 20, 3, 4])}, 4)[given]
-    assert Selection.worst(given, own, codes, ILL, 4).tolist() == [0, 0, 0, 0]
+    assert Selection.worst(given, own.overflown, codes, ILL, 4).tolist() == [0, 0, 0, 0]
 
 
 def test_what_is_read_for_an_interaction_is_read_once_and_not_named() -> None:

@@ -33,7 +33,7 @@ def test_the_help_shows_the_life_of_a_cluster() -> None:
         "paimon-features cluster status",
         "paimon-features cluster stop",
     ]
-    for command in ("start", "status", "stop"):
+    for command in ("start", "status", "stop", "run"):
         assert f"paimon-features cluster {command}" in run(command, "--help").output
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ipaddress
 import json
 import os
+import random
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -247,3 +249,27 @@ def test_a_start_script_that_fails_is_quoted(tmp_path: Path) -> None:
 def test_a_size_that_flink_cannot_work_with_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="task_manager_mb = 512; expected at least 1024"):
         ClusterShape(task_manager_mb=512)
+
+
+def test_processes_of_several_hosts_find_each_other_and_end_with_their_signal(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    rng = random.Random()
+    # its own address on the loopback: the ports are Flink's usual ones
+    host = f"127.{rng.randint(1, 250)}.{rng.randint(1, 250)}.{rng.randint(1, 250)}"
+    command = [sys.executable, "-c", "from paimon_features.cli import main; main()", "cluster"]
+    place = ["--address", host, "--host", host, "--listen", host, "--project", str(tmp_path)]
+    managers = ["jobmanager"], ["taskmanager", "--slots", "3", "--memory-mb", "1024"]
+    processes = [
+        subprocess.Popen([*command, "run", *manager, *place], stdout=subprocess.DEVNULL)
+        for manager in managers
+    ]
+    try:
+        rest = FlinkRest(f"{host}:8081")
+        await_true(lambda: rest.alive() and int(rest.overview()["slots-total"]) == 3)
+    finally:
+        for process in processes:
+            process.terminate()
+        ends = [process.wait(30) for process in processes]
+    assert set(ends) <= {0, 143, -15}

@@ -1,17 +1,26 @@
-"""The memory store and Redis keep the contract of an online store."""
+"""The memory store and every kind of server keep the contract of an online store."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from paimon_features.errors import ConfigurationError, OnlineStoreError
-from paimon_features.online import MemoryStore, OnlineStore, Write, open_store
+from paimon_features.online import MemoryStore, OnlineSettings, OnlineStore, Write, open_store
+from paimon_features.online.keys import ViewKeys
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing.online_contract import OnlineStoreContract
+from paimon_features.testing.online_servers import ClusterServers, SentinelServers, TlsProxy, ask
+
+RIGHTS = (
+    "+mget +get +evalsha +eval +set +exists +getrange +incr +del +pexpire +unlink +scan +info +ping"
+)
+"""What the user of the store needs; docs/online-store.md names the same."""
 
 
 class FakeClock:
@@ -50,75 +59,131 @@ class TestMemoryStore(OnlineStoreContract):
         assert store.get_many([b"k"]) == [None]
 
 
-@pytest.mark.redis
-class TestRedisStore(OnlineStoreContract):
-    @pytest.fixture
-    def store(self, redis_url: str) -> Iterator[OnlineStore]:  # type: ignore[override]
-        store = open_store(redis_url)
-        yield store
-        store.close()
+class _OnServers(OnlineStoreContract):
+    """A store of which time passes by itself."""
 
     @pytest.fixture
     def sleep_ms(self) -> Callable[[int], None]:
         return lambda ms: time.sleep(ms / 1000)
 
 
-@pytest.fixture
-def own_server() -> Iterator[RedisServer]:
-    with RedisServer() as server:
-        yield server
+@pytest.mark.redis
+class TestRedisStore(_OnServers):
+    @pytest.fixture
+    def store(self, redis_url: str) -> Iterator[OnlineStore]:  # type: ignore[override]
+        with closing(open_store(redis_url)) as store:
+            yield store
 
 
 @pytest.mark.redis
-class TestRedisServers:
-    def test_scripts_and_connections_survive_a_restart(self, own_server: RedisServer) -> None:
-        store = open_store(own_server.url)
-        run, _ = store.run_and_values([b"k"])
-        store.compare_and_set_many([Write(b"k", None, b"v")])
-        own_server.restart(flush=False)
-        assert store.get_many([b"k"]) == [b"v"]
-        assert store.compare_and_set_many([Write(b"k", b"v", b"w")]) == [True]
-        assert store.run_and_values([b"k"])[0] != run
-        with pytest.raises(OnlineStoreError, match="restarted"):
-            store.compare_and_set_many([Write(b"k", b"w", b"x")], run)
-        store.close()
+class TestClusterStore(_OnServers):
+    @pytest.fixture
+    def store(self, cluster: ClusterServers) -> Iterator[OnlineStore]:  # type: ignore[override]
+        cluster.flush()
+        with closing(open_store(cluster.url)) as store:
+            yield store
 
-    def test_a_server_that_is_gone_is_an_error_and_back_again_is_not(
-        self, own_server: RedisServer
+
+@pytest.mark.redis
+class TestSentinelStore(_OnServers):
+    @pytest.fixture
+    def store(self, sentinels: SentinelServers) -> Iterator[OnlineStore]:  # type: ignore[override]
+        ask(sentinels.primary_port(), "FLUSHALL")
+        with closing(open_store(sentinels.url)) as store:
+            yield store
+
+
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RedisServer, TlsProxy]]:
+    """A server behind TLS that wants a client's certificate, with one user of few rights."""
+    folder = tmp_path_factory.mktemp("tls")
+    with RedisServer() as server, TlsProxy(folder, server.port, client_certificate=True) as proxy:
+        ask(server.port, "ACL", "SETUSER", "app", "on", ">s3cr:t/@", "~pf:*", *RIGHTS.split())
+        ask(server.port, "ACL", "SETUSER", "admin", "on", "nopass", "~*", "+@all")
+        ask(server.port, "ACL", "SETUSER", "default", "off")
+        yield server, proxy
+
+
+def locked_settings(proxy: TlsProxy, **changes: object) -> OnlineSettings:
+    certificate, key = proxy.certificate("client")
+    values = {
+        "url": f"rediss://localhost:{proxy.port}",
+        "user": "app",
+        "tls_ca": str(proxy.ca),
+        "tls_cert": str(certificate),
+        "tls_key": str(key),
+        **changes,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    return OnlineSettings.of(given, environ={"PAIMON_FEATURES_ONLINE_PASSWORD": "s3cr:t/@"})
+
+
+@pytest.mark.redis
+class TestLockedStore(_OnServers):
+    @pytest.fixture
+    def store(self, locked: tuple[RedisServer, TlsProxy]) -> Iterator[OnlineStore]:  # type: ignore[override]
+        server, proxy = locked
+        with connect(f"redis://admin:any@127.0.0.1:{server.port}") as connection:
+            connection.ask("FLUSHALL")
+        with closing(open_store(locked_settings(proxy))) as store:
+            yield store
+
+    def test_a_server_of_an_unknown_ca_is_not_trusted(
+        self, locked: tuple[RedisServer, TlsProxy]
     ) -> None:
-        store = open_store(own_server.url)
+        _, proxy = locked
+        for changes in ({"tls_ca": None}, {"url": f"rediss://127.0.0.1:{proxy.port}"}):
+            store = open_store(locked_settings(proxy, **changes))
+            with closing(store), pytest.raises(OnlineStoreError, match="refused by .*tls_ca"):
+                store.get_many([b"pf:k"])
+        unchecked = locked_settings(proxy, tls_ca=None, tls_verify=False)
+        with closing(open_store(unchecked)) as store:
+            assert store.get_many([b"pf:k"]) == [None]
+
+    def test_a_wrong_password_is_told_and_never_shown(
+        self, locked: tuple[RedisServer, TlsProxy]
+    ) -> None:
+        _, proxy = locked
+        settings = replace(locked_settings(proxy), password="wr0ng")
+        store = open_store(settings)
+        with (
+            closing(store),
+            pytest.raises(OnlineStoreError, match="refused by .*PASSWORD") as raised,
+        ):
+            store.get_many([b"pf:k"])
+        shown = f"{raised.value!r}{raised.value.__cause__!r}{store!r}{settings!r}{settings.where}"
+        assert "wr0ng" not in shown
+
+    def test_a_key_outside_of_the_rights_is_told(
+        self, locked: tuple[RedisServer, TlsProxy]
+    ) -> None:
+        with closing(open_store(locked_settings(locked[1]))) as store:
+            with pytest.raises(OnlineStoreError, match="ACL"):
+                store.get_many([b"other"])
+            with pytest.raises(OnlineStoreError, match="ACL"):
+                store.compare_and_set_many([Write(b"other", None, b"v")])
+
+
+@pytest.mark.redis
+def test_projects_of_other_prefixes_do_not_meet(redis_url: str) -> None:
+    stores = [
+        open_store(OnlineSettings.of({"url": redis_url, "key_prefix": prefix}, environ={}))
+        for prefix in ("pf:", "team/b:")
+    ]
+    for store in stores:
+        state = ViewKeys("shop", "spend", store.key_prefix).state
+        assert store.compare_and_set_many([Write(state, None, b"mine")]) == [True]
         store.check()
-        port = own_server.port
-        own_server.stop()
-        with pytest.raises(OnlineStoreError, match=str(port)):
-            store.get_many([b"k"])
-        with pytest.raises(OnlineStoreError, match="Connection"):
-            store.check()
-        with RedisServer(port=port):
-            assert store.get_many([b"k"]) == [None]
         store.close()
+    with closing(open_store(redis_url)) as store:
+        found = sorted(key for page in store.scan(b"") for key in page)
+    assert found == [b"pf:{shop:spend}#state", b"team/b:{shop:spend}#state"]
 
-    def test_a_server_that_evicts_keys_is_refused(self, own_server: RedisServer) -> None:
-        with connect(own_server.url) as connection:
-            connection.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-        with pytest.raises(OnlineStoreError, match="noeviction"):
-            open_store(own_server.url).check()
 
-    def test_a_full_server_is_an_error_that_says_so(self, own_server: RedisServer) -> None:
-        with connect(own_server.url) as connection:
-            connection.ask("CONFIG", "SET", "maxmemory", "1mb")
-        store = open_store(own_server.url)
-        writes = [Write(b"%d" % i, None, b"x" * 10_000) for i in range(1000)]
-        with pytest.raises(OnlineStoreError, match="is full"):
-            store.compare_and_set_many(writes)
-        store.close()
-
-    def test_many_large_writes_are_sent_in_pieces(self, own_server: RedisServer) -> None:
-        store = open_store(own_server.url)
-        writes = [Write(b"%d" % i, None, bytes([i]) * 300_000) for i in range(30)]
-        assert all(store.compare_and_set_many(writes))
-        assert store.get_many([w.key for w in writes]) == [w.value for w in writes]
-        store.close()
+def test_a_memory_address_is_a_store_of_its_own() -> None:
+    one, two = open_store("memory://"), open_store("memory://")
+    assert one.compare_and_set_many([Write(b"k", None, b"v")]) == [True]
+    assert (one.get_many([b"k"]), two.get_many([b"k"])) == ([b"v"], [None])
 
 
 def test_another_kind_of_address_is_refused() -> None:

@@ -1,0 +1,198 @@
+"""``explain``: which cells make up a number."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from paimon_features.cli.lookup import COLOURS, WIDTH, parse_entities, time_text
+from paimon_features.cli.options import JSON, PROJECT, time_ms
+from paimon_features.errors import RequestError
+from paimon_features.project import Project
+from paimon_features.windows import format_duration
+
+Document = Mapping[str, Any]
+_COLUMNS = 72
+_MOST_CELLS = 40
+
+
+@click.command()
+@click.argument("view")
+@click.option(
+    "--entity",
+    "entities",
+    multiple=True,
+    required=True,
+    metavar="KEY=VALUE",
+    help="The value of an entity key; repeat it for further keys.",
+)
+@click.option(
+    "--at", metavar="TIME", help="Read as of this time (UTC: ms, or 2011-12-09T12:50:00), not now."
+)
+@click.option("--feature", help="Explain this feature only, and list its cells.")
+@PROJECT
+@JSON
+def explain(
+    view: str,
+    entities: tuple[str, ...],
+    at: str | None,
+    feature: str | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Take an online read apart: which cells of an entity's record make up its features.
+
+    \b
+    paimon-features explain customer_spend --entity customer_id=12346
+    paimon-features explain customer_spend --entity customer_id=12346 --feature sum_amount_1d
+    paimon-features explain customer_spend --entity customer_id=12346 --at 2011-12-09T12:50:00
+
+    \b
+    #   a cell that the value is made of      .   a cell that it is not made of
+    [   where the window begins               )   where it ends
+    """
+    from paimon_features.serving.explain import explain as take_apart
+    from paimon_features.serving.fetcher import FeatureFetcher
+
+    project = Project.open(path)
+    compiled = project.view(view)
+    found = parse_entities(entities, compiled.keys)
+    several = [name for name, values in found.items() if len(values) > 1]
+    if several:
+        raise RequestError(f"--entity {several[0]}: expected one value: one entity at a time")
+    entity = {name: value for name, [value] in found.items()}
+    q_ms = time.time_ns() // 1_000_000 if at is None else time_ms(at)
+    fetcher = FeatureFetcher(project.name, [compiled], project.store)
+    features = None if feature is None else [feature]
+    document = take_apart(fetcher, view, entity, q_ms, features)
+    if as_json:
+        click.echo(json.dumps(document))
+        return
+    # wider than any terminal: a table that does not fit is cut by the terminal, not by us
+    console = Console(highlight=False, width=WIDTH)
+    for line in _head(document):
+        console.print(line, markup=False)
+    for one in document["features"]:
+        _print_feature(console, document, one, whole=feature is not None)
+
+
+def _head(document: Document) -> list[str]:
+    keys = ", ".join(f"{name}={value}" for name, value in document["entity"].items())
+    record = document["record"]
+    lines = [f"{document['view']}: {keys}, read at {time_text(document['q_ms'])}"]
+    if record is None:
+        return [*lines, "no record in the online store"]
+    high_ms = record["event_high_ms"]
+    newest = "none" if high_ms is None else time_text(high_ms)
+    lines.append(
+        f"record of snapshot {record['applied_snapshot']} (all of its bucket: "
+        f"{document['freshness']['applied_snapshot']}), newest event {newest}; generation "
+        f"{record['generation']}, incarnation {record['incarnation']}, epoch {record['epoch']}, "
+        f"bucket {record['bucket']}; {len(document['cells'])} cells, {record['size_bytes']} bytes"
+    )
+    return lines
+
+
+def _print_feature(console: Console, document: Document, feature: Document, whole: bool) -> None:
+    status = feature["status"]
+    title = Text(f"\n{feature['name']} = {_value(feature['value'])}", style="bold")
+    if status != "PRESENT":
+        title.append(f" {status}", style=COLOURS[status])
+    console.print(title)
+    console.print(feature["sentence"], markup=False)
+    for line in time_line(document, feature):
+        console.print(line, markup=False, style="dim" if line.endswith("UTC") else None)
+    if whole and feature["cells"]:
+        console.print(_cells(document, feature))
+        left = len(feature["cells"]) - _MOST_CELLS
+        if left > 0:
+            console.print(f"and {left} older ones; --json has all", style="dim")
+
+
+def _cells(document: Document, feature: Document) -> Table:
+    """The newest cells of a feature with what each brings to it."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("cell", "from", "to"):
+        table.add_column(name)
+    for name in ("events", *feature["merged"], "alone"):
+        table.add_column(name, justify="right")
+    cells = document["cells"]
+    newest = sorted(feature["cells"], key=lambda s: cells[s["cell"]]["end_ms"], reverse=True)
+    for share in newest[:_MOST_CELLS]:
+        cell = cells[share["cell"]]
+        lifetime = cell["level"] is None
+        table.add_row(
+            "lifetime" if lifetime else format_duration(document["levels_ms"][cell["level"]]),
+            "the beginning" if lifetime else time_text(cell["start_ms"]),
+            time_text(cell["end_ms"]),
+            str(cell["events"]),
+            *(_value(cell["partials"][name]) for name in feature["merged"]),
+            _value(share["alone"]),
+        )
+    merged = (_value(value) for value in feature["merged"].values())
+    table.add_row(
+        "together", "", "", str(feature["events"]), *merged, _value(feature["value"]), style="bold"
+    )
+    return table
+
+
+def time_line(document: Document, feature: Document) -> list[str]:
+    """The cells of each level over the time of the window, coarsest first, and its edges below.
+
+    ::
+
+        1d   |        ######......|
+        1h   |              ###   |
+              [              )
+    """
+    cells = [cell for cell in document["cells"] if cell["level"] is not None]
+    if not cells:
+        return []
+    start_ms, end_ms = feature["start_ms"], max(feature["end_ms"], document["q_ms"])
+    tile_ms = document["levels_ms"][0]
+    low = min(cell["start_ms"] for cell in cells) if start_ms is None else start_ms
+    low, high = min(low, end_ms - tile_ms), end_ms
+    per_column = (high - low) / _COLUMNS
+    used = {share["cell"] for share in feature["cells"]}
+
+    def column(time_ms: int) -> int:
+        return min(max(int((time_ms - low) / per_column), 0), _COLUMNS - 1)
+
+    lines = []
+    for level in reversed(range(len(document["levels_ms"]))):
+        row = [" "] * _COLUMNS
+        for i, cell in enumerate(document["cells"]):
+            if cell["level"] != level or cell["end_ms"] <= low or cell["start_ms"] >= high:
+                continue
+            for at in range(column(cell["start_ms"]), column(cell["end_ms"] - 1) + 1):
+                row[at] = "#" if i in used or row[at] == "#" else "."
+        name = format_duration(document["levels_ms"][level])
+        lines.append(f"{name:>6} |{''.join(row)}|")
+    edges = [" "] * (_COLUMNS + 1)
+    edges[column(feature["end_ms"]) if feature["end_ms"] < high else _COLUMNS] = ")"
+    if start_ms is not None:
+        edges[0] = "["
+    lines.append(f"{'':>6}  {''.join(edges).rstrip()}")
+    lines.append(f"{'':>6}  {_times(low, high)}")
+    return lines
+
+
+def _times(low: int, high: int) -> str:
+    left, right = time_text(low).removesuffix(" UTC"), time_text(high)
+    return left + " " * max(_COLUMNS - len(left) - len(right), 1) + right
+
+
+def _value(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    text = "-" if value is None else str(value)
+    return text if len(text) <= 40 else text[:39] + "…"

@@ -1,0 +1,154 @@
+"""``serve``: run the feature server, and make tokens for it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.config import LOG_LEVELS, find_root, read_config
+from paimon_features.errors import MissingExtraError
+
+TOKEN_FILE = "tokens.toml"
+
+
+@click.group(invoke_without_command=True)
+@click.option("--host", help="Address to listen on; 127.0.0.1 by default.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port; 6566 by default, 0: any free.")
+@click.option("--workers", type=click.IntRange(1, 256), help="Processes; 1 by default.")
+@click.option("--open", "may_be_open", is_flag=True, help="Serve other hosts without tokens.")
+@click.option("--log-level", type=click.Choice(LOG_LEVELS), help="info by default.")
+@click.option(
+    "--log-sample",
+    type=click.FloatRange(0, 1),
+    help="Share of the requests that went well to log, 0 to 1; 1 by default.",
+)
+@click.option("--no-reload", is_flag=True, help="Read definitions again on SIGHUP only.")
+@PROJECT
+@JSON
+@click.pass_context
+def serve(
+    context: click.Context,
+    host: str | None,
+    port: int | None,
+    workers: int | None,
+    may_be_open: bool,
+    log_level: str | None,
+    log_sample: float | None,
+    no_reload: bool,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Serve online features over HTTP, in Feast's JSON, MessagePack and Arrow.
+
+    \b
+    paimon-features serve --workers 2
+    curl -s localhost:6566/get-online-features -d '{
+      "feature_service": "churn_v1", "entities": {"customer_id": [12346]}}'
+    paimon-features serve token --service churn_v1    # make a token, and print it once
+
+    \b
+    GET /features     what is served          GET /health    ready, and if not, why
+    GET /docs         the interface           GET /metrics   for Prometheus
+
+    SIGHUP, or a change of the definitions file, reads the definitions again without a dropped
+    request; SIGTERM answers what is under way and ends. Settings stand in paimon-features.toml
+    under [serve]; options go before them. See docs/serving.md.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    _check_extra()
+    from paimon_features.serving.http import supervisor
+
+    config = read_config(find_root(Path(path)))
+    overrides: dict[str, object] = {}
+    for name, value in (("log_level", log_level), ("log_sample", log_sample)):
+        if value is not None:
+            overrides[name] = value
+    if no_reload:
+        overrides["reload"] = False
+    settings = replace(
+        config.serve,
+        host=host or config.serve.host,
+        port=config.serve.port if port is None else port,
+        workers=workers or config.serve.workers,
+    )
+    with supervisor.listen(settings.host, settings.port) as listening:
+        supervisor.check_open(listening, settings, may_be_open)
+
+        def tell(event: Mapping[str, object]) -> None:
+            _tell(event, config.name, as_json)
+
+        supervisor.Supervisor(config.root, listening, settings.workers, overrides, tell).run()
+
+
+@serve.command()
+@click.option(
+    "--service",
+    "services",
+    multiple=True,
+    required=True,
+    help="A service whose features the token may read; repeat it, or '*' for everything.",
+)
+@click.option("--name", help="Who holds it, for the log; the services' names by default.")
+@PROJECT
+@JSON
+def token(services: Sequence[str], name: str | None, path: str, as_json: bool) -> None:
+    """Make a bearer token and print it once; the token file keeps its hash.
+
+    \b
+    paimon-features serve token --service churn_v1 --name "churn scorer"
+
+    The file is that of [serve] tokens, else tokens.toml in the project; a running server reads
+    it again by itself. To take a token back, delete its entry.
+    """
+    _check_extra()
+    from paimon_features.definitions import load_definitions
+    from paimon_features.serving.http.tokens import EVERYTHING, add_token
+
+    config = read_config(find_root(Path(path)))
+    definitions = load_definitions(config.definitions)
+    for service in services:
+        if service != EVERYTHING:
+            definitions.service(service)
+    file = config.serve.tokens or config.root / TOKEN_FILE
+    who = name or "+".join(services)
+    made = add_token(file, who, services, dt.datetime.now(dt.UTC).date().isoformat())
+    if as_json:
+        click.echo(json.dumps({"name": who, "token": made, "file": str(file)}))
+        return
+    click.echo(made)
+    click.echo(f"{who!r} may read {', '.join(services)}; kept as a hash in {file}", err=True)
+    if config.serve.tokens is None:
+        click.echo(f'To use it:  [serve] tokens = "{TOKEN_FILE}" in paimon-features.toml', err=True)
+
+
+def _check_extra() -> None:
+    for package in ("msgspec", "prometheus_client", "uvicorn", "httptools", "redis"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError.of(package, "serve", "the feature server")
+
+
+def _tell(event: Mapping[str, object], project: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(event))
+        return
+    if event["event"] == "ready":
+        workers = event["workers"]
+        assert isinstance(workers, Sequence)
+        click.echo(
+            f"{project}: serving on {event['url']} ({len(workers)} workers, pid {event['pid']}); "
+            f"{event['url']}/docs tells what"
+        )
+    else:
+        click.echo(
+            f"worker {event['worker']} ended with code {event['code']} {event['reason']}; another "
+            f"one starts in {event['restart_in_s']} s",
+            err=True,
+        )

@@ -1,0 +1,152 @@
+"""Rows that were answered a moment ago, in front of the server.
+
+A row is kept for ``ttl_s``, and never for longer than the views it is from allow: a view with a
+``max_staleness`` of an hour whose store was 50 minutes behind gives rows for ten minutes, and
+one that is stale gives none.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from paimon_features.client.call import Call
+from paimon_features.client.reply import FeatureReply, Freshness
+from paimon_features.online_features.cache import FeatureCache
+
+Limits = Mapping[str, int | None]
+"""``max_staleness`` of each view, ms; None where it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One entity's part of a reply."""
+
+    until_s: float
+    q_ms: int
+    names: tuple[str, ...]
+    features: tuple[str, ...]
+    values: tuple[Any, ...]
+    statuses: tuple[str, ...]
+    event_timestamps: tuple[str, ...]
+    freshness: Mapping[str, Freshness]
+
+
+class RowCache:
+    """Rows by what was asked; ``clock`` counts seconds."""
+
+    def __init__(
+        self, cache: FeatureCache, ttl_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._cache, self._ttl_s, self._clock = cache, ttl_s, clock
+
+    def look(self, server: str, call: Call) -> Looked:
+        """What is known of a call already. A call for a stated time is never answered from here."""
+        keys = [] if call.now_ms is not None else _keys(server, call)
+        now_s = self._clock()
+        rows: list[Row | None] = []
+        for key in keys:
+            row = self._cache.get(key)
+            rows.append(row if row is not None and now_s < row.until_s else None)
+        return Looked(self, call, keys, rows or [None] * call.rows)
+
+    def keep(self, keys: Sequence[Hashable], rows: Sequence[Row]) -> None:
+        """Keep the rows that may be used again."""
+        now_s = self._clock()
+        for key, row in zip(keys, rows, strict=True):
+            if now_s < row.until_s:
+                self._cache.put(key, row)
+
+    def rows_of(self, reply: FeatureReply, limits: Limits) -> list[Row]:
+        """The rows of a reply, each with the time until which it may be used."""
+        until_s = self._clock() + min(
+            [self._ttl_s, *(_left_s(reply, view, limits) for view in reply.freshness)]
+        )
+        names, features = tuple(reply.columns), tuple(reply.statuses)
+        columns = zip(*reply.columns.values(), strict=True)
+        statuses = zip(*reply.statuses.values(), strict=True)
+        times = zip(*reply.event_timestamps.values(), strict=True)
+        return [
+            Row(until_s, reply.q_ms, names, features, *parts, reply.freshness)
+            for parts in zip(columns, statuses, times, strict=True)
+        ]
+
+
+class Looked:
+    """A call, and the rows of it that are known."""
+
+    def __init__(
+        self, cache: RowCache, call: Call, keys: Sequence[Hashable], rows: list[Row | None]
+    ) -> None:
+        self._cache, self._call, self._keys, self._rows = cache, call, keys, rows
+        self._missing = [i for i, row in enumerate(rows) if row is None]
+
+    @property
+    def missing(self) -> Call | None:
+        """What has still to be asked; None if nothing has."""
+        if self._rows and not self._missing:
+            return None
+        everything = len(self._missing) == len(self._rows)
+        return self._call if everything else self._call.take(self._missing)
+
+    def known(self) -> FeatureReply:
+        """The reply, where nothing had to be asked."""
+        return _joined([row for row in self._rows if row is not None], None)
+
+    def completed(self, reply: FeatureReply, limits: Limits) -> FeatureReply:
+        """The whole reply, from what was known and what was asked, which is kept."""
+        if not self._missing:
+            return reply
+        fresh = self._cache.rows_of(reply, limits)
+        if self._keys:
+            missing = [self._keys[i] for i in self._missing]
+            self._cache.keep(missing, fresh)
+        if len(fresh) == len(self._rows):
+            return reply
+        for i, row in zip(self._missing, fresh, strict=True):
+            self._rows[i] = row
+        return _joined([row for row in self._rows if row is not None], reply.request_id)
+
+
+def _left_s(reply: FeatureReply, view: str, limits: Limits) -> float:
+    """How long until values of this view are stale, by the server's clock."""
+    limit_ms, freshness = limits.get(view), reply.freshness[view]
+    if limit_ms is None:
+        return float("inf")
+    if freshness.stale:
+        return 0.0
+    return (freshness.current_ms + limit_ms - reply.q_ms) / 1000
+
+
+def _joined(rows: Sequence[Row], request_id: str | None) -> FeatureReply:
+    first = rows[0]
+    freshness = dict(first.freshness)
+    for row in rows[1:]:
+        if row.freshness is not first.freshness:
+            for view, own in row.freshness.items():
+                freshness[view] = freshness[view].worst(own)
+    return FeatureReply(
+        min(row.q_ms for row in rows),
+        _columns(first.names, [row.values for row in rows]),
+        _columns(first.features, [row.statuses for row in rows]),
+        _columns(first.features, [row.event_timestamps for row in rows]),
+        freshness,
+        request_id,
+    )
+
+
+def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, list[Any]]:
+    return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
+
+
+def _keys(server: str, call: Call) -> list[Hashable]:
+    """What tells the rows of one call from those of all others."""
+    asked = call.features, call.service, call.full_feature_names, tuple(call.entities)
+    # as JSON, because 1, 1.0 and True are one key of a dictionary and not one entity
+    return [
+        (server, asked, json.dumps([one.entities, one.inputs], default=str))
+        for one in (call.take([i]) for i in range(call.rows))
+    ]

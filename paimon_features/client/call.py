@@ -1,0 +1,145 @@
+"""What is asked of a server, as a value."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paimon_features.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Call:
+    """Features of some entities: one of ``features`` and ``service``, and a list for each key."""
+
+    features: tuple[str, ...] | None
+    service: str | None
+    entities: Mapping[str, list[Any]]
+    now_ms: int | None
+    inputs: Mapping[str, Any]
+    full_feature_names: bool
+
+    @classmethod
+    def of(
+        cls,
+        features_or_service: str | Sequence[str],
+        entities: Mapping[str, Any],
+        now_ms: int | None,
+        request: Mapping[str, Any] | None,
+        full_feature_names: bool,
+    ) -> Call:
+        """A call as the methods of the clients take it.
+
+        Raises
+        ------
+        RequestError
+            For columns of different lengths, or what is no sequence.
+        """
+        columns = {name: as_list(name, values) for name, values in entities.items()}
+        lengths = {name: len(values) for name, values in columns.items()}
+        if len(set(lengths.values())) > 1:
+            raise RequestError(f"entity keys of different lengths: {lengths}")
+        inputs = {name: as_input(values) for name, values in (request or {}).items()}
+        rows = next(iter(lengths.values()), 0)
+        for name, values in inputs.items():
+            if isinstance(values, list) and len(values) != rows:
+                raise RequestError(
+                    f"request input {name!r} has {len(values)} values for {rows} entities; "
+                    "expected one for all, or one for each"
+                )
+        is_service = isinstance(features_or_service, str) and ":" not in features_or_service
+        texts = [features_or_service] if isinstance(features_or_service, str) else None
+        listed = texts or list(features_or_service)
+        return cls(
+            None if is_service else tuple(listed),
+            listed[0] if is_service else None,
+            columns,
+            now_ms,
+            inputs,
+            full_feature_names,
+        )
+
+    @property
+    def rows(self) -> int:
+        """How many entities are asked for."""
+        return len(next(iter(self.entities.values()), ()))
+
+    def take(self, rows: Sequence[int]) -> Call:
+        """The same for some of the entities."""
+        entities = {name: [values[i] for i in rows] for name, values in self.entities.items()}
+        inputs = {
+            name: [values[i] for i in rows] if isinstance(values, list) else values
+            for name, values in self.inputs.items()
+        }
+        return replace(self, entities=entities, inputs=inputs)
+
+    def fields(self) -> dict[str, Any]:
+        """All of the body but entities and inputs; what is as by default is left out."""
+        out: dict[str, Any] = {}
+        if self.features is not None:
+            out["features"] = list(self.features)
+        if self.service is not None:
+            out["feature_service"] = self.service
+        if self.full_feature_names:
+            out["full_feature_names"] = True
+        if self.now_ms is not None:
+            out["now_ms"] = self.now_ms
+        return out
+
+    def body(self) -> bytes:
+        """The JSON of the request.
+
+        Raises
+        ------
+        RequestError
+            For a value that JSON has no form for: NaN, an infinity, an object.
+        """
+        document = {**self.fields(), "entities": self.entities}
+        if self.inputs:
+            document["request"] = self.inputs
+        try:
+            text = json.dumps(document, default=_json, allow_nan=False, separators=(",", ":"))
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"the entities or request inputs cannot be sent: {error}") from error
+        return text.encode()
+
+
+def as_list(name: str, values: Any) -> list[Any]:
+    """A column as a list: of a sequence, NumPy, pandas, Polars, Arrow."""
+    for method in ("to_pylist", "tolist", "to_list"):
+        if hasattr(values, method):
+            found = getattr(values, method)()
+            break
+    else:
+        single = isinstance(values, str | bytes | Mapping) or not hasattr(values, "__iter__")
+        found = values if single else list(values)
+    if not isinstance(found, list):
+        raise RequestError(
+            f"entity key {name!r}: got the single value {values!r}, expected a list of values"
+        )
+    return found
+
+
+def as_input(values: Any) -> Any:
+    """A request input: one value for all entities, or a list with one for each."""
+    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        return values.item() if hasattr(values, "item") else values
+    return as_list("", values)
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(dt.UTC).replace(tzinfo=None)
+        return value.isoformat(timespec="milliseconds") + "Z"
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if hasattr(value, "item"):  # a NumPy scalar
+        return value.item()
+    raise TypeError(f"{value!r} is a {type(value).__name__}")

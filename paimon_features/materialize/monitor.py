@@ -1,0 +1,211 @@
+"""What a materializer tells those who watch it: Prometheus metrics and its health, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.materialize.progress import Progress
+
+SILENT_AFTER_S = 120.0
+"""A view of which nothing was heard for so long hangs: passes are 5 s apart at the most, and long
+ones tell of each piece of work."""
+
+_PREFIX = "paimon_features_materializer"
+
+
+@dataclass(eq=False)
+class _Watched:
+    """What is known of one view."""
+
+    heard_s: float
+    last: Progress | None = None
+    passed_at_s: float = 0.0
+    tiles: int = 0
+    records: int = 0
+    rebuilds: int = 0
+    rebuilding: bool = False
+    errors: int = 0
+    trouble: str | None = None
+
+
+@dataclass(eq=False)
+class Monitor:
+    """Listens to the materializers of ``views``; safe to call from their threads.
+
+    ``clock`` counts seconds and never goes back.
+    """
+
+    views: Iterable[str]
+    clock: Callable[[], float] = time.monotonic
+    _watched: dict[str, _Watched] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched = {view: _Watched(self.clock()) for view in self.views}
+
+    def working(self, progress: Progress) -> None:
+        """A piece of work is done, the pass goes on."""
+        with self._lock:
+            self._hear(progress)
+
+    def passed(self, progress: Progress) -> None:
+        """A pass has ended."""
+        with self._lock:
+            of = self._hear(progress)
+            of.last, of.trouble, of.passed_at_s = progress, None, time.time()
+            of.tiles += progress.tiles
+            of.records += progress.records
+
+    def failed(self, view: str, error: Exception) -> None:
+        """The store did not answer; it is asked again."""
+        with self._lock:
+            of = self._watched[view]
+            of.heard_s, of.trouble = self.clock(), str(error)
+            of.errors += 1
+
+    def health(self) -> dict[str, Any]:
+        """``live``: every view was heard of lately. ``ready``: every view is caught up."""
+        with self._lock:
+            views = {name: self._health_of(of) for name, of in self._watched.items()}
+        return {
+            "live": all(view["silent_s"] < SILENT_AFTER_S for view in views.values()),
+            "ready": all(view["ready"] for view in views.values()),
+            "views": views,
+        }
+
+    def metrics(self) -> bytes:
+        """All metrics in the text format of Prometheus."""
+        try:
+            from prometheus_client import CollectorRegistry, generate_latest
+        except ImportError as error:
+            raise MissingExtraError.of("prometheus-client", "serve", "metrics") from error
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(self)
+        text: bytes = generate_latest(registry)
+        return text
+
+    def collect(self) -> Iterable[Any]:
+        """The metric families, as ``prometheus_client`` wants them."""
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        counters: tuple[tuple[str, str, Callable[[_Watched], float]], ...] = (
+            ("tiles", "Rows of the tile table applied.", lambda of: of.tiles),
+            ("records", "Records written to the online store.", lambda of: of.records),
+            ("rebuilds", "Times that everything was read anew.", lambda of: of.rebuilds),
+            ("store_errors", "Times the store did not answer.", lambda of: of.errors),
+        )
+        gauges: tuple[tuple[str, str, Callable[[_Watched], float]], ...] = (
+            ("applied_snapshot", "Oldest snapshot applied.", lambda of: _snapshots(of)[0]),
+            ("latest_snapshot", "Newest snapshot of the tiles.", lambda of: _snapshots(of)[1]),
+            (
+                "last_pass_seconds",
+                "When the last pass ended, Unix time.",
+                lambda of: of.passed_at_s,
+            ),
+        )
+        with self._lock:
+            for family, told in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):
+                for name, text, value in told:
+                    metric = family(f"{_PREFIX}_{name}", text, labels=["view"])
+                    for view, of in self._watched.items():
+                        metric.add_metric([view], value(of))
+                    yield metric
+
+    def _hear(self, progress: Progress) -> _Watched:
+        of = self._watched[progress.view]
+        of.heard_s = self.clock()
+        rebuilding = progress.rebuilding is not None
+        of.rebuilds += rebuilding and not of.rebuilding
+        of.rebuilding = rebuilding
+        return of
+
+    def _health_of(self, of: _Watched) -> dict[str, Any]:
+        applied, latest = _snapshots(of)
+        return {
+            "ready": of.last is not None and of.last.caught_up and of.trouble is None,
+            "applied_snapshot": applied,
+            "latest_snapshot": latest,
+            "rebuilding": None if of.last is None else of.last.rebuilding,
+            "trouble": of.trouble,
+            "silent_s": round(self.clock() - of.heard_s, 3),
+        }
+
+
+def _snapshots(of: _Watched) -> tuple[int, int]:
+    return (0, 0) if of.last is None else (of.last.applied_snapshot, of.last.latest_snapshot)
+
+
+class MonitorServer:
+    """Answers ``/metrics``, ``/health/live`` and ``/health/ready`` in a thread of its own.
+
+    The health is 200 where it is well, else 503, with a document that says why. ``address`` is
+    ``host:port`` or a port on the loopback interface; port 0 takes a free one.
+
+    Raises
+    ------
+    ConfigurationError
+        For an address that cannot be listened at.
+    """
+
+    def __init__(self, monitor: Monitor, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if not port.isdigit():
+            raise ConfigurationError(f"listen={address!r}; expected a port or host:port")
+        try:
+            self._server = ThreadingHTTPServer((host or "127.0.0.1", int(port)), _handler(monitor))
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(f"cannot listen at {address}: {error}") from error
+        self._server.daemon_threads = True
+        self.address = "{}:{}".format(*self._server.server_address[:2])
+        self._thread = threading.Thread(target=self._server.serve_forever, name="monitor")
+
+    def __enter__(self) -> MonitorServer:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = 10
+
+        def do_GET(self) -> None:
+            if self.path == "/metrics":
+                self._answer(200, "text/plain; version=0.0.4; charset=utf-8", monitor.metrics())
+            elif self.path in ("/health/live", "/health/ready"):
+                health = monitor.health()
+                well = health[self.path.rpartition("/")[2]]
+                body = json.dumps(health).encode()
+                self._answer(200 if well else 503, "application/json", body)
+            else:
+                known = b"there is /metrics, /health/live and /health/ready\n"
+                self._answer(404, "text/plain; charset=utf-8", known)
+
+        def log_message(self, *args: object) -> None:
+            """Say nothing: whoever watches asks every few seconds."""
+
+        def _answer(self, code: int, kind: str, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return Handler

@@ -1,0 +1,247 @@
+"""Redis Cluster: which node is in charge of which keys, and one pipeline to each of them.
+
+A bucket's records and its marker share a hash tag, hence a slot and a node, and are read by one
+MGET at one time. What lies in several slots is not: see ``OnlineStore.get_many``.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+from redis.crc import key_slot
+
+from paimon_features.errors import OnlineStoreError
+from paimon_features.online.redis_store.breaker import BreakerOpen
+from paimon_features.online.redis_store.connections import (
+    Address,
+    Refused,
+    ReplyError,
+    Server,
+    Unanswered,
+    pack,
+)
+from paimon_features.online.redis_store.messages import explain
+from paimon_features.online.redis_store.routes import Job, Sender
+from paimon_features.online.settings import OnlineSettings, host_and_port
+
+SLOTS = 16_384
+MAP_EVERY_S = 0.2
+"""The map is not asked for more often than this, however much fails."""
+MAP_TIMEOUT_S = 0.5
+MOVES = 16
+"""After so many redirections the map is asked for."""
+_TAGS = 100_000
+
+
+class Cluster(Sender):
+    """Keys on the nodes of a cluster. Any node tells the map, again when it turns out wrong."""
+
+    def __init__(self, settings: OnlineSettings) -> None:
+        super().__init__(settings)
+        self._lock = threading.Lock()
+        self._owners: list[Address | None] = []
+        self._nodes: dict[Address, Server] = {}
+        self._doubtful = True
+        self._learnt_at = float("-inf")
+        self._slots: dict[bytes, int] = {}
+        self._moves = 0
+        self._hint: Address | None = None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        places: dict[int, list[int]] = {}
+        for i, key in enumerate(keys):
+            places.setdefault(self._slot(key), []).append(i)
+        jobs = []
+        for of_slot in places.values():
+            packed = pack(b"MGET", *[keys[i] for i in of_slot])
+            jobs.append(Job(keys[of_slot[0]], packed))
+        deadline = time.monotonic() + self._timeout_s
+        self.do(jobs, self._timeout_s)
+        found: list[bytes | None] = [None] * len(keys)
+        for job, of_slot in zip(jobs, places.values(), strict=True):
+            values = job.reply
+            if isinstance(values, ReplyError):
+                if not str(values).startswith("TRYAGAIN"):
+                    raise explain(self._settings, values)
+                values = self._get_moving([keys[i] for i in of_slot], deadline)
+            for i, value in zip(of_slot, values, strict=True):
+                found[i] = value
+        return found
+
+    def unlinks(self, keys: Sequence[bytes]) -> list[Job]:
+        """Jobs that remove the keys; key by key, because a slot's may be on two nodes."""
+        return [Job(key, pack("UNLINK", key)) for key in keys]
+
+    def servers(self) -> list[Server]:
+        deadline = time.monotonic() + self._settings.write_timeout_ms / 1_000
+        self._learn(deadline)
+        with self._lock:
+            owners = dict.fromkeys(owner for owner in self._owners if owner is not None)
+            return [self._node(owner) for owner in owners]
+
+    def key_on(self, server: Server, stem: str) -> bytes:
+        for number in count():
+            key = f"{stem}{number}}}#check".encode()
+            owner = self._owners[key_slot(key)]
+            if owner is not None and self._nodes.get(owner) is server:
+                return key
+        raise AssertionError  # count() does not end
+
+    def close(self) -> None:
+        for node in list(self._nodes.values()):
+            node.forget()
+
+    def _get_moving(self, keys: Sequence[bytes], deadline: float) -> list[bytes | None]:
+        """The values of one slot at one time, while its keys move to another node one by one.
+
+        No command sees both nodes. Two readings one after the other that are equal tell what
+        was there between them: what is stored never changes back.
+        """
+        before: list[bytes | None] | None = None
+        while True:
+            jobs = [Job(key, pack("GET", key)) for key in keys]
+            self.do(jobs, deadline - time.monotonic())
+            for job in jobs:
+                if isinstance(job.reply, ReplyError):
+                    raise explain(self._settings, job.reply)
+            values = [job.reply for job in jobs]
+            if values == before:
+                return values
+            before = values
+
+    def _slot(self, key: bytes) -> int:
+        tag, brace, _ = key.partition(b"}")
+        if not brace or b"{" not in tag or tag.endswith(b"{"):
+            return key_slot(key)
+        slot = self._slots.get(tag)
+        if slot is None:
+            slot = key_slot(key)
+            if len(self._slots) >= _TAGS:
+                self._slots = {}
+            self._slots[tag] = slot
+        return slot
+
+    # -- the loop of sending --------------------------------------------------------------
+
+    def _batches(self, jobs: Sequence[Job], deadline: float) -> Iterable[tuple[Server, list[Job]]]:
+        if self._doubtful:
+            self._learn(deadline)
+        batches: dict[Address, list[Job]] = {}
+        owners = self._owners
+        for job in jobs:
+            address = job.ask or owners[self._slot(job.key)]
+            if address is None:
+                self._doubtful = True
+                slot = self._slot(job.key)
+                job.trouble = Unanswered(f"no node serves slot {slot}", sent=False)
+            else:
+                batches.setdefault(address, []).append(job)
+        return [(self._node(address), batch) for address, batch in batches.items()]
+
+    def _failed(self, server: Server, batch: Iterable[Job], error: Exception) -> None:
+        super()._failed(server, batch, error)
+        self._doubtful = True  # another node may have taken over
+
+    def _refused(self, server: Server, job: Job, reply: str) -> None:
+        word, _, rest = reply.partition(" ")
+        if word in ("MOVED", "ASK"):
+            slot, _, place = rest.partition(" ")
+            host, _, port = place.rpartition(":")
+            address = (host or server.name.rpartition(":")[0], int(port))
+            if word == "ASK":
+                job.ask = address
+            else:
+                self._moved(int(slot), address)
+            job.trouble, job.redirected = job.reply, True
+        elif word != "TRYAGAIN":  # our caller knows what to do about that
+            super()._refused(server, job, reply)
+            self._doubtful |= job.trouble is not None
+
+    # -- the map --------------------------------------------------------------------------
+
+    def _moved(self, slot: int, address: Address) -> None:
+        """Another node is in charge of a slot, which not all nodes need to know yet."""
+        self._owners[slot] = address
+        self._moves += 1
+        if self._moves % MOVES == 0:  # more than a slot or two: a whole node's, or many by hand
+            self._hint, self._doubtful = address, True
+
+    def _node(self, address: Address) -> Server:
+        node = self._nodes.get(address)
+        if node is None:
+            node = Server(self._settings, lambda deadline: address, name=host_and_port(*address))
+            node = self._nodes.setdefault(address, node)
+        return node
+
+    def _learn(self, deadline: float) -> None:
+        """Ask for the map, if it is in doubt and was not asked for a moment ago.
+
+        Raises
+        ------
+        OnlineStoreError
+            If there is no map yet, and no node tells it.
+        """
+        if self._owners:  # one thread asks, the others go by the map there is
+            asks = self._lock.acquire(blocking=False)
+        else:
+            asks = self._lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+        try:
+            if asks and self._doubtful and time.monotonic() >= self._learnt_at + MAP_EVERY_S:
+                trouble = self._ask_for_map(deadline)
+            else:
+                trouble = None
+        finally:
+            if asks:
+                self._lock.release()
+        if not self._owners:
+            raise self._no_map(trouble)
+
+    def _ask_for_map(self, deadline: float) -> Exception | None:
+        """Take the map from the first node that tells it; what the first one else said."""
+        known = list(self._nodes)
+        random.shuffle(known)
+        known.sort(key=lambda address: self._nodes[address].breaker.troubled)
+        if self._hint is not None:
+            known.insert(0, self._hint)
+            self._hint = None
+        trouble: Exception | None = None
+        for address in dict.fromkeys([*known, *self._settings.hosts]):
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                break
+            try:
+                self._take_map(address, min(left_s, MAP_TIMEOUT_S))
+            except (BreakerOpen, Unanswered, Refused, ReplyError) as error:
+                trouble = trouble or error
+            else:
+                self._doubtful = False
+                break
+        if self._owners:
+            self._learnt_at = time.monotonic()
+        return trouble
+
+    def _take_map(self, address: Address, timeout_s: float) -> None:
+        (reply,) = self._node(address).exchange(pack("CLUSTER", "SLOTS"), 1, timeout_s)
+        if isinstance(reply, ReplyError):
+            raise reply
+        owners: list[Address | None] = [None] * SLOTS
+        for first, last, primary, *_ in reply:
+            host = (primary[0] or b"").decode()
+            owner = (host if host not in ("", "?") else address[0], int(primary[1]))
+            owners[first : last + 1] = [owner] * (last + 1 - first)
+        self._owners = owners
+        for gone in self._nodes.keys() - set(owners):
+            self._nodes.pop(gone).forget()
+
+    def _no_map(self, trouble: Exception | None) -> OnlineStoreError:
+        if isinstance(trouble, ReplyError) and "cluster support disabled" in str(trouble):
+            return OnlineStoreError(
+                f"online store {self._settings.where}: the server is not part of a cluster; "
+                "use redis:// or redis+sentinel://"
+            )
+        late = Unanswered("no node told the slots of the cluster", sent=False, timed_out=True)
+        return explain(self._settings, trouble or late)

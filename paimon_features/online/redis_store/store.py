@@ -1,0 +1,250 @@
+"""The online store in Redis (6.2 and later) or Valkey: one server, sentinels, or a cluster.
+
+Each write is a compare-and-set in a Lua script, which the server runs as one step; scripts take
+many keys of one bucket at once, because calls cost more than the comparison. Scripts are sent by
+their digest and loaded again where a server does not know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from paimon_features.errors import OnlineStoreError
+from paimon_features.online.redis_store.cluster import Cluster
+from paimon_features.online.redis_store.connections import ReplyError, Server, pack
+from paimon_features.online.redis_store.messages import explain
+from paimon_features.online.redis_store.routes import Job, OneServer, Route
+from paimon_features.online.redis_store.scripts import (
+    ACQUIRE,
+    COMPARE_AND_SET,
+    RELEASE,
+    RUN_AND_VALUES,
+    Script,
+)
+from paimon_features.online.redis_store.sentinel import Sentinels, check_primary
+from paimon_features.online.settings import OnlineSettings
+from paimon_features.online.store import Lease, Write
+
+_KEYS_PER_SCRIPT = 64
+_BYTES_PER_SCRIPT = 1 << 20
+_BYTES_PER_ROUND = 1 << 24
+_SCAN_COUNT = 1_000
+_KEYS_PER_DELETE = 10_000
+
+
+class RedisStore:
+    """Records and markers on servers that speak Redis' protocol. Safe to use from several threads.
+
+    Connections are opened when they are needed, and again after a server was away. Nothing is
+    sent until the first call; ``check`` tells whether the store is there and fit.
+    """
+
+    def __init__(self, settings: OnlineSettings) -> None:
+        self._settings = settings
+        self._write_s = settings.write_timeout_ms / 1_000
+        self.key_prefix = settings.key_prefix
+        self._route = _route(settings)
+        self._get = self._route.get_many
+
+    def __repr__(self) -> str:
+        return f"RedisStore({self._settings.where})"
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._get(keys) if keys else []
+
+    def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
+        done: list[bool] = []
+        for chunks in _rounds(_chunks(writes)):
+            jobs = self._answered([_write_job(chunk, run) for chunk in chunks])
+            # a server that was started anew does not know the script
+            self._again(jobs, chunks, "NOSCRIPT", lambda chunk: [_write_job(chunk, run, text=True)])
+            # keys that move to another node of a cluster cannot be written by one script
+            self._again(jobs, chunks, "TRYAGAIN", lambda chunk: _one_by_one(chunk, run))
+            for job in jobs:
+                self._raise_if_error(job)
+                done += [flag == 1 for flag in job.reply]
+        return done
+
+    def run_and_values(self, keys: Sequence[bytes]) -> tuple[str, list[bytes | None]]:
+        run, values = self._script(RUN_AND_VALUES, keys, [])
+        return run.decode(), values
+
+    def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> Lease:
+        holder, fence = self._script(ACQUIRE, [key, key + b":fence"], [owner, ttl_ms])
+        name = holder.decode()
+        return Lease(name, int(fence), name == owner)
+
+    def release_lease(self, key: bytes, owner: str) -> None:
+        self._script(RELEASE, [key], [owner])
+
+    def delete(self, keys: Sequence[bytes]) -> None:
+        for start in range(0, len(keys), _KEYS_PER_DELETE):
+            for job in self._answered(self._route.unlinks(keys[start : start + _KEYS_PER_DELETE])):
+                self._raise_if_error(job)
+
+    def scan(self, prefix: bytes) -> Iterator[list[bytes]]:
+        for server in self._route.servers():
+            yield from self._scan_one(server, _escaped(prefix) + b"*")
+
+    def memory_of(self, keys: Sequence[bytes]) -> list[int | None]:
+        """Bytes of memory that each key takes, as far as the server tells; None if it is gone."""
+        jobs = self._answered([Job(key, pack("MEMORY", "USAGE", key)) for key in keys])
+        for job in jobs:
+            self._raise_if_error(job)
+        return [job.reply for job in jobs]
+
+    def check(self) -> None:
+        for server in self._route.servers():
+            self._check_one(server)
+
+    def close(self) -> None:
+        self._route.close()
+
+    # -- scripts --------------------------------------------------------------------------
+
+    def _script(self, script: Script, keys: Sequence[bytes], arguments: Sequence[str | int]) -> Any:
+        words = (len(keys), *keys, *arguments)
+        (job,) = self._answered([Job(keys[0], pack("EVALSHA", script.digest, *words))])
+        if _is_refused(job, "NOSCRIPT"):
+            (job,) = self._answered([Job(keys[0], pack("EVAL", script.text, *words))])
+        self._raise_if_error(job)
+        return job.reply
+
+    def _again(
+        self,
+        jobs: list[Job],
+        chunks: Sequence[Sequence[Write]],
+        word: str,
+        instead: Callable[[Sequence[Write]], list[Job]],
+    ) -> None:
+        """Do the jobs that were refused with ``word`` by other ones, and take their replies."""
+        for job, chunk in zip(jobs, chunks, strict=True):
+            if _is_refused(job, word):
+                parts = self._answered(instead(chunk))
+                for part in parts:
+                    self._raise_if_error(part)
+                job.reply = [flag for part in parts for flag in part.reply]
+
+    def _answered(self, jobs: list[Job]) -> list[Job]:
+        if jobs:
+            self._route.do(jobs, self._write_s)
+        return jobs
+
+    def _raise_if_error(self, job: Job) -> None:
+        if isinstance(job.reply, ReplyError):
+            raise explain(self._settings, job.reply) from job.reply
+
+    # -- one server after another ---------------------------------------------------------
+
+    def _scan_one(self, server: Server, pattern: bytes) -> Iterator[list[bytes]]:
+        cursor, run = b"0", None
+        while True:
+            page_of = pack("SCAN", cursor, "MATCH", pattern, "COUNT", _SCAN_COUNT)
+            info, page = self._ask(server, pack("INFO", "server") + page_of, 2)
+            found = _fields(info).get("run_id")
+            if run is not None and found != run:
+                cursor, run = b"0", found  # another process knows nothing of our cursor
+                continue
+            run = found
+            cursor, keys = page
+            if keys:
+                yield keys
+            if cursor == b"0":
+                return
+
+    def _check_one(self, server: Server) -> None:
+        asked = pack("INFO", "memory") + pack("INFO", "replication")
+        memory, replication = map(_fields, self._ask(server, asked, 2))
+        policy = memory.get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise OnlineStoreError(
+                f"{self!r} has maxmemory-policy {policy!r}: it drops keys when it is full, and a "
+                "dropped record would be read as an entity without events. Set it to "
+                "'noeviction' (CONFIG SET maxmemory-policy noeviction)"
+            )
+        if replication.get("role") == "slave":
+            primary = f"{replication.get('master_host')}:{replication.get('master_port')}"
+            raise OnlineStoreError(
+                f"{self!r} is a replica of {primary}, and records are written to a primary: point "
+                "'url' under [online] there, or use redis+sentinel://, which finds it"
+            )
+        # a write tells what else is in the way: a full memory, a full disk, an ACL
+        key = self._route.key_on(server, f"{self.key_prefix}{{check")
+        self._ask(server, pack("SET", key, "1", "PX", 1_000) + pack("UNLINK", key), 2)
+
+    def _ask(self, server: Server, packed: bytes, count: int) -> list[Any]:
+        """Replies of one server to harmless commands; an error reply is raised."""
+        replies = self._route.ask(server, packed, count, self._write_s)
+        for reply in replies:
+            if isinstance(reply, ReplyError):
+                raise explain(self._settings, reply) from reply
+        return replies
+
+
+def _route(settings: OnlineSettings) -> Route:
+    if settings.mode == "cluster":
+        return Cluster(settings)
+    if settings.mode == "sentinel":
+        primary = Sentinels(settings).primary
+        return OneServer(settings, Server(settings, primary, check_primary), moves=True)
+    return OneServer(settings, Server(settings, lambda deadline: settings.hosts[0]))
+
+
+def _write_job(chunk: Sequence[Write], run: str | None, *, text: bool = False) -> Job:
+    expire_ms = "" if chunk[0].expire_ms is None else chunk[0].expire_ms
+    keys = [write.key for write in chunk]
+    pairs = [word for write in chunk for word in (write.expected or b"", write.value)]
+
+    def packed(again: str) -> bytes:
+        script = ("EVAL", COMPARE_AND_SET.text) if text else ("EVALSHA", COMPARE_AND_SET.digest)
+        return pack(*script, len(keys), *keys, run or "", expire_ms, again, *pairs)
+
+    return Job(keys[0], packed(""), lambda: packed("1"))
+
+
+def _one_by_one(chunk: Sequence[Write], run: str | None) -> list[Job]:
+    return [_write_job([write], run, text=True) for write in chunk]
+
+
+def _rounds(chunks: Iterable[Sequence[Write]]) -> Iterator[list[Sequence[Write]]]:
+    """Chunks to be sent together: of bounded size, so that each round has its time."""
+    found: list[Sequence[Write]] = []
+    size = 0
+    for chunk in chunks:
+        if size > _BYTES_PER_ROUND:
+            yield found
+            found, size = [], 0
+        found.append(chunk)
+        size += sum(len(write.value) for write in chunk)
+    if found:
+        yield found
+
+
+def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
+    """Runs of writes of one script each: of bounded size, and of one expiry."""
+    start = size = 0
+    for i, write in enumerate(writes):
+        full = i - start == _KEYS_PER_SCRIPT or size > _BYTES_PER_SCRIPT
+        if i > start and (full or write.expire_ms != writes[start].expire_ms):
+            yield writes[start:i]
+            start, size = i, 0
+        size += len(write.value)
+    if start < len(writes):
+        yield writes[start:]
+
+
+def _is_refused(job: Job, word: str) -> bool:
+    return isinstance(job.reply, ReplyError) and str(job.reply).startswith(word)
+
+
+def _fields(info: bytes) -> dict[str, str]:
+    """The lines of INFO by name."""
+    return dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+
+
+def _escaped(prefix: bytes) -> bytes:
+    """A prefix as part of a glob pattern: only itself fits it."""
+    for special in (b"\\", b"*", b"?", b"["):
+        prefix = prefix.replace(special, b"\\" + special)
+    return prefix

@@ -1,0 +1,254 @@
+"""Where the online store is and how it is talked to: ``[online]`` and the environment, checked."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote, unquote
+
+from paimon_features.errors import ConfigurationError, DefinitionError
+from paimon_features.online.keys import PREFIX
+from paimon_features.windows import parse_duration
+
+DEFAULT_URL = "redis://127.0.0.1:6379/0"
+URL_VARIABLE = "PAIMON_FEATURES_ONLINE_URL"
+PASSWORD_VARIABLE = "PAIMON_FEATURES_ONLINE_PASSWORD"
+SENTINEL_PASSWORD_VARIABLE = "PAIMON_FEATURES_ONLINE_SENTINEL_PASSWORD"
+
+FORMS = (
+    "redis://[user@]host[:port][/db], redis+cluster://host:port,host:port, "
+    "redis+sentinel://host:port,host:port/service[/db], the same with rediss for TLS, or memory://"
+)
+_DEFAULT_PORTS = {"server": 6379, "cluster": 6379, "sentinel": 26379}
+
+Mode = Literal["memory", "server", "cluster", "sentinel"]
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineSettings:
+    """How to reach the online store. Times are milliseconds.
+
+    ``hosts`` are the server, the cluster nodes that are asked first, or the sentinels.
+    ``timeout_ms`` is the longest that a read takes in all, its repetitions included;
+    ``write_timeout_ms`` that of everything else. ``retries`` is how often a call is repeated
+    that failed before the time was over, ``connections`` how many are open at most to a server.
+
+    >>> url = "redis+sentinel://app:pw@a,b:26380/main/2"
+    >>> settings = OnlineSettings.of({"url": url}, environ={})
+    >>> settings.mode, settings.hosts, settings.service, settings.db
+    ('sentinel', (('a', 26379), ('b', 26380)), 'main', 2)
+    >>> "pw" in repr(settings), settings.where
+    (False, 'redis+sentinel://a:26379,b:26380/main/2')
+    """
+
+    mode: Mode = "server"
+    hosts: tuple[tuple[str, int], ...] = (("127.0.0.1", 6379),)
+    db: int = 0
+    service: str = ""
+    tls: bool = False
+    tls_verify: bool = True
+    tls_ca: Path | None = None
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    sentinel_password: str | None = field(default=None, repr=False)
+    key_prefix: str = PREFIX
+    connect_timeout_ms: int = 1_000
+    timeout_ms: int = 1_000
+    write_timeout_ms: int = 10_000
+    retries: int = 3
+    connections: int = 32
+
+    @classmethod
+    def of(
+        cls,
+        values: Mapping[str, Any] | None = None,
+        *,
+        root: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> OnlineSettings:
+        """The settings that ``[online]`` and the environment give.
+
+        ``values`` are the entries of ``[online]``, their types already right; paths are
+        relative to ``root``. PAIMON_FEATURES_ONLINE_URL replaces ``url``; a password comes from
+        PAIMON_FEATURES_ONLINE_PASSWORD, else from the address.
+
+        Raises
+        ------
+        ConfigurationError
+            For a setting that cannot be right; a password is never in the message.
+        """
+        values = dict(values or {})
+        url = environ.get(URL_VARIABLE) or values.get("url", DEFAULT_URL)
+        settings = from_url(url)
+        if not settings.user and values.get("user"):
+            settings = replace(settings, user=values["user"])
+        if password := environ.get(PASSWORD_VARIABLE):
+            settings = replace(settings, password=password)
+        if settings.user and settings.password is None and settings.mode != "memory":
+            raise ConfigurationError(
+                f"[online] user {settings.user!r} has no password; set {PASSWORD_VARIABLE} in the "
+                "environment"
+            )
+        paths: dict[str, Path] = {
+            name: (root or Path()) / Path(values[name]).expanduser()
+            for name in ("tls_ca", "tls_cert", "tls_key")
+            if name in values
+        }
+        prefix = values.get("key_prefix", PREFIX)
+        if not re.fullmatch(r"[A-Za-z0-9:._/-]{1,64}", prefix):
+            # braces would make another hash tag of it, and scatter a bucket over a cluster
+            raise ConfigurationError(
+                f"[online] key_prefix = {prefix!r}; expected 1 to 64 letters, digits or : . _ / -"
+            )
+        settings = replace(
+            settings,
+            sentinel_password=environ.get(SENTINEL_PASSWORD_VARIABLE),
+            key_prefix=prefix,
+            connect_timeout_ms=_duration(values, "connect_timeout", settings.connect_timeout_ms),
+            timeout_ms=_duration(values, "timeout", settings.timeout_ms),
+            write_timeout_ms=_duration(values, "write_timeout", settings.write_timeout_ms),
+            retries=_count(values, "retries", settings.retries, 0, 20),
+            connections=_count(values, "connections", settings.connections, 1, 10_000),
+            tls_verify=values.get("tls_verify", True),
+            tls_ca=paths.get("tls_ca"),
+            tls_cert=paths.get("tls_cert"),
+            tls_key=paths.get("tls_key"),
+        )
+        _check_tls(settings, paths, "tls_verify" in values)
+        return settings
+
+    @property
+    def where(self) -> str:
+        """The address as it may stand in a log: without user and password."""
+        if self.mode == "memory":
+            return "memory://"
+        scheme = "rediss" if self.tls else "redis"
+        scheme += "" if self.mode == "server" else f"+{self.mode}"
+        hosts = ",".join(host_and_port(host, port) for host, port in self.hosts)
+        path = f"/{self.service}" if self.service else ""
+        return f"{scheme}://{hosts}{path}" + (f"/{self.db}" if self.db else "")
+
+    @property
+    def plain_url(self) -> str:
+        """The address of one server without TLS, with its password: never to be shown."""
+        secret = f"{quote(self.user or '', safe='')}:{quote(self.password or '', safe='')}@"
+        login = secret if self.password else ""
+        return f"redis://{login}{host_and_port(*self.hosts[0])}/{self.db}"
+
+    def for_writing(self) -> OnlineSettings:
+        """The same with the patience of a writer for reads too: a late answer beats none."""
+        return replace(self, timeout_ms=max(self.timeout_ms, self.write_timeout_ms))
+
+
+def host_and_port(host: str, port: int) -> str:
+    """``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def from_url(url: str) -> OnlineSettings:
+    """The settings that an address alone gives.
+
+    Raises
+    ------
+    ConfigurationError
+        For an address of another form.
+    """
+    scheme, separator, rest = url.partition("://")
+    match = re.fullmatch(r"(redis|rediss)(?:\+(cluster|sentinel))?", scheme)
+    if scheme == "memory" and separator and not rest:
+        return OnlineSettings(mode="memory", hosts=())
+    if match is None or not separator:
+        raise _wrong(url, f"expected {FORMS}")
+    mode: Mode = match[2] or "server"  # type: ignore[assignment]
+    if "?" in rest:
+        raise _wrong(url, "options behind '?' are not taken; [online] has a setting for each")
+    place, _, path = rest.partition("/")
+    credentials, _, hosts = place.rpartition("@")
+    user, _, password = credentials.partition(":")
+    service, db = _path(url, mode, path)
+    return OnlineSettings(
+        mode=mode,
+        hosts=_hosts(url, mode, hosts),
+        db=db,
+        service=service,
+        tls=match[1] == "rediss",
+        user=unquote(user) or None,
+        password=unquote(password) or None,
+    )
+
+
+def _hosts(url: str, mode: Mode, text: str) -> tuple[tuple[str, int], ...]:
+    hosts = []
+    for part in text.split(","):
+        match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:@/\[\]\s]+))(?::([0-9]{1,5}))?", part)
+        port = _DEFAULT_PORTS[mode] if match is None or match[3] is None else int(match[3])
+        if match is None or not 0 < port < 65_536:
+            raise _wrong(url, f"{part!r} is no host[:port]; expected {FORMS}")
+        hosts.append((match[1] or match[2], port))
+    if mode == "server" and len(hosts) > 1:
+        raise _wrong(
+            url, f"{len(hosts)} hosts; several servers are redis+cluster:// or redis+sentinel://"
+        )
+    return tuple(hosts)
+
+
+def _path(url: str, mode: Mode, path: str) -> tuple[str, int]:
+    """The sentinels' service name and the number of the database."""
+    service = ""
+    if mode == "sentinel":
+        service, _, path = path.partition("/")
+        if not service:
+            raise _wrong(url, "no service name; expected redis+sentinel://host:port,.../service")
+    if path and not path.isdecimal():
+        raise _wrong(url, f"{path!r} is no number of a database")
+    db = int(path or 0)
+    if mode == "cluster" and db:
+        raise _wrong(url, f"database {db}; a cluster has database 0 only")
+    return unquote(service), db
+
+
+def _wrong(url: str, why: str) -> ConfigurationError:
+    # up to the last @, wherever it stands: a password may hold any character by mistake
+    scheme, separator, rest = url.partition("://")
+    head, at, tail = (rest if separator else url).rpartition("@")
+    secret = head.rpartition(":")[2]
+    if at and secret:
+        why = why.replace(secret, "***").replace(head, "***")
+    shown = f"{scheme}{separator}{'***@' if at else ''}{tail}" if separator or not at else "***"
+    return ConfigurationError(f"online store {shown!r}: {why}")
+
+
+def _duration(values: Mapping[str, Any], name: str, default: int) -> int:
+    if name not in values:
+        return default
+    try:
+        return parse_duration(values[name])
+    except DefinitionError as error:
+        raise ConfigurationError(f"[online] {name}: {error}") from error
+
+
+def _count(values: Mapping[str, Any], name: str, default: int, least: int, most: int) -> int:
+    count: int = values.get(name, default)
+    if not least <= count <= most:
+        raise ConfigurationError(f"[online] {name} = {count}; expected {least} to {most}")
+    return count
+
+
+def _check_tls(settings: OnlineSettings, paths: Mapping[str, Path], verify_given: bool) -> None:
+    given = [*paths, *(["tls_verify"] if verify_given else [])]
+    if given and not settings.tls and settings.mode != "memory":
+        raise ConfigurationError(
+            f"[online] {given[0]} is for TLS, and {settings.where} is not: write rediss "
+            "instead of redis, or remove it"
+        )
+    if settings.tls_key is not None and settings.tls_cert is None:
+        raise ConfigurationError("[online] tls_key needs tls_cert, the certificate it belongs to")
+    for name, path in paths.items():
+        if not path.is_file():
+            raise ConfigurationError(f"[online] {name}: there is no file {path}")

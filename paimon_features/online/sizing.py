@@ -1,0 +1,193 @@
+"""How much memory the online store needs: from definitions, and from records that are there.
+
+A key costs its record (header, cells, texts), its own bytes, and what the server keeps for it.
+The last is measured (see docs/online-store.md), the others are exact.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from paimon_features.definitions import CompiledView
+from paimon_features.errors import StoreNotReadyError
+from paimon_features.online.codec import HEADER_SIZE, RecordLayout
+from paimon_features.online.keys import PREFIX, ViewKeys
+from paimon_features.online.markers import ViewState
+from paimon_features.online.store import OnlineStore
+from paimon_features.windows import DAY_MS, HOUR_MS, format_duration
+
+KEY_OVERHEAD = 85
+"""Bytes that a server keeps for a key with an expiry: measured 71 to 86 (Valkey 9.1)."""
+UNTOLD = 35
+"""Bytes of these that MEMORY USAGE leaves out: places in the tables of keys and of expiries."""
+TEXT_BYTES = 24
+"""Bytes of a text in a cell where nothing was measured: a time and a word, of First or Last."""
+_KEY_BYTES = {"int64": 10, "int32": 9, "bool": 1, "date": 5}
+_PHASES_MS = [d * DAY_MS + h * HOUR_MS for d in range(0, 370, 5) for h in (0, 7, 18, 23)]
+
+
+@runtime_checkable
+class TellsMemory(Protocol):
+    """A store that can say what its keys cost."""
+
+    def memory_of(self, keys: Sequence[bytes]) -> list[int | None]:
+        """Bytes of memory of each key; None where there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Cells of one size: how many an entity has at most, and how many it is taken to have."""
+
+    step: str
+    most: int
+    cells: float
+
+
+@dataclass(frozen=True, slots=True)
+class ViewSize:
+    """What one entity of a view costs, in bytes; ``basis`` says where the cells are from."""
+
+    view: str
+    basis: str
+    levels: tuple[Level, ...]
+    cells: float
+    cell_bytes: int
+    text_bytes: float
+    record_bytes: float
+    key_bytes: float
+    overhead_bytes: float
+
+    @property
+    def entity_bytes(self) -> float:
+        """Record, key and what the server adds."""
+        return self.record_bytes + self.key_bytes + self.overhead_bytes
+
+
+def most_cells(view: CompiledView) -> tuple[int, ...]:
+    """How many cells of each level a record holds at most: of an entity that is never idle."""
+    base_ms = 20_000 * DAY_MS
+    most = [0] * len(view.levels_ms)
+    for phase_ms, (level, step) in itertools.product(_PHASES_MS, enumerate(view.levels_ms)):
+        # just before a border, when the newest cell of the level is as far from the first one
+        high_ms = base_ms + phase_ms + HOUR_MS - 1
+        first = view.keep_from(level, high_ms) // step
+        most[level] = max(most[level], high_ms // step - first + 1)
+    return tuple(most)
+
+
+def size_of(view: CompiledView, project: str, events_per_day: float | None = None) -> ViewSize:
+    """The size by the definitions alone.
+
+    ``events_per_day`` is the mean of an entity that is in the store, its events taken to come at
+    random times; those of real people come in bursts, and take fewer cells. None: an event in
+    every tile, which no entity has more than.
+    """
+    layout = RecordLayout(view)
+    levels = []
+    for step, most in zip(view.levels_ms, most_cells(view), strict=True):
+        share = 1.0 if events_per_day is None else -math.expm1(-events_per_day * step / DAY_MS)
+        levels.append(Level(format_duration(step), most, most * share))
+    cells = sum(level.cells for level in levels) + view.has_lifetime
+    texts = cells * len(layout.texts) * TEXT_BYTES
+    basis = "an event in every tile"
+    if events_per_day is not None:
+        basis = f"{events_per_day:g} events a day"
+    return ViewSize(
+        view.name,
+        basis,
+        tuple(levels),
+        cells,
+        layout.cell.itemsize,
+        texts,
+        HEADER_SIZE + cells * layout.cell.itemsize + texts,
+        _key_bytes(view, project),
+        KEY_OVERHEAD,
+    )
+
+
+def measured_size(
+    view: CompiledView, project: str, store: OnlineStore, sample: int = 1_000
+) -> ViewSize:
+    """The size by ``sample`` records that the store holds of the epoch that is read.
+
+    Raises
+    ------
+    StoreNotReadyError
+        If the store holds no records of the view, or those of another definition.
+    OnlineStoreError
+        If the store does not answer.
+    """
+    keys = ViewKeys(project, view.name, store.key_prefix)
+    raw = store.get_many([keys.state])[0]
+    state = ViewState() if raw is None else ViewState.from_bytes(raw)
+    if state.epoch is None:
+        raise StoreNotReadyError(f"feature view {view.name!r} is not in the online store yet")
+    found = list(itertools.islice(_record_keys(store, keys.epoch(state.epoch)), sample))
+    pairs = zip(found, store.get_many(found), strict=True)
+    there = {key: value for key, value in pairs if value is not None}
+    if not there:
+        raise StoreNotReadyError(f"the online store holds no record of feature view {view.name!r}")
+    layout = RecordLayout(view)
+    records = layout.decode(list(there.values()))
+    per_level = records.cells.rows["key"] >> 56
+    levels = tuple(
+        Level(format_duration(step), most, float((per_level == level).sum()) / len(there))
+        for level, (step, most) in enumerate(zip(view.levels_ms, most_cells(view), strict=True))
+    )
+    record_bytes = sum(map(len, there.values())) / len(there)
+    key_bytes = sum(map(len, there)) / len(there)
+    overhead: float = KEY_OVERHEAD
+    if isinstance(store, TellsMemory):
+        told = [size for size in store.memory_of(list(there)) if size is not None]
+        if told:
+            overhead = sum(told) / len(told) + UNTOLD - record_bytes - key_bytes
+    return ViewSize(
+        view.name,
+        f"{len(there):,} records measured",
+        levels,
+        len(records.cells) / len(there),
+        layout.cell.itemsize,
+        float(records.headers["tail"].sum()) / len(there),
+        record_bytes,
+        key_bytes,
+        overhead,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """Bytes for so many entities of each view; ``peak`` while the largest view is built anew."""
+
+    entities: int
+    bytes: float
+    peak_bytes: float
+    nodes: int
+
+
+def total(
+    sizes: Sequence[ViewSize], entities: int, node_bytes: float, headroom: float = 0.25
+) -> Total:
+    """The memory for ``entities`` of each view, and the nodes of ``node_bytes`` that hold it.
+
+    A rebuild keeps the old records until the new ones are complete, one view at a time, and
+    ``headroom`` of each node stays free: for fragmentation, replicas, clients.
+    """
+    each = [size.entity_bytes * entities for size in sizes]
+    peak = sum(each) + max(each, default=0.0)
+    nodes = max(1, math.ceil(peak / (node_bytes * (1 - headroom))))
+    return Total(entities, sum(each), peak, nodes)
+
+
+def _key_bytes(view: CompiledView, project: str) -> float:
+    stem = len(ViewKeys(project, view.name, PREFIX).bucket("00000000", view.buckets).record_stem)
+    parts = [_KEY_BYTES.get(kind.text, 16) for kind in view.keys.values()]
+    return stem + sum(parts) + len(parts) - 1
+
+
+def _record_keys(store: OnlineStore, prefix: bytes) -> Iterable[bytes]:
+    for page in store.scan(prefix):
+        yield from (key for key in page if b"}:" in key)

@@ -1,0 +1,127 @@
+"""From the rows of a read to the answer: asks of one selection, as of one time, all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from paimon_features.aggregates.fold import NEVER_MS, Ints
+from paimon_features.columns import Column
+from paimon_features.definitions import CompiledView, FeatureRef, Selection
+from paimon_features.definitions.selection import Codes
+from paimon_features.errors import RequestError
+from paimon_features.online.expiry import may_miss_records
+from paimon_features.schema import DataType
+from paimon_features.serving.response import Batch, Status
+from paimon_features.serving.rows import Part
+from paimon_features.serving.views import Variant
+from paimon_features.serving.windows import WindowCells, WindowFeatures, newest_before
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewPlan:
+    """What a selection asks of one view in one definition."""
+
+    variant: Variant
+    features: WindowFeatures
+
+    def answer(self, part: Part, q_ms: int, stale: set[int]) -> ViewAnswer:
+        """The features of these rows; ``stale`` are buckets that are behind for too long."""
+        view, layout, records = self.variant.view, self.variant.layout, part.records
+        newest = part.spread(newest_before(view, layout, records, view.horizon(q_ms)))
+        codes = _codes(view, part, newest, q_ms, stale)
+        null = (codes == Status.MISSING) | (codes == Status.EXPIRED) if codes.any() else None
+        cells = WindowCells(layout, records.cells, part.offsets)
+        values: dict[str, Column] = {}
+        own_codes: dict[str, Codes] = {}
+        for name, (column, ill) in self.features.values(cells, q_ms, null).items():
+            values[name] = column
+            own_codes[name] = codes
+            if ill is not None and ill.any():
+                own_codes[name] = np.where(ill, Status.ILL_CONDITIONED, codes).astype(np.int8)
+        return ViewAnswer(values, own_codes, newest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewAnswer:
+    """Features of one view by name, and the newest event time of each row (NEVER_MS: none)."""
+
+    values: Mapping[str, Column]
+    codes: Mapping[str, Codes]
+    newest: Ints
+
+
+def check_time(view: CompiledView, part: Part, q_ms: int, clock_ms: int) -> None:
+    """Raise RequestError for a read of a time whose cells may be pruned already."""
+    high_ms = part.high_ms
+    if q_ms < high_ms - view.margin_ms:
+        raise RequestError(
+            f"feature view {view.name!r}: q_ms={q_ms} lies {high_ms - q_ms} ms before the "
+            f"newest applied event ({high_ms}), and the online store answers up to "
+            f"{view.margin_ms} ms before it; read it from the lake "
+            "(get_historical_features)"
+        )
+    built_ms = min((marker.built_ms for marker in part.markers.values()), default=clock_ms)
+    if may_miss_records(view, q_ms, clock_ms, built_ms):
+        raise RequestError(
+            f"feature view {view.name!r}: q_ms={q_ms} lies {clock_ms - q_ms} ms before the "
+            "clock, and idle entities may have left the online store since; read it from the "
+            "lake (get_historical_features), or build the store anew "
+            f"('paimon-features materialize {view.name} --rebuild')"
+        )
+
+
+def _codes(view: CompiledView, part: Part, newest: Ints, q_ms: int, stale: set[int]) -> Codes:
+    codes = np.full(len(part), Status.PRESENT, np.int8)
+    if stale:
+        codes[[bucket in stale for bucket in part.bucket_of]] = Status.STALE
+    if view.ttl_ms is not None:
+        codes[newest < view.horizon(q_ms) - view.ttl_ms] = Status.EXPIRED
+    codes[(newest < view.known_from(q_ms)) | (newest == NEVER_MS)] = Status.MISSING
+    return codes
+
+
+def batch_of(
+    selection: Selection,
+    plans: Mapping[str, ViewPlan],
+    answers: Mapping[str, ViewAnswer],
+    inputs: Mapping[str, Column],
+    epochs: Mapping[str, str],
+    q_ms: int,
+) -> Batch:
+    """The answers of several views as one, with the interactions."""
+    values = {ref: answers[ref.view].values[ref.feature] for ref in selection.refs}
+    codes = {ref: answers[ref.view].codes[ref.feature] for ref in selection.refs}
+    newest = {view: answer.newest for view, answer in answers.items()}
+    rows = len(next(iter(newest.values())))
+    computed = selection.columns_of(values, inputs, rows)
+    columns: list[Column] = []
+    told: list[Codes] = []
+    times: list[Ints] = []
+    types: list[DataType] = []
+    for output in selection.outputs:
+        if isinstance(output, FeatureRef):
+            columns.append(values[output])
+            told.append(codes[output])
+            times.append(newest[output.view])
+            types.append(plans[output.view].features.types[output.feature])
+        else:
+            column, overflown = computed[output]
+            columns.append(column)
+            told.append(selection.worst(output, overflown, codes, Status.ILL_CONDITIONED, rows))
+            times.append(_newest_of([newest[ref.view] for ref in output.refs], rows))
+            types.append(output.type)
+    key_types = {
+        name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
+    }
+    return Batch(selection, q_ms, key_types, types, columns, told, times, newest, epochs)
+
+
+def _newest_of(times: Sequence[Ints], rows: int) -> Ints:
+    """The newest of several event times, row by row; NEVER_MS where there is none."""
+    different = list({id(one): one for one in times}.values())
+    if len(different) == 1:
+        return different[0]
+    return np.maximum.reduce(different) if different else np.full(rows, NEVER_MS, np.int64)

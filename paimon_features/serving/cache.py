@@ -1,0 +1,287 @@
+"""Online reads kept for a moment: what was asked just now is answered without the store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paimon_features.columns import Column
+from paimon_features.definitions import Selection
+from paimon_features.errors import DefinitionError, OnlineStoreError, PaimonFeaturesError
+from paimon_features.online_features.cache import FeatureCache
+from paimon_features.schema import DataType
+from paimon_features.serving.ask import Ask
+from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.groups import Asked
+from paimon_features.serving.response import Batch, Freshness, OnlineResponse
+
+TTL_MS = 1_000
+RECHECK_MS = 100
+_Key = tuple[Selection, tuple[bytes, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shape:
+    """What the rows of one selection have in common: the types of keys and outputs."""
+
+    key_types: Mapping[str, DataType]
+    types: Sequence[DataType]
+    stored: Sequence[np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Row:
+    """One entity's answer, as it was read; good until ``until_ms`` (inclusive).
+
+    ``values``, ``codes`` and ``times`` have one item per output.
+    """
+
+    shape: _Shape
+    q_ms: int
+    until_ms: int
+    epochs: Mapping[str, str]
+    freshness: Mapping[str, Freshness]
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...]
+    codes: tuple[int, ...]
+    times: tuple[int, ...]
+    event_times: tuple[int, ...]
+
+
+class CachedFetcher:
+    """A fetcher that remembers, for each entity and selection, what it answered last.
+
+    An answer is used again for ``ttl_ms`` at most, and never beyond the time at which its view
+    would be stale (``max_staleness``), so a cached value is never STALE. Every ``recheck_ms`` the
+    store is asked which epoch of a view it holds: what was read from another one is forgotten, and
+    a reply never has both. A store that does not answer then is an error, as without a cache.
+
+    Asks that name a time are read as they are, and so are those with request inputs. ``q_ms`` of a
+    reply is that of its oldest row: each row is right as of the time of its own read, between then
+    and now. Safe to use from several threads.
+    """
+
+    def __init__(
+        self,
+        fetcher: FeatureFetcher,
+        *,
+        ttl_ms: int = TTL_MS,
+        recheck_ms: int = RECHECK_MS,
+        max_size: int = 10_000,
+    ) -> None:
+        if ttl_ms < 1 or recheck_ms < 0:
+            raise DefinitionError(
+                f"ttl_ms={ttl_ms}, recheck_ms={recheck_ms}: expected at least 1 and 0"
+            )
+        self.fetcher = fetcher
+        self.ttl_ms, self.recheck_ms = ttl_ms, recheck_ms
+        self.hits = self.misses = 0
+        """Entities that were answered from here, and those that were read."""
+        self._rows = FeatureCache(max_size)
+        self._lock = threading.Lock()
+        self._checked_ms: dict[str, int] = {}
+
+    def get_many(self, asks: Sequence[Ask]) -> list[OnlineResponse | PaimonFeaturesError]:
+        """As ``FeatureFetcher.get_many``; asks that name no time may be answered from here."""
+        now_ms = self.fetcher.clock()
+        try:
+            self._recheck(asks, now_ms)
+        except OnlineStoreError:
+            return self.fetcher.get_many(asks)
+        looked_up = [self._look_up(ask, now_ms) for ask in asks]
+        reads = [
+            ask if found is None else found.rest()
+            for ask, found in zip(asks, looked_up, strict=True)
+            if found is None or found.missing
+        ]
+        read = iter(self.fetcher.get_many(reads) if reads else ())
+        answers: list[OnlineResponse | PaimonFeaturesError | None] = []
+        for found in looked_up:
+            answer = next(read) if found is None or found.missing else None
+            if found is not None and not isinstance(answer, PaimonFeaturesError):
+                if answer is not None:
+                    self._keep(found, answer)
+                answer = found.answer()
+            answers.append(answer)
+        # where an epoch began in between, and only a part was read from it
+        mixed = [number for number, answer in enumerate(answers) if answer is None]
+        if mixed:
+            whole = self.fetcher.get_many([asks[number] for number in mixed])
+            for number, answer in zip(mixed, whole, strict=True):
+                answers[number] = answer
+        return [answer for answer in answers if answer is not None]
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._rows.clear()
+
+    # -- looking up ------------------------------------------------------------------------
+
+    def _recheck(self, asks: Sequence[Ask], now_ms: int) -> None:
+        due = {
+            ref.view
+            for ask in asks
+            for ref in ask.selection.refs
+            if not 0 <= now_ms - self._checked_ms.get(ref.view, -(2**62)) < self.recheck_ms
+        }
+        if due:
+            self.fetcher.look(due)
+            self._checked_ms.update(dict.fromkeys(due, now_ms))
+
+    def _look_up(self, ask: Ask, now_ms: int) -> _LookedUp | None:
+        """What is known of each entity; None for an ask that is read as it is."""
+        if ask.q_ms is not None or ask.selection.inputs or ask.inputs:
+            return None
+        try:
+            asked = self.fetcher.check(ask, now_ms)
+        except PaimonFeaturesError:
+            return None
+        if asked is None or not asked.rows:
+            return None
+        found = _LookedUp(ask.selection, asked)
+        for place, key in enumerate(found.keys):
+            row = self._rows.get(key)
+            if row is None or not self._is_good(row, now_ms):
+                found.missing.append(place)
+            else:
+                found.rows[place] = row
+        with self._lock:
+            self.misses += len(found.missing)
+            self.hits += asked.rows - len(found.missing)
+        return found
+
+    def _is_good(self, row: _Row, now_ms: int) -> bool:
+        if not row.q_ms <= now_ms <= row.until_ms:
+            return False
+        return all(self.fetcher.epoch(view) == epoch for view, epoch in row.epochs.items())
+
+    def _keep(self, found: _LookedUp, answer: OnlineResponse) -> None:
+        until_ms = answer.q_ms + self.ttl_ms
+        for view, freshness in answer.freshness.items():
+            limit_ms = self.fetcher.max_staleness_ms(view)
+            if limit_ms is not None:
+                until_ms = min(until_ms, freshness.current_ms + limit_ms)
+        for place, row in zip(found.missing, _rows_of(answer, until_ms), strict=True):
+            found.rows[place] = row
+            self._rows.put(found.keys[place], row)
+
+
+class _LookedUp:
+    """An ask, what is known of its entities, and the places of those of which nothing is."""
+
+    def __init__(self, selection: Selection, asked: Asked) -> None:
+        self._selection = selection
+        self._columns = {n: v for keys in asked.entities for n, v in keys.columns.items()}
+        encoded = [keys.encoded for keys in asked.entities]
+        self.keys: list[_Key] = [(selection, one) for one in zip(*encoded, strict=True)]
+        self.rows: list[_Row | None] = [None] * asked.rows
+        self.missing: list[int] = []
+
+    def rest(self) -> Ask:
+        """What there is to read."""
+        rest = {
+            name: [values[place] for place in self.missing]
+            for name, values in self._columns.items()
+        }
+        return Ask(self._selection, rest)
+
+    def answer(self) -> OnlineResponse | None:
+        """The answer, once all rows are known; None if they are not of the same epochs."""
+        rows = [row for row in self.rows if row is not None]
+        first = rows[0]
+        if any(row.epochs != first.epochs for row in rows):
+            return None
+        batch = _batch_of(self._selection, rows)
+        fresh = {view: _worst([row.freshness[view] for row in rows]) for view in first.freshness}
+        columns = zip(*(row.keys for row in rows), strict=True)
+        keys = dict(zip(first.shape.key_types, map(list, columns), strict=True))
+        return OnlineResponse(batch, 0, len(rows), keys, fresh)
+
+
+def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_Row]:
+    """The rows of an answer, without what else was in its batch."""
+    batch, part = answer.batch, slice(answer.start, answer.stop)
+    shape = _Shape(batch.key_types, batch.types, [column.values.dtype for column in batch.columns])
+    columns = [column.part(part) for column in batch.columns]
+    values = zip(
+        *(zip(c.values.tolist(), c.mask.tolist(), strict=True) for c in columns), strict=True
+    )
+    for keys, row, codes, times, event_times in zip(
+        zip(*(answer.keys[name] for name in batch.key_types), strict=True),
+        values,
+        zip(*(codes[part].tolist() for codes in batch.codes), strict=True),
+        zip(*(times[part].tolist() for times in batch.times), strict=True),
+        zip(*(times[part].tolist() for times in batch.event_times.values()), strict=True),
+        strict=True,
+    ):
+        yield _Row(
+            shape, batch.q_ms, until_ms, batch.epochs, answer.freshness, keys,
+            tuple([value if known else None for value, known in row]), codes, times, event_times,
+        )  # fmt: skip
+
+
+def _batch_of(selection: Selection, rows: Sequence[_Row]) -> Batch:
+    """Rows side by side, as if they had been read together."""
+    first = rows[0]
+    shape = first.shape
+    event_times = {
+        view: np.array(times)
+        for view, times in zip(
+            first.freshness, zip(*(row.event_times for row in rows), strict=True), strict=True
+        )
+    }
+    return Batch(
+        selection,
+        min(row.q_ms for row in rows),
+        shape.key_types,
+        shape.types,
+        [
+            _column(values, stored)
+            for values, stored in zip(
+                zip(*(row.values for row in rows), strict=True), shape.stored, strict=True
+            )
+        ],
+        _distinct([row.codes for row in rows], np.dtype(np.int8)),
+        _distinct([row.times for row in rows], np.dtype(np.int64)),
+        event_times,
+        first.epochs,
+    )
+
+
+def _column(values: Sequence[Any], stored: np.dtype[Any]) -> Column:
+    if None not in values:
+        return Column(np.fromiter(values, stored, len(values)))
+    known = [value is not None for value in values]
+    if stored.kind != "O":
+        values = [0 if value is None else value for value in values]
+    return Column(np.fromiter(values, stored, len(values)), np.array(known))
+
+
+def _distinct(rows: Sequence[tuple[int, ...]], stored: np.dtype[Any]) -> list[Any]:
+    """An array per output; outputs that are alike share one, so that it is written once."""
+    arrays: dict[tuple[int, ...], Any] = {}
+    out = []
+    for column in zip(*rows, strict=True):
+        array = arrays.get(column)
+        if array is None:
+            array = arrays[column] = np.array(column, stored)
+        out.append(array)
+    return out
+
+
+def _worst(of: Sequence[Freshness]) -> Freshness:
+    """The freshness of rows that were read at different times: the worst of each."""
+    if all(one is of[0] for one in of):
+        return of[0]
+    highs = [one.event_time_high_ms for one in of if one.event_time_high_ms is not None]
+    return Freshness(
+        applied_snapshot=min(one.applied_snapshot for one in of),
+        commit_time_ms=min(one.commit_time_ms for one in of),
+        event_time_high_ms=min(highs) if len(highs) == len(of) else None,
+        current_ms=min(one.current_ms for one in of),
+        stale=any(one.stale for one in of),
+    )

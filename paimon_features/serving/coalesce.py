@@ -1,0 +1,219 @@
+"""Requests that come at one time are read together: one command to the store, one merge."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, overload
+
+from paimon_features.errors import DefinitionError, OverloadedError, PaimonFeaturesError
+from paimon_features.serving.ask import Ask
+from paimon_features.serving.response import OnlineResponse
+
+T = TypeVar("T")
+
+MAX_ROWS = 4_096
+"""Entities that are read together by default: about 10 MB of records."""
+MAX_WAITING = 1_024
+"""Asks that wait at most, by default."""
+
+
+class Reader(Protocol):
+    """What answers asks: a fetcher, or a cache in front of one."""
+
+    def get_many(self, asks: Sequence[Ask]) -> list[OnlineResponse | PaimonFeaturesError]:
+        """The answer to each ask, or the error that it alone has, in their order."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """An ask whose answer is waited for."""
+
+    ask: Ask
+    rows: int
+    fetcher: Reader
+    render: Callable[[OnlineResponse], Any] | None
+    answer: asyncio.Future[Any]
+
+
+class Coalescer:
+    """Asks of one event loop, answered by a fetcher in a thread of its own.
+
+    ::
+
+        asks     a        b c d          e
+        reader   [--- a ----][-- b c d --][- e -]
+
+    While a read is under way, asks wait for the next one, which takes all of them, up to
+    ``max_rows`` entities. An ask that finds the reader idle goes at the event loop's next turn,
+    together with those that came in the same one: nobody waits for company. An ask is read with
+    the ``fetcher`` that stood here when it came, so another one can be put in its place at any
+    time: what waits is still answered by the old one, and no batch has two.
+
+    To be used from the thread of one event loop.
+    """
+
+    def __init__(
+        self, fetcher: Reader, *, max_rows: int = MAX_ROWS, max_waiting: int = MAX_WAITING
+    ) -> None:
+        if max_rows < 1 or max_waiting < 1:
+            raise DefinitionError(
+                f"max_rows={max_rows}, max_waiting={max_waiting}: expected at least 1"
+            )
+        self.fetcher = fetcher
+        self.batches = 0
+        """Reads so far."""
+        self.asks = 0
+        """Asks that were read so far; those that were given up while they waited are not."""
+        self._max_rows = max_rows
+        self._max_waiting = max_waiting
+        self._waiting: deque[_Waiting] = deque()
+        self._thread = ThreadPoolExecutor(1, "online-reads")
+        self._reading = False
+        self._closed = False
+
+    @property
+    def waiting(self) -> int:
+        """How many asks wait for the next read."""
+        return len(self._waiting)
+
+    @overload
+    async def get(self, ask: Ask, *, timeout_s: float | None = None) -> OnlineResponse: ...
+    @overload
+    async def get(
+        self, ask: Ask, render: Callable[[OnlineResponse], T], *, timeout_s: float | None = None
+    ) -> T: ...
+    async def get(
+        self,
+        ask: Ask,
+        render: Callable[[OnlineResponse], Any] | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Any:
+        """The answer to one ask, or what ``render`` makes of it (in the reader's thread).
+
+        Whoever is cancelled while it waits gives its place up, and is not read.
+
+        Raises
+        ------
+        OverloadedError
+            At once where ``max_waiting`` asks wait already, or after ``timeout_s``.
+        PaimonFeaturesError
+            As ``FeatureFetcher.get`` does.
+        """
+        self._check_room()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._waiting.append(_Waiting(ask, _rows(ask), self.fetcher, render, answer))
+        if not self._reading:
+            self._reading = True
+            loop.call_soon(self._next, loop)
+        if timeout_s is None:
+            return await answer
+        timer = loop.call_later(timeout_s, _give_up, answer, timeout_s)
+        try:
+            return await answer
+        finally:
+            timer.cancel()
+
+    def close(self) -> None:
+        """Refuse what waits and what comes, and let the thread go once its read is done."""
+        self._closed = True
+        self._thread.shutdown(wait=False)
+        while self._waiting:
+            answer = self._waiting.popleft().answer
+            if not answer.done():
+                answer.set_exception(OverloadedError("the server is closing; ask another one"))
+
+    def _check_room(self) -> None:
+        if self._closed:
+            raise OverloadedError("the server is closing; ask another one")
+        if len(self._waiting) >= self._max_waiting:
+            self._waiting = deque(one for one in self._waiting if not one.answer.done())
+            if len(self._waiting) >= self._max_waiting:
+                raise OverloadedError(
+                    f"{len(self._waiting)} requests wait already, and no more may; ask again "
+                    "later, or run more workers"
+                )
+
+    # -- in the event loop -----------------------------------------------------------------
+
+    def _next(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin the next read, if somebody waits for one."""
+        batch = self._take()
+        self._reading = bool(batch) and not self._closed
+        if self._reading:
+            self.batches += 1
+            self.asks += len(batch)
+            self._thread.submit(self._read, loop, batch)
+
+    def _take(self) -> list[_Waiting]:
+        """Those of one fetcher who have waited longest, at most ``max_rows`` entities, or one."""
+        batch: list[_Waiting] = []
+        rows = 0
+        while self._waiting:
+            first = self._waiting[0]
+            if first.answer.done():  # cancelled, or out of time
+                self._waiting.popleft()
+                continue
+            rows += first.rows
+            if batch and (rows > self._max_rows or first.fetcher is not batch[0].fetcher):
+                break
+            batch.append(self._waiting.popleft())
+        return batch
+
+    def _tell(
+        self, loop: asyncio.AbstractEventLoop, batch: Sequence[_Waiting], answers: Sequence[Any]
+    ) -> None:
+        self._next(loop)  # first, so that the reader works while the replies go out
+        for waiting, answer in zip(batch, answers, strict=True):
+            if waiting.answer.done():
+                continue
+            if isinstance(answer, BaseException):
+                waiting.answer.set_exception(answer)
+            else:
+                waiting.answer.set_result(answer)
+
+    # -- in the reader's thread ------------------------------------------------------------
+
+    def _read(self, loop: asyncio.AbstractEventLoop, batch: Sequence[_Waiting]) -> None:
+        try:
+            answers: Sequence[Any] = batch[0].fetcher.get_many([one.ask for one in batch])
+            answers = [
+                _rendered(one.render, answer) for one, answer in zip(batch, answers, strict=True)
+            ]
+        except Exception as error:  # a defect: everybody is told, and the next read goes on
+            answers = [error] * len(batch)
+        try:
+            loop.call_soon_threadsafe(self._tell, loop, batch, answers)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+
+def _rendered(render: Callable[[OnlineResponse], Any] | None, answer: Any) -> Any:
+    if render is None or isinstance(answer, Exception):
+        return answer
+    try:
+        return render(answer)
+    except Exception as error:
+        return error
+
+
+def _rows(ask: Ask) -> int:
+    """How many entities an ask names, as far as that can be told before it is checked."""
+    for values in ask.entities.values():
+        try:
+            return len(values)  # type: ignore[arg-type]
+        except TypeError:
+            return 1
+    return 0
+
+
+def _give_up(answer: asyncio.Future[Any], timeout_s: float) -> None:
+    if not answer.done():
+        answer.set_exception(
+            OverloadedError(f"no answer within {timeout_s * 1000:,.0f} ms; ask again later")
+        )

@@ -1,0 +1,134 @@
+"""The entities of a request: checked, and as the bytes and numbers by which they are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paimon_features.buckets import bucket_of
+from paimon_features.columns import Column
+from paimon_features.online.keys import entity_bytes, key_arrays
+from paimon_features.schema import DataType
+
+_INTEGERS = {"int32": 2**31, "int64": 2**63}
+
+
+@dataclass(frozen=True, slots=True)
+class EntityKeys:
+    """Some entities of one kind.
+
+    ``columns`` has the Python values of each key column, by name, and ``parts`` what their
+    bucket is computed from: the same, but dates as days since 1970. ``encoded`` are the bytes
+    that their records' keys end with.
+    """
+
+    columns: Mapping[str, Sequence[Any]]
+    parts: Sequence[Sequence[Any]]
+    encoded: Sequence[bytes]
+
+    def __len__(self) -> int:
+        return len(self.encoded)
+
+
+def entity_keys(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys:
+    """The entities of a request.
+
+    Raises
+    ------
+    RequestError
+        As ``online.keys.key_arrays`` does.
+    """
+    plain = _of_lists(keys, entities)
+    return _of_anything(keys, entities) if plain is None else plain
+
+
+def _of_anything(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys:
+    arrays = key_arrays(keys, entities)
+    return EntityKeys(
+        {name: array.to_pylist() for name, array in zip(keys, arrays, strict=True)},
+        [Column.from_arrow(array).values.tolist() for array in arrays],
+        entity_bytes(list(keys.values()), arrays),
+    )
+
+
+def _of_lists(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys | None:
+    """The same for what most requests are, without a way through Arrow: lists of plain integers
+    or texts. None where it is something else, or not right: the other one knows, and tells."""
+    columns: dict[str, list[Any]] = {}
+    encoded: list[list[bytes]] = []
+    for name, kind in keys.items():
+        values = entities.get(name)
+        if type(values) is not list:
+            return None
+        texts = _encoded(kind, values)
+        if texts is None:
+            return None
+        columns[name] = values
+        encoded.append(texts)
+    if len(encoded) == 1:
+        return EntityKeys(columns, list(columns.values()), encoded[0])
+    if len(set(map(len, encoded))) > 1:
+        return None
+    joined = [b"|".join(parts) for parts in zip(*encoded, strict=True)]
+    return EntityKeys(columns, list(columns.values()), joined)
+
+
+def _encoded(kind: DataType, values: list[Any]) -> list[bytes] | None:
+    types = set(map(type, values))
+    bound = _INTEGERS.get(kind.text)
+    if bound is not None and types == {int}:
+        if min(values) < -bound or max(values) >= bound:
+            return None
+        return [b"%d" % value for value in values]
+    if kind.text == "string" and types == {str}:
+        try:
+            texts = [value.encode() for value in values]
+        except UnicodeEncodeError:
+            return None
+        return [
+            text if b"\\" not in text and b"|" not in text else _escaped(text) for text in texts
+        ]
+    return None
+
+
+def _escaped(text: bytes) -> bytes:
+    return text.replace(b"\\", b"\\\\").replace(b"|", b"\\|")
+
+
+class Buckets:
+    """In which bucket each entity is: by Paimon's hash, and remembered for those seen last."""
+
+    def __init__(self, types: Sequence[DataType], count: int, remembered: int = 65_536) -> None:
+        self._types, self.count, self._most = list(types), count, remembered
+        self._known: dict[bytes, int] = {}
+
+    def __len__(self) -> int:
+        """How many are remembered: ``remembered`` at most, or those of one read."""
+        return len(self._known)
+
+    def of(self, entities: Sequence[EntityKeys]) -> list[int]:
+        """The bucket of each entity, those of the first first."""
+        encoded = [one for keys in entities for one in keys.encoded]
+        known = self._known
+        found = [known.get(one) for one in encoded]
+        missing = [row for row, bucket in enumerate(found) if bucket is None]
+        if missing:
+            parts = [
+                [value for keys in entities for value in keys.parts[i]]
+                for i in range(len(self._types))
+            ]
+            columns = [
+                np.array([part[row] for row in missing], object if kind.text == "string" else None)
+                for part, kind in zip(parts, self._types, strict=True)
+            ]
+            if len(known) + len(missing) > self._most:
+                # a new dictionary: another thread may be reading the old one
+                self._known = known = {}
+            buckets = bucket_of(columns, self._types, self.count).tolist()
+            for row, bucket in zip(missing, buckets, strict=True):
+                found[row] = bucket
+                known[encoded[row]] = bucket
+        return found  # type: ignore[return-value]

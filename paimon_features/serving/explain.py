@@ -1,0 +1,405 @@
+"""Which cells make up a number: an online read taken apart, as a document.
+
+The bytes that are taken apart are those that the read itself was answered from, so the value
+that is explained is the value that was served.
+
+::
+
+    level 1   |=======|#######|#######|
+    level 0                           |###|###|#~~    # counts, = does not
+              start                             end
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from paimon_features.aggregates import EVENT_TIME_MAX, ROWS, Finished, Reading
+from paimon_features.aggregates.fold import NEVER_MS, Ints, fold, newest_tile_end
+from paimon_features.buckets import bucket_of
+from paimon_features.columns import Column
+from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef
+from paimon_features.online.codec import (
+    INDEX_BIAS,
+    LEVEL_SHIFT,
+    LIFETIME_LEVEL,
+    RecordLayout,
+    Records,
+)
+from paimon_features.online.keys import ViewKeys, entity_bytes, key_arrays
+from paimon_features.online.markers import Content, ViewState
+from paimon_features.online.store import OnlineStore
+from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.response import Status
+from paimon_features.windows import Window, ceil_ms, floor_ms, format_duration
+
+Document = dict[str, Any]
+"""What ``json.dumps`` takes."""
+
+
+def explain(
+    fetcher: FeatureFetcher,
+    view: str,
+    entity: Mapping[str, object],
+    q_ms: int,
+    features: Sequence[str] | None = None,
+) -> Document:
+    """One entity's features of a view at ``q_ms`` (UTC ms), and the cells they are made of.
+
+    ``entity`` maps each key column to one value. With ``features`` only these are explained, and
+    no partial is told that they are not made of.
+    The document has, all times in UTC ms:
+
+    - ``view``, ``entity``, ``q_ms``, ``levels_ms`` (sizes of the cells, the first is the tile),
+      ``event_time_ms`` (the entity's newest event that the read sees, or null);
+    - ``freshness``: as a reply has it;
+    - ``record``: the header: ``applied_snapshot``, ``incarnation``, ``generation``, ``epoch``,
+      ``bucket``, ``event_high_ms``, ``size_bytes``; null for an entity without a record;
+    - ``cells``, in the order of the record: ``level`` (null for the lifetime cell), ``start_ms``
+      (inclusive; null for the lifetime cell), ``end_ms`` (exclusive), ``events``, ``partials``;
+    - ``features``: ``name``, ``aggregate``, ``type``, ``kind``, ``window``, ``calendar``,
+      ``hop_ms``, ``offset_ms``, ``start_ms`` (inclusive; null for a lifetime), ``end_ms``
+      (exclusive), ``cells`` (what the value is made of: ``cell``, the place in the list above,
+      and ``alone``, what the value would be without all others), ``merged`` (the partials of
+      these cells as one), ``events``, ``value``, ``status`` and ``sentence``.
+
+    Raises
+    ------
+    UnknownNameError
+        For a view or feature that is not there.
+    RequestError, StoreNotReadyError, OnlineStoreError
+        As ``FeatureFetcher.get`` does.
+    """
+    variants = fetcher.variants(view)
+    keys = ViewKeys(fetcher.project, view, fetcher.store.key_prefix)
+    recorder = _Recorder(fetcher.store)
+    if features is None:
+        [state] = recorder.get_many([keys.state])
+        features = [f.name for f in _in_store(variants, state, ()).features]
+    store = cast(OnlineStore, recorder)  # a read calls nothing else of it
+    own = FeatureFetcher(fetcher.project, variants, store, clock=fetcher.clock)
+    entities = {name: [value] for name, value in entity.items()}
+    response = own.get([FeatureRef(view, name) for name in features], entities, q_ms)
+    compiled = _in_store(variants, recorder.answers[keys.state], features)
+    taken = _Taken.of(keys, compiled, features, entities, recorder.answers)
+    [values], [statuses] = response.table.to_pylist(), response.statuses.to_pylist()
+    return {
+        "view": view,
+        "entity": {name: plain(values[name]) for name in compiled.keys},
+        "q_ms": q_ms,
+        "levels_ms": list(compiled.levels_ms),
+        "event_time_ms": response.event_times[view][0].as_py(),
+        "freshness": asdict(response.freshness[view]),
+        "record": taken.header(),
+        "cells": [cell.document() for cell in taken.cells],
+        "features": [
+            _feature(compiled, taken, f, q_ms, values[f.name], statuses[f.name])
+            for f in taken.features
+        ],
+    }
+
+
+def _in_store(
+    variants: Sequence[CompiledView], raw: bytes | None, features: Sequence[str]
+) -> CompiledView:
+    """Of several definitions the one that the store's records are of, as the fetcher chooses."""
+    content = None if raw is None else ViewState.from_bytes(raw).content
+    fingerprint = None if content is None else content.online_fingerprint
+    fitting = [
+        view
+        for view in variants
+        if view.online_fingerprint == fingerprint
+        and all(view.feature(name) is not None for name in features)
+    ]
+    return fitting[0] if fitting else variants[0]
+
+
+class _Recorder:
+    """A store that remembers what it answered, of several answers the last one."""
+
+    def __init__(self, store: OnlineStore) -> None:
+        self._store = store
+        self.key_prefix = store.key_prefix
+        self.answers: dict[bytes, bytes | None] = {}
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = self._store.get_many(keys)
+        self.answers.update(zip(keys, found, strict=True))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One cell of a record; ``level`` and ``start_ms`` are None for the lifetime cell."""
+
+    level: int | None
+    start_ms: int | None
+    end_ms: int
+    events: int | None
+    partials: Document
+
+    def document(self) -> Document:
+        return asdict(self)
+
+    def is_in(self, levels_ms: Sequence[int], first: int, start_ms: int, end_ms: int) -> bool:
+        """Whether it is one of those that a window of level ``first`` is made of.
+
+        A window is cells of its own level, as many whole ones as there are before its end; then
+        of each finer level those behind the last border of the next coarser one.
+        """
+        if self.level is None or self.start_ms is None or self.level > first:
+            return False
+        step = levels_ms[self.level]
+        # of the finest level the open cell counts whole
+        last = ceil_ms(end_ms, step) if self.level == 0 else floor_ms(end_ms, step)
+        if self.level < first:
+            start_ms = floor_ms(end_ms, levels_ms[self.level + 1])
+        return start_ms <= self.start_ms < last
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A record taken apart."""
+
+    view: CompiledView
+    features: Sequence[CompiledFeature]
+    layout: RecordLayout
+    epoch: str
+    content: Content
+    bucket: int
+    size_bytes: int | None
+    records: Records
+
+    @classmethod
+    def of(
+        cls,
+        keys: ViewKeys,
+        view: CompiledView,
+        features: Sequence[str],
+        entities: Mapping[str, object],
+        answers: Mapping[bytes, bytes | None],
+    ) -> _Taken:
+        layout = RecordLayout(view)
+        raw = answers[keys.state]
+        state = ViewState() if raw is None else ViewState.from_bytes(raw)
+        assert state.epoch is not None
+        assert state.content is not None  # or the read would not have been answered
+        types, arrays = list(view.keys.values()), key_arrays(view.keys, entities)
+        columns = [Column.from_arrow(array).values for array in arrays]
+        bucket = int(bucket_of(columns, types, state.content.buckets)[0])
+        [own] = entity_bytes(types, arrays)
+        record = answers[keys.bucket(state.epoch, bucket).record_stem + own]
+        size = None if record is None else len(record)
+        records = layout.decode([] if record is None else [record])
+        chosen = [f for name in features if (f := view.feature(name)) is not None]
+        return cls(view, chosen, layout, state.epoch, state.content, bucket, size, records)
+
+    def header(self) -> Document | None:
+        if self.size_bytes is None:
+            return None
+        [header] = self.records.headers
+        return {
+            "applied_snapshot": int(header["snapshot"]),
+            "incarnation": int(header["incarnation"]),
+            "generation": self.content.generation,
+            "epoch": self.epoch,
+            "bucket": self.bucket,
+            "event_high_ms": _time_or_none(int(header["event_high"])),
+            "size_bytes": self.size_bytes,
+        }
+
+    @cached_property
+    def cells(self) -> list[_Cell]:
+        return list(self._cells())
+
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """Partials of all cells, by name."""
+        return self.layout.columns(self.records.cells, names)
+
+    def _cells(self) -> Iterator[_Cell]:
+        own = {name for feature in self.features for name in feature.partials}
+        own |= {EVENT_TIME_MAX.name, ROWS.name}
+        names = [partial.name for partial in self.view.partials if partial.name in own]
+        values = {n: _values(c) for n, c in self.columns(names).items()}
+        for i, key in enumerate(self.records.cells.rows["key"].tolist()):
+            level = key >> LEVEL_SHIFT
+            partials = {name: plain(values[name][i]) for name in names}
+            events = values[ROWS.name][i]
+            if level == LIFETIME_LEVEL:
+                yield _Cell(None, None, self._lifetime_end(), events, partials)
+            else:
+                step = self.view.levels_ms[level]
+                start_ms = ((key & ((1 << LEVEL_SHIFT) - 1)) - INDEX_BIAS) * step
+                yield _Cell(level, start_ms, start_ms + step, events, partials)
+
+    def _lifetime_end(self) -> int:
+        """What ended by then was folded into the lifetime cell when the record was pruned."""
+        top = len(self.view.levels_ms) - 1
+        high_ms = int(self.records.headers["bucket_high"][0])
+        return floor_ms(self.view.keep_from(top, high_ms), self.view.levels_ms[top])
+
+
+def _feature(
+    view: CompiledView,
+    taken: _Taken,
+    feature: CompiledFeature,
+    q_ms: int,
+    value: object,
+    status: str,
+) -> Document:
+    window = feature.window
+    start_ms, end_ms = window.bounds(q_ms)
+    used = [
+        i
+        for i, cell in enumerate(taken.cells)
+        if (cell.level is None and window.length is None)
+        or cell.is_in(view.levels_ms, feature.level, start_ms, end_ms)
+    ]
+    names = [*feature.partials, EVENT_TIME_MAX.name, ROWS.name]
+    chosen = {n: c.take(np.array(used, np.int64)) for n, c in taken.columns(names).items()}
+    alone = _folded(view, feature, chosen, np.arange(len(used) + 1), q_ms)
+    whole = _folded(view, feature, chosen, np.array([0, len(used)]), q_ms)
+    merged = {name: _values(column)[0] for name, column in whole.partials.items()}
+    events = int(merged[ROWS.name] or 0)
+    shares = [{"cell": i, "alone": plain(v)} for i, v in zip(used, alone.values, strict=True)]
+    lifetime = window.length is None
+    return {
+        "name": feature.name,
+        "aggregate": feature.aggregate.kind,
+        "type": feature.type.text,
+        "kind": window.kind,
+        "window": window.name,
+        "calendar": not lifetime and not isinstance(window.length, int),
+        "hop_ms": window.hop_ms,
+        "offset_ms": window.offset_ms,
+        "start_ms": None if lifetime else start_ms,
+        "end_ms": end_ms,
+        "cells": shares,
+        "merged": {name: plain(merged[name]) for name in feature.partials},
+        "events": events,
+        "value": plain(value),
+        "status": status,
+        "sentence": _sentence(view, feature, [taken.cells[i] for i in used], events, value, status),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Folded:
+    partials: Mapping[str, Column]
+    values: list[Any]
+
+
+def _folded(
+    view: CompiledView,
+    feature: CompiledFeature,
+    cells: Mapping[str, Column],
+    offsets: Ints,
+    q_ms: int,
+) -> _Folded:
+    """Runs of cells folded and finished, each by itself."""
+    merged = fold([view.partial[name] for name in cells], cells, offsets, view.tile_ms)
+    read_ms = feature.window.read_time(q_ms)
+    since_ms = read_ms - newest_tile_end(merged, view.tile_ms)
+    length = feature.window_ms if feature.aggregate.by_length else None
+    reading = Reading(np.full(len(since_ms), read_ms), since_ms, length)
+    columns = [merged[name] for name in feature.partials]
+    done: Finished = feature.aggregate.finish(view.scope, columns, reading)
+    return _Folded(merged, done.column.to_arrow(feature.type.arrow).to_pylist())
+
+
+# -- in words ------------------------------------------------------------------------------
+
+
+def _sentence(
+    view: CompiledView,
+    feature: CompiledFeature,
+    cells: Sequence[_Cell],
+    events: int,
+    value: object,
+    status: str,
+) -> str:
+    """The value and what it is made of, in a sentence or two."""
+    if status == Status.MISSING.name:
+        return "No event of this entity lies within any window of the view, so it has no value."
+    if status == Status.EXPIRED.name:
+        assert view.ttl_ms is not None
+        old = format_duration(view.ttl_ms)
+        return f"The newest event of this entity is older than the view's ttl of {old}: no value."
+    levels = dict.fromkeys(cell.level for cell in cells)
+    parts = [_counted(sum(cell.level == level for cell in cells), view, level) for level in levels]
+    made = f"from {_number(events, 'event')} in {' and '.join(parts)}" if cells else "from no cell"
+    text = f"{feature.name} is {_shown(value)}, {made}; {_window(feature.window)}."
+    if status == Status.STALE.name:
+        text += " The store is behind by more than the view's max_staleness."
+    elif status == Status.ILL_CONDITIONED.name:
+        text += " There is a value, but its sums cannot tell it."
+    return text
+
+
+def _counted(count: int, view: CompiledView, level: int | None) -> str:
+    if level is None:
+        return "the lifetime cell"
+    return _number(count, "cell") + f" of {format_duration(view.levels_ms[level])}"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _window(window: Window) -> str:
+    hop = format_duration(window.hop_ms)
+    if window.length is None:
+        what = "the window has no beginning"
+    elif not isinstance(window.length, int):
+        what = f"the window began with the unit ({window.name}, {window.time_zone})"
+    elif window.kind == "exact":
+        what = f"the window is exactly {window.name} long"
+    elif window.kind == "hop":
+        what = f"the window of {window.name} moves on every {hop}"
+    else:
+        what = f"the window of {window.name} begins at a multiple of {hop}, rounded down"
+    if window.offset_ms:
+        what += f", and ends {format_duration(window.offset_ms)} before the time of the read"
+    return what
+
+
+def _shown(value: object) -> str:
+    return f"{value:,.6g}" if isinstance(value, float) else "null" if value is None else str(value)
+
+
+# -- as JSON -------------------------------------------------------------------------------
+
+
+def _values(column: Column) -> list[Any]:
+    known = zip(column.values.tolist(), column.mask.tolist(), strict=True)
+    return [value if ok else None for value, ok in known]
+
+
+def _time_or_none(time_ms: int) -> int | None:
+    return None if time_ms == NEVER_MS else time_ms
+
+
+def plain(value: Any) -> Any:
+    """A value as the JSON of a reply has it: dates and times in ISO 8601, bytes in base 64."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, list):
+        if value and isinstance(value[0], tuple):  # a map
+            return {key: plain(item) for key, item in value}
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime):
+        return value.isoformat(timespec="milliseconds" if value.microsecond else "seconds") + "Z"
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return str(value) if isinstance(value, decimal.Decimal) else value

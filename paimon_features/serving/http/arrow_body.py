@@ -1,0 +1,111 @@
+"""An Arrow stream from a client that need not mean well: columns of plain types, or a refusal.
+
+A stream can claim much in few bytes: compressed buffers, dictionaries, columns of nulls. What a
+request needs is none of these, so they are refused before anything is unpacked.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+
+import pyarrow as pa
+
+from paimon_features.serving.http.refusals import RefusedError
+
+_SCHEMA, _RECORD_BATCH = 1, 3
+_PLAIN = (
+    pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string,
+    pa.types.is_large_string, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_decimal,
+)  # fmt: skip
+
+
+def read_columns(body: bytes) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes]]:
+    """The columns of a stream by name, each one array, and the schema's metadata.
+
+    Raises
+    ------
+    RefusedError
+        400 for bytes that are no Arrow stream, 422 for one that holds something else than plain,
+        uncompressed columns of different names.
+    """
+    try:
+        _refuse_packed(body)
+        with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
+            schema = reader.schema
+            _check(schema)
+            table = reader.read_all()
+        table.validate(full=True)
+        table = table.combine_chunks()
+    except (pa.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
+        text = str(error)[:300]
+        raise RefusedError(400, "malformed", f"the body is no Arrow stream: {text}") from None
+    arrays = {
+        name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    return arrays, schema.metadata or {}
+
+
+def _check(schema: pa.Schema) -> None:
+    for field in schema:
+        if not any(is_plain(field.type) for is_plain in _PLAIN):
+            raise RefusedError(
+                422,
+                "invalid_request",
+                f"column {field.name[:80]!r} is {field.type}; expected a column of integers, "
+                "floats, decimals, booleans, texts, dates or timestamps (no dictionaries)",
+            )
+    double = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if double:
+        raise RefusedError(422, "invalid_request", f"two columns are called {double[0][:80]!r}")
+
+
+def _refuse_packed(body: bytes) -> None:
+    """Refuse what can be larger than the body, by the messages' headers alone."""
+    reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
+    while True:
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            return
+        kind, compressed = _header(message.metadata.to_pybytes())
+        if kind not in (_SCHEMA, _RECORD_BATCH):
+            raise RefusedError(
+                422,
+                "invalid_request",
+                f"the Arrow stream has a message of type {message.type!r}; expected record "
+                "batches of plain columns (no dictionaries)",
+            )
+        if compressed:
+            raise RefusedError(
+                422,
+                "invalid_request",
+                "the Arrow stream has compressed buffers; write it without compression",
+            )
+
+
+def _header(metadata: bytes) -> tuple[int, bool]:
+    """The kind of a message, and whether the buffers of a record batch are compressed.
+
+    By Arrow's ``Message.fbs``: a message's second field is the kind of its header, the third
+    the header; a record batch's fourth field is the compression.
+    """
+    root = struct.unpack_from("<I", metadata, 0)[0]
+    kind_at, header_at = _field(metadata, root, 1), _field(metadata, root, 2)
+    kind = metadata[kind_at] if kind_at else 0
+    if kind != _RECORD_BATCH or not header_at:
+        return kind, False
+    batch = header_at + struct.unpack_from("<I", metadata, header_at)[0]
+    return kind, _field(metadata, batch, 3) != 0
+
+
+def _field(data: bytes, table: int, number: int) -> int:
+    """Where a field of a flatbuffer's table stands; 0 if it is not there."""
+    vtable = table - struct.unpack_from("<i", data, table)[0]
+    size = struct.unpack_from("<H", data, vtable)[0]
+    slot = 4 + 2 * number
+    if slot + 2 > size:
+        return 0
+    offset: int = struct.unpack_from("<H", data, vtable + slot)[0]
+    return table + offset if offset else 0

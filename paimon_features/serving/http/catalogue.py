@@ -1,0 +1,132 @@
+"""``GET /features``: what is served, so that a client can ask for it rightly."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
+from paimon_features.definitions.metadata import Described
+from paimon_features.schema import DataType
+from paimon_features.serving.http.served import Served
+from paimon_features.serving.http.tokens import Rights
+
+
+def catalogue(served: Served, rights: Rights) -> dict[str, Any]:
+    """Services, views, interactions and entities that the rights cover, with types and versions.
+
+    A ``version`` changes if and only if what the thing means changes.
+    """
+    granted = served.granted(rights)
+    views = [
+        _view(view, names)
+        for view in served.definitions.views.values()
+        if (names := _names(view, granted))
+    ]
+    services = [
+        _service(served, name)
+        for name in served.definitions.services
+        if rights.services is None or name in rights.services
+    ]
+    entities = {view["entity"] for view in views}
+    document = {
+        "project": served.project,
+        "services": services,
+        "views": views,
+        "interactions": [
+            _interaction(served, name)
+            for name in served.definitions.interactions
+            if granted is None or name in granted
+        ],
+        "entities": [
+            {"name": e.name, "keys": _types(e.keys), **_about(e)}
+            for e in served.definitions.entities.values()
+            if e.name in entities
+        ],
+    }
+    return {**document, "version": digest(document), "loaded_ms": served.loaded_ms}
+
+
+def digest(document: object) -> str:
+    """Equal for equal documents."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _names(view: FeatureView, granted: frozenset[str] | None) -> list[str]:
+    names = [feature.name for feature in view.compiled.features]
+    return [n for n in names if granted is None or f"{view.name}:{n}" in granted]
+
+
+def _view(view: FeatureView, names: Sequence[str]) -> dict[str, Any]:
+    compiled = view.compiled
+    return {
+        "name": view.name,
+        "entity": view.entity.name,
+        "keys": _types(compiled.keys),
+        "online": compiled.is_online,
+        "ttl_ms": compiled.ttl_ms,
+        "max_staleness_ms": compiled.max_staleness_ms,
+        "tile_ms": compiled.tile_ms,
+        "tiles_version": compiled.fingerprint,
+        "version": compiled.online_fingerprint,
+        "features": [_feature(compiled, name) for name in names],
+        **_about(view),
+    }
+
+
+def _feature(view: CompiledView, name: str) -> dict[str, Any]:
+    feature = view.feature(name)
+    assert feature is not None
+    return {
+        "name": name,
+        "reference": f"{view.name}:{name}",
+        "type": feature.type.text,
+        "aggregate": type(feature.aggregate).__name__,
+        "window_ms": feature.window_ms,
+        "window": feature.window.to_document(),
+    }
+
+
+def _interaction(served: Served, name: str) -> dict[str, Any]:
+    interaction = served.definitions.interactions[name]
+    compiled = served.definitions.interaction(name)
+    return {
+        "name": name,
+        "expression": interaction.expression,
+        "type": compiled.type.text,
+        "features": [str(ref) for ref in compiled.refs],
+        "request": _types(compiled.inputs),
+        **_about(interaction),
+    }
+
+
+def _service(served: Served, name: str) -> dict[str, Any]:
+    service = served.definitions.services[name]
+    wanted = served.service(name)
+    features = [str(item) for item in service.items()]
+    document: dict[str, Any] = {"name": name, "online": wanted is not None, "features": features}
+    if wanted is not None:
+        outputs = wanted.selection.outputs
+        document |= {
+            "keys": _types(wanted.keys),
+            "request": _types(wanted.inputs),
+            "views": [view.name for view in wanted.views],
+        }
+        meaning = [
+            features,
+            {view.name: view.online_fingerprint for view in wanted.views},
+            [o.to_document() for o in outputs if not isinstance(o, FeatureRef)],
+        ]
+        document["version"] = digest(meaning)
+    return {**document, **_about(service)}
+
+
+def _types(types: Mapping[str, DataType]) -> dict[str, str]:
+    return {name: kind.text for name, kind in types.items()}
+
+
+def _about(item: Described) -> dict[str, Any]:
+    return {"description": item.description, "owner": item.owner, "tags": dict(item.tags)}

@@ -1,0 +1,88 @@
+"""``GET /explain`` and ``GET /ui``: for people, so they may not hold up what is for programs."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from paimon_features.errors import OverloadedError, UnknownNameError
+from paimon_features.serving.explain import explain
+from paimon_features.serving.http.refusals import Headers, RefusedError
+from paimon_features.serving.http.served import Served
+from paimon_features.serving.http.tokens import Rights
+from paimon_features.serving.question import Question
+from paimon_features.serving.ui import content_security_policy
+
+UI_HEADERS: Headers = (
+    (b"content-security-policy", content_security_policy().encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cache-control", b"no-cache"),
+)
+_MOST_WAITING = 8
+
+
+class Explorer:
+    """Takes reads apart in a thread of its own, one after another."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "explain")
+        self._waiting = 0
+
+    async def explained(self, served: Served, rights: Rights, query: bytes) -> bytes:
+        """The document of ``explain``, of what the rights cover.
+
+        Raises
+        ------
+        RefusedError
+            403 for a feature that the rights do not cover.
+        OverloadedError
+            If too many wait already.
+        PaimonFeaturesError
+            As ``explain`` does.
+        """
+        if self._waiting >= _MOST_WAITING:
+            raise OverloadedError(f"{self._waiting} others wait for an explanation; try again")
+        question = Question.of(query.decode("latin-1"))
+        features = _allowed(served, rights, question)
+        entity = question.typed(served.fetcher.variants(question.view)[0].keys)
+        q_ms = served.fetcher.clock() if question.q_ms is None else question.q_ms
+        self._waiting += 1
+        try:
+            document = await asyncio.get_running_loop().run_in_executor(
+                self._thread, explain, served.fetcher, question.view, entity, q_ms, features
+            )
+        finally:
+            self._waiting -= 1
+        return msgspec.json.encode(document)
+
+    def close(self) -> None:
+        """Let the thread go."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _allowed(served: Served, rights: Rights, question: Question) -> list[str] | None:
+    """The features to explain, None for all of them."""
+    granted = served.granted(rights)
+    view, feature = question.view, question.feature
+    if granted is None:
+        return None if feature is None else [feature]
+    own = [name.partition(":")[2] for name in sorted(granted) if name.startswith(f"{view}:")]
+    if not own:
+        # whether it is there is nothing that this token may know
+        raise UnknownNameError(
+            f"there is no feature view {view[:80]!r} that the token {rights.client!r} may read; "
+            "GET /features tells what it may"
+        )
+    if feature is None:
+        return own
+    if feature not in own:
+        raise RefusedError(
+            403,
+            "forbidden",
+            f"the token {rights.client!r} may not read {view}:{feature[:80]}; of this view it may "
+            f"read: {', '.join(own)}",
+        )
+    return [feature]

@@ -1,0 +1,104 @@
+"""Media types of requests and replies, and which one a client wants."""
+
+from __future__ import annotations
+
+import enum
+import functools
+
+from paimon_features.serving.http.refusals import RefusedError
+
+
+class Format(enum.Enum):
+    """How a request or a reply is written; the value is its media type."""
+
+    # that of Enum is written in Python, and a request hashes its formats three times
+    __hash__ = object.__hash__
+
+    JSON = "application/json"
+    MESSAGE_PACK = "application/msgpack"
+    ARROW = "application/vnd.apache.arrow.stream"
+
+
+_KNOWN = {
+    **{format_.value.encode(): format_ for format_ in Format},
+    b"application/x-msgpack": Format.MESSAGE_PACK,
+    b"application/vnd.msgpack": Format.MESSAGE_PACK,
+    # what curl -d says of any body
+    b"application/x-www-form-urlencoded": Format.JSON,
+}
+_CHARSETS = (b"utf-8", b"utf8", b"us-ascii")
+
+
+@functools.lru_cache(maxsize=256)
+def format_of_body(content_type: bytes) -> Format:
+    """The format of a request's body; no type at all means JSON, as Feast's clients send it.
+
+    Raises
+    ------
+    RefusedError
+        For a type that is not read here.
+    """
+    media, _, parameters = content_type.partition(b";")
+    media = media.strip().lower()
+    found = _KNOWN.get(media) if media else Format.JSON
+    name, _, charset = parameters.strip().lower().partition(b"=")
+    wrong_charset = name == b"charset" and charset.strip(b'" ') not in _CHARSETS
+    if found is None or (found is Format.JSON and wrong_charset):
+        raise RefusedError(
+            415,
+            "unsupported_media_type",
+            f"content-type {content_type.decode('latin-1')!r}; expected {_names()} (UTF-8)",
+        )
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def format_of_reply(accept: bytes, body: Format) -> Format:
+    """The format that the ``Accept`` header prefers; any or none: that of the request.
+
+    >>> format_of_reply(b"application/json;q=0.5, application/msgpack", Format.JSON)
+    <Format.MESSAGE_PACK: 'application/msgpack'>
+
+    Raises
+    ------
+    RefusedError
+        If no format that it names is ours.
+    """
+    if not accept.strip():
+        return body
+    wanted: list[tuple[float, int, Format]] = []
+    refused: set[Format] = set()
+    for place, part in enumerate(accept.split(b",")):
+        media, *parameters = (piece.strip().lower() for piece in part.split(b";"))
+        weight = _weight(parameters)
+        if media in (b"*/*", b"application/*"):
+            found: Format | None = body
+        else:
+            found = _KNOWN.get(media)
+            if found is not None and not weight:
+                refused.add(found)
+        if found is not None and weight:
+            wanted.append((-weight, place, found))
+    for _, _, found in sorted(wanted, key=lambda one: one[:2]):
+        if found not in refused:
+            return found
+    raise RefusedError(
+        406,
+        "not_acceptable",
+        f"accept {accept.decode('latin-1')!r}; this server writes {_names()}",
+    )
+
+
+def _weight(parameters: list[bytes]) -> float:
+    for parameter in parameters:
+        name, _, value = parameter.partition(b"=")
+        if name.strip() == b"q":
+            try:
+                return min(max(float(value), 0.0), 1.0)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def _names() -> str:
+    return ", ".join(format_.value for format_ in Format)

@@ -1,0 +1,182 @@
+"""Is the server alive, and can it answer: looked up in the store when somebody asks.
+
+Ready means: the store answers, it holds a complete epoch of each served view in a form that the
+definitions here can read, and no view is further behind than its ``max_staleness``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.definitions import CompiledView
+from paimon_features.errors import OnlineStoreError
+from paimon_features.online.markers import Marker, ViewState
+from paimon_features.serving.http.served import Served
+from paimon_features.serving.response import Freshness
+
+TIMEOUT_S = 2.0
+"""A store that has not answered by then does not answer."""
+MAX_AGE_S = 0.5
+"""A look at the store counts for so long, however often it is asked for."""
+
+
+@dataclass(frozen=True)
+class ViewHealth:
+    """What the store holds of one view. ``reason`` says why it cannot be read, if so."""
+
+    reason: str | None
+    freshness: Freshness | None = None
+    generation: int | None = None
+    epoch: str | None = None
+
+
+@dataclass(frozen=True)
+class StoreHealth:
+    """One look at the store: ``error`` if it does not answer."""
+
+    error: str | None
+    views: Mapping[str, ViewHealth] = field(default_factory=dict)
+
+    def reasons(self, max_staleness_ms: Mapping[str, int | None], now_ms: int) -> list[str]:
+        """Why the server is not ready, a sentence each; none if it is."""
+        if self.error is not None:
+            return [self.error]
+        found = []
+        for name, view in self.views.items():
+            limit_ms = max_staleness_ms.get(name)
+            if view.reason is not None:
+                found.append(view.reason)
+            elif view.freshness is not None and view.freshness.stale and limit_ms is not None:
+                behind_s = (now_ms - view.freshness.current_ms) / 1_000
+                found.append(
+                    f"feature view {name!r} is stale: {behind_s:,.1f} s behind the tile table, at "
+                    f"most {limit_ms / 1_000:,.1f} s is declared; is its materializer running?"
+                )
+        return found
+
+
+class Probe:
+    """Looks at the store in a thread of its own, at most one look at a time."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "health")
+        self._look: asyncio.Task[StoreHealth] | None = None
+        self._of: Served | None = None
+        self._at = 0.0
+
+    async def look(self, served: Served) -> StoreHealth:
+        """What the store holds now, or did a moment ago."""
+        now = time.monotonic()
+        look = self._look
+        old = now - self._at > MAX_AGE_S or self._of is not served
+        if look is None or (look.done() and old):
+            # a look that hangs is not repeated beside itself
+            look = self._look = asyncio.ensure_future(self._new(served))
+            self._at, self._of = now, served
+        try:
+            return await asyncio.wait_for(asyncio.shield(look), TIMEOUT_S)
+        except TimeoutError:
+            return StoreHealth(f"the online store has not answered within {TIMEOUT_S:g} s")
+
+    async def _new(self, served: Served) -> StoreHealth:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, look_at_store, served)
+
+    def close(self) -> None:
+        """Let the thread go; whatever it waits for is dropped."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def look_at_store(served: Served) -> StoreHealth:
+    """Read the states and all markers of the served views."""
+    views = served.ready_views
+    now_ms = time.time_ns() // 1_000_000
+    try:
+        raws = served.store.get_many([served.keys(v.name).state for v in views])
+        states = [ViewState() if raw is None else ViewState.from_bytes(raw) for raw in raws]
+        return StoreHealth(
+            None,
+            {
+                view.name: _of_view(served, view, state, now_ms)
+                for view, state in zip(views, states, strict=True)
+            },
+        )
+    except OnlineStoreError as error:
+        return StoreHealth(str(error))
+
+
+def _of_view(served: Served, view: CompiledView, state: ViewState, now_ms: int) -> ViewHealth:
+    what = f"feature view {view.name!r}"
+    if state.epoch is None or state.content is None:
+        building = " (it is being built)" if state.building else ""
+        return ViewHealth(f"{what} is not in the online store yet{building}")
+    content = state.content
+    known = {v.online_fingerprint for v in served.variants if v.name == view.name}
+    if content.online_fingerprint not in known:
+        return ViewHealth(
+            f"{what} is in the online store for another definition (generation "
+            f"{content.generation})",
+            generation=content.generation,
+            epoch=state.epoch,
+        )
+    markers = _markers(served, view.name, state.epoch, content.buckets)
+    lost = sum(marker is None or not marker.complete for marker in markers)
+    if lost:
+        return ViewHealth(
+            f"{what}: the online store has lost {lost} of {len(markers)} markers; a running "
+            "materializer builds the view anew",
+            generation=content.generation,
+            epoch=state.epoch,
+        )
+    found = [marker for marker in markers if marker is not None]
+    return ViewHealth(None, _freshness(view, found, now_ms), content.generation, state.epoch)
+
+
+def _markers(served: Served, view: str, epoch: str, buckets: int) -> Sequence[Marker | None]:
+    keys = served.keys(view)
+    raws = served.store.get_many([keys.bucket(epoch, number).marker for number in range(buckets)])
+    return [None if raw is None else Marker.from_bytes(raw) for raw in raws]
+
+
+def _freshness(view: CompiledView, markers: Sequence[Marker], now_ms: int) -> Freshness:
+    high_ms = min(marker.high_ms for marker in markers)
+    current_ms = min(marker.current_ms for marker in markers)
+    limit_ms = view.max_staleness_ms
+    return Freshness(
+        applied_snapshot=min(marker.applied_snapshot for marker in markers),
+        commit_time_ms=min(marker.commit_time_ms for marker in markers),
+        event_time_high_ms=None if high_ms == NEVER_MS else high_ms,
+        current_ms=current_ms,
+        stale=limit_ms is not None and now_ms - current_ms > limit_ms,
+    )
+
+
+def view_documents(health: StoreHealth, now_ms: int) -> dict[str, Any]:
+    """The part of the health document that is about views."""
+    out: dict[str, Any] = {}
+    for name, view in health.views.items():
+        document: dict[str, Any] = {
+            "readable": view.reason is None,
+            "generation": view.generation,
+            "epoch": view.epoch,
+        }
+        if view.reason is not None:
+            document["reason"] = view.reason
+        if view.freshness is not None:
+            f = view.freshness
+            document |= {
+                "applied_snapshot": f.applied_snapshot,
+                "commit_time_ms": f.commit_time_ms,
+                "event_time_high_ms": f.event_time_high_ms,
+                "current_ms": f.current_ms,
+                "behind_s": round(max(now_ms - f.current_ms, 0) / 1_000, 3),
+                "stale": f.stale,
+            }
+        out[name] = document
+    return out

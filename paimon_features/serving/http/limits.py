@@ -1,0 +1,43 @@
+"""Limits of one request and of all at one time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from paimon_features.config import ServeConfig
+from paimon_features.serving.http.refusals import RefusedError
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one request may ask for; see ``ServeConfig``."""
+
+    max_body_bytes: int
+    max_entities: int
+    max_features: int
+    max_values: int
+
+    @classmethod
+    def of(cls, config: ServeConfig) -> Limits:
+        """The limits of the configuration."""
+        return cls(
+            config.max_body_bytes, config.max_entities, config.max_features, config.max_values
+        )
+
+    def check(self, entities: int, features: int) -> None:
+        """Raise a RefusedError (413) for a request over a limit."""
+        if entities > self.max_entities:
+            raise _too_large("entities", entities, self.max_entities, "max_entities")
+        if features > self.max_features:
+            raise _too_large("features", features, self.max_features, "max_features")
+        if entities * features > self.max_values:
+            raise _too_large("values", entities * features, self.max_values, "max_values")
+
+
+def _too_large(what: str, got: int, limit: int, setting: str) -> RefusedError:
+    return RefusedError(
+        413,
+        "too_large",
+        f"the request asks for {got:,} {what}, at most {limit:,} at once; split it "
+        f"([serve] {setting})",
+    )

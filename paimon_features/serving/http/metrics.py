@@ -1,0 +1,292 @@
+"""Counts of one worker, and the Prometheus page about all of them.
+
+A request adds to plain integers. Once a second a worker writes its counts to a file of its
+own, and whichever worker is asked for the page adds the files up. So a count that is told lags
+by a second at most, and a request pays next to nothing. A worker that is started again in the
+place of one that died goes on from its counts, so that no counter falls.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+
+from paimon_features.serving.response import Freshness, Status
+
+PREFIX = "paimon_features_"
+LATENCIES_S = (
+    0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0,
+)  # fmt: skip
+ENTITIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 100_000)
+
+KEPT_S = 10.0
+"""A worker that has not written for so long is gone: its gauges no longer count."""
+
+
+class Histogram(msgspec.Struct):
+    """Counts by bucket (the last one has no upper edge), and the sum of what was observed."""
+
+    counts: list[int]
+    total: float = 0.0
+
+    @classmethod
+    def over(cls, edges: Sequence[float]) -> Histogram:
+        """One that has seen nothing, with these upper edges (inclusive)."""
+        return cls([0] * (len(edges) + 1))
+
+
+class Counts(msgspec.Struct):
+    """What one worker has counted. Maps of counters are by the values of their labels."""
+
+    requests: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
+    latency: dict[str, Histogram] = msgspec.field(default_factory=dict)
+    entities: Histogram = msgspec.field(default_factory=lambda: Histogram.over(ENTITIES))
+    values: int = 0
+    statuses: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    refused: dict[str, int] = msgspec.field(default_factory=dict)
+    reads: dict[str, int] = msgspec.field(default_factory=dict)
+    reloads: dict[str, int] = msgspec.field(default_factory=dict)
+    starts: int = 0
+    in_flight: int = 0
+    written_s: float = 0.0
+    freshness: dict[str, tuple[int, int, bool]] = msgspec.field(default_factory=dict)
+    """Per view: applied snapshot, ``current_ms``, stale."""
+
+    def request(self, route: str, status: int, took_s: float) -> None:
+        """A request was answered."""
+        by_status = self.requests.get(route)
+        if by_status is None:
+            by_status = self.requests[route] = {}
+            self.latency[route] = Histogram.over(LATENCIES_S)
+        name = str(status)
+        by_status[name] = by_status.get(name, 0) + 1
+        latency = self.latency[route]
+        latency.counts[bisect_left(LATENCIES_S, took_s)] += 1
+        latency.total += took_s
+
+    def answer(self, rows: int, values: int, statuses: Mapping[str, Sequence[int]]) -> None:
+        """Features were read: of so many entities, with so many values of each status by view."""
+        self.entities.counts[bisect_left(ENTITIES, rows)] += 1
+        self.entities.total += rows
+        self.values += values
+        for view, own in statuses.items():
+            known = self.statuses.get(view)
+            if known is None:
+                self.statuses[view] = list(own)
+            else:
+                for status, count in enumerate(own):
+                    known[status] += count
+
+    def fresh(self, freshness: Mapping[str, Freshness]) -> None:
+        """How fresh the views were at the newest look at them."""
+        for view, f in freshness.items():
+            self.freshness[view] = (f.applied_snapshot, f.current_ms, f.stale)
+
+
+class CountsFile:
+    """The file of one worker's counts, in a folder that all workers of a server share."""
+
+    def __init__(self, folder: Path, slot: int) -> None:
+        self._folder = folder
+        self._path = folder / f"worker-{slot}.json"
+
+    def begin(self) -> Counts:
+        """The counts to go on from: those of the worker that was here before."""
+        try:
+            counts = msgspec.json.decode(self._path.read_bytes(), type=Counts)
+        except (OSError, msgspec.MsgspecError):
+            counts = Counts()
+        counts.starts += 1
+        counts.in_flight = 0
+        counts.freshness = {}
+        return counts
+
+    def write(self, counts: Counts, now_s: float) -> None:
+        """Tell the others; a full disk costs the counts and no request."""
+        counts.written_s = now_s
+        fresh = self._path.with_suffix(".new")
+        try:
+            fresh.write_bytes(msgspec.json.encode(counts))
+            os.replace(fresh, self._path)
+        except OSError:
+            return
+
+    def of_all(self) -> list[Counts]:
+        """The counts of all workers, as they wrote them last."""
+        found = []
+        for path in sorted(self._folder.glob("worker-*.json")):
+            try:
+                found.append(msgspec.json.decode(path.read_bytes(), type=Counts))
+            except (OSError, msgspec.MsgspecError):
+                continue  # being written for the first time
+        return found
+
+
+def page(counts: Sequence[Counts], now_s: float, definitions_ms: int, ok: bool) -> bytes:
+    """The Prometheus page of these workers.
+
+    ``definitions_ms`` is when the definitions at work were read, ``ok`` whether the last try to
+    read them went well.
+    """
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(counts, now_s, definitions_ms, ok))
+    text: bytes = generate_latest(registry)
+    return text
+
+
+class _Collector:
+    def __init__(
+        self, counts: Sequence[Counts], now_s: float, definitions_ms: int, ok: bool
+    ) -> None:
+        self._counts = counts
+        self._now_s = now_s
+        self._definitions_ms = definitions_ms
+        self._ok = ok
+
+    def collect(self) -> Iterator[Metric]:
+        """Each family of metrics, summed over the workers."""
+        alive = [c for c in self._counts if self._now_s - c.written_s < KEPT_S]
+        yield from self._of_requests()
+        yield from self._of_reads()
+        yield from self._of_views(alive)
+        yield _gauge(
+            "in_flight", "Requests for features under way.", sum(c.in_flight for c in alive)
+        )
+        yield _gauge("workers", "Workers that are running.", len(alive))
+        starts = sum(c.starts for c in self._counts)
+        yield _counter("worker_starts", "Starts of workers.", {(): starts})
+        yield _gauge("definitions_loaded_seconds", "When the definitions at work were read, Unix.",
+                     self._definitions_ms / 1_000)  # fmt: skip
+        yield _gauge("definitions_ok", "Whether they could be read at the last try.", int(self._ok))
+
+    def _of_requests(self) -> Iterator[Metric]:
+        requests: dict[tuple[str, ...], float] = {}
+        latency: dict[str, Histogram] = {}
+        for counts in self._counts:
+            for route, by_status in counts.requests.items():
+                for status, count in by_status.items():
+                    requests[route, status] = requests.get((route, status), 0) + count
+            for route, histogram in counts.latency.items():
+                _add(latency.setdefault(route, Histogram.over(LATENCIES_S)), histogram)
+        yield _counter("requests", "Requests by route and status.", requests, ("route", "status"))
+        text = "From a request's head to its reply."
+        yield _histogram("request_seconds", text, latency, LATENCIES_S, ("route",))
+        yield self._summed("refused", "Requests for features that were not taken on.", "reason",
+                           [c.refused for c in self._counts])  # fmt: skip
+        yield self._summed("reloads", "Tries to read the definitions again.", "result",
+                           [c.reloads for c in self._counts])  # fmt: skip
+
+    def _of_reads(self) -> Iterator[Metric]:
+        entities = Histogram.over(ENTITIES)
+        for counts in self._counts:
+            _add(entities, counts.entities)
+        yield _histogram("request_entities", "Entities of a request.", {"": entities}, ENTITIES)
+        rows = int(entities.total)
+        yield _counter("entity_rows", "Entities whose features were read.", {(): rows})
+        values = sum(c.values for c in self._counts)
+        yield _counter("feature_values", "Values in replies.", {(): values})
+        names = sorted({name for counts in self._counts for name in counts.reads})
+        for name in names:
+            total = sum(c.reads.get(name, 0) for c in self._counts)
+            yield _counter(name, READS.get(name, name), {(): total})
+
+    def _of_views(self, alive: Sequence[Counts]) -> Iterator[Metric]:
+        statuses: dict[tuple[str, ...], float] = {}
+        for counts in self._counts:
+            for view, own in counts.statuses.items():
+                for status, count in zip(Status, own, strict=False):
+                    key = (view, status.name)
+                    statuses[key] = statuses.get(key, 0) + count
+        yield _counter("feature_statuses", "Values in replies by view and status.", statuses,
+                       ("view", "status"))  # fmt: skip
+        newest: dict[str, tuple[int, int, bool]] = {}
+        for counts in sorted(alive, key=lambda one: one.written_s):
+            newest.update(counts.freshness)
+        snapshot = GaugeMetricFamily(
+            f"{PREFIX}applied_snapshot", "Snapshot that every value includes.", labels=["view"]
+        )
+        age = GaugeMetricFamily(
+            f"{PREFIX}freshness_seconds",
+            "Time since the store was known to hold all that the table held.",
+            labels=["view"],
+        )
+        stale = GaugeMetricFamily(
+            f"{PREFIX}stale", "1 if that is over the view's max_staleness.", labels=["view"]
+        )
+        for view, (applied, current_ms, is_stale) in sorted(newest.items()):
+            snapshot.add_metric([view], applied)
+            age.add_metric([view], max(self._now_s - current_ms / 1_000, 0.0))
+            stale.add_metric([view], int(is_stale))
+        yield from (snapshot, age, stale)
+
+    def _summed(
+        self, name: str, text: str, label: str, parts: Sequence[Mapping[str, int]]
+    ) -> Metric:
+        total: dict[tuple[str, ...], float] = {}
+        for part in parts:
+            for key, count in part.items():
+                total[key,] = total.get((key,), 0) + count
+        return _counter(name, text, total, (label,))
+
+
+READS: Mapping[str, str] = {
+    "batches": "Reads of the online store; one answers all requests that waited for it.",
+    "batched_requests": "Requests answered by these reads.",
+    "cells_read": "Cells (tiles and coarser) in the records that were read.",
+    "records_read": "Records that were read.",
+    "cache_hits": "Entities answered from the cache.",
+    "cache_misses": "Entities that the cache did not have.",
+}
+"""Counters of reads, and what they say."""
+
+
+def _add(total: Histogram, part: Histogram) -> None:
+    total.total += part.total
+    for place, count in enumerate(part.counts[: len(total.counts)]):
+        total.counts[place] += count
+
+
+def _counter(
+    name: str, text: str, values: Mapping[tuple[str, ...], float], labels: Sequence[str] = ()
+) -> Metric:
+    family = CounterMetricFamily(PREFIX + name, text, labels=list(labels))
+    for key, value in sorted(values.items()):
+        family.add_metric(list(key), value)
+    return family
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, text)
+    family.add_metric([], value)
+    return family
+
+
+def _histogram(
+    name: str,
+    text: str,
+    values: Mapping[str, Histogram],
+    edges: Sequence[float],
+    labels: Sequence[str] = (),
+) -> Metric:
+    family = HistogramMetricFamily(PREFIX + name, text, labels=list(labels))
+    for key, histogram in sorted(values.items()):
+        buckets, below = [], 0
+        for edge, count in zip(
+            [*(str(float(e)) for e in edges), "+Inf"], histogram.counts, strict=True
+        ):
+            below += count
+            buckets.append((edge, below))
+        family.add_metric([key] if labels else [], buckets, histogram.total)
+    return family

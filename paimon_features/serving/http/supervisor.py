@@ -1,0 +1,279 @@
+"""The main process: one listening socket, workers that share it, and their lives.
+
+It imports nothing heavy, holds no state of requests, and does four things: it starts workers
+anew when they die, passes SIGHUP on, ends them gently, and tells when all are ready.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from paimon_features.config import ServeConfig
+from paimon_features.errors import ConfigurationError, SetupError
+
+START_TIMEOUT_S = 60.0
+GRACE_S = 35.0
+"""A little more than a worker gives its requests."""
+_BACKLOG = 2_048
+_LIVED_WELL_S = 10.0
+_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+Tell = Callable[[Mapping[str, object]], None]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one.
+
+    Raises
+    ------
+    ConfigurationError
+        If the address cannot be listened on.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, address = found[0]
+        listening = socket.socket(family, kind, protocol)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(_BACKLOG)
+    except OSError as error:
+        raise ConfigurationError(f"cannot listen on {host}:{port}: {error}") from error
+    listening.set_inheritable(True)
+    return listening
+
+
+def is_loopback(listening: socket.socket) -> bool:
+    """Whether only this host can reach the socket."""
+    host: str = listening.getsockname()[0]
+    return host.startswith("127.") or host == "::1"
+
+
+def url_of(listening: socket.socket) -> str:
+    """The address for a client on this host."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def check_open(listening: socket.socket, config: ServeConfig, may_be_open: bool) -> None:
+    """Raise ConfigurationError for a server that anybody could read from by mistake."""
+    if config.tokens is None and not may_be_open and not is_loopback(listening):
+        raise ConfigurationError(
+            f"{url_of(listening)} can be reached from other hosts, and no token file is set: "
+            "anybody could read every feature. Make a token ('paimon-features serve token "
+            "--service NAME') and name the file ([serve] tokens), listen on 127.0.0.1, or say "
+            "--open"
+        )
+
+
+@dataclass
+class _Worker:
+    """A worker process. ``tell_fd`` is None once it has told how its start went."""
+
+    slot: int
+    process: subprocess.Popen[bytes]
+    tell_fd: int | None
+    since_s: float
+    told: bytes = b""
+
+
+class Supervisor:
+    """Runs the workers of one server until SIGTERM or SIGINT."""
+
+    def __init__(
+        self,
+        root: Path,
+        listening: socket.socket,
+        workers: int,
+        overrides: Mapping[str, object],
+        tell: Tell,
+    ) -> None:
+        self._root = root
+        self._listening = listening
+        self._count = workers
+        self._overrides = dict(overrides)
+        self._tell = tell
+        self._workers: dict[int, _Worker] = {}
+        self._restart_at: dict[int, float] = {}
+        self._pause_s = dict.fromkeys(range(workers), _PAUSE_S)
+        self._stopping_since: float | None = None
+        self._reload = False
+        self._ready: set[int] = set()
+        self._announced = False
+        self._wake_read, self._wake_write = os.pipe()
+        # workers hold the read end: it ends when this process does, however that happens
+        self._alive_read, self._alive_write = os.pipe()
+
+    def run(self) -> None:
+        """Serve; returns when all workers have ended.
+
+        Raises
+        ------
+        SetupError
+            If a worker cannot start before the server was ready once.
+        """
+        for fd in (self._wake_read, self._wake_write):
+            os.set_blocking(fd, False)
+        before = {
+            number: signal.signal(number, self._on_signal)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
+        }
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        try:
+            with tempfile.TemporaryDirectory(prefix="paimon-features-serve-") as folder:
+                self._folder = folder
+                for slot in range(self._count):
+                    self._start(slot)
+                while self._workers or self._restart_at:
+                    self._turn()
+        finally:
+            self._kill_all()
+            signal.set_wakeup_fd(-1)
+            for number, handler in before.items():
+                signal.signal(number, handler)
+            for fd in (self._wake_read, self._wake_write, self._alive_read, self._alive_write):
+                os.close(fd)
+
+    # -- one turn --------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            for worker in self._workers.values():
+                if worker.tell_fd is not None:
+                    selector.register(worker.tell_fd, selectors.EVENT_READ, worker)
+            for key, _ in selector.select(self._timeout_s()):
+                if isinstance(key.data, _Worker):
+                    self._hear(key.data)
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._wake_read, 4_096)
+        if self._reload:
+            self._reload = False
+            self._pass_on(signal.SIGHUP)
+        self._reap()
+        now = time.monotonic()
+        if self._stopping_since is not None:
+            self._restart_at.clear()
+            if now - self._stopping_since > GRACE_S:
+                self._pass_on(signal.SIGKILL)
+        for slot in [s for s, at in self._restart_at.items() if at <= now]:
+            del self._restart_at[slot]
+            self._start(slot)
+
+    def _timeout_s(self) -> float:
+        now = time.monotonic()
+        return max(0.0, min([at - now for at in self._restart_at.values()] + [1.0]))
+
+    def _start(self, slot: int) -> None:
+        tell_read, tell_write = os.pipe()
+        settings = {
+            "root": str(self._root),
+            "slot": slot,
+            "listen_fd": self._listening.fileno(),
+            "tell_fd": tell_write,
+            "alive_fd": self._alive_read,
+            "folder": self._folder,
+            "overrides": self._overrides,
+        }
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paimon_features.serving.http.worker", json.dumps(settings)],
+            pass_fds=(self._listening.fileno(), tell_write, self._alive_read),
+            stdin=subprocess.DEVNULL,
+            stdout=sys.stderr,
+            # signals of the terminal go to this process, which passes them on once
+            start_new_session=True,
+        )
+        os.close(tell_write)
+        self._workers[slot] = _Worker(slot, process, tell_read, time.monotonic())
+
+    def _hear(self, worker: _Worker) -> None:
+        assert worker.tell_fd is not None
+        data = os.read(worker.tell_fd, 65_536)
+        worker.told += data
+        if data:
+            return
+        os.close(worker.tell_fd)
+        worker.tell_fd = None
+        if worker.told == b"ready":
+            self._ready.add(worker.slot)
+            if len(self._ready) == self._count and not self._announced:
+                self._announced = True
+                self._tell(
+                    {
+                        "event": "ready",
+                        "url": url_of(self._listening),
+                        "pid": os.getpid(),
+                        "workers": [w.process.pid for w in self._workers.values()],
+                    }
+                )
+
+    def _reap(self) -> None:
+        for slot, worker in [*self._workers.items()]:
+            code = worker.process.poll()
+            if code is None:
+                continue
+            while worker.tell_fd is not None:
+                self._hear(worker)
+            del self._workers[slot]
+            self._ready.discard(slot)
+            if self._stopping_since is not None:
+                continue
+            reason = worker.told.decode(errors="replace")
+            if not self._announced:
+                if reason and reason != "ready":
+                    raise SetupError(f"the server does not start: {reason}")
+                raise SetupError(
+                    f"the server does not start: a worker ended with code {code}; the lines above "
+                    "say why"
+                )
+            lived_s = time.monotonic() - worker.since_s
+            known = _PAUSE_S if lived_s > _LIVED_WELL_S else self._pause_s[slot]
+            self._pause_s[slot] = min(2 * known, _LONGEST_PAUSE_S)
+            self._restart_at[slot] = time.monotonic() + known
+            self._tell(
+                {
+                    "event": "worker_died",
+                    "worker": worker.process.pid,
+                    "code": code,
+                    "reason": "" if reason == "ready" else reason,
+                    "restart_in_s": known,
+                }
+            )
+
+    # -- signals ---------------------------------------------------------------------------
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._reload = True
+        elif number in (signal.SIGTERM, signal.SIGINT):
+            if self._stopping_since is None:
+                self._stopping_since = time.monotonic()
+                self._pass_on(signal.SIGTERM)
+            elif number == signal.SIGINT:
+                self._pass_on(signal.SIGKILL)  # asked twice by hand: at once
+
+    def _pass_on(self, number: int) -> None:
+        for worker in self._workers.values():
+            # one that is still starting has no handlers yet, and reads the files anyway
+            if number != signal.SIGHUP or worker.slot in self._ready:
+                worker.process.send_signal(number)
+
+    def _kill_all(self) -> None:
+        for worker in self._workers.values():
+            worker.process.kill()
+            worker.process.wait()
+            if worker.tell_fd is not None:
+                os.close(worker.tell_fd)
+        self._workers.clear()

@@ -1,0 +1,196 @@
+"""One worker: an event loop, uvicorn, the app. Started by the supervisor, ends with it.
+
+``python -m paimon_features.serving.http.worker '<settings as JSON>'``
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from paimon_features.config import ServeConfig, read_config
+from paimon_features.errors import PaimonFeaturesError
+from paimon_features.online import OnlineSettings, open_store
+from paimon_features.serving.http.app import FeatureApp
+from paimon_features.serving.http.logs import LOGGER, RequestLog, set_up_logging
+from paimon_features.serving.http.metrics import CountsFile
+from paimon_features.serving.http.reload import Reloader
+
+MAX_HEAD_BYTES = 32_768
+TICK_S = 0.5
+GRACE_S = 30
+KEEP_ALIVE_S = 75
+
+
+class WorkerSettings(msgspec.Struct):
+    """What the supervisor tells a worker.
+
+    ``listen_fd`` is the shared listening socket. The worker writes ``ready`` to ``tell_fd`` when
+    it takes requests, or why it cannot; and ends when ``alive_fd`` does, whose other end only
+    the supervisor has.
+    """
+
+    root: str
+    slot: int
+    listen_fd: int
+    tell_fd: int
+    alive_fd: int
+    folder: str
+    overrides: dict[str, str | int | float | bool | None]
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's protocol with a bound on the head of a request, which it has none for."""
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._bound(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._bound(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _bound(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_bytes > MAX_HEAD_BYTES:
+            # the parser makes a 400 of it and closes the connection
+            raise ValueError("the head of the request is too long")
+
+
+def main() -> None:
+    """Run until SIGTERM, SIGINT, or the end of the supervisor."""
+    settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
+    tell = os.fdopen(settings.tell_fd, "w")
+    try:
+        config = read_config(Path(settings.root))
+        serve = with_overrides(config.serve, settings.overrides)
+        set_up_logging(serve.log_level)
+        without_pandas()
+        # a request makes hundreds of objects and no cycles; looking for some after every 700 of
+        # them was 6 % of the time
+        gc.set_threshold(20_000, 20, 50)
+        # compiled files are told apart by size and second: two quick edits may look like one
+        sys.dont_write_bytecode = True
+        store = open_store(OnlineSettings.of(config.online, root=config.root))
+        reloader = Reloader(config, serve, store)
+        served, tokens = reloader.first()
+    except PaimonFeaturesError as error:
+        tell.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
+        tell.close()
+        sys.exit(1)
+    counts_file = CountsFile(Path(settings.folder), settings.slot)
+    log = RequestLog(serve.log_level, serve.log_sample)
+    app = FeatureApp(served, serve, tokens=tokens, log=log, counts_file=counts_file)
+    listening = socket.socket(fileno=settings.listen_fd)
+    uvicorn_config = uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        loop="uvloop" if sys.platform != "win32" else "asyncio",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=GRACE_S,
+    )
+    server = uvicorn.Server(uvicorn_config)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        jobs: set[asyncio.Task[Any]] = set()
+
+        def begin(work: Coroutine[Any, Any, Any]) -> None:
+            task = loop.create_task(work)
+            jobs.add(task)
+            task.add_done_callback(jobs.discard)
+
+        def orphaned() -> None:
+            loop.remove_reader(settings.alive_fd)
+            LOGGER.warning("the supervisor is gone; this worker ends")
+            server.should_exit = True
+
+        loop.add_signal_handler(signal.SIGHUP, lambda: begin(reloader.reload(app)))
+        loop.add_reader(settings.alive_fd, orphaned)
+        begin(_tick(app))
+        begin(_tell_ready(server, tell))
+        if serve.reload:
+            begin(reloader.watch(app))
+        try:
+            await server.serve(sockets=[listening])
+        finally:
+            for task in [*jobs]:
+                task.cancel()
+            app.close()
+            store.close()
+
+    # uvicorn raises the signal that ended it once more, before this worker has written its last
+    # lines: it then finds these
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: None)
+    with asyncio.Runner(loop_factory=uvicorn_config.get_loop_factory()) as runner:
+        runner.run(run())
+
+
+async def _tick(app: FeatureApp) -> None:
+    while True:
+        await asyncio.sleep(TICK_S)
+        app.tick()
+
+
+async def _tell_ready(server: uvicorn.Server, tell: Any) -> None:
+    while not server.started:
+        await asyncio.sleep(0.005)
+    tell.write("ready")
+    tell.close()
+
+
+def with_overrides(
+    config: ServeConfig, overrides: dict[str, str | int | float | bool | None]
+) -> ServeConfig:
+    """The configuration with what the command line says instead."""
+    return replace(config, **overrides)  # type: ignore[arg-type]
+
+
+def without_pandas() -> None:
+    """Keep pyarrow from loading pandas where it is installed: 40 MB and 0.4 s, for nothing here.
+
+    pyarrow looks for it once, at its first conversion, and remembers. Definitions may still
+    import it.
+    """
+    if "pandas" in sys.modules:
+        return
+    blocker = _NoPandas()
+    sys.meta_path.insert(0, blocker)
+    try:
+        pa.array([0])
+    finally:
+        sys.meta_path.remove(blocker)
+
+
+class _NoPandas:
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+if __name__ == "__main__":
+    main()

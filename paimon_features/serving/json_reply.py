@@ -1,0 +1,208 @@
+"""Replies in JSON as Feast's feature servers write them.
+
+Responses of one batch share their columns. So a column is turned into texts once, for the whole
+batch, and each reply is joined from its parts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from paimon_features.aggregates.fold import NEVER_MS, Ints
+from paimon_features.definitions import FeatureRef, Selection
+from paimon_features.definitions.selection import Codes
+from paimon_features.serving.plain_values import plain_column, plain_values
+from paimon_features.serving.response import Batch, Freshness, OnlineResponse, Status
+
+FEAST_STATUS = {
+    Status.PRESENT: "PRESENT",
+    Status.STALE: "PRESENT",
+    Status.EXPIRED: "OUTSIDE_MAX_AGE",
+    Status.MISSING: "NOT_FOUND",
+    Status.ILL_CONDITIONED: "NULL_VALUE",
+}
+"""What Feast calls a status. NULL_VALUE: the entity is known, and this value is not there."""
+SAYS_MORE = (Status.STALE, Status.ILL_CONDITIONED)
+"""The statuses that say more than Feast has a word for."""
+
+_encode = msgspec.json.Encoder().encode
+_FEAST_NAMES = np.array([FEAST_STATUS[status] for status in Status], np.object_)
+_OWN_NAMES = np.array([status.name for status in Status], np.object_)
+_SAYS_MORE = np.array([status in SAYS_MORE for status in Status])
+_NEVER = b'"1970-01-01T00:00:00Z"'
+"""The time of an event that never was: Feast's servers write it, and its clients expect a time."""
+
+
+def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> bytes:
+    """The reply of a Feast feature server (0.67), column by column.
+
+    ``results`` has one entry per name in ``metadata.feature_names``: the entity keys first (all
+    PRESENT), then the features, with ``full_feature_names`` as ``<view>__<feature>``. Beyond what
+    Feast writes, ``metadata`` has ``q_ms`` and ``freshness`` (per view: ``applied_snapshot`` and
+    the other fields of ``Freshness``), and a result has ``detailed_statuses``, our own names,
+    where they say more than Feast's: STALE, and ILL_CONDITIONED.
+
+    The event time of an interaction is the newest of its views. Of an entity key, and of an entity
+    without events, it is 1970-01-01, as Feast has it.
+    """
+    batch = response.batch
+    parts: _Parts | None = batch.rendered.get(_Parts)
+    if parts is None:
+        parts = batch.rendered[_Parts] = _Parts(batch)
+    names = _names_json(batch.selection, tuple(batch.key_types), full_feature_names)
+    fresh = b",".join([_freshness_json(view, of) for view, of in response.freshness.items()])
+    opening = b'{"metadata":{"feature_names":%b,"q_ms":%d,"freshness":{%b}},"results":[{"values":'
+    results = parts.one_row(response) if len(response) == 1 else parts.rows(response)
+    return b"%b%b}]}" % (opening % (names, batch.q_ms, fresh), b'},{"values":'.join(results))
+
+
+def feature_names(selection: Selection, full: bool) -> list[str]:
+    """What the features are called; ``full`` puts ``<view>__`` before those of a view."""
+    if not full:
+        return list(selection.names)
+    return [
+        f"{output.view}__{output.feature}" if isinstance(output, FeatureRef) else output.name
+        for output in selection.outputs
+    ]
+
+
+@functools.lru_cache(maxsize=512)
+def _names_json(selection: Selection, keys: tuple[str, ...], full: bool) -> bytes:
+    return _encode([*keys, *feature_names(selection, full)])
+
+
+@functools.lru_cache(maxsize=1024)
+def _freshness_json(view: str, freshness: Freshness) -> bytes:
+    return b"%b:%b" % (_encode(view), _encode(asdict(freshness)))
+
+
+class _Parts:
+    """Texts made of a batch's columns.
+
+    A result is what stands between ``{"values":`` and ``}``: the values and the ending, which is
+    the same for all features of equal statuses and event times.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._plain = [
+            plain_column(kind, column, binary=False)
+            for kind, column in zip(batch.types, batch.columns, strict=True)
+        ]
+        groups: dict[tuple[int, int], int] = {}
+        self._group_of: list[int] = []
+        """Which ending each output has."""
+        self._endings: list[_Endings] = []
+        for codes, times in zip(batch.codes, batch.times, strict=True):
+            number = groups.setdefault((id(codes), id(times)), len(groups))
+            if number == len(self._endings):
+                self._endings.append(_Endings(codes, times))
+            self._group_of.append(number)
+
+    def one_row(self, response: OnlineResponse) -> list[bytes]:
+        """The results of a response of one row."""
+        row = response.start
+        results = [
+            b"[%b]%b" % (_encode(_plain_keys(response, name)[0]), _KEY_ENDING)
+            for name in self._batch.key_types
+        ]
+        values = self._values_of_row[row]
+        if len(self._endings) == 1:
+            ending = self._endings[0].of_row[row]
+            results += [b"[%b]%b" % (value, ending) for value in values]
+        else:
+            endings = [of.of_row[row] for of in self._endings]
+            results += [
+                b"[%b]%b" % (value, endings[group])
+                for value, group in zip(values, self._group_of, strict=True)
+            ]
+        return results
+
+    def rows(self, response: OnlineResponse) -> list[bytes]:
+        """The results of a response."""
+        part = slice(response.start, response.stop)
+        count = len(response)
+        statuses, times = _encode(["PRESENT"] * count), b",".join([_NEVER] * count)
+        ending = b',"statuses":%b,"event_timestamps":[%b]' % (statuses, times)
+        results = [_encode(_plain_keys(response, name)) + ending for name in self._batch.key_types]
+        endings = [of.of_rows(part) for of in self._endings]
+        results += [
+            _encode(values[part]) + endings[group]
+            for values, group in zip(self._plain, self._group_of, strict=True)
+        ]
+        return results
+
+    @cached_property
+    def _values_of_row(self) -> list[tuple[bytes, ...]]:
+        """The values of each row, one text per output."""
+        columns = [
+            _apart(kind.is_numeric and not kind.is_decimal, values)
+            for kind, values in zip(self._batch.types, self._plain, strict=True)
+        ]
+        return list(zip(*columns, strict=True))
+
+
+def _apart(numbers: bool, values: Sequence[Any]) -> list[bytes]:
+    """The text of each value. Of numbers and nulls all at once: no comma is within them."""
+    if numbers and values:
+        return _encode(values)[1:-1].split(b",")
+    return [_encode(value) for value in values]
+
+
+class _Endings:
+    """What follows the values of a result: statuses and event times."""
+
+    def __init__(self, codes: Codes, times: Ints) -> None:
+        self._codes, self._times = codes, times
+
+    def of_rows(self, part: slice) -> bytes:
+        """Of a response of some rows."""
+        codes = self._codes[part]
+        names = _encode(_FEAST_NAMES[codes].tolist())
+        detailed = b""
+        if _SAYS_MORE[codes].any():
+            detailed = b',"detailed_statuses":' + _encode(_OWN_NAMES[codes].tolist())
+        times = times_json(self._times[part])
+        return b',"statuses":%b,"event_timestamps":%b%b' % (names, times, detailed)
+
+    @cached_property
+    def of_row(self) -> list[bytes]:
+        """Of a response of one row, for each row."""
+        times = times_json(self._times)[1:-1].split(b",")
+        return [
+            _ENDINGS[code] % time for code, time in zip(self._codes.tolist(), times, strict=True)
+        ]
+
+
+def _ending_of(status: Status) -> bytes:
+    own = f',"detailed_statuses":["{status.name}"]' if status in SAYS_MORE else ""
+    return f',"statuses":["{FEAST_STATUS[status]}"],"event_timestamps":[%b]{own}'.encode()
+
+
+_ENDINGS = [_ending_of(status) for status in Status]
+_KEY_ENDING = _ENDINGS[Status.PRESENT] % _NEVER
+
+
+def times_json(times_ms: Ints) -> bytes:
+    """A JSON array of times as Feast writes them; NEVER_MS is 1970.
+
+    >>> times_json(np.array([1_700_000_000_000, NEVER_MS, -1]))
+    b'["2023-11-14T22:13:20Z","1970-01-01T00:00:00Z","1969-12-31T23:59:59.999Z"]'
+    """
+    if not len(times_ms):
+        return b"[]"
+    moments = np.where(times_ms == NEVER_MS, 0, times_ms).astype("datetime64[ms]").tolist()
+    # without a zone and with all six digits of a second; no other text is in there
+    texts: bytes = _encode(moments)
+    return texts.replace(b'",', b'Z",').replace(b'"]', b'Z"]').replace(b'000Z"', b'Z"')
+
+
+def _plain_keys(response: OnlineResponse, name: str) -> Sequence[Any]:
+    return plain_values(response.batch.key_types[name], response.keys[name], binary=False)

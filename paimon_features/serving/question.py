@@ -1,0 +1,115 @@
+"""What ``GET /explain`` asks for, from the query of its URL.
+
+::
+
+    /explain?view=spend&entity=customer_id%3D12346&now_ms=1323432000000&feature=count_7d
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from paimon_features.errors import RequestError
+from paimon_features.schema import DataType
+
+_FIELDS = ("view", "entity", "now_ms", "feature")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Features of one entity of a view, to be explained; ``q_ms`` None is the clock."""
+
+    view: str
+    entity: Mapping[str, str]
+    q_ms: int | None
+    feature: str | None
+
+    @classmethod
+    def of(cls, query: str) -> Question:
+        """The question in a query: ``view``, ``entity`` as ``key=value`` for each key.
+
+        >>> Question.of("view=spend&entity=user%3D7&entity=shop%3Da%3Db")
+        Question(view='spend', entity={'user': '7', 'shop': 'a=b'}, q_ms=None, feature=None)
+
+        Raises
+        ------
+        RequestError
+            For a field that is missing, unknown or twice, or of another form.
+        """
+        try:
+            pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=100)
+        except ValueError as error:
+            raise RequestError(f"the query cannot be read: {error}") from error
+        found: dict[str, str] = {}
+        entity: dict[str, str] = {}
+        for name, text in pairs:
+            into = entity if name == "entity" else found
+            key = name
+            if name == "entity":
+                key, equals, text = text.partition("=")
+                if not equals:
+                    raise RequestError(f"entity={key[:80]!r}; expected key=value")
+            elif name not in _FIELDS:
+                raise RequestError(
+                    f"the query has a field {name[:80]!r}; it takes: {', '.join(_FIELDS)}"
+                )
+            if key in into:
+                raise RequestError(f"the query has {key[:80]!r} twice")
+            into[key] = text
+        if "view" not in found or not entity:
+            raise RequestError("the query needs view=NAME and entity=KEY=VALUE for each key")
+        return cls(found["view"], entity, _time(found.get("now_ms")), found.get("feature"))
+
+    def typed(self, keys: Mapping[str, DataType]) -> dict[str, object]:
+        """The entity's keys as values of their types; others stay as they are.
+
+        >>> from paimon_features.schema import Int64
+        >>> Question.of("view=spend&entity=user%3D7").typed({"user": Int64})
+        {'user': 7}
+
+        Raises
+        ------
+        RequestError
+            For a key that the view does not have, or a text that is no value of its type.
+        """
+        out: dict[str, object] = {}
+        for name, text in self.entity.items():
+            if name not in keys:
+                raise RequestError(
+                    f"feature view {self.view!r} has no entity key {name[:80]!r}; "
+                    f"it has: {', '.join(keys)}"
+                )
+            try:
+                out[name] = _READERS[keys[name].text](text)
+            except (ValueError, KeyError):
+                raise RequestError(
+                    f"entity key {name!r}: {text[:80]!r} is no {keys[name]!r}"
+                ) from None
+        return out
+
+
+def _whole(text: str) -> int:
+    """An integer as JSON writes it: ``int`` would take spaces, underscores and any digits."""
+    if not re.fullmatch(r"-?[0-9]{1,19}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+_READERS: Mapping[str, Callable[[str], object]] = {
+    "int32": _whole,
+    "int64": _whole,
+    "string": str,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "date": dt.date.fromisoformat,
+}
+
+
+def _time(text: str | None) -> int | None:
+    try:
+        return None if text is None else _whole(text)
+    except ValueError:
+        raise RequestError(f"now_ms={text!r}; expected UTC milliseconds") from None

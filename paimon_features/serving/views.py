@@ -1,0 +1,139 @@
+"""The views that a fetcher serves, and what of them the store is known to hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from paimon_features.definitions import CompiledView
+from paimon_features.errors import OnlineStoreError, PaimonFeaturesError, StoreNotReadyError
+from paimon_features.online.codec import RecordLayout
+from paimon_features.online.keys import BucketKeys, ViewKeys
+from paimon_features.online.markers import Content, Marker, ViewState
+from paimon_features.schema import DataType
+from paimon_features.serving.entities import Buckets
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Variant:
+    """One definition of a view, with the layout of its records.
+
+    ``kind`` is a number for its entity keys: views of equal keys have the same.
+    """
+
+    view: CompiledView
+    layout: RecordLayout
+    kind: int
+
+
+def variants_of(views: Iterable[CompiledView]) -> dict[str, list[Variant]]:
+    """The definitions of each view, by name."""
+    variants: dict[str, list[Variant]] = {}
+    kinds: dict[tuple[tuple[str, DataType], ...], int] = {}
+    for view in views:
+        kind = kinds.setdefault(tuple(view.keys.items()), len(kinds))
+        variants.setdefault(view.name, []).append(Variant(view, RecordLayout(view), kind))
+    return variants
+
+
+class Epoch:
+    """The records that are read of a view: their keys, and markers that were seen."""
+
+    def __init__(self, keys: ViewKeys, name: str, content: Content, variant: Variant) -> None:
+        self.name = name
+        self.content = content
+        self.layout = variant.layout
+        self.buckets = Buckets(list(variant.view.keys.values()), content.buckets)
+        self._keys = keys
+        self._bucket_keys: dict[int, BucketKeys] = {}
+        self._markers: dict[int, tuple[bytes, Marker]] = {}
+
+    def is_named(self, name: str, content: Content) -> bool:
+        """Whether it is the epoch of this name and content."""
+        return self.name == name and self.content == content
+
+    def keys(self, bucket: int) -> BucketKeys:
+        """The keys of a bucket."""
+        found = self._bucket_keys.get(bucket)
+        if found is None:
+            found = self._bucket_keys[bucket] = self._keys.bucket(self.name, bucket)
+        return found
+
+    def marker(self, bucket: int, raw: bytes) -> Marker:
+        """The marker in these bytes; mostly they are those that were there before."""
+        found = self._markers.get(bucket)
+        if found is None or found[0] != raw:
+            found = self._markers[bucket] = (raw, Marker.from_bytes(raw))
+        return found[1]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """What the store holds of a view, as it was read: an epoch, or why there is none to read."""
+
+    raw: bytes | None
+    fingerprint: str | None = None
+    epoch: Epoch | None = None
+    error: PaimonFeaturesError | None = None
+
+    def is_as(self, other: Seen) -> bool:
+        """Whether the same records are to be read, or none in both cases."""
+        if self.epoch is other.epoch:
+            return True
+        if self.epoch is None or other.epoch is None:
+            return False
+        return self.epoch.is_named(other.epoch.name, other.epoch.content)
+
+
+@dataclass(eq=False)
+class ServedView:
+    """A view, in one definition or in several that stand beside each other.
+
+    The definition that counts is the one that the store's content was made by.
+    """
+
+    project: str
+    name: str
+    variants: Sequence[Variant]
+    key_prefix: str
+    keys: ViewKeys = field(init=False)
+    last: Seen | None = field(init=False, default=None)
+    """What was seen last: a guess of what the store holds by the next read. Several threads
+    replace it, as a whole."""
+
+    def __post_init__(self) -> None:
+        self.keys = ViewKeys(self.project, self.name, self.key_prefix)
+
+    def see(self, raw: bytes | None) -> Seen:
+        """What these bytes of the view's state say, remembered."""
+        last = self.last
+        if last is None or last.raw != raw:
+            last = self.last = self._read(raw)
+        return last
+
+    def _read(self, raw: bytes | None) -> Seen:
+        try:
+            state = ViewState() if raw is None else ViewState.from_bytes(raw)
+        except OnlineStoreError as error:
+            return Seen(raw, error=error)
+        if state.epoch is None or state.content is None:
+            nothing = StoreNotReadyError(
+                f"feature view {self.name!r} is not in the online store yet; "
+                f"run 'paimon-features materialize {self.name}' and wait until it is built"
+            )
+            return Seen(raw, error=nothing)
+        fingerprint = state.content.online_fingerprint
+        for variant in self.variants:
+            if variant.view.online_fingerprint == fingerprint:
+                last = None if self.last is None else self.last.epoch
+                if last is not None and last.is_named(state.epoch, state.content):
+                    return Seen(raw, fingerprint, last)  # another one is being built
+                epoch = Epoch(self.keys, state.epoch, state.content, variant)
+                return Seen(raw, fingerprint, epoch)
+        other = StoreNotReadyError(
+            f"feature view {self.name!r} is in the online store for another definition "
+            f"(generation {state.content.generation}); run 'paimon-features apply' and "
+            f"'paimon-features materialize {self.name}', or read with the definition "
+            "that was materialized"
+        )
+        return Seen(raw, fingerprint, error=other)

@@ -1,0 +1,134 @@
+"""Replies as bytes: JSON as Feast's feature servers write it, MessagePack, an Arrow stream.
+
+What a value looks like is told in ``plain_values``. Needs the extra ``serve``.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.serving.json_reply import FEAST_STATUS, feast_json, feature_names
+from paimon_features.serving.plain_values import plain_column, plain_values
+from paimon_features.serving.response import Batch, OnlineResponse, Status
+
+__all__ = ["FEAST_STATUS", "STATUS_NAMES", "arrow_stream", "feast_json", "message_pack"]
+
+STATUS_NAMES = [status.name for status in Status]
+"""What the numbers of compact replies stand for."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_json = msgspec.json.Encoder().encode
+
+
+def message_pack(response: OnlineResponse, full_feature_names: bool = False) -> bytes:
+    """A compact reply: ``metadata``, and columns in the order of ``metadata.feature_names``.
+
+    ``{"metadata": {"feature_names", "status_names", "q_ms", "freshness"}, "values": [[...]...],
+    "statuses": [[...]...], "event_times_ms": {view: [...]}}``: a status is a place in
+    ``status_names`` (our own names), an event time UTC ms or null.
+    """
+    batch, part = response.batch, slice(response.start, response.stop)
+    keys = [
+        plain_values(kind, response.keys[name], binary=True)
+        for name, kind in batch.key_types.items()
+    ]
+    values = [
+        plain_column(kind, column.part(part), binary=True)
+        for kind, column in zip(batch.types, batch.columns, strict=True)
+    ]
+    # the features of a view mostly share one array of codes
+    statuses = {id(codes): codes[part].tolist() for codes in batch.codes}
+    metadata = {
+        "feature_names": [*batch.key_types, *feature_names(batch.selection, full_feature_names)],
+        **_metadata(response),
+    }
+    document = {
+        "metadata": metadata,
+        "values": [*keys, *values],
+        "statuses": [
+            *([Status.PRESENT.value] * len(response) for _ in keys),
+            *(statuses[id(codes)] for codes in batch.codes),
+        ],
+        "event_times_ms": {
+            view: [None if time == NEVER_MS else time for time in times[part].tolist()]
+            for view, times in batch.event_times.items()
+        },
+    }
+    return _pack(document)
+
+
+def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> bytes:
+    """An Arrow IPC stream of one batch.
+
+    Columns are the entity keys, the features, ``<feature>__status`` (int8, a place in
+    ``status_names``) for each feature, and ``<view>__event_time_ms`` (int64, null where unknown)
+    for each view. The schema's metadata ``paimon_features`` is JSON with ``status_names``,
+    ``q_ms`` and ``freshness``.
+    """
+    batch = response.batch
+    keys = [pa.array(response.keys[name], kind.arrow) for name, kind in batch.key_types.items()]
+    own = _arrow(batch).slice(response.start, len(response))
+    schema = _schema(batch, full_feature_names).with_metadata(
+        {"paimon_features": _json(_metadata(response))}
+    )
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays([*keys, *own.columns], schema=schema))
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _arrow(batch: Batch) -> pa.RecordBatch:
+    """Features, statuses and event times of a whole batch: each of its responses is a slice."""
+    made = batch.rendered.get(_arrow)
+    if made is None:
+        arrays = [
+            column.to_arrow(kind.arrow)
+            for kind, column in zip(batch.types, batch.columns, strict=True)
+        ]
+        statuses = {id(codes): pa.array(codes) for codes in batch.codes}
+        arrays += [statuses[id(codes)] for codes in batch.codes]
+        arrays += [pa.array(times, mask=times == NEVER_MS) for times in batch.event_times.values()]
+        made = pa.RecordBatch.from_arrays(arrays, [str(i) for i in range(len(arrays))])
+        batch.rendered[_arrow] = made
+    return made
+
+
+def _metadata(response: OnlineResponse) -> Mapping[str, Any]:
+    return {
+        "status_names": STATUS_NAMES,
+        "q_ms": response.q_ms,
+        "freshness": {view: asdict(of) for view, of in response.freshness.items()},
+    }
+
+
+def _schema(batch: Batch, full: bool) -> pa.Schema:
+    """The columns of an Arrow reply."""
+    key_types = tuple((name, kind.arrow) for name, kind in batch.key_types.items())
+    names = tuple(feature_names(batch.selection, full))
+    types = tuple(kind.arrow for kind in batch.types)
+    return _schema_of(key_types, names, types, tuple(batch.event_times))
+
+
+@functools.lru_cache(maxsize=512)
+def _schema_of(
+    keys: tuple[tuple[str, pa.DataType], ...],
+    names: tuple[str, ...],
+    types: tuple[pa.DataType, ...],
+    views: tuple[str, ...],
+) -> pa.Schema:
+    return pa.schema(
+        [
+            *keys,
+            *zip(names, types, strict=True),
+            *((f"{name}__status", pa.int8()) for name in names),
+            *((f"{view}__event_time_ms", pa.int64()) for view in views),
+        ]
+    )

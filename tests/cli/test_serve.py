@@ -1,0 +1,104 @@
+"""``serve token``, and what ``serve`` says before it starts; servers run in tests/serving/http."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from paimon_features.cli import cli
+from paimon_features.config import ServeConfig, read_config
+from paimon_features.errors import ConfigurationError
+from paimon_features.serving.http.tokens import Tokens
+
+FEATURES = """
+import paimon_features as pf
+
+clicks = pf.EventSource("clicks", schema={"user": pf.Int64, "t": pf.Int64}, event_time="t")
+view = pf.FeatureView("clicks", source=clicks, entity=pf.Entity("user", keys={"user": pf.Int64}),
+                      features=[pf.Count(windows=["1h"])])
+service = pf.FeatureService("reading_v1", [view])
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "features.py").write_text(FEATURES)
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    return tmp_path
+
+
+def run(project: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["serve", *arguments, "--project", str(project)])
+
+
+def settings(project: Path, *lines: str) -> ServeConfig:
+    (project / "paimon-features.toml").write_text("[serve]\n" + "\n".join(lines))
+    return read_config(project).serve
+
+
+def test_a_token_is_printed_once_and_opens_its_service(project: Path) -> None:
+    done = run(project, "token", "--service", "reading_v1")
+    assert done.exit_code == 0, done.output
+    token = done.stdout.strip()
+    rights = Tokens(project / "tokens.toml").rights(f"Bearer {token}".encode())
+    assert (rights.client, rights.services) == ("reading_v1", {"reading_v1"})
+    assert '[serve] tokens = "tokens.toml"' in done.stderr
+
+
+def test_a_token_for_programs_is_json_and_goes_where_the_settings_say(project: Path) -> None:
+    settings(project, 'tokens = "secrets/readers.toml"')
+    done = run(project, "token", "--service", "*", "--name", "operations", "--json")
+    document = json.loads(done.stdout)
+    assert document["file"] == str(project / "secrets" / "readers.toml")
+    assert document["name"] == "operations"
+    assert document["token"].startswith("pf_")
+
+
+def test_a_token_for_no_service_is_wrong_use(project: Path) -> None:
+    done = run(project, "token", "--service", "reading")
+    assert done.exit_code == 2
+    assert "there is no service 'reading'; there is: reading_v1" in done.stderr
+    assert not (project / "tokens.toml").exists()
+    assert run(project, "token").exit_code == 2
+
+
+def test_the_help_names_every_option_and_the_command_below() -> None:
+    done = CliRunner().invoke(cli, ["serve", "--help"])
+    for text in ("--workers", "--open", "--no-reload", "--log-sample", "token"):
+        assert text in done.stdout
+    assert isinstance(cli.get_command(click.Context(cli), "serve"), click.Group)
+
+
+# -- [serve] ---------------------------------------------------------------------------------
+
+
+def test_settings_are_read_with_their_defaults(project: Path) -> None:
+    assert settings(project) == ServeConfig()
+    serve = settings(
+        project, "workers = 3", 'max_wait = "1s"', 'cache = "500ms"', 'tokens = "t.toml"',
+        "log_sample = 0.5", "reload = false",
+    )  # fmt: skip
+    assert (serve.workers, serve.max_wait_ms, serve.cache_ms) == (3, 1_000, 500)
+    assert (serve.tokens, serve.log_sample, serve.reload) == (project / "t.toml", 0.5, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("worker = 2", "unknown key 'worker'"),
+        ('workers = "2"', "expected int"),
+        ("workers = 0", "workers = 0; expected 1 or more"),
+        ("port = 70000", "expected 0 to 65535"),
+        ('max_wait = "soon"', "max_wait"),
+        ('log_level = "loud"', "expected debug, info, warning, error"),
+        ("log_sample = 2.0", "from 0.0 to 1.0"),
+    ],
+)
+def test_a_wrong_setting_names_itself(project: Path, line: str, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        settings(project, line)
+    assert message in str(caught.value)

@@ -1,0 +1,31 @@
+"""Real servers of every kind, started once for the tests of the online store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from paimon_features.setup.redis_server import RedisServer
+from paimon_features.testing.online_servers import ClusterServers, SentinelServers
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[ClusterServers]:
+    """Three primaries, the first one with a replica. Who stops a node starts it again."""
+    with ClusterServers(replicas=1) as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelServers]:
+    """A primary, a replica and three sentinels, which may have changed roles meanwhile."""
+    with SentinelServers(tmp_path_factory.mktemp("sentinels")) as servers:
+        yield servers
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A server that the test may stop, restart, fill."""
+    with RedisServer() as server:
+        yield server

@@ -1,0 +1,341 @@
+"""A server that dies, stops, is slow, full or read-only: errors or right values, and recovery."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from typing import Any
+
+import pytest
+
+from paimon_features.errors import OnlineStoreError
+from paimon_features.online import OnlineSettings, OnlineStore, Write, open_store
+from paimon_features.setup.redis_server import RedisServer
+from paimon_features.testing.online_servers import ask, free_ports, wait_for
+
+pytestmark = pytest.mark.redis
+
+AT_ONCE = {"repl-diskless-sync-delay": "0"}
+BACK_S = 2.0
+"""So soon after the server is back are reads answered again."""
+
+
+def quick(port: int, **values: Any) -> OnlineStore:
+    """A store that gives up early."""
+    given = {
+        "url": f"redis://127.0.0.1:{port}",
+        "connect_timeout": "200ms",
+        "timeout": "300ms",
+        "write_timeout": "600ms",
+        **values,
+    }
+    return open_store(OnlineSettings.of(given, environ={}))
+
+
+def reads(store: OnlineStore, value: bytes | None, key: bytes = b"k") -> Callable[[], bool]:
+    """Whether a read is answered; wrong answers fail at once."""
+
+    def read() -> bool:
+        assert store.get_many([key]) == [value]
+        return True
+
+    return read
+
+
+def seconds_of_error(call: Callable[[], object], match: str | None = None) -> float:
+    started = time.monotonic()
+    with pytest.raises(OnlineStoreError, match=match):
+        call()
+    return time.monotonic() - started
+
+
+def kill(server: RedisServer) -> None:
+    os.kill(server.pid, signal.SIGKILL)
+    wait_for(lambda: not server.running, "the server is gone")
+
+
+@pytest.fixture
+def server() -> Iterator[RedisServer]:
+    """A server on a port that it keeps when it is started again."""
+    with RedisServer(port=free_ports(1)[0], options=AT_ONCE) as server:
+        yield server
+
+
+@pytest.mark.parametrize("keep", [True, False], ids=["with its data", "empty"])
+def test_a_killed_server_is_an_error_until_it_is_back(server: RedisServer, keep: bool) -> None:
+    with closing(quick(server.port)) as store:
+        run, _ = store.run_and_values([b"k"])
+        store.compare_and_set_many([Write(b"k", None, b"v")])
+        if keep:
+            ask(server.port, "SAVE")
+        kill(server)
+        assert seconds_of_error(lambda: store.get_many([b"k"]), "refused") < 1
+        # once it is known to be away, nobody waits for it any more
+        fast = [seconds_of_error(lambda: store.get_many([b"k"])) for _ in range(20)]
+        assert sorted(fast)[10] < 0.01
+        server.start()
+        assert wait_for(reads(store, b"v" if keep else None), "it is read") < BACK_S
+        with pytest.raises(OnlineStoreError, match="restarted"):
+            store.compare_and_set_many([Write(b"k", b"v" if keep else None, b"w")], run)
+        # the script is unknown to the new process, the expectation is checked all the same
+        assert store.compare_and_set_many([Write(b"k", b"v", b"w")]) == [keep]
+
+
+def test_a_restart_between_two_calls_is_no_error(server: RedisServer) -> None:
+    with closing(quick(server.port)) as store, ThreadPoolExecutor(8) as pool:
+        store.compare_and_set_many([Write(b"k", None, b"v")])
+        barrier = threading.Barrier(8)
+
+        def read(_: int) -> list[bytes | None]:
+            barrier.wait()
+            return store.get_many([b"k"])
+
+        for _ in range(3):  # many connections lie idle, and all of them are dead at once
+            assert list(pool.map(read, range(8))) == [[b"v"]] * 8
+            server.restart(flush=False)
+        assert store.compare_and_set_many([Write(b"k", b"v", b"w")]) == [True]
+
+
+def test_a_paused_server_is_an_error_in_time_and_answers_again(server: RedisServer) -> None:
+    with closing(quick(server.port)) as store:
+        store.compare_and_set_many([Write(b"k", None, b"v")])
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            assert 0.25 < seconds_of_error(lambda: store.get_many([b"k"]), "in time") < 0.6
+            write = Write(b"k", b"v", b"w")
+            assert seconds_of_error(lambda: store.compare_and_set_many([write])) < 0.9
+            seconds_of_error(lambda: store.get_many([b"k"]))
+            fast = [seconds_of_error(lambda: store.get_many([b"k"]), "not asked") for _ in range(9)]
+            assert sorted(fast)[4] < 0.01
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        # the write was sent, and nobody can say whether it will be done
+        assert wait_for(lambda: store.get_many([b"k"]) in ([b"v"], [b"w"]), "it is read") < BACK_S
+
+
+def test_slow_is_no_error_and_too_slow_is(server: RedisServer) -> None:
+    with closing(quick(server.port)) as store:
+        store.get_many([b"k"])
+        for pause_ms, fails in ((100, False), (900, True), (50, False)):
+            ask(server.port, "CLIENT", "PAUSE", str(pause_ms), "ALL")
+            if fails:
+                assert seconds_of_error(lambda: store.get_many([b"k"]), "timeout 300 ms") < 0.6
+                wait_for(reads(store, None), "it is read")
+            else:
+                assert store.get_many([b"k"]) == [None]
+
+
+def test_a_reply_in_drops_ends_with_the_time() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    done = threading.Event()
+
+    def drip() -> None:
+        client, _ = listener.accept()
+        with client, suppress(OSError):
+            client.recv(1 << 16)
+            client.sendall(b"*1\r\n$1000\r\n")
+            while not done.wait(0.02):
+                client.sendall(b"x")
+
+    threading.Thread(target=drip, daemon=True).start()
+    port = listener.getsockname()[1]
+    with listener, closing(quick(port, user=None)) as store:
+        assert seconds_of_error(lambda: store.get_many([b"k"]), "in time") < 0.6
+        done.set()
+
+
+def test_a_full_server_still_reads_and_writes_again_with_more_memory(server: RedisServer) -> None:
+    with closing(quick(server.port, write_timeout="10s")) as store:
+        store.compare_and_set_many([Write(b"k", None, b"v")])
+        ask(server.port, "CONFIG", "SET", "maxmemory", "1mb")
+        writes = [Write(b"%d" % i, None, b"x" * 10_000) for i in range(1000)]
+        with pytest.raises(OnlineStoreError, match="is full"):
+            store.compare_and_set_many(writes)
+        with pytest.raises(OnlineStoreError, match="is full; give it more memory"):
+            store.check()
+        assert store.get_many([b"k"]) == [b"v"]
+        ask(server.port, "CONFIG", "SET", "maxmemory", "0")
+        store.check()
+        there = [value is not None for value in store.get_many([w.key for w in writes])]
+        assert store.compare_and_set_many(writes) == [not was for was in there]
+
+
+def test_a_server_that_cannot_save_says_what_to_do(server: RedisServer) -> None:
+    with closing(quick(server.port)) as store:
+        store.compare_and_set_many([Write(b"k", None, b"v")])
+        ask(server.port, "CONFIG", "SET", "save", "3600 1")
+        assert server._folder is not None
+        shutil.rmtree(server._folder)
+        with suppress(OnlineStoreError):
+            ask(server.port, "BGSAVE")
+        wait_for(lambda: "bgsave_status:err" in str(ask(server.port, "INFO")), "saving fails")
+        for call in (
+            store.check,
+            lambda: store.compare_and_set_many([Write(b"k", b"v", b"w")]),
+            lambda: store.acquire_lease(b"lease", "me", 100),
+        ):
+            with pytest.raises(OnlineStoreError, match="cannot save to its disk"):
+                call()
+        assert store.get_many([b"k"]) == [b"v"]
+        server._folder.mkdir()
+        ask(server.port, "CONFIG", "SET", "save", "")
+
+
+def test_a_replica_is_read_and_refuses_to_be_written(server: RedisServer) -> None:
+    with RedisServer() as replica:
+        with closing(quick(server.port)) as store:
+            store.compare_and_set_many([Write(b"k", None, b"v")])
+        ask(replica.port, "REPLICAOF", "127.0.0.1", str(server.port))
+        with closing(quick(replica.port)) as store:
+            wait_for(lambda: store.get_many([b"k"]) == [b"v"], "the replica is in step")
+            with pytest.raises(OnlineStoreError, match=f"replica of 127.0.0.1:{server.port}.*sent"):
+                store.check()
+            with pytest.raises(OnlineStoreError, match="read-only replica; point 'url'"):
+                store.compare_and_set_many([Write(b"k", b"v", b"w")])
+            # what was read from it before is no base for writing once it is a primary
+            run, _ = store.run_and_values([b"k"])
+            ask(replica.port, "REPLICAOF", "NO", "ONE")
+            with pytest.raises(OnlineStoreError, match="replaced"):
+                store.compare_and_set_many([Write(b"k", b"v", b"w")], run)
+            assert store.compare_and_set_many([Write(b"k", b"v", b"w")]) == [True]
+            store.check()
+
+
+def test_a_server_that_evicts_keys_is_refused(server: RedisServer) -> None:
+    ask(server.port, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    with closing(quick(server.port)) as store, pytest.raises(OnlineStoreError, match="noeviction"):
+        store.check()
+
+
+class Losing:
+    """Between a store and its server; loses as many replies as it is told, with the connection."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.lose = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        address = ("127.0.0.1", self._target)
+        with suppress(OSError), client, socket.create_connection(address) as server:
+            while request := client.recv(1 << 20):
+                server.sendall(request)
+                reply = server.recv(1 << 20)
+                if self.lose and b"EVAL" in request:
+                    self.lose -= 1
+                    return
+                client.sendall(reply)
+
+
+def test_a_write_whose_reply_is_lost_is_told_as_done(server: RedisServer) -> None:
+    with closing(Losing(server.port)) as proxy, closing(quick(proxy.port)) as store:
+        run, _ = store.run_and_values([b"k"])
+        for lost in (0, 1, 2):
+            old, new = [b"v%d" % lost, b"v%d" % (lost + 1)]
+            expected = None if lost == 0 else old
+            proxy.lose = lost
+            writes = [Write(b"k", expected, new), Write(b"%d" % lost, None, b"x", 10_000)]
+            assert store.compare_and_set_many(writes, run) == [True, True]
+            assert proxy.lose == 0
+            assert store.get_many([b"k", b"%d" % lost]) == [new, b"x"]
+            # one that does not fit is not done, however often it is sent
+            proxy.lose = lost
+            assert store.compare_and_set_many([Write(b"k", b"other", b"y")]) == [False]
+        proxy.lose = 2
+        lease = store.acquire_lease(b"lease", "me", 60_000)
+        assert lease.mine
+        assert store.acquire_lease(b"lease", "me", 60_000) == lease
+
+
+def test_calls_beyond_the_connections_wait_their_turn(server: RedisServer) -> None:
+    with closing(quick(server.port, connections=2)) as store, ThreadPoolExecutor(16) as pool:
+        store.compare_and_set_many([Write(b"k", None, b"v")])
+        found = list(pool.map(lambda _: store.get_many([b"k"]), range(500)))
+        assert found == [[b"v"]] * 500
+        assert "connected_clients:3" in str(ask(server.port, "INFO", "clients"))
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            calls = [pool.submit(store.get_many, [b"k"]) for _ in range(4)]
+            errors = [str(call.exception()) for call in calls]
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        assert any("all 2 connections are in use" in error for error in errors), errors
+        assert wait_for(reads(store, b"v"), "it is read") < BACK_S
+
+
+def test_a_child_process_does_not_read_its_parents_replies(server: RedisServer) -> None:
+    with closing(quick(server.port)) as store:
+        store.compare_and_set_many([Write(b"k", None, b"parent"), Write(b"c", None, b"child")])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests
+            child = os.fork()
+        if child == 0:
+            wrong = sum(store.get_many([b"c"]) != [b"child"] for _ in range(200))
+            os._exit(1 if wrong else 0)
+        assert all(store.get_many([b"k"]) == [b"parent"] for _ in range(200))
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_readers_see_no_wrong_value_while_the_server_dies_and_stops(server: RedisServer) -> None:
+    """A writer moves a record, then its marker, on; a reading never has the marker ahead."""
+    record, marker, stop = b"pf:{v:0}:1", b"pf:{v:0}#marker", threading.Event()
+    answered = [0] * 3
+
+    def write(store: OnlineStore) -> None:
+        while not stop.is_set():
+            with suppress(OnlineStoreError):
+                run, (old, told) = store.run_and_values([record, marker])
+                number = int(old or 0) + 1
+                new = b"%09d" % number
+                if store.compare_and_set_many([Write(record, old, new)], run) == [True]:
+                    store.compare_and_set_many([Write(marker, told, new)], run)
+
+    def read(i: int, store: OnlineStore) -> None:
+        while not stop.is_set():
+            with suppress(OnlineStoreError):
+                value, told = store.get_many([record, marker])
+                assert int(value or 0) >= int(told or 0)
+                answered[i] += 1
+
+    stores = [quick(server.port) for _ in range(2)]
+    with ThreadPoolExecutor(4) as pool:
+        work = [pool.submit(write, stores[0]), *(pool.submit(read, i, stores[1]) for i in range(3))]
+        try:
+            for i in range(6):
+                time.sleep(0.15)
+                if i % 2:
+                    os.kill(server.pid, signal.SIGSTOP)
+                    time.sleep(0.3)
+                    os.kill(server.pid, signal.SIGCONT)
+                else:
+                    with suppress(OnlineStoreError):
+                        ask(server.port, "SAVE")
+                    kill(server)
+                    server.start()
+                before = sum(answered)
+                wait_for(lambda before=before: sum(answered) > before + 10, "readers go on", BACK_S)
+        finally:
+            stop.set()
+        for one in work:
+            one.result()
+    for store in stores:
+        store.close()

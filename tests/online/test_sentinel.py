@@ -1,0 +1,71 @@
+"""A service under sentinels: the primary is found, lost, and found again elsewhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import closing
+
+import pytest
+
+from paimon_features.errors import OnlineStoreError
+from paimon_features.online import OnlineSettings, OnlineStore, Write, open_store
+from paimon_features.testing.online_servers import SentinelServers, ask, free_ports, wait_for
+
+pytestmark = pytest.mark.redis
+
+BACK_S = 2.0
+
+
+def quick(url: str) -> OnlineStore:
+    values = {"url": url, "connect_timeout": "200ms", "timeout": "500ms", "write_timeout": "1s"}
+    return open_store(OnlineSettings.of(values, environ={}))
+
+
+def test_sentinels_that_do_not_help_are_named(sentinels: SentinelServers) -> None:
+    nobody = free_ports(1)[0]
+    for url, expected in (
+        (f"redis+sentinel://127.0.0.1:{nobody}/features", f"no sentinel.*{nobody}: .*refused"),
+        (sentinels.url.replace("/features", "/other"), "does not know the service 'other'"),
+    ):
+        with closing(quick(url)) as store, pytest.raises(OnlineStoreError, match=expected):
+            store.get_many([b"k"])
+    # one that is gone does not keep the others from being asked
+    one_of_two = f"redis+sentinel://127.0.0.1:{nobody},127.0.0.1:{sentinels.ports[0]}/features"
+    with closing(quick(one_of_two)) as store:
+        store.check()
+
+
+def test_after_a_failover_the_new_primary_is_read_and_written(sentinels: SentinelServers) -> None:
+    old = sentinels.primary_port()
+    new = next(server.port for server in sentinels.servers if server.port != old)
+    primary = next(server for server in sentinels.servers if server.port == old)
+    ask(old, "FLUSHALL")
+    with closing(quick(sentinels.url)) as store:
+        run, _ = store.run_and_values([b"k"])
+        assert store.compare_and_set_many([Write(b"k", None, b"v")], run) == [True]
+        wait_for(lambda: ask(new, "GET", "k") == "v", "the replica has it")
+        os.kill(primary.pid, signal.SIGSTOP)
+        try:
+            started = time.monotonic()
+            with pytest.raises(OnlineStoreError):
+                store.get_many([b"k"])
+            assert time.monotonic() - started < 1
+            wait_for(lambda: sentinels.agree_on(new), "the sentinels agree")
+            took = wait_for(lambda: store.get_many([b"k"]) == [b"v"], "it is read")
+            assert took < BACK_S
+            # the replica may lack what the primary had acknowledged: it is another run
+            with pytest.raises(OnlineStoreError, match="replaced"):
+                store.compare_and_set_many([Write(b"k", b"v", b"w")], run)
+            assert store.compare_and_set_many([Write(b"k", b"v", b"w")]) == [True]
+        finally:
+            os.kill(primary.pid, signal.SIGCONT)
+        # the old one takes itself for a primary for some time: nobody asks it any more
+        until = time.monotonic() + 1
+        while time.monotonic() < until:
+            assert store.get_many([b"k"]) == [b"w"]
+        assert store.compare_and_set_many([Write(b"k", b"w", b"x")]) == [True]
+        with closing(quick(sentinels.url)) as another:
+            assert another.get_many([b"k"]) == [b"x"]
+            another.check()

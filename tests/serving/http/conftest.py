@@ -1,0 +1,231 @@
+"""An app over a filled memory store, and a client that calls it as an ASGI server would."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paimon_features.aggregates import Count, Last, Sum
+from paimon_features.config import ServeConfig
+from paimon_features.definitions import (
+    Definitions,
+    Entity,
+    EventSource,
+    FeatureService,
+    FeatureView,
+    Interaction,
+    RequestSource,
+)
+from paimon_features.online import MemoryStore
+from paimon_features.online.store import OnlineStore
+from paimon_features.schema import Date, Decimal, Float64, Int64, String, Timestamp
+from paimon_features.serving.http.app import FeatureApp
+from paimon_features.serving.http.logs import RequestLog
+from paimon_features.serving.http.served import Served
+from paimon_features.serving.http.tokens import Tokens
+from paimon_features.testing.tile_lake import PROJECT, TileLake
+from paimon_features.windows import HOUR_MS
+
+CLICKS = EventSource(
+    "clicks", schema={"user": Int64, "t": Int64, "n": Int64, "word": String}, event_time="t"
+)
+USER = Entity("person", keys={"user": Int64}, description="who clicks")
+CLICK_VIEW = FeatureView(
+    "clicks",
+    source=CLICKS,
+    entity=USER,
+    features=[
+        Sum("n", windows=["1h", "1d"]),
+        Count(windows=["12d"]),
+        Last("word", windows=["30d"]),
+    ],
+    max_staleness="1d",
+    owner="growth",
+    tags={"team": "web"},
+)
+VISITS = EventSource(
+    "visits", schema={"shop": String, "day": Date, "t": Int64, "n": Int64}, event_time="t"
+)
+VISIT_VIEW = FeatureView(
+    "visits",
+    source=VISITS,
+    entity=Entity("shop_day", keys={"shop": String, "day": Date}),
+    features=[Sum("n", windows=["1d"])],
+)
+PAYMENT = RequestSource(
+    "payment", schema={"amount": Float64, "price": Decimal(10, 2), "at": Timestamp}
+)
+SHARE = Interaction("share", "ratio(amount, clicks:sum_n_1d, zero=0)", request=PAYMENT)
+SERVICES = [
+    FeatureService("reading_v1", [CLICK_VIEW], description="what the reader model takes"),
+    FeatureService("paying_v1", ["clicks:count_12d", SHARE]),
+    FeatureService("visiting_v1", [VISIT_VIEW]),
+]
+
+
+@dataclass
+class Answer:
+    """A reply of the app."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def problem(self) -> tuple[int, str, str]:
+        """Status, code and detail of an error document."""
+        assert self.headers["content-type"] == "application/problem+json"
+        document = self.json
+        assert document["status"] == self.status
+        assert document["request_id"] == self.headers["x-request-id"]
+        return self.status, document["code"], document["detail"]
+
+
+async def ask(
+    app: FeatureApp,
+    method: str,
+    path: str,
+    body: bytes = b"",
+    headers: Mapping[str, str] | None = None,
+    query: str = "",
+    parts: int = 1,
+) -> Answer:
+    """One request, its body in ``parts`` messages."""
+    given = {"content-length": str(len(body)), **(headers or {})}
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": query.encode(),
+        "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in given.items()],
+    }
+    size = max(1, -(-len(body) // parts))
+    messages = [
+        {"type": "http.request", "body": body[at : at + size], "more_body": at + size < len(body)}
+        for at in range(0, max(len(body), 1), size)
+    ]
+    sent: list[dict[str, Any]] = []
+
+    async def receive() -> Any:
+        return messages.pop(0) if messages else {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    start, *rest = sent
+    names = {k.decode(): v.decode() for k, v in start["headers"]}
+    return Answer(start["status"], names, b"".join(message["body"] for message in rest))
+
+
+class Client:
+    """Asks an app, each request in an event loop that lasts as long as the client."""
+
+    def __init__(self, app: FeatureApp, log: io.StringIO) -> None:
+        self.app = app
+        self._log = log
+        self._runner = asyncio.Runner()
+
+    async def send(self, method: str, path: str, body: bytes = b"", **options: Any) -> Answer:
+        return await ask(self.app, method, path, body, **options)
+
+    def request(self, method: str, path: str, body: bytes = b"", **options: Any) -> Answer:
+        return self._runner.run(self.send(method, path, body, **options))
+
+    def get(self, path: str, **options: Any) -> Answer:
+        return self.request("GET", path, **options)
+
+    def read(self, document: object, **options: Any) -> Answer:
+        """POST a document (or bytes) to /get-online-features."""
+        body = document if isinstance(document, bytes) else json.dumps(document).encode()
+        return self.request("POST", "/get-online-features", body, **options)
+
+    def run(self, work: Any) -> Any:
+        return self._runner.run(work)
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines about requests so far."""
+        self.app.log.flush()
+        return [json.loads(line) for line in self._log.getvalue().splitlines()]
+
+    def close(self) -> None:
+        self.app.close()
+        self._runner.close()
+
+
+@dataclass
+class Filled:
+    """A store with clicks and visits around ``now_ms``."""
+
+    store: MemoryStore
+    now_ms: int
+    definitions: Definitions
+
+
+@pytest.fixture(scope="session")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    folder = tmp_path_factory.mktemp("lakes")
+    now_ms = time.time_ns() // 1_000_000
+    store = MemoryStore()
+    clicks = TileLake(folder / "clicks", CLICK_VIEW)
+    clicks.commit(
+        [
+            {"user": 1, "t": now_ms - 1_000, "n": 5, "word": "hello"},
+            {"user": 1, "t": now_ms - 3 * HOUR_MS, "n": 7, "word": "before"},
+            {"user": 2, "t": now_ms - 2_000, "n": 1, "word": None},
+        ]
+    )
+    clicks.materializer(store).run_once()
+    visits = TileLake(folder / "visits", VISIT_VIEW)
+    visits.commit([{"shop": "north", "day": 15_000, "t": now_ms - 1_000, "n": 3}])
+    visits.materializer(store).run_once()
+    definitions = Definitions.of([CLICK_VIEW, VISIT_VIEW, SHARE, *SERVICES])
+    return Filled(store, now_ms, definitions)
+
+
+@pytest.fixture
+def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
+    """Makes clients of apps of their own; closed after the test."""
+    made: list[Client] = []
+
+    def make(
+        *,
+        store: OnlineStore | None = None,
+        definitions: Definitions | None = None,
+        tokens: Path | None = None,
+        **settings: Any,
+    ) -> Client:
+        log = io.StringIO()
+        config = replace(ServeConfig(), **settings)
+        served = Served(PROJECT, definitions or filled.definitions, store or filled.store, 1)
+        app = FeatureApp(
+            served,
+            config,
+            tokens=None if tokens is None else Tokens(tokens),
+            log=RequestLog(config.log_level, config.log_sample, log),
+        )
+        made.append(Client(app, log))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+@pytest.fixture
+def client(make_client: Callable[..., Client]) -> Client:
+    """A client of an app with the default settings."""
+    return make_client()

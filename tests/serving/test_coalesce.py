@@ -1,0 +1,198 @@
+"""Coalesced reads: everybody gets their own answer, and nobody waits for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
+
+import pytest
+
+from paimon_features.definitions import FeatureRef, Selection
+from paimon_features.errors import DefinitionError, OverloadedError, RequestError
+from paimon_features.online import MemoryStore
+from paimon_features.serving.ask import Ask
+from paimon_features.serving.coalesce import Coalescer
+from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.response import OnlineResponse
+
+SELECTION = Selection.of([FeatureRef("v", "count_1h")])
+
+
+class SlowFetcher(FeatureFetcher):
+    """Answers an ask of user ``n`` with ``n``, or -1 with an error, when it is let."""
+
+    def __init__(self) -> None:
+        super().__init__("shop", [], MemoryStore())
+        self.batches: list[list[int]] = []
+        self.go = threading.Semaphore(0)
+
+    def get_many(self, asks: Sequence[Ask]) -> list[Any]:
+        users: list[int] = [ask.entities["user"][0] for ask in asks]  # type: ignore[index]
+        self.batches.append(users)
+        self.go.acquire(timeout=10)
+        return [RequestError("minus one") if user == -1 else user for user in users]
+
+
+def ask(user: int, rows: int = 1) -> Ask:
+    return Ask(SELECTION, {"user": [user] * rows}, 0)
+
+
+def run(
+    test: Callable[[SlowFetcher, Coalescer], Coroutine[Any, Any, None]], **options: Any
+) -> None:
+    async def main() -> None:
+        fetcher = SlowFetcher()
+        coalescer = Coalescer(fetcher, **options)
+        try:
+            await asyncio.wait_for(test(fetcher, coalescer), 20)
+        finally:
+            fetcher.go.release(100)
+            coalescer.close()
+
+    asyncio.run(main())
+
+
+async def begun(fetcher: SlowFetcher, count: int) -> None:
+    """Wait until so many reads have begun."""
+    while len(fetcher.batches) < count:
+        await asyncio.sleep(0.001)
+
+
+def test_asks_that_come_during_a_read_are_read_together() -> None:
+    async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
+        first = asyncio.create_task(coalescer.get(ask(1)))
+        await begun(fetcher, 1)
+        others = [asyncio.create_task(coalescer.get(ask(user))) for user in (2, 3, 4)]
+        await asyncio.sleep(0)
+        assert coalescer.waiting == 3
+        fetcher.go.release(2)
+        assert await asyncio.gather(first, *others) == [1, 2, 3, 4]
+        assert fetcher.batches == [[1], [2, 3, 4]]
+        assert (coalescer.batches, coalescer.asks, coalescer.waiting) == (2, 4, 0)
+
+    run(test)
+
+
+def test_asks_of_one_turn_of_the_loop_go_together() -> None:
+    async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
+        fetcher.go.release(1)
+        await asyncio.gather(*(coalescer.get(ask(user)) for user in range(5)))
+        assert fetcher.batches == [[0, 1, 2, 3, 4]]
+
+    run(test)
+
+
+def test_a_read_takes_no_more_entities_than_it_may_but_one_ask_at_least() -> None:
+    async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
+        fetcher.go.release(9)
+        asks = [ask(1, 3), ask(2, 2), ask(3, 9), ask(4, 5), ask(5, 1)]
+        assert await asyncio.gather(*map(coalescer.get, asks)) == [1, 2, 3, 4, 5]
+        assert fetcher.batches == [[1, 2], [3], [4], [5]]
+
+    run(test, max_rows=5)
+
+
+def test_an_error_is_told_to_the_one_who_has_it() -> None:
+    async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
+        fetcher.go.release(1)
+        got = await asyncio.gather(
+            *(coalescer.get(ask(user)) for user in (1, -1, 3)), return_exceptions=True
+        )
+        assert (got[0], got[2]) == (1, 3)
+        assert isinstance(got[1], RequestError)
+
+    run(test)
+
+
+def test_rendering_is_done_in_the_reader_and_its_errors_are_ones_own() -> None:
+    async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
+        def render(answer: OnlineResponse) -> Any:
+            assert answer == 2, "not two"  # type: ignore[comparison-overlap]
+            return threading.current_thread().name
+
+        fetcher.go.release(1)
+        one, two = await asyncio.gather(
+            coalescer.get(ask(1), render), coalescer.get(ask(2), render), return_exceptions=True
+        )
+        assert isinstance(one, AssertionError)
+        assert str(two).startswith("online-reads")
+
+    run(test)
+
+
+def test_a_full_queue_refuses_at_once_and_one_that_was_left_has_room() -> None:
+    async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
+        first = asyncio.create_task(coalescer.get(ask(1)))
+        await begun(fetcher, 1)
+        waiting = [asyncio.create_task(coalescer.get(ask(user))) for user in (2, 3)]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError, match="2 requests wait"):
+            await coalescer.get(ask(4))
+        waiting[0].cancel()
+        await asyncio.sleep(0)
+        fourth = asyncio.create_task(coalescer.get(ask(4)))
+        await asyncio.sleep(0)
+        fetcher.go.release(9)
+        assert await asyncio.gather(first, waiting[1], fourth) == [1, 3, 4]
+        assert fetcher.batches == [[1], [3, 4]]
+
+    run(test, max_waiting=2)
+
+
+def test_whoever_is_out_of_time_is_told_whether_it_waits_or_is_read() -> None:
+    async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
+        read = asyncio.create_task(coalescer.get(ask(1), timeout_s=0.02))
+        await begun(fetcher, 1)
+        waits = asyncio.create_task(coalescer.get(ask(2), timeout_s=0.02))
+        patient = asyncio.create_task(coalescer.get(ask(3), timeout_s=10))
+        for late in (read, waits):
+            with pytest.raises(OverloadedError, match="within 20 ms"):
+                await late
+        fetcher.go.release(9)
+        assert await patient == 3
+        assert fetcher.batches == [[1], [3]]
+
+    run(test)
+
+
+def test_another_fetcher_takes_over_without_a_mixed_or_a_lost_answer() -> None:
+    async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
+        other = SlowFetcher()
+        other.go.release(9)
+        tasks = [asyncio.create_task(coalescer.get(ask(1)))]
+        await begun(fetcher, 1)
+        tasks.append(asyncio.create_task(coalescer.get(ask(2))))
+        await asyncio.sleep(0)
+        coalescer.fetcher = other
+        tasks.append(asyncio.create_task(coalescer.get(ask(3))))
+        await asyncio.sleep(0)
+        fetcher.go.release(9)
+        assert await asyncio.gather(*tasks) == [1, 2, 3]
+        assert (fetcher.batches, other.batches) == ([[1], [2]], [[3]])
+
+    run(test)
+
+
+def test_a_closed_one_refuses_and_answers_what_it_has_begun() -> None:
+    async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
+        read = asyncio.create_task(coalescer.get(ask(1)))
+        await begun(fetcher, 1)
+        waits = asyncio.create_task(coalescer.get(ask(2)))
+        await asyncio.sleep(0)
+        coalescer.close()
+        for refused in (waits, coalescer.get(ask(3))):
+            with pytest.raises(OverloadedError, match="closing"):
+                await refused
+        fetcher.go.release(9)
+        assert await read == 1
+
+    run(test)
+
+
+def test_a_queue_without_room_is_no_queue() -> None:
+    fetcher = FeatureFetcher("shop", [], MemoryStore())
+    for options in ({"max_rows": 0}, {"max_waiting": 0}):
+        with pytest.raises(DefinitionError, match="at least 1"):
+            Coalescer(fetcher, **options)

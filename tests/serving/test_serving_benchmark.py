@@ -1,0 +1,14 @@
+"""The benchmark runs, and its baseline gives our values; figures are for docs/performance.md."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.redis
+def test_the_benchmark_of_the_serving_engine_runs() -> None:
+    from benchmarks import serving_core  # it imports the Redis client
+
+    figures = serving_core.run(serving_core.SMALL)
+    assert figures["record_cells"] >= 50
+    assert all(value > 0 for value in figures.values())
