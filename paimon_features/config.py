@@ -32,7 +32,10 @@ class ServeConfig:
     one request: ``max_body_bytes``, ``max_entities``, ``max_features`` and, for both together,
     ``max_values``. A worker takes on ``max_concurrent`` requests at once, and none that would
     wait for longer than ``max_wait_ms``. Of the requests that went well, a share of
-    ``log_sample`` is logged; those that did not, always.
+    ``log_sample`` is logged; those that did not, always. With ``request_log``, the absolute path
+    of a folder, a share of ``request_log_rate`` of the answers is kept there for
+    ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
+    ``request_log_hash`` is false.
     """
 
     host: str = "127.0.0.1"
@@ -50,6 +53,9 @@ class ServeConfig:
     log_level: str = "info"
     log_sample: float = 1.0
     reload: bool = True
+    request_log: Path | None = None
+    request_log_rate: float = 0.01
+    request_log_hash: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,9 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "log_level": str,
         "log_sample": float,
         "reload": bool,
+        "request_log": str,
+        "request_log_rate": float,
+        "request_log_hash": bool,
     },
 }
 
@@ -166,8 +175,9 @@ def read_config(root: Path) -> ProjectConfig:
 
 def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     settings = dict(values)
-    if "tokens" in settings:
-        settings["tokens"] = (path.parent / settings["tokens"]).resolve()
+    for name in ("tokens", "request_log"):
+        if name in settings:
+            settings[name] = (path.parent / settings[name]).resolve()
     for name in ("max_wait", "cache"):
         if name in settings:
             try:
@@ -185,10 +195,12 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
         raise ConfigurationError(
             f"{path}: [serve] log_level = {serve.log_level!r}; expected {', '.join(LOG_LEVELS)}"
         )
-    if not 0 <= serve.log_sample <= 1:
-        raise ConfigurationError(
-            f"{path}: [serve] log_sample = {serve.log_sample}; expected a share from 0.0 to 1.0"
-        )
+    for name in ("log_sample", "request_log_rate"):
+        share = getattr(serve, name)
+        if not 0 <= share <= 1:
+            raise ConfigurationError(
+                f"{path}: [serve] {name} = {share}; expected a share from 0.0 to 1.0"
+            )
     return serve
 
 

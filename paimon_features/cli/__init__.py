@@ -137,6 +137,9 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "derive": LazyCommand(
             "paimon_features.cli.derive:derive", "Write daily rows or sessions of a view."
         ),
+        "request-log": LazyCommand(
+            "paimon_features.cli.request_log:request_log", "Bring what was served to the lake."
+        ),
         "verify": LazyCommand(
             "paimon_features.cli.verify:verify", "Compare online, tiles and raw events."
         ),

@@ -3,35 +3,52 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.project import Project
+from paimon_features.cli.options import JSON, PROJECT, time_ms
+from paimon_features.errors import DefinitionError
+from paimon_features.project import Project, now_ms
 from paimon_features.verify import verify as run_verify
+from paimon_features.windows import parse_duration
 
 SHOWN = 20
 
 
 @click.command()
-@click.argument("features")
-@click.option("--sample", default=50, show_default=True, help="Entities per view.")
+@click.argument("features", required=False)
+@click.option(
+    "--sample", default=50, show_default=True, help="Entities per view; requests of the log."
+)
 @click.option("--times", default=6, show_default=True, help="Times per entity.")
-@click.option("--seed", default=0, show_default=True, help="Chooses entities and times.")
+@click.option("--seed", default=0, show_default=True, help="Chooses entities, times, requests.")
 @click.option(
     "--wait", "wait_s", default=20.0, show_default=True,
     help="Seconds to wait for a difference to go away while events stream in.",
 )  # fmt: skip
+@click.option("--from-log", is_flag=True, help="Compare what was served, by the request log.")
+@click.option(
+    "--since", help="With --from-log: only what was served since; a time, or 2h ago. Default: 1d."
+)
+@click.option("--until", help="With --from-log: only what was served before.")
+@click.option("--service", help="With --from-log: only requests for this service.")
 @PROJECT
 @JSON
 @click.pass_context
 def verify(
     ctx: click.Context,
-    features: str,
+    features: str | None,
     sample: int,
     times: int,
     seed: int,
     wait_s: float,
+    from_log: bool,
+    since: str | None,
+    until: str | None,
+    service: str | None,
     path: str,
     as_json: bool,
 ) -> None:
@@ -40,15 +57,27 @@ def verify(
     Samples entities and times, computes each value three ways, prints what differs beyond the
     stated tolerance, and exits 1 on any difference.
 
+    With --from-log it samples requests that were answered (see 'request-log') instead, and
+    compares what was served then with what the lake says of the snapshot it was served from.
+    What cannot be compared any more, because a snapshot has expired, say, is counted with the
+    reason. Hashed entities need the servers' PAIMON_FEATURES_REQUEST_LOG_SALT.
+
     \b
     paimon-features verify will_buy_v1
     paimon-features verify customer_spend --sample 500 --seed 7
+    paimon-features verify --from-log --since 2h --service will_buy_v1
     """
 
     def show(line: str) -> None:
         if not as_json:
             click.echo(line, err=True)
 
+    if from_log:
+        if features is not None:
+            raise click.UsageError("--from-log takes --service, not FEATURES")
+        ctx.exit(_from_log(path, since, until, service, sample, seed, as_json, show))
+    if features is None or since or until or service:
+        raise click.UsageError("give FEATURES; --since, --until and --service go with --from-log")
     project = Project.open(path)
     report = run_verify(
         project, features, sample=sample, times=times, seed=seed, wait_s=wait_s, progress=show
@@ -84,3 +113,67 @@ def verify(
             f"(largest relative difference {report.largest:.1e}, {report.moved} too new to tell)"
         )
     ctx.exit(0 if report.ok else 1)
+
+
+def _from_log(
+    path: str,
+    since: str | None,
+    until: str | None,
+    service: str | None,
+    sample: int,
+    seed: int,
+    as_json: bool,
+    show: Callable[[str], None],
+) -> int:
+    """Compare the request log, print what was found; the exit code."""
+    from paimon_features.served.check import check_log
+    from paimon_features.serving.request_log import SALT_VARIABLE, salt_of_environment
+
+    project = Project.open(path)
+    clock_ms = now_ms()
+    report = check_log(
+        project,
+        since_ms=_moment(since or "1d", clock_ms),
+        until_ms=clock_ms + 1 if until is None else _moment(until, clock_ms),
+        service=service,
+        sample=sample,
+        seed=seed,
+        salt=salt_of_environment() if os.environ.get(SALT_VARIABLE) else None,
+        progress=show,
+    )
+    if as_json:
+        summary = {
+            "ok": report.ok,
+            "requests": report.requests,
+            "rows": report.rows,
+            "values": report.values,
+            "by_events": report.by_events,
+            "tiles_only": dict(report.tiles_only),
+            "unchecked": dict(report.unchecked),
+            "differences": [asdict(difference) for difference in report.differences],
+        }
+        click.echo(json.dumps(summary, indent=2))
+        return 0 if report.ok else 1
+    for difference in report.differences[:SHOWN]:
+        click.echo(str(difference))
+    if len(report.differences) > SHOWN:
+        click.echo(f"... and {len(report.differences) - SHOWN} more")
+    count = len(report.differences)
+    verdict = f"{count} differ" if count else ("all agree" if report.ok else "nothing compared")
+    click.echo(
+        f"{report.values:,} values of {report.requests:,} requests compared: {verdict} "
+        f"({report.by_events:,} of {report.rows:,} rows with raw events, too)"
+    )
+    for reason, rows in report.tiles_only.most_common():
+        click.echo(f"  {rows:,} rows by tiles alone: {reason}")
+    for reason, rows in report.unchecked.most_common():
+        click.echo(f"  {rows:,} rows cannot be checked: {reason}")
+    return 0 if report.ok else 1
+
+
+def _moment(text: str, clock_ms: int) -> int:
+    """UTC ms of a time, or of a duration ago."""
+    try:
+        return clock_ms - parse_duration(text)
+    except DefinitionError:
+        return time_ms(text)

@@ -14,7 +14,7 @@ from paimon_features.definitions.selection import Codes
 from paimon_features.errors import RequestError
 from paimon_features.online.expiry import may_miss_records
 from paimon_features.schema import DataType
-from paimon_features.serving.response import Batch, Status
+from paimon_features.serving.response import Batch, Status, ViewRead
 from paimon_features.serving.rows import Part
 from paimon_features.serving.views import Variant
 from paimon_features.serving.windows import WindowCells, WindowFeatures, newest_before
@@ -89,6 +89,7 @@ def batch_of(
     answers: Mapping[str, ViewAnswer],
     inputs: Mapping[str, Column],
     epochs: Mapping[str, str],
+    reads: Mapping[str, ViewRead],
     q_ms: int,
 ) -> Batch:
     """The answers of several views as one, with the interactions."""
@@ -116,7 +117,9 @@ def batch_of(
     key_types = {
         name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
     }
-    return Batch(selection, q_ms, key_types, types, columns, told, times, newest, epochs)
+    return Batch(
+        selection, q_ms, key_types, types, columns, told, times, newest, epochs, reads, inputs
+    )
 
 
 def _newest_of(times: Sequence[Ints], rows: int) -> Ints:

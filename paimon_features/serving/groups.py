@@ -15,7 +15,7 @@ from paimon_features.errors import PaimonFeaturesError, RequestError, StoreNotRe
 from paimon_features.serving.answer import ViewPlan, batch_of, check_time
 from paimon_features.serving.ask import Ask
 from paimon_features.serving.entities import EntityKeys, entity_keys
-from paimon_features.serving.response import OnlineResponse
+from paimon_features.serving.response import OnlineResponse, ViewRead
 from paimon_features.serving.rows import Freshnesses, ViewRows
 from paimon_features.serving.views import Seen, Variant
 from paimon_features.serving.windows import WindowFeatures
@@ -193,20 +193,30 @@ class Group:
 
     def _answered(self, asked: Sequence[Asked], clock_ms: int) -> Answers:
         first, stop = asked[0].offset, asked[-1].offset + asked[-1].rows
-        own, fresh = {}, {}
+        own, fresh, reads = {}, {}, {}
         for name, plan in self.views.items():
             rows, start = self.placed[name]
             part = rows.part(start + first, start + stop)
             view = plan.variant.view
             check_time(view, part, self.q_ms, clock_ms)
             fresh[name] = freshness = Freshnesses(view, part, clock_ms)
-            own[name] = plan.answer(part, self.q_ms, freshness.stale)
+            own[name] = answer = plan.answer(part, self.q_ms, freshness.stale)
+            reads[name] = ViewRead(
+                view,
+                rows.epoch.name,
+                rows.epoch.content,
+                part.bucket_of,
+                part.markers,
+                part.spread(part.records.headers["snapshot"]),
+                answer.values,
+                answer.codes,
+            )
         inputs = {
             name: Column.from_arrow(pa.concat_arrays([one.inputs[name] for one in asked]))
             for name in self.plan.selection.inputs
         }
         epochs = {name: rows.epoch.name for name, (rows, _) in self.placed.items()}
-        batch = batch_of(self.plan.selection, self.views, own, inputs, epochs, self.q_ms)
+        batch = batch_of(self.plan.selection, self.views, own, inputs, epochs, reads, self.q_ms)
         variants = self.variants
         out: Answers = {}
         for one in asked:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -13,8 +13,9 @@ import pyarrow as pa
 
 from paimon_features.aggregates.fold import NEVER_MS, Ints
 from paimon_features.columns import Column
-from paimon_features.definitions import Selection
+from paimon_features.definitions import CompiledView, Selection
 from paimon_features.definitions.selection import Codes
+from paimon_features.online.markers import Content, Marker
 from paimon_features.schema import DataType
 
 
@@ -63,6 +64,26 @@ class Freshness:
     stale: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ViewRead:
+    """What a batch read of one view, and where: for whoever wants to read it again elsewhere.
+
+    ``epoch`` and ``content`` tell the records, and ``markers`` how far their buckets were
+    applied; ``bucket_of`` has the bucket of each row, and ``snapshots`` the newest snapshot in
+    its record (NEVER_MS: there is no record). ``values`` and ``codes`` are those of all features
+    that were read, also of those that only an interaction uses.
+    """
+
+    view: CompiledView
+    epoch: str
+    content: Content
+    bucket_of: Sequence[int]
+    markers: Mapping[int, Marker]
+    snapshots: Ints
+    values: Mapping[str, Column]
+    codes: Mapping[str, Codes]
+
+
 @dataclass(frozen=True, eq=False)
 class Batch:
     """Answers to asks of one selection as of one time, as columns; responses are parts of it.
@@ -70,7 +91,8 @@ class Batch:
     ``key_types`` are those of the entity keys; for each output of the selection there is its
     type, its column, its codes (``Status``), and the newest event times (NEVER_MS: unknown) of
     what it is made of, all of one length. ``event_times`` are those by view, and ``epochs`` the
-    names of the epochs of records that were read.
+    names of the epochs of records that were read. ``reads`` tells more of each view, and
+    ``inputs`` has the request inputs; answers from a cache have neither.
     """
 
     selection: Selection
@@ -82,6 +104,8 @@ class Batch:
     times: Sequence[Ints]
     event_times: Mapping[str, Ints]
     epochs: Mapping[str, str]
+    reads: Mapping[str, ViewRead] = field(default_factory=dict)
+    inputs: Mapping[str, Column] = field(default_factory=dict)
 
     @cached_property
     def rendered(self) -> dict[object, Any]:

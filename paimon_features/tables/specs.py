@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from paimon_features.definitions.derived import START_DAY
+from paimon_features.definitions.served import SERVED_COLUMNS
 from paimon_features.definitions.source import FEEDBACK_COLUMNS
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import DELIMITER
@@ -36,6 +37,11 @@ TILE_START = "tile_start"
 """First millisecond of the tile, BIGINT."""
 UNKNOWN_DAY = MIN_TIME_MS // DAY_MS - 1
 """``tile_day`` of skipped rows whose time is null or absurd: the day before the first valid one."""
+
+SERVED_DAY = "served_day"
+"""Days since 1970 of the answer, INT: the partition column of a request log."""
+SPOOL_FILE = "spool_file"
+"""The file by which a row of a request log came."""
 
 TRAINING_PREFIX = "training_"
 """What the name of a training set's table begins with."""
@@ -257,6 +263,16 @@ def feedback_spec(
     """An append table of what trainers saw of each sample; ``extra`` are further columns."""
     _free(table, {**sample_keys, **(extra or {})}, tuple(FEEDBACK_COLUMNS))
     return TableSpec(table, {**sample_keys, **FEEDBACK_COLUMNS, **(extra or {})}, options=RETENTION)
+
+
+def served_spec(table: str) -> TableSpec:
+    """An append table of answers that were sampled, one partition per day of the answer (UTC)."""
+    return TableSpec(
+        table,
+        {SERVED_DAY: Int32, **SERVED_COLUMNS, SPOOL_FILE: String},
+        partition_by=(SERVED_DAY,),
+        options=RETENTION,
+    )
 
 
 def registry_spec(table: str = "registry") -> TableSpec:

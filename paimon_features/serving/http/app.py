@@ -40,6 +40,7 @@ from paimon_features.serving.http.metrics import Counts, CountsFile, page
 from paimon_features.serving.http.refusals import MEDIA_TYPE, Headers, RefusedError, refusal_of
 from paimon_features.serving.http.served import Served, Wanted
 from paimon_features.serving.http.tokens import ANYBODY, Rights, Tokens
+from paimon_features.serving.request_log import RequestLog
 from paimon_features.serving.response import Batch, Freshness, OnlineResponse, Status
 
 _JSON = b"application/json"
@@ -75,11 +76,13 @@ class FeatureApp:
         tokens: Tokens | None = None,
         log: logs.RequestLog | None = None,
         counts_file: CountsFile | None = None,
+        request_log: RequestLog | None = None,
     ) -> None:
         self.served = served
         self.tokens = tokens
         self.reload_error: str | None = None
         self.log = log or logs.RequestLog(config.log_level, config.log_sample)
+        self.request_log = request_log
         self.coalescer = Coalescer(served.reader, max_waiting=config.max_concurrent)
         self.admission = Admission(config.max_concurrent, config.max_wait_ms)
         self.limits = Limits.of(config)
@@ -90,6 +93,7 @@ class FeatureApp:
         self._started_s = time.time()
         self._told: dict[str, int] = {}
         self._reads_told: dict[str, int] = {}
+        self._logged: dict[str, int] = {}
         self._routes: dict[str, tuple[str, _Handler]] = {
             "/get-online-features": ("POST", self._features),
             "/features": ("GET", self._catalogue),
@@ -122,6 +126,8 @@ class FeatureApp:
         self.coalescer.close()
         self.probe.close()
         self.explorer.close()
+        if self.request_log is not None:
+            self.request_log.close()
         self.tick()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -220,9 +226,13 @@ class FeatureApp:
             ask, rows = served.ask(asked, wanted, self.limits)
             full = asked.full_feature_names
             writer = _WRITERS[reply_form]
-            rendered = await self.coalescer.get(
-                ask, lambda response: _render(response, writer, full)
-            )
+
+            def render(response: OnlineResponse) -> Rendered:
+                if self.request_log is not None:
+                    self.request_log.note(request.request_id, asked.service or "", response)
+                return _render(response, writer, full)
+
+            rendered = await self.coalescer.get(ask, render)
         finally:
             self.admission.leave(work, time.perf_counter())
         features = len(wanted.selection.outputs)
@@ -341,6 +351,10 @@ class FeatureApp:
         done = {"batches": self.coalescer.batches, "batched_requests": self.coalescer.asks}
         told, self._told = self._told, done
         reads, self._reads_told = self._reads_told, self.served.reads
+        if self.request_log is not None:
+            logged, self._logged = self._logged, self.request_log.counts()
+            for name, value in self._logged.items():
+                counts.logged[name] = counts.logged.get(name, 0) + value - logged.get(name, 0)
         for now, before in ((done, told), (self._reads_told, reads)):
             for name, value in now.items():
                 counts.reads[name] = counts.reads.get(name, 0) + value - before.get(name, 0)

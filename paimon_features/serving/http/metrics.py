@@ -58,6 +58,7 @@ class Counts(msgspec.Struct):
     refused: dict[str, int] = msgspec.field(default_factory=dict)
     reads: dict[str, int] = msgspec.field(default_factory=dict)
     reloads: dict[str, int] = msgspec.field(default_factory=dict)
+    logged: dict[str, int] = msgspec.field(default_factory=dict)
     starts: int = 0
     in_flight: int = 0
     written_s: float = 0.0
@@ -187,6 +188,9 @@ class _Collector:
                            [c.refused for c in self._counts])  # fmt: skip
         yield self._summed("reloads", "Tries to read the definitions again.", "result",
                            [c.reloads for c in self._counts])  # fmt: skip
+        if any(c.logged for c in self._counts):
+            yield self._summed("request_log_rows", "Rows of the request log: written, dropped.",
+                               "result", [c.logged for c in self._counts])  # fmt: skip
 
     def _of_reads(self) -> Iterator[Metric]:
         entities = Histogram.over(ENTITIES)

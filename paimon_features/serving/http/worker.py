@@ -28,6 +28,7 @@ from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.logs import LOGGER, RequestLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
 from paimon_features.serving.http.reload import Reloader
+from paimon_features.serving.request_log import open_request_log
 
 MAX_HEAD_BYTES = 32_768
 TICK_S = 0.5
@@ -91,13 +92,21 @@ def main() -> None:
         store = open_store(OnlineSettings.of(config.online, root=config.root))
         reloader = Reloader(config, serve, store)
         served, tokens = reloader.first()
+        request_log = open_request_log(config.name, serve)
     except PaimonFeaturesError as error:
         tell.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
         tell.close()
         sys.exit(1)
     counts_file = CountsFile(Path(settings.folder), settings.slot)
     log = RequestLog(serve.log_level, serve.log_sample)
-    app = FeatureApp(served, serve, tokens=tokens, log=log, counts_file=counts_file)
+    app = FeatureApp(
+        served,
+        serve,
+        tokens=tokens,
+        log=log,
+        counts_file=counts_file,
+        request_log=request_log,
+    )
     listening = socket.socket(fileno=settings.listen_fd)
     uvicorn_config = uvicorn.Config(
         app,

@@ -1,0 +1,111 @@
+"""``request-log``: bring what servers logged of their answers to the lake."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.errors import ConfigurationError, OwnershipError
+from paimon_features.project import Project
+from paimon_features.windows import parse_duration
+
+
+@click.command("request-log")
+@click.option(
+    "--folder",
+    "folders",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Folder with spool files, may be given several times; default: [serve] request_log.",
+)
+@click.option("--follow/--once", default=False, help="Keep going; default: once.")
+@click.option("--poll", default="1min", show_default=True, help="With --follow: how often to look.")
+@click.option(
+    "--keep",
+    default="1d",
+    show_default=True,
+    help="How long a committed file stays in committed/, where it tells a copy that comes again.",
+)
+@PROJECT
+@JSON
+def request_log(
+    folders: tuple[Path, ...], follow: bool, poll: str, keep: str, path: str, as_json: bool
+) -> None:
+    """Bring the request logs of feature servers to the table served_PROJECT, each row once.
+
+    A server with [serve] request_log = "FOLDER" samples its answers and writes them to spool
+    files there. This moves complete files into the lake, where 'verify --from-log' compares
+    them with what the lake says. Run it where the folder and the lake can be reached, say
+    beside the materializer; files of another host (those that end in .arrow) can be copied
+    to a folder of this one and named by --folder.
+
+    \b
+    paimon-features request-log                     # what is complete now
+    paimon-features request-log --follow            # and stay there; end with Ctrl-C
+    paimon-features request-log --folder /spool/a --folder /spool/b
+
+    Files that cannot be read go to rejected/, and torn ends are told. With --json one line per
+    pass. Exit code 1 when a file was rejected, or another process commits to the table.
+    """
+    from paimon_features.served.commit import Committed, SpoolCommitter, waiting
+
+    project = Project.open(path)
+    chosen = list(folders)
+    if not chosen:
+        if project.config.serve.request_log is None:
+            raise ConfigurationError(
+                "there is no request log: set [serve] request_log to a folder, or give --folder"
+            )
+        chosen = [project.config.serve.request_log]
+    missing = [str(folder) for folder in chosen if folders and not folder.is_dir()]
+    if missing:
+        raise ConfigurationError(f"--folder {missing[0]}: there is no such folder")
+    stop = threading.Event()
+    total = Committed()
+
+    def show(done: Committed) -> None:
+        if as_json:
+            click.echo(json.dumps({**asdict(done), "waiting": waiting(chosen)}))
+            return
+        click.echo(
+            f"{done.rows:,} rows of {done.files:,} files committed"
+            + (f", {done.recovered} of workers that died" if done.recovered else "")
+            + (f", {done.torn} with a torn end ({done.torn_bytes:,} bytes)" if done.torn else "")
+            + (f", {done.repeated} had come before" if done.repeated else "")
+            + (f", {done.rejected} rejected" if done.rejected else "")
+            + (f", {done.removed} old ones removed" if done.removed else "")
+        )
+
+    committer = SpoolCommitter(
+        project.lake,
+        project.name,
+        chosen,
+        keep_s=parse_duration(keep) / 1_000,
+        tell=lambda line: click.echo(line, err=True),
+    )
+    if follow:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: stop.set())
+        names = ", ".join(map(str, chosen))
+        click.echo(f"following {names} into {committer.table}; Ctrl-C ends it", err=True)
+    while True:
+        try:
+            done = committer.run_once()
+        except OwnershipError as error:  # the table is being maintained, say
+            if not follow:
+                raise
+            click.echo(f"tried again in {poll}: {error}", err=True)
+        else:
+            total.add(done)
+            if not follow or any(asdict(done).values()):
+                show(done)
+        if not follow or stop.wait(parse_duration(poll) / 1_000):
+            break
+    if total.rejected:
+        raise SystemExit(1)

@@ -1,0 +1,93 @@
+"""The columns of the request log: a row for each (request, entity, view) that was sampled.
+
+They stand here, below everything, because a server that writes them must not need the lake, and
+what brings them to the lake must not need a server.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+
+from paimon_features.definitions.compiled import CompiledFeature, CompiledView
+from paimon_features.definitions.interaction import CompiledInteraction
+from paimon_features.errors import UnknownNameError
+from paimon_features.schema import DataType, Int32, Int64, String
+
+SERVED_COLUMNS: Mapping[str, DataType] = {
+    "request_id": String,
+    "number": Int64,
+    "served_at_ms": Int64,
+    "q_ms": Int64,
+    "service": String,
+    "project": String,
+    "view": String,
+    "row": Int32,
+    "entity": String,
+    "feature_values": String,
+    "feature_statuses": String,
+    "inputs": String,
+    "applied_snapshot": Int64,
+    "record_snapshot": Int64,
+    "commit_time_ms": Int64,
+    "freshness_ms": Int64,
+    "epoch": String,
+    "generation": Int32,
+    "incarnation": Int64,
+    "definition": String,
+    "worker": String,
+}
+"""In the order of the table. See docs/request-log.md for what each of them says."""
+
+_OF_THE_VIEW = ("windows", "name")
+
+
+def definition_of(view: CompiledView, features: Sequence[str]) -> str:
+    """Tells definitions of some features of a view apart: equal if the same data give the same.
+
+    Features that are added to a view beside them change nothing.
+
+    Raises
+    ------
+    UnknownNameError
+        If the view has no such feature.
+    """
+    described = []
+    for name in features:
+        feature = view.feature(name)
+        if feature is None:
+            known = [f.name for f in view.features]
+            raise UnknownNameError.of(f"feature of view {view.name!r}", name, known)
+        described.append(_described(feature))
+    known_from = [json.dumps(window.to_document()) for window in view.windows]
+    return _digest(
+        # who is known at all depends on the longest of all windows
+        [view.fingerprint, view.ttl_ms, view.max_staleness_ms, sorted(known_from), described]
+    )
+
+
+def definition_of_interactions(interactions: Iterable[CompiledInteraction]) -> str:
+    """The same for interactions: what they are computed from, and how."""
+    return _digest(
+        [[i.name, i.expression.text, i.type.text, *map(str, i.refs)] for i in interactions]
+    )
+
+
+def _described(feature: CompiledFeature) -> list[object]:
+    aggregate = feature.aggregate
+    settings = {
+        f.name: repr(getattr(aggregate, f.name))
+        for f in fields(aggregate)
+        if f.name not in _OF_THE_VIEW
+    }
+    return [
+        feature.name, feature.type.text, feature.window.to_document(), list(feature.partials),
+        type(aggregate).__name__, settings,
+    ]  # fmt: skip
+
+
+def _digest(document: object) -> str:
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -1,0 +1,8 @@
+"""What was served: from the spool files of the servers into the lake, and compared there.
+
+::
+
+    server ── request_log ──> spool files ── commit ──> served_<project> ── check ──> differences
+
+The server's part is in ``serving``, since a server needs no lake.
+"""
