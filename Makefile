@@ -4,9 +4,11 @@
 #   make test     all tests;  ARGS="tests/setup -k jars" runs some of them
 #   make lint     style, types, import layers
 #   make bench    the figures of docs/performance.md;  ARGS=... picks some
-#   make chaos    a hundred kills of the tile job, many random views through real jobs (an hour)
+#   make chaos    a hundred kills of the tile job, many random views through real jobs, random faults
+#                 around the feature server (an hour and a half);  ARGS="-k random_faults": these alone
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
-#                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round (see tools/fuzz.py)
+#                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
+#                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
 #   make lock     the lock files from pyproject.toml;  ARGS=--upgrade moves every pin
 #   make clean    removes what the targets made, but not .venv and the cached jars
 #
@@ -22,7 +24,7 @@ REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,torch
 export PYTHON ARGS
 
 help:
-	@sed -n '3,12s/^# *//p' Makefile
+	@sed -n '3,14s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -45,8 +47,10 @@ bench:
 
 chaos:
 	@tools/setup.sh test
-	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 .venv/bin/python -m pytest \
-		tests/jobs/test_restart_killed_flink.py tests/jobs/test_tiling_flink.py --timeout=0 $(ARGS)
+	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 \
+		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
+		tests/jobs/test_restart_killed_flink.py tests/jobs/test_tiling_flink.py tests/serving/chaos \
+		--timeout=0 -rP $(ARGS)
 
 fuzz:
 	@tools/setup.sh test

@@ -29,7 +29,7 @@ from paimon_features.tables.tags import delete_tag
 
 KINDS = (
     "feature_view", "table_view", "derived_view", "source", "service", "entity", "interaction",
-    "request_source", "training_set",
+    "transformed", "request_source", "training_set",
 )  # fmt: skip
 """What can be dropped."""
 

@@ -8,6 +8,7 @@
     ├── ConfigurationError (ValueError)       paimon-features.toml, command line, environment
     ├── UnknownNameError (LookupError)        a name that is not defined or not applied
     ├── RequestError (ValueError)             a read that cannot be answered rightly
+    ├── TransformError (ValueError)           data that a transformer cannot fit or transform
     ├── SetupError (RuntimeError)             Java, jars, Redis server: what the machine lacks
     ├── MissingExtraError (ImportError)       an optional package that is not installed
     ├── TableError (RuntimeError)             a lake table is not as it has to be
@@ -62,6 +63,10 @@ class UnknownNameError(PaimonFeaturesError, LookupError):
 
 class RequestError(PaimonFeaturesError, ValueError):
     """A read that cannot be answered rightly, so it is not answered at all."""
+
+
+class TransformError(PaimonFeaturesError, ValueError):
+    """Data that a transformer cannot fit or transform, or one that is not fitted yet."""
 
 
 class SetupError(PaimonFeaturesError, RuntimeError):

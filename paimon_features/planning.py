@@ -23,6 +23,7 @@ from paimon_features.errors import DefinitionError
 from paimon_features.offline.centers import proposed_centers
 from paimon_features.registry import Document, Key
 from paimon_features.tables import Lake, generations, latest_snapshot
+from paimon_features.tables.fitted import fitted_versions
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.specs import (
     TableSpec,
@@ -175,11 +176,28 @@ def _plan_one(
     if isinstance(item, FeatureView):
         return _plan_view(lake, old, item.compiled, differs)
     action: Action = "create" if old is None else "change" if differs else "same"
-    if kind == "interaction" and action != "same":
+    if kind == "transformed":
+        _check_pinned(lake, name, document["fitted"])
+    if kind in ("interaction", "transformed") and action != "same":
         differs.append("is computed when it is read: no backfill")
     if isinstance(item, DerivedView) and action != "same":
         differs.append(f"is computed by 'paimon-features derive {name}': no backfill")
     return Change(kind, name, action, tuple(differs))
+
+
+def _check_pinned(lake: Lake, name: str, pinned: Mapping[str, Any]) -> None:
+    """Raise DefinitionError where an exported version is not the one that the lake has.
+
+    A lake that has no such version is another one than it was exported from: the file counts.
+    """
+    for version in fitted_versions(lake, pinned["name"]):
+        if version.version == pinned["version"] and version.digest != pinned["digest"]:
+            raise DefinitionError(
+                f"transformed feature {name!r}: the file of {version} has the digest "
+                f"{pinned['digest']}, and the lake's version has {version.digest}; a version "
+                "never changes: delete the file and run 'paimon-features fitted export "
+                f"{version.name} {version.version}', or save the transformer as the next version"
+            )
 
 
 def _plan_source(

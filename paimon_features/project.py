@@ -25,6 +25,7 @@ from paimon_features.definitions import (
     Interaction,
     Output,
     Selection,
+    Transformed,
     load_definitions,
 )
 from paimon_features.errors import GenerationError, RequestError
@@ -33,6 +34,7 @@ from paimon_features.planning import Plan, apply_plan, make_plan
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.tables import Lake, generations
 from paimon_features.tables.generations import GenerationRecord
+from paimon_features.transformers.fitted import FOLDER
 
 if TYPE_CHECKING:
     from jobs.submission import Outcome
@@ -44,12 +46,13 @@ if TYPE_CHECKING:
     from paimon_features.offline.rollup import RolledUp
     from paimon_features.offline.store import OfflineStore
     from paimon_features.offline.training_set import TrainingSet
+    from paimon_features.transformers import FeatureTransformer, FittedVersion
 
 Engine = Literal["local", "flink"]
 """Where historical features are computed: in this process, or by a Flink batch job."""
 
 Features = str | FeatureService | Sequence[str]
-"""A service, its name, or references ``view:feature`` and names of interactions."""
+"""A service, its name, or references ``view:feature`` and names of what is computed of them."""
 
 
 class Project:
@@ -140,19 +143,19 @@ class Project:
     def refs(self, features: Features) -> tuple[Output, ...]:
         """Spell a service, a view, or texts such as ``view:feature`` out, in order.
 
-        A text without a colon is a service, a view or an interaction, in this order.
+        A text without a colon is a service, a view, an interaction or a transformed feature.
 
         Raises
         ------
         UnknownNameError
-            For a service, view, feature or interaction that is not defined.
+            For a name that is not defined.
         """
         if isinstance(features, FeatureService):
             return self.definitions.outputs(features.items())
         texts = [features] if isinstance(features, str) else list(features)
         return self.definitions.outputs([item for text in texts for item in self._items(text)])
 
-    def _items(self, text: str) -> Sequence[FeatureRef | Interaction]:
+    def _items(self, text: str) -> Sequence[FeatureRef | Interaction | Transformed]:
         defined = self.definitions
         if ":" in text:
             return [FeatureRef.parse(text)]
@@ -162,6 +165,8 @@ class Project:
             return [FeatureRef(text, f.name) for f in self.any_view(text).features]
         if text in defined.interactions:
             return [defined.interactions[text]]
+        if text in defined.transformed:
+            return [defined.transformed[text]]
         return defined.service(text).items()
 
     def views_of(self, refs: Sequence[Output]) -> list[CompiledView]:
@@ -373,6 +378,76 @@ class Project:
                 f"cluster={cluster!r} goes with engine='flink'; the local engine is this process"
             )
         return None
+
+    # -- fitted transformers -------------------------------------------------------------
+
+    @property
+    def fitted_folder(self) -> Path:
+        """Where exported versions of fitted transformers are: beside the definitions file."""
+        return self.config.definitions.parent / FOLDER
+
+    def save_fitted(
+        self,
+        name: str,
+        transformer: FeatureTransformer,
+        *,
+        table: str | None = None,
+        snapshot_id: int | None = None,
+    ) -> int:
+        """Keep a fitted transformer in the table ``fitted_<name>``; the number of its version.
+
+        ``table`` is the table of the lake that it was fitted on, ``training_churn`` say, at
+        ``snapshot_id``, by default its newest one. Saving the same again gives the same version.
+
+        Raises
+        ------
+        TransformError
+            If it is not fitted, or cannot be stored.
+        UnknownNameError, SnapshotExpiredError
+            If there is no such table or snapshot.
+        OwnershipError
+            If another process is saving a version of it.
+        """
+        from paimon_features.tables import latest_snapshot, snapshot
+        from paimon_features.tables.fitted import save_fitted
+
+        fitted_on: dict[str, Any] = {}
+        if table is not None:
+            self.lake.table(table)  # UnknownNameError where there is none
+            read = latest_snapshot(self.lake, table)
+            if snapshot_id is not None:
+                read = snapshot(self.lake, table, snapshot_id)
+            fitted_on = {"table": table, "snapshot_id": None if read is None else read.id}
+        elif snapshot_id is not None:
+            raise RequestError(f"snapshot_id={snapshot_id} goes with table=, the table it is of")
+        saved = save_fitted(self.lake, name, transformer, fitted_on=fitted_on, now_ms=now_ms())
+        return saved.version
+
+    def fitted(self, name: str, version: int | None = None) -> FittedVersion:
+        """A version of a fitted transformer from the lake, the newest by default.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such transformer or version.
+        """
+        from paimon_features.tables.fitted import load_fitted
+
+        return load_fitted(self.lake, name, version)
+
+    def export_fitted(self, name: str, version: int | None = None) -> Path:
+        """Write a version as ``fitted/<name>/v<version>.json``, which definitions read.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such transformer or version.
+        DefinitionError
+            If the file is there with another content.
+        """
+        from paimon_features.transformers.fitted import write_version
+
+        return write_version(self.fitted_folder, self.fitted(name, version))
 
     # -- derived views -------------------------------------------------------------------
 

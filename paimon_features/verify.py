@@ -6,8 +6,8 @@ to be what the oracle says, to the bit where that is promised. Online takes the 
 sawtooth windows whole and offline does not; at times on a tile's edge, and with hop windows at
 any time, all three have to be the same number. A view with exact windows that the online store
 cannot hold is compared without it; table views, which only the lake reads, are left out.
-Interactions have to be what a row-by-row reading makes of the features that came with them, on
-both paths.
+Interactions and transformed features have to be what a row-by-row reading makes of the features
+that came with them, on both paths.
 
 While events stream in, the three are not at the same point. Entities that got events within
 the last seconds are left out and counted, and what differs is looked at again until the time
@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
 from paimon_features.definitions import CompiledView, FeatureRef, Output, Selection
+from paimon_features.definitions.selection import Computation
 from paimon_features.errors import VerificationError
 from paimon_features.project import Features, Project, now_ms
 from paimon_features.serving.fetcher import FeatureFetcher
@@ -37,6 +38,7 @@ from paimon_features.tables.snapshots import snapshot_as_of
 from paimon_features.testing.compare import differences
 from paimon_features.testing.naive import Entered, Event, answer, entered
 from paimon_features.testing.naive_interactions import apart, some_inputs, wrong_interactions
+from paimon_features.testing.naive_transformers import wrong_transformed
 from paimon_features.windows import DAY_MS, MIN_TIME_MS, floor_ms
 
 Key = tuple[Any, ...]
@@ -130,13 +132,13 @@ def verify(
             entities = sorted({difference.entity for difference in found}, key=repr)
             time.sleep(RETRY_S)
         report.differences += found
-    if selection.interactions:
-        check_all = _InteractionCheck(project, selection, random.Random(seed))
+    if selection.computed:
+        check_all = _ComputedCheck(project, selection, random.Random(seed))
         before = report.compared
         found = check_all.compare(sampled, report)
         report.differences += found
         if progress is not None:
-            names = ", ".join(map(str, selection.interactions))
+            names = ", ".join(map(str, selection.computed))
             compared = report.compared - before
             progress(f"{names}: {compared:,} values, {len(found)} differences")
     return report
@@ -148,8 +150,8 @@ def _of_tables(project: Project, output: Output) -> bool:
     return any(ref.view in project.definitions.tables for ref in refs)
 
 
-class _InteractionCheck:
-    """Interactions against the features that one read gives with them, online and offline.
+class _ComputedCheck:
+    """What is computed against the features that one read gives with it, online and offline.
 
     As one read gives both, nothing has to settle before. Online is left out where a view has
     exact windows that the online store cannot hold.
@@ -158,7 +160,12 @@ class _InteractionCheck:
     def __init__(self, project: Project, selection: Selection, rng: random.Random) -> None:
         self.project = project
         self.rng = rng
-        self.selection = Selection.of([*selection.refs, *selection.interactions])
+        # an interaction that is only transformed comes as an output, too: one is told of the other
+        parts = [part for each in selection.transformed for part in each.parts]
+        self.selection = Selection.of(
+            list(dict.fromkeys([*selection.refs, *selection.interactions, *parts]))
+            + list(selection.transformed)
+        )
         self.views = project.views_of(self.selection.outputs)
 
     def compare(
@@ -180,18 +187,26 @@ class _InteractionCheck:
             times = pa.repeat(pa.scalar(q_ms), count)
             rows = pa.table({**keys, **inputs, "event_time_ms": times})
             tiles = self.project.offline.get_historical_features(self.selection.outputs, rows)
-            wrong = {"tiles": wrong_interactions(self.selection, tiles, inputs)}
+            wrong = {"tiles": self._wrong(tiles, inputs)}
             if fetcher is not None:
                 online = fetcher.get(self.selection.outputs, keys, q_ms, inputs).table
-                wrong["online"] = wrong_interactions(self.selection, online, inputs)
-                wrong["online and tiles"] = apart(self.selection, online, tiles)
-            report.compared += min(len(wrong), 2) * count * len(self.selection.interactions)
+                wrong["online"] = self._wrong(online, inputs)
+                wrong["online and tiles"] = [*apart(self.selection, online, tiles)]
+            report.compared += min(len(wrong), 2) * count * len(self.selection.computed)
             found += [
-                Difference(interaction.name, entities[row], q_ms, path, detail)
+                Difference(computation.name, entities[row], q_ms, path, detail)
                 for path, of_path in wrong.items()
-                for interaction, row, detail in of_path
+                for computation, row, detail in of_path
             ]
         return found
+
+    def _wrong(
+        self, table: pa.Table, inputs: Mapping[str, pa.Array]
+    ) -> list[tuple[Computation, int, str]]:
+        return [
+            *wrong_interactions(self.selection, table, inputs),
+            *wrong_transformed(self.selection, table),
+        ]
 
     def _keys(self, entities: Mapping[str, list[Key]]) -> dict[str, pa.Array]:
         """Keys of all views at once; those with most keys choose first what they share."""

@@ -3,6 +3,8 @@
 FUZZ_MINUTES   stop after so many minutes; without it one long round
 FUZZ_EXAMPLES  cases a round of a test that has 100 in the suite: 5000, of rounds by time 300
 FUZZ_SEED      the seed of the first round; a random one by default
+FUZZ_REQUESTS  only the feature server, by about so many requests at random, half of them over
+               sockets: FUZZ_REQUESTS=100000 takes some minutes
 Arguments go to pytest: ARGS="tests/test_matrix.py", ARGS="-k join"
 """
 
@@ -14,11 +16,18 @@ import subprocess
 import sys
 import time
 
+OF_REQUESTS = ("tests/serving/http/test_fuzz.py", "tests/serving/http/test_hostile_clients.py")
+REQUESTS_IN_SUITE = 4_000
+"""Which these tests send when a test has 100 cases, half in process and half over sockets."""
+
 
 def main(arguments: list[str]) -> int:
     minutes = os.environ.get("FUZZ_MINUTES")
     until = None if minutes is None else time.time() + 60 * float(minutes)
     examples = os.environ.get("FUZZ_EXAMPLES", "5000" if until is None else "300")
+    if requests := os.environ.get("FUZZ_REQUESTS"):
+        examples = str(max(1, int(requests) * 100 // REQUESTS_IN_SUITE))
+        arguments = [*OF_REQUESTS, *arguments]
     seed = int(os.environ.get("FUZZ_SEED", random.randrange(10**9)))
     started = time.time()
     for number in range(1, sys.maxsize):

@@ -134,6 +134,9 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "training-set": LazyCommand(
             "paimon_features.cli.training_set:training_set", "Build a point-in-time training set."
         ),
+        "fitted": LazyCommand(
+            "paimon_features.cli.fitted:fitted", "Show and export fitted transformers."
+        ),
         "derive": LazyCommand(
             "paimon_features.cli.derive:derive", "Write daily rows or sessions of a view."
         ),

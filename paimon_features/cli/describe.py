@@ -90,7 +90,8 @@ def _table(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
     return [indent + "  ".join(row[i].ljust(widths[i]) for i in used).rstrip() for row in rows]
 
 
-_HEAD = ("description", "owner", "tags", "expression", "type", "request", "entity", "source",
+_HEAD = ("description", "owner", "tags", "expression", "of", "fitted", "type",
+         "request", "entity", "source",
          "view", "size", "session_gap", "keys", "tile", "buckets", "time_zone", "derive", "where",
          "ttl_ms", "max_staleness_ms", "event_time", "max_skew_ms", "schema", "state")  # fmt: skip
 
@@ -126,6 +127,8 @@ def _fact(key: str, value: Any) -> str:
         return format_duration(value)
     if isinstance(value, Mapping):
         return ", ".join(f"{name}: {text}" for name, text in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return str(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 import time
@@ -23,6 +24,8 @@ from paimon_features.online.store import open_store
 from paimon_features.project import Project
 
 SHOW_EVERY_S = 2.0
+TROUBLE_EVERY_S = 10.0
+"""The same trouble of a store is told again after so long; a number in it makes no other."""
 HELD_FOR_S = DEFAULT_TTL_MS / 1_000 + 2.0
 """How long ``--once`` waits for buckets that another process holds: if it died, they are free by
 then."""
@@ -186,6 +189,7 @@ class _Printer:
         self._console = Console(stderr=as_json, highlight=False)
         self._lock = threading.Lock()
         self._shown: dict[str, tuple[float, Progress]] = {}
+        self._troubles: dict[str, float] = {}
 
     def progress(self, progress: Progress) -> None:
         """A step of the work: shown if it is news, or if the last line is some time ago."""
@@ -223,9 +227,12 @@ class _Printer:
             click.echo(text, err=True)
 
     def trouble(self, error: OnlineStoreError) -> None:
-        """A store that does not answer, and is tried again."""
+        """A store that does not answer, and is tried again; not every time is told."""
         with self._lock:
-            click.echo(f"{error}; trying again", err=True)
+            now, kind = time.monotonic(), re.sub(r"[0-9.]+", "", str(error))
+            if now - self._troubles.get(kind, -TROUBLE_EVERY_S) >= TROUBLE_EVERY_S:
+                self._troubles[kind] = now
+                click.echo(f"{error}; trying again", err=True)
 
     def _print(self, p: Progress) -> None:
         if self._as_json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import importlib.util
 import json
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -148,7 +149,17 @@ def _tell(event: Mapping[str, object], project: str, as_json: bool) -> None:
         )
     else:
         click.echo(
-            f"worker {event['worker']} ended with code {event['code']} {event['reason']}; another "
-            f"one starts in {event['restart_in_s']} s",
+            f"worker {event['worker']} {_ended(event)}; another one starts in "
+            f"{event['restart_in_s']} s",
             err=True,
         )
+
+
+def _ended(event: Mapping[str, object]) -> str:
+    """How a worker ended."""
+    code = event["code"]
+    assert isinstance(code, int)
+    if code < 0:
+        known = code in {-number for number in signal.Signals}
+        return f"was ended by {signal.Signals(-code).name if known else f'signal {-code}'}"
+    return f"ended with code {code}" + (f" ({event['reason']})" if event["reason"] else "")

@@ -1,4 +1,4 @@
-"""What a user writes down: entities, sources, feature views, interactions, services."""
+"""What a user writes down: entities, sources, views, interactions, transforms, services."""
 
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
 from paimon_features.definitions.derived import (
@@ -23,12 +23,14 @@ from paimon_features.definitions.table_view import (
     TableSource,
     TableView,
 )
+from paimon_features.definitions.transformed import CompiledTransformed, Fitted, Transformed
 
 __all__ = [
     "CompiledDerived",
     "CompiledFeature",
     "CompiledInteraction",
     "CompiledTable",
+    "CompiledTransformed",
     "CompiledView",
     "Definitions",
     "DerivedFeature",
@@ -39,6 +41,7 @@ __all__ = [
     "FeatureService",
     "FeatureView",
     "FeedbackSource",
+    "Fitted",
     "Interaction",
     "Output",
     "RequestSource",
@@ -48,6 +51,7 @@ __all__ = [
     "TableFeature",
     "TableSource",
     "TableView",
+    "Transformed",
     "TumblingView",
     "load_definitions",
 ]

@@ -24,7 +24,13 @@ from paimon_features.definitions.selection import Output, Selection
 from paimon_features.definitions.service import FeatureService
 from paimon_features.definitions.source import EventSource
 from paimon_features.definitions.table_view import TableView
+from paimon_features.definitions.transformed import (
+    CompiledTransformed,
+    Transformations,
+    Transformed,
+)
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
+from paimon_features.transformers.fitted import FOLDER
 
 Definition = (
     Entity
@@ -34,6 +40,7 @@ Definition = (
     | DerivedView
     | RequestSource
     | Interaction
+    | CompiledTransformed
     | FeatureService
 )
 Named = TypeVar(
@@ -45,13 +52,17 @@ Named = TypeVar(
     DerivedView,
     RequestSource,
     Interaction,
+    Transformed,
     FeatureService,
 )
 
 
 @dataclass(frozen=True)
 class Definitions:
-    """All definitions of a project, by kind and name."""
+    """All definitions of a project, by kind and name.
+
+    ``fitted`` is the folder of exported versions of fitted transformers, None where there is none.
+    """
 
     entities: dict[str, Entity] = field(default_factory=dict)
     sources: dict[str, EventSource] = field(default_factory=dict)
@@ -61,18 +72,21 @@ class Definitions:
     requests: dict[str, RequestSource] = field(default_factory=dict)
     tables: dict[str, TableView] = field(default_factory=dict)
     derived: dict[str, DerivedView] = field(default_factory=dict)
+    transformed: dict[str, Transformed] = field(default_factory=dict)
+    fitted: Path | None = None
 
     @classmethod
-    def of(cls, items: Iterable[object]) -> Definitions:
+    def of(cls, items: Iterable[object], *, fitted: Path | None = None) -> Definitions:
         """Collect definitions; what they refer to comes with them.
 
         Raises
         ------
         DefinitionError
             Where two different definitions of a kind have one name, a service or interaction
-            refers to what is not there, or the types of an interaction do not fit.
+            refers to what is not there, the types of an interaction do not fit, or a version of a
+            fitted transformer is not in the folder ``fitted``, or not as it was exported.
         """
-        out = cls()
+        out = cls(fitted=fitted)
         for item in items:
             out._add(item)
         both = sorted(out.views.keys() & out.tables.keys())
@@ -81,18 +95,22 @@ class Definitions:
         for name in out.derived:
             if name in out.views or name in out.tables:
                 raise DefinitionError(f"a derived view is called like a view, {name!r}; rename it")
+        named: Mapping[str, Mapping[str, object]] = {
+            "feature view": out.views,
+            "table view": out.tables,
+            "derived view": out.derived,
+            "service": out.services,
+        }
         for interaction in out.interactions.values():
-            for kind, others in (
-                ("feature view", out.views),
-                ("table view", out.tables),
-                ("derived view", out.derived),
-                ("service", out.services),
-            ):
-                if interaction.name in others:
-                    raise DefinitionError(
-                        f"interaction {interaction.name!r} is called like a {kind}; rename one"
-                    )
+            _own_name("interaction", interaction.name, named)
             out.interaction(interaction)
+        for transformed in out.transformed.values():
+            _own_name(
+                "transformed feature",
+                transformed.name,
+                {**named, "interaction": out.interactions},
+            )
+            out.transformation(transformed)
         for service in out.services.values():
             for ref in service.refs():
                 view = out.views.get(ref.view) or out.tables.get(ref.view)
@@ -125,6 +143,7 @@ class Definitions:
             "derived_view": self.derived,
             "request_source": self.requests,
             "interaction": self.interactions,
+            "transformed": {n: self.transformation(t) for n, t in self.transformed.items()},
             "service": self.services,
         }
 
@@ -154,21 +173,34 @@ class Definitions:
             which = _get("interaction", self.interactions, which)
         return self._interactions.compile(which)
 
-    def outputs(self, items: Sequence[FeatureRef | Interaction]) -> tuple[Output, ...]:
-        """What a read of these gives, interactions worked out.
+    def transformation(self, which: Transformed | str) -> CompiledTransformed:
+        """A transformed feature, or the one of that name, worked out; UnknownNameError for none."""
+        if isinstance(which, str):
+            which = _get("transformed feature", self.transformed, which)
+        return self._transformations.compile(which)
+
+    def outputs(
+        self, items: Sequence[FeatureRef | Interaction | Transformed]
+    ) -> tuple[Output, ...]:
+        """What a read of these gives, interactions and transformed features worked out.
 
         Raises
         ------
         UnknownNameError
             For a view or feature that is not defined.
         DefinitionError
-            If two entities have a key of one name and different types, or an interaction or a
-            request input is called like a key.
+            If two entities have a key of one name and different types, or an interaction, a
+            transformed feature or a request input is called like a key.
         RequestError
             If these cannot be read together, see ``Selection``.
         """
         out = tuple(
-            self.interaction(item) if isinstance(item, Interaction) else item for item in items
+            self.interaction(item)
+            if isinstance(item, Interaction)
+            else self.transformation(item)
+            if isinstance(item, Transformed)
+            else item
+            for item in items
         )
         selection = Selection.of(out)
         keys: dict[str, tuple[str, Any]] = {}
@@ -186,6 +218,7 @@ class Definitions:
                     )
         for what, names in (
             ("interaction", [i.name for i in selection.interactions]),
+            ("transformed feature", [t.name for t in selection.transformed]),
             ("request input", selection.inputs),
         ):
             for name in names:
@@ -201,11 +234,19 @@ class Definitions:
         views = {name: self.any_view(name).compiled for name in (*self.views, *self.tables)}
         return Interactions(views, self.interactions)
 
+    @cached_property
+    def _transformations(self) -> Transformations:
+        return Transformations(self._interactions, self.fitted)
+
     def _add(self, item: object) -> None:
         if isinstance(item, Interaction):
             self._put("interaction", self.interactions, item)
             for request in item.requests:
                 self._add(request)
+        elif isinstance(item, Transformed):
+            self._put("transformed feature", self.transformed, item)
+            for of in item.parts:
+                self._add(of)
         elif isinstance(item, RequestSource):
             self._put("request source", self.requests, item)
         elif isinstance(item, FeatureService):
@@ -234,6 +275,14 @@ class Definitions:
             raise DefinitionError(f"two different definitions of {what} {item.name!r}")
 
 
+def _own_name(what: str, name: str, named: Mapping[str, Mapping[str, object]]) -> None:
+    """Raise DefinitionError where something that a read can name has this name, too."""
+    for kind, others in named.items():
+        if name in others:
+            article = "an" if kind.startswith("i") else "a"
+            raise DefinitionError(f"{what} {name!r} is called like {article} {kind}; rename one")
+
+
 def _get(what: str, known: dict[str, Named], name: str) -> Named:
     if name not in known:
         raise UnknownNameError.of(what, name, known)
@@ -243,10 +292,12 @@ def _get(what: str, known: dict[str, Named], name: str) -> Named:
 def load_definitions(path: Path) -> Definitions:
     """Run the Python file at ``path`` and collect the definitions at its top level.
 
+    Versions of fitted transformers are read from the folder ``fitted`` beside it.
+
     Raises
     ------
     DefinitionError
-        If the file is missing, does not run, or holds no definition.
+        If the file is missing, does not run, holds no definition, or as ``Definitions.of``.
     """
     if not path.is_file():
         raise DefinitionError(
@@ -268,7 +319,7 @@ def load_definitions(path: Path) -> Definitions:
     finally:
         sys.path.remove(str(path.parent))
     found: list[Any] = list(vars(module).values())
-    definitions = Definitions.of(found)
+    definitions = Definitions.of(found, fitted=path.parent / FOLDER)
     if not definitions.views and not definitions.sources:
         raise DefinitionError(f"{path} holds no EventSource and no FeatureView at its top level")
     return definitions

@@ -1,7 +1,7 @@
-"""What a read gives: features as they are and interactions of them, in the order of the request.
+"""What a read gives: features as they are, interactions of them, and both transformed.
 
 The online and the offline read put their answers together here, and nowhere else, so that an
-interaction is computed by the same steps on both.
+interaction or a transformed feature is computed by the same steps on both.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ import pyarrow as pa
 from paimon_features.columns import Column
 from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.reference import FeatureRef
+from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.errors import RequestError
 from paimon_features.expressions.evaluate import Program, without_overflow
 from paimon_features.schema import DataType
 
-Output = FeatureRef | CompiledInteraction
+Computation = CompiledInteraction | CompiledTransformed
+"""What is computed of the features that are read."""
+Output = FeatureRef | Computation
 """One column of an answer."""
 
 Codes = npt.NDArray[np.int8]
@@ -29,14 +32,14 @@ Codes = npt.NDArray[np.int8]
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """An interaction on every row: its values, and where a step left its type (null there)."""
+    """What was computed on every row: values, and where a step left its type (null there)."""
 
     values: pa.Array
     overflown: npt.NDArray[np.bool_] | None
 
 
 class Selection:
-    """The outputs of a read, what is read for them, and how interactions are computed.
+    """The outputs of a read, what is read for them, and how the rest of them is computed.
 
     ``outputs`` are in the order of the request, and ``names`` what their columns are called: like
     themselves, or a feature ``<view>__<feature>`` where another output has that name, too.
@@ -51,17 +54,21 @@ class Selection:
     def __init__(self, outputs: Sequence[Output]) -> None:
         self.outputs = tuple(outputs)
         self.interactions = tuple(o for o in outputs if isinstance(o, CompiledInteraction))
+        self.transformed = tuple(o for o in outputs if isinstance(o, CompiledTransformed))
+        self.computed: tuple[Computation, ...] = (*self.interactions, *self.transformed)
+        hidden = [p for t in self.transformed for p in t.parts if not isinstance(p, FeatureRef)]
+        self._steps = tuple(dict.fromkeys([*self.interactions, *hidden]))
         plain = [output for output in outputs if isinstance(output, FeatureRef)]
         self.names = _names(self.outputs)
-        needed = [ref for interaction in self.interactions for ref in interaction.refs]
+        needed = [ref for computation in self.computed for ref in computation.refs]
         self.refs = tuple(dict.fromkeys([*plain, *needed]))
         self.inputs: dict[str, DataType] = {}
-        for interaction in self.interactions:
-            for name, kind in interaction.inputs.items():
+        for computation in self.computed:
+            for name, kind in computation.inputs.items():
                 if self.inputs.setdefault(name, kind) != kind:
                     raise RequestError(
                         f"the request input {name!r} is {self.inputs[name]!r} for one interaction "
-                        f"and {kind!r} for {interaction.name!r}; one name has one type"
+                        f"and {kind!r} for {computation.name!r}; one name has one type"
                     )
         if not self.refs:
             raise RequestError(
@@ -80,56 +87,71 @@ class Selection:
 
     @functools.cached_property
     def _program(self) -> Program:
-        guards = [i.guard for i in self.interactions if i.guard is not None]
-        return Program([*(i.expression for i in self.interactions), *guards])
+        guards = [i.guard for i in self._steps if i.guard is not None]
+        return Program([*(i.expression for i in self._steps), *guards])
 
     def compute(
         self, values: Mapping[FeatureRef, pa.Array], inputs: Mapping[str, pa.Array], rows: int
-    ) -> dict[CompiledInteraction, Computed]:
-        """The interactions on ``rows`` rows.
+    ) -> dict[Computation, Computed]:
+        """The interactions and transformed features on ``rows`` rows.
 
         ``values`` are the features of ``refs`` and ``inputs`` those of ``inputs``, as arrays of
         their types. A value that leaves its type on the way (an integer beyond int64, a float
-        that becomes infinite) is null.
+        that becomes infinite) is null, and so is one that a transformer cannot transform.
         """
-        needed = {ref for interaction in self.interactions for ref in interaction.refs}
+        needed = {ref for computation in self.computed for ref in computation.refs}
         columns = {ref: Column.from_arrow(values[ref]) for ref in needed}
         given = {name: Column.from_arrow(array) for name, array in inputs.items()}
+        found = self.columns_of(columns, given, rows)
         return {
-            interaction: Computed(column.to_arrow(interaction.type.arrow), overflown)
-            for interaction, (column, overflown) in self.columns_of(columns, given, rows).items()
+            each: Computed(found[each][0].to_arrow(each.type.arrow), found[each][1])
+            for each in self.computed
         }
 
     def columns_of(
         self, values: Mapping[FeatureRef, Column], inputs: Mapping[str, Column], rows: int
-    ) -> dict[CompiledInteraction, tuple[Column, npt.NDArray[np.bool_] | None]]:
-        """The same of columns: each interaction's values, and where a step left its type."""
-        if not self.interactions:
+    ) -> dict[Computation, tuple[Column, npt.NDArray[np.bool_] | None]]:
+        """The same of columns: values, and where a step left its type.
+
+        Interactions that are transformed are among them, whether or not they are outputs.
+        """
+        if not self.computed:
             return {}
-        columns = {str(ref): column for ref, column in values.items()} | dict(inputs)
-        results = self._program.run(columns, rows)
-        guards = iter(results[len(self.interactions) :])
-        out = {}
-        for interaction, column in zip(self.interactions, results, strict=False):
-            guard = None if interaction.guard is None else next(guards)
-            out[interaction] = without_overflow(interaction.type, column, guard)
+        out: dict[Computation, tuple[Column, npt.NDArray[np.bool_] | None]] = {}
+        if self._steps:
+            columns = {str(ref): column for ref, column in values.items()} | dict(inputs)
+            results = self._program.run(columns, rows)
+            guards = iter(results[len(self._steps) :])
+            for interaction, column in zip(self._steps, results, strict=False):
+                guard = None if interaction.guard is None else next(guards)
+                out[interaction] = without_overflow(interaction.type, column, guard)
+        for transformed in self.transformed:
+            parts = [
+                (values[part], None) if isinstance(part, FeatureRef) else out[part]
+                for part in transformed.parts
+            ]
+            made, failed = transformed.apply([column for column, _ in parts])
+            for _, overflown in parts:
+                if overflown is not None:
+                    failed = overflown if failed is None else failed | overflown
+            out[transformed] = made, failed
         return out
 
     @staticmethod
     def worst(
-        interaction: CompiledInteraction,
+        computation: Computation,
         overflown: npt.NDArray[np.bool_] | None,
         codes: Mapping[FeatureRef, Codes],
         ill_conditioned: int,
         rows: int,
     ) -> Codes:
-        """The status of an interaction on each row: the worst of the features it is made of.
+        """The status of what is computed, row by row: the worst of the features it is made of.
 
         ``codes`` have the status of each feature, a greater number being worse, 0 being best; where
-        the interaction itself is ``overflown`` (None: nowhere) it is ``ill_conditioned``.
+        it is ``overflown`` itself, or cannot be transformed, it is ``ill_conditioned``.
         """
         out = np.zeros(rows, np.int8)
-        for ref in interaction.refs:
+        for ref in computation.refs:
             out = np.maximum(out, codes[ref])
         if overflown is not None:
             out[overflown] = ill_conditioned

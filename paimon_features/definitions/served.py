@@ -13,6 +13,7 @@ from dataclasses import fields
 
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView
 from paimon_features.definitions.interaction import CompiledInteraction
+from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.errors import UnknownNameError
 from paimon_features.schema import DataType, Int32, Int64, String
 
@@ -68,10 +69,22 @@ def definition_of(view: CompiledView, features: Sequence[str]) -> str:
     )
 
 
-def definition_of_interactions(interactions: Iterable[CompiledInteraction]) -> str:
-    """The same for interactions: what they are computed from, and how."""
+def definition_of_computed(
+    outputs: Iterable[CompiledInteraction | CompiledTransformed],
+) -> str:
+    """The same for interactions and transformed features: what they are computed from, and how."""
     return _digest(
-        [[i.name, i.expression.text, i.type.text, *map(str, i.refs)] for i in interactions]
+        [
+            [
+                each.name,
+                each.to_property()
+                if isinstance(each, CompiledTransformed)
+                else each.expression.text,
+                each.type.text,
+                *map(str, each.refs),
+            ]
+            for each in outputs
+        ]
     )
 
 

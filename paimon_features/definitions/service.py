@@ -10,6 +10,7 @@ from paimon_features.definitions.interaction import Interaction
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.table_view import TableView
+from paimon_features.definitions.transformed import Transformed
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import check_name
 
@@ -18,12 +19,12 @@ from paimon_features.schema import check_name
 class FeatureService:
     """What a model reads, in the order of its input: views, single features, interactions.
 
-    A feature is written ``"view:feature"``. What an interaction reads need not be named besides:
-    it is read, used, and not returned.
+    A feature is written ``"view:feature"``. What an interaction or a transformed feature reads
+    need not be named besides: it is read, used, and not returned.
     """
 
     name: str
-    features: Sequence[FeatureView | TableView | Interaction | str]
+    features: Sequence[FeatureView | TableView | Interaction | Transformed | str]
     description: str = ""
     owner: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -36,30 +37,30 @@ class FeatureService:
         for item in self.features:
             if isinstance(item, str):
                 FeatureRef.parse(item)
-            elif not isinstance(item, FeatureView | TableView | Interaction):
+            elif not isinstance(item, FeatureView | TableView | Interaction | Transformed):
                 raise DefinitionError(
                     f"service {self.name!r}: got {item!r}; expected a FeatureView, a TableView, an "
-                    "Interaction or a reference 'view:feature'"
+                    "Interaction, a Transformed or a reference 'view:feature'"
                 )
         named = [str(item) for item in self.items()]
         double = sorted({name for name in named if named.count(name) > 1})
         if double:
             raise DefinitionError(f"service {self.name!r} names {', '.join(double)} twice")
 
-    def items(self) -> tuple[FeatureRef | Interaction, ...]:
+    def items(self) -> tuple[FeatureRef | Interaction | Transformed, ...]:
         """Everything that the service gives, views spelled out, in order."""
-        out: list[FeatureRef | Interaction] = []
+        out: list[FeatureRef | Interaction | Transformed] = []
         for item in self.features:
             if isinstance(item, str):
                 out.append(FeatureRef.parse(item))
-            elif isinstance(item, Interaction):
+            elif isinstance(item, Interaction | Transformed):
                 out.append(item)
             else:
                 out.extend(FeatureRef(item.name, f.name) for f in item.compiled.features)
         return tuple(out)
 
     def refs(self) -> tuple[FeatureRef, ...]:
-        """Every feature that the service names, views spelled out, in order; no interactions."""
+        """Every feature that the service names as it is, views spelled out, in order."""
         return tuple(item for item in self.items() if isinstance(item, FeatureRef))
 
     def to_document(self) -> dict[str, object]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from paimon_features import registry
 from paimon_features.definitions import (
+    CompiledTransformed,
     CompiledView,
     Definitions,
     DerivedView,
@@ -78,6 +79,12 @@ def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
             document["type"] = compiled.type.text
             document["features"] = [str(ref) for ref in compiled.refs]
             document["request"] = {n: k.text for n, k in compiled.inputs.items()}
+        if isinstance(item, CompiledTransformed):
+            document["features"] = [str(ref) for ref in item.refs]
+            document["request"] = {n: k.text for n, k in item.inputs.items()}
+            document["parameters"] = item.fitted.transformer.to_params()
+            document["fitted_on"] = dict(item.fitted.fitted_on)
+            document["fitted_at_ms"] = item.fitted.fitted_at_ms
         if kind == "source":
             document["tables"] = [_table(lake, t) for t in (item.table, item.rejected_table)]
         for node in graph.nodes:

@@ -49,6 +49,8 @@ _FILLS: Mapping[str, str] = {
     "feature_view": "#dcfce7",
     "derived_view": "#ecfccb",
     "interaction": "#fef9c3",
+    "fitted_transformer": "#e0e7ff",
+    "transformed": "#fee2e2",
     "service": "#fae8ff",
     "training_set": "#ffedd5",
 }

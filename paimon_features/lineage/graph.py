@@ -2,9 +2,9 @@
 
 ::
 
-    source -> feature view -> interaction -> service
-                          |              '-> training set
-                          '-> derived view
+    source -> feature view -> interaction -> transformed -> service
+                          |                        |  '-> training set
+                          '-> derived view         fitted transformer
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from paimon_features.tables import Lake
 from paimon_features.tables.specs import TRAINING_PREFIX
 
 KINDS = (
-    "source", "table_view", "feature_view", "derived_view", "interaction", "service",
-    "training_set",
+    "source", "table_view", "feature_view", "derived_view", "interaction",
+    "fitted_transformer", "transformed", "service", "training_set",
 )  # fmt: skip
 """Kinds of nodes, from what comes in to what comes out."""
 
@@ -115,20 +115,37 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> Graph:
         compiled = definitions.interaction(interaction)
         node = interactions[compiled.name] = Node("interaction", compiled.name, compiled.type.text)
         edges += [(views[name], node) for name in _view_names(compiled.refs)]
+    transformed = {}
+    fitted: dict[str, Node] = {}
+    for each in definitions.transformed.values():
+        made_of = definitions.transformation(each)
+        pinned, digest = str(made_of.fitted), made_of.fitted.digest
+        fitted.setdefault(
+            pinned, Node("fitted_transformer", pinned, f"{made_of.fitted.kind}, {digest}")
+        )
+        node = transformed[each.name] = Node("transformed", each.name, made_of.type.text)
+        edges.append((fitted[pinned], node))
+        plain = [part for part in made_of.parts if isinstance(part, FeatureRef)]
+        edges += [(views[name], node) for name in _view_names(plain)]
+        named = dict.fromkeys(p.name for p in made_of.parts if not isinstance(p, FeatureRef))
+        edges += [(interactions[name], node) for name in named]
+    computed = {**interactions, **transformed}
     services = []
     for service in definitions.services.values():
         items = service.items()
         services.append(Node("service", service.name, _many(len(items), "feature")))
         edges += [(views[name], services[-1]) for name in _view_names(service.refs())]
-        edges += [(interactions[str(i)], services[-1]) for i in items if str(i) in interactions]
+        edges += [(computed[str(i)], services[-1]) for i in items if str(i) in computed]
     sets = []
     for name, features in _training_sets(lake):
         # a service is not named in a training set: it may have changed since, its views have not
         sets.append(Node("training_set", name, _many(len(features), "feature")))
         refs = tuple(FeatureRef.parse(name) for name in features if ":" in name)
         edges += [(views[view], sets[-1]) for view in _view_names(refs) if view in views]
-        edges += [(interactions[name], sets[-1]) for name in features if name in interactions]
-    made_of_views = (*derived, *interactions.values(), *services, *sets)
+        edges += [(computed[name], sets[-1]) for name in features if name in computed]
+    made_of_views = (
+        *derived, *interactions.values(), *fitted.values(), *transformed.values(), *services, *sets
+    )  # fmt: skip
     nodes = (*sources.values(), *views.values(), *made_of_views)
     return Graph(nodes, tuple(edges))
 

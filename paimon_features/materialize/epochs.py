@@ -71,16 +71,21 @@ class Epochs:
     def sweep(self) -> Iterator[int]:
         """Delete the keys of all epochs but those that are read or built; yields counts.
 
-        A bucket's marker goes before its records, so that a reader of an old state sees that
-        the bucket is gone, never that an entity is.
+        A bucket's marker goes before its records, and no record goes while the marker is there.
+        So a reader of an old state sees that the bucket is gone, never that an entity is; also
+        when the server was restarted in between, with an older state and all markers.
         """
-        for markers_only in (True, False):
-            for page in self._store.scan(self._keys.all_epochs):
-                stale = self._stale(
-                    [key for key in page if key.endswith(b"#marker") or not markers_only]
-                )
-                self._store.delete(stale)
-                yield len(stale)
+        for page in self._store.scan(self._keys.all_epochs):
+            markers = self._stale([key for key in page if self._keys.is_marker(key)])
+            self._store.delete(markers)
+            yield len(markers)
+        for page in self._store.scan(self._keys.all_epochs):
+            stale = self._stale([key for key in page if not self._keys.is_marker(key)])
+            orphans: dict[bytes, list[bytes]] = {}
+            for key in stale:
+                orphans.setdefault(self._keys.marker_beside(key), []).append(key)
+            self._store.delete_orphans(orphans)
+            yield len(stale)
 
     def _stale(self, keys: Sequence[bytes]) -> list[bytes]:
         """Those of ``keys`` whose epoch is neither read nor built now."""

@@ -27,7 +27,8 @@ from paimon_features.online.store import Clock, OnlineStore
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.generations import GenerationRecord
 
-MAX_BACKOFF_S = 5.0
+MAX_BACKOFF_S = 1.0
+"""So soon is a store found that is back: an empty one is read by nobody until it is rebuilt."""
 _SWEEP_SLICE_S = 0.05
 
 

@@ -56,7 +56,7 @@ class Answered:
         types: dict[Output, DataType] = {
             FeatureRef(read.name, name): kind for read in reads for name, kind in read.types.items()
         }
-        types.update((interaction, interaction.type) for interaction in selection.interactions)
+        types.update((computation, computation.type) for computation in selection.computed)
         names = selection.columns
         fields = [pa.field(name, types[output].arrow) for output, name in names.items()]
         if statuses:

@@ -95,9 +95,9 @@ def build_training_set(
 
     The table has the columns of ``rows`` (keys, time, label, anything else), then the features;
     its rows come in the order given. Its properties name the features with a hash of their
-    definitions, the interactions with their expressions, every source table with its snapshot
-    and incarnation, the label, and ``as_of``. The snapshots that were read are tagged
-    ``training_<name>``, so that they stay readable.
+    definitions, the interactions with their expressions, the versions of fitted transformers,
+    every source table with its snapshot and incarnation, the label, and ``as_of``. The snapshots
+    that were read are tagged ``training_<name>``, so that they stay readable.
 
     The same call on the same snapshots is the same training set: it is not built again. On
     another ``engine`` it is another one, as sums of floats may differ in their last bits.
@@ -198,10 +198,12 @@ def _properties(
 ) -> dict[str, str]:
     """What the table says of itself; the last entry is the hash of all others."""
     interactions = {i.name: i.to_document() for i in pinned.selection.interactions}
+    transformed = {t.name: t.to_property() for t in pinned.selection.transformed}
     document: dict[str, Any] = {
         "training-set.features": {str(ref): column for ref, column in pinned.columns.items()},
         "training-set.definitions": _digest(pinned.definitions()),
         "training-set.interactions": interactions or None,
+        "training-set.transformed": transformed or None,
         "training-set.sources": [pin.to_document() for pin in pinned.pins],
         "training-set.as-of-ms": pinned.as_of,
         "training-set.label": label,

@@ -59,6 +59,20 @@ class ViewKeys:
         """The epoch of a key that begins with ``all_epochs``."""
         return key[len(self.all_epochs) :].split(b":", 1)[0].decode()
 
+    def is_marker(self, key: bytes) -> bool:
+        """Whether a key that begins with ``all_epochs`` is a bucket's marker."""
+        return key == self.marker_beside(key)
+
+    def marker_beside(self, key: bytes) -> bytes:
+        """The marker of the bucket that a key which begins with ``all_epochs`` is in.
+
+        >>> keys = ViewKeys("shop", "spend")
+        >>> keys.marker_beside(b"pf:{shop:spend:1a2b3c4d:7}:some|}#marker")
+        b'pf:{shop:spend:1a2b3c4d:7}#marker'
+        """
+        start = len(self.all_epochs)
+        return key[: key.index(b"}", start) + 1] + b"#marker"
+
     def bucket(self, epoch: str, bucket: int) -> BucketKeys:
         """The keys of one bucket."""
         return BucketKeys(f"{self._stem}:{epoch}:{bucket}}}".encode())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.keys import PREFIX
@@ -71,6 +71,12 @@ class MemoryStore:
         with self._lock:
             for key in keys:
                 self._values.pop(key, None)
+
+    def delete_orphans(self, orphans: Mapping[bytes, Sequence[bytes]]) -> None:
+        with self._lock:
+            for guard, keys in orphans.items():
+                if not self._get_alive(guard):
+                    self.delete(keys)
 
     def scan(self, prefix: bytes) -> Iterator[list[bytes]]:
         with self._lock:

@@ -6,7 +6,7 @@ that do not know of each other cannot undo one another's work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from paimon_features.online.settings import OnlineSettings, from_url
@@ -73,6 +73,14 @@ class OnlineStore(Protocol):
 
     def delete(self, keys: Sequence[bytes]) -> None:
         """Remove keys; harmless where there is none."""
+
+    def delete_orphans(self, orphans: Mapping[bytes, Sequence[bytes]]) -> None:
+        """Remove the keys of each bucket for which the key they stand under is not there.
+
+        That one, the bucket's marker, is of the same bucket, and is looked at in the same step.
+        So records go only where no reader believes them, whatever happened to the server since
+        the marker was deleted: one that was restarted may have an older marker back.
+        """
 
     def scan(self, prefix: bytes) -> Iterator[list[bytes]]:
         """The keys that begin with ``prefix``, page by page.

@@ -17,7 +17,7 @@ import pyarrow as pa
 from paimon_features.definitions.served import definition_of
 from paimon_features.errors import SnapshotExpiredError, UnknownNameError
 from paimon_features.project import Project
-from paimon_features.served.interactions import check_interactions
+from paimon_features.served.computed import check_computed
 from paimon_features.served.report import LogReport, Wrong, wrong
 from paimon_features.served.rows import LoggedRow, sampled_rows
 from paimon_features.served.truth import (
@@ -81,14 +81,14 @@ def check_log(
     by_view: dict[str, list[LoggedRow]] = {}
     for row in rows:
         by_view.setdefault(row.view, []).append(row)
-    interactions = by_view.pop("", [])
+    computed = by_view.pop("", [])
     for name, own in sorted(by_view.items()):
         _ViewCheck(project, name, EntityText(salt), salt is not None, report).check(own)
         progress(f"{name}: {len(own):,} rows, {len(report.differences)} differences so far")
-    if interactions:
-        check_interactions(project, interactions, rows, report)
+    if computed:
+        check_computed(project, computed, rows, report)
         count = len(report.differences)
-        progress(f"interactions: {len(interactions):,} rows, {count} differences so far")
+        progress(f"computed features: {len(computed):,} rows, {count} differences so far")
     return report
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from paimon_features.buckets import bucket_of
 from paimon_features.columns import Column
@@ -56,11 +57,14 @@ def _of_anything(keys: Mapping[str, DataType], entities: Mapping[str, object]) -
 
 def _of_lists(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys | None:
     """The same for what most requests are, without a way through Arrow: lists of plain integers
-    or texts. None where it is something else, or not right: the other one knows, and tells."""
+    or texts, or arrays of just these types. None where it is something else, or not right: the
+    other one knows, and tells."""
     columns: dict[str, list[Any]] = {}
     encoded: list[list[bytes]] = []
     for name, kind in keys.items():
         values = entities.get(name)
+        if isinstance(values, pa.Array) and values.type == kind.arrow:
+            values = values.to_pylist()
         if type(values) is not list:
             return None
         texts = _encoded(kind, values)

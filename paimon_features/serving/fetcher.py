@@ -206,10 +206,14 @@ class FeatureFetcher:
             rows = _place(names, groups, seen)
             found = self.store.get_many([*states, *(key for of in rows for key in of.keys)])
             # what was read counts only if it was the current epoch at that very time
-            now = {
-                name: self._views[name].see(raw) for name, raw in zip(names, found, strict=False)
-            }
+            now = self._see(names, found)
             moved = [name for name in names if not now[name].is_as(seen[name])]
+            parts = _split(found[len(names) :], rows)
+            if not moved and any(of.lacks_markers(part) for of, part in parts):
+                # On a cluster a state and a bucket come from two nodes: in between the old epoch
+                # may have been switched from and swept. If so, the state says it now.
+                now = self._read_states(names)
+                moved = [name for name in names if not now[name].is_as(seen[name])]
             if not moved:
                 break
             seen = now
@@ -223,12 +227,10 @@ class FeatureFetcher:
                     group.ready = []
                     group.fail(error, failed)
         answers.update(failed)
-        at = len(names)
-        for of in rows:
-            of.fill(found[at : at + len(of.keys)])
+        for of, part in parts:
+            of.fill(part)
             self.records_read += of.records_read
             self.cells_read += of.cells_read
-            at += len(of.keys)
         clock_ms = self.clock()
         for group in groups:
             group.answer(clock_ms, answers)
@@ -241,11 +243,15 @@ class FeatureFetcher:
             if last is not None and last.epoch is not None:
                 known[name] = last
         unknown = [name for name in names if name not in known]
-        if unknown:
-            found = self.store.get_many([self._views[name].keys.state for name in unknown])
-            for name, raw in zip(unknown, found, strict=True):
-                known[name] = self._views[name].see(raw)
-        return known
+        return known | self._read_states(unknown) if unknown else known
+
+    def _read_states(self, names: Sequence[str]) -> dict[str, Seen]:
+        keys = [self._views[name].keys.state for name in names]
+        return self._see(names, self.store.get_many(keys))
+
+    def _see(self, names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, Seen]:
+        """What the first values of ``found`` say, which are the states of these views."""
+        return {name: self._views[name].see(raw) for name, raw in zip(names, found, strict=False)}
 
 
 def _place(
@@ -271,3 +277,14 @@ def _place(
             for group, start in of_groups:
                 group.placed[name] = (rows, start)
     return placed
+
+
+def _split(
+    found: Sequence[bytes | None], rows: Sequence[ViewRows]
+) -> list[tuple[ViewRows, Sequence[bytes | None]]]:
+    """The rows of each view with the values of their keys, which stand side by side."""
+    parts, at = [], 0
+    for of in rows:
+        parts.append((of, found[at : at + len(of.keys)]))
+        at += len(of.keys)
+    return parts

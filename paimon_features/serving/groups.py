@@ -47,7 +47,7 @@ class ViewPlans:
     def in_use(self, seen: Seen) -> ViewPlan:
         """The plan for what the store holds; StoreNotReadyError if it has no such feature."""
         if seen.error is not None:
-            raise seen.error
+            raise _own(seen.error)  # that one is kept, and would keep whatever raised it
         plan = None if seen.fingerprint is None else self._plans.get(seen.fingerprint)
         if plan is None:
             raise StoreNotReadyError(

@@ -25,14 +25,15 @@ from paimon_features.definitions.selection import Codes
 from paimon_features.definitions.served import (
     SERVED_COLUMNS,
     definition_of,
-    definition_of_interactions,
+    definition_of_computed,
 )
 from paimon_features.schema import DataType, ListType, MapType, arrow_schema
 from paimon_features.serving.response import OnlineResponse, Status, ViewRead
 
 SCHEMA = arrow_schema(SERVED_COLUMNS)
-INTERACTIONS = ""
-"""What stands for the view in the row of an entity's interactions."""
+COMPUTED = ""
+"""What stands for the view in the row of what is computed for an entity: interactions, and
+transformed features."""
 _EPOCH_DAY = dt.date(1970, 1, 1)
 _STATUS = {status.value: status.name for status in Status}
 
@@ -115,8 +116,8 @@ class RowMaker:
         out: list[dict[str, Any]] = []
         for read in batch.reads.values():
             out += self._of_view(common, noted, read, chosen, keys)
-        if batch.selection.interactions:
-            out += self._of_interactions(common, noted, chosen, keys)
+        if batch.selection.computed:
+            out += self._of_computed(common, noted, chosen, keys)
         return out
 
     def _of_view(
@@ -155,7 +156,7 @@ class RowMaker:
             )
         return out
 
-    def _of_interactions(
+    def _of_computed(
         self,
         common: Mapping[str, Any],
         noted: Noted,
@@ -176,11 +177,11 @@ class RowMaker:
             name: _chosen(selection.inputs[name], column, chosen)
             for name, column in batch.inputs.items()
         }
-        definition = definition_of_interactions([output for _, output in places])
+        definition = definition_of_computed([output for _, output in places])
         return [
             {
                 **common,
-                "view": INTERACTIONS,
+                "view": COMPUTED,
                 "row": row,
                 "entity": self._entity([of[i] for of in keys.values()]),
                 "feature_values": dumps(dict(zip(names, [v[i] for v in values], strict=True))),

@@ -39,6 +39,10 @@ class ViewRows:
         ]
         """The markers of the buckets in question, and the records."""
 
+    def lacks_markers(self, found: Sequence[bytes | None]) -> bool:
+        """Whether a marker is not among the values of ``keys``."""
+        return None in found[: len(self._marker_keys)]
+
     def fill(self, found: Sequence[bytes | None]) -> None:
         """Take the values of ``keys``."""
         split = len(self._marker_keys)

@@ -46,6 +46,9 @@ SPOOL_FILE = "spool_file"
 TRAINING_PREFIX = "training_"
 """What the name of a training set's table begins with."""
 
+FITTED_PREFIX = "fitted_"
+"""What the name of a fitted transformer's table begins with."""
+
 MERGES = ("sum", "min", "max", "listagg", "rbm32")
 
 RETENTION: Mapping[str, str] = MappingProxyType(
@@ -273,6 +276,23 @@ def served_spec(table: str) -> TableSpec:
         partition_by=(SERVED_DAY,),
         options=RETENTION,
     )
+
+
+def fitted_spec(table: str) -> TableSpec:
+    """The append table of a fitted transformer: one row per version, its parameters as JSON.
+
+    ``fitted_on`` (JSON) tells the data that it was fitted on, ``rows`` how many rows of them.
+    """
+    columns = {
+        "version": Int32,
+        "kind": String,
+        "params": String,
+        "fitted_on": String,
+        "rows": Int64,
+        "fitted_at_ms": Int64,
+        "digest": String,
+    }
+    return TableSpec(table, columns, options=RETENTION)
 
 
 def registry_spec(table: str = "registry") -> TableSpec:

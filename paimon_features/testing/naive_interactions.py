@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledInteraction, Selection
+from paimon_features.definitions.selection import Computation
 from paimon_features.expressions.nodes import Call, walk
 from paimon_features.schema import DataType, DecimalType
 from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
@@ -70,18 +71,18 @@ def wrong_interactions(
 
 def apart(
     selection: Selection, left: pa.Table, right: pa.Table
-) -> Iterator[tuple[CompiledInteraction, int, str]]:
+) -> Iterator[tuple[Computation, int, str]]:
     """As ``wrong_interactions``, wherever two tables agree on the features but not on the value."""
     a, b = (
         {str(o): plain_values(table[name]) for o, name in selection.columns.items()}
         for table in (left, right)
     )
-    for interaction in selection.interactions:
+    for computation in selection.computed:
         for row, (one, other) in enumerate(
-            zip(a[interaction.name], b[interaction.name], strict=True)
+            zip(a[computation.name], b[computation.name], strict=True)
         ):
-            if one != other and all(a[str(r)][row] == b[str(r)][row] for r in interaction.refs):
-                yield interaction, row, f"{one!r} on one path, {other!r} on the other"
+            if one != other and all(a[str(r)][row] == b[str(r)][row] for r in computation.refs):
+                yield computation, row, f"{one!r} on one path, {other!r} on the other"
 
 
 def some_inputs(

@@ -47,7 +47,7 @@ class OnlineStoreContract:
         model: dict[bytes, bytes] = {}
         twin = MemoryStore()
         for _ in range(60):
-            operation = rng.randrange(4)
+            operation = rng.randrange(5)
             if operation <= 1:
                 bucket = rng.choice(BUCKETS)
                 count = rng.choice((0, 1, 2, 5))
@@ -61,6 +61,14 @@ class OnlineStoreContract:
                 twin.delete(gone)
                 for key in gone:
                     model.pop(key, None)
+            elif operation == 3:
+                some = rng.sample(BUCKETS, rng.choice((0, 1, 3)))
+                orphans = {guard: keys[: rng.randrange(4)] for guard, *keys in some}
+                for one in (store, twin):
+                    one.delete_orphans(orphans)
+                for guard, keys in orphans.items():
+                    for key in keys if guard not in model else ():
+                        model.pop(key, None)
             else:
                 prefix = rng.choice((b"", b"pf:{a:v:e:0}", KEYS[0], b"pf:{a:v:e:*", b"pf:[a"))
                 expected = {key for key in model if key.startswith(prefix)}

@@ -89,5 +89,5 @@ def test_a_feature_view_and_a_table_view_cannot_share_a_name() -> None:
     ]
     with pytest.raises(DefinitionError, match="called 'same'"):
         Definitions.of(views)
-    with pytest.raises(DefinitionError, match="a TableView, an Interaction or a reference"):
+    with pytest.raises(DefinitionError, match="an Interaction, a Transformed or a reference"):
         FeatureService("s", [source])  # type: ignore[list-item]

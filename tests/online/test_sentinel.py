@@ -11,6 +11,7 @@ import pytest
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online import OnlineSettings, OnlineStore, Write, open_store
+from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import SentinelServers, ask, free_ports, wait_for
 
 pytestmark = pytest.mark.redis
@@ -69,3 +70,35 @@ def test_after_a_failover_the_new_primary_is_read_and_written(sentinels: Sentine
         with closing(quick(sentinels.url)) as another:
             assert another.get_many([b"k"]) == [b"x"]
             another.check()
+
+
+def test_a_replaced_primary_that_goes_on_answering_is_left(
+    sentinels: SentinelServers, own_server: RedisServer
+) -> None:
+    #  after a failover the old primary is told seconds later that it is a replica now
+    old, new = sentinels.primary_port(), own_server.port
+    with closing(quick(sentinels.url)) as store:
+        store.compare_and_set_many([Write(b"of old and new", None, b"v")])
+        assert ask(old, "GET", "of old and new") == "v"
+        watch(sentinels, new)
+        try:
+            wait_for(
+                lambda: store.get_many([b"of old and new"]) == [None],
+                "the other one is read",
+                BACK_S,
+            )
+            assert store.compare_and_set_many([Write(b"of old and new", None, b"w")]) == [True]
+            assert (ask(old, "GET", "of old and new"), ask(new, "GET", "of old and new")) == (
+                "v",
+                "w",
+            )
+        finally:
+            watch(sentinels, old)
+
+
+def watch(sentinels: SentinelServers, port: int) -> None:
+    for sentinel in sentinels.ports:
+        ask(sentinel, "SENTINEL", "REMOVE", "features")
+        ask(sentinel, "SENTINEL", "MONITOR", "features", "127.0.0.1", str(port), "2")
+        options = ("down-after-milliseconds", "500", "failover-timeout", "4000")
+        ask(sentinel, "SENTINEL", "SET", "features", *options)

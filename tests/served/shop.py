@@ -42,7 +42,7 @@ class Shop:
             '[serve]\nrequest_log = "spool"\n'
         )
         self.project = Project.open(folder)
-        self.project.__dict__["definitions"] = Definitions.of(definitions)
+        self.project.__dict__["definitions"] = Definitions.of(definitions, fitted=folder / "fitted")
         self.project.__dict__["store"] = store
         self.project.apply()
         self.store = store

@@ -18,8 +18,10 @@ from paimon_features.definitions import (
     EventSource,
     FeatureRef,
     FeatureView,
+    Fitted,
     Interaction,
     RequestSource,
+    Transformed,
 )
 from paimon_features.errors import RequestError, VerificationError
 from paimon_features.online import MemoryStore, OnlineStore, open_store
@@ -32,6 +34,8 @@ from paimon_features.testing import generators
 from paimon_features.testing.naive import Event
 from paimon_features.testing.stored import Stored
 from paimon_features.testing.tiler import event_rows
+from paimon_features.transformers import FittedVersion, StandardScaler
+from paimon_features.transformers.fitted import write_version
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from tests.served.shop import NAME, Shop, clock_ms
 
@@ -63,6 +67,7 @@ PAYMENT = RequestSource("payment", schema={"amount": Float64, "currency": String
 SHARE = Interaction(
     "share", "ratio(amount, clicks:sum_x_1d, zero=0) + per_user:count_1d", request=PAYMENT
 )
+SCALED = Transformed("scaled", SHARE, Fitted("share", version=1))
 EURO = Interaction("euro", "currency = 'EUR' and clicks:count_12d > 3", request=PAYMENT)
 DAYS = (19_000, 19_001)
 
@@ -95,6 +100,7 @@ class Server:
         self.outputs: Sequence[Any] = [
             *[FeatureRef("clicks", f.name) for f in VIEW.compiled.features],
             FeatureRef("per_user", "count_1h"), *map(defined.interaction, (SHARE, EURO)),
+            defined.transformation(SCALED),
         ]  # fmt: skip
         self.log: RequestLog = shop.log(salt=salt)
         self.count = 0
@@ -146,7 +152,9 @@ def simulate(shop: Shop, server: Server, rounds: int) -> None:
 def made(
     folder: Path, store: OnlineStore, salt: bytes | None = None, seed: int = 4, rounds: int = 8
 ) -> Shop:
-    shop = Shop(folder, [VIEW, PER_USER, SHARE, EURO], store)
+    scaler = StandardScaler().fit([[0.0], [1.5], [7.0]])
+    write_version(folder / "fitted", FittedVersion("share", 1, scaler, 0))
+    shop = Shop(folder, [VIEW, PER_USER, SHARE, EURO, SCALED], store)
     server = Server(shop, random.Random(seed), salt)
     simulate(shop, server, rounds)
     assert server.log.stats.dropped_disk == server.log.stats.dropped_defect == 0
@@ -350,8 +358,10 @@ def test_a_tampered_interaction_or_input_is_found(shop: Shop) -> None:
         report = _tampered(shop, own, tamper)
         assert "share" in {difference.feature for difference in report.differences}
         assert {difference.by for difference in report.differences} == {"features"}
+    report = _tampered(shop, own, _value("scaled", lambda v: v * (1 + 2**-50)))
+    assert {difference.feature for difference in report.differences} == {"scaled"}
     report = _tampered(shop, [rows[at]], lambda row: None)
-    assert report.unchecked == {"interactions of which the log lacks 'clicks'": 1}
+    assert report.unchecked == {"computed features of which the log lacks 'clicks'": 1}
 
 
 def _value_of(row: dict[str, Any], name: str) -> Any:

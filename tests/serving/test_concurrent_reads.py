@@ -55,6 +55,7 @@ class Writer:
     history: dict[int, list[list[dict[str, Any]]]] = field(default_factory=dict)
     generation_of: dict[str, int] = field(default_factory=dict)
     deck: list[str] = field(default_factory=list)
+    clock_ms: int = NOW
 
     def __post_init__(self) -> None:
         self.keys = ViewKeys(PROJECT, "v")
@@ -85,7 +86,7 @@ class Writer:
         self.history[self._generation] = [[]]
         self._commit([*events, *self._some_events()])
         self.worker = self.lake.materializer(
-            self.store, clock=lambda: NOW, max_rows=self.rng.choice((2, 1000))
+            self.store, clock=lambda: self.clock_ms, max_rows=self.rng.choice((2, 1000))
         )
 
     def _commit(self, events: list[dict[str, Any]]) -> None:
@@ -273,3 +274,21 @@ def test_a_readers_clock_ahead_or_behind_is_told_or_refused_never_wrong(
     else:
         assert isinstance(clocked, OnlineResponse)
         truth.check(clocked, generation)
+
+
+@pytest.mark.parametrize("skew_min", [-600, -91, -89, 0, 89, 600])
+def test_a_writers_clock_ahead_or_behind_shifts_what_is_stale_and_no_value(
+    tmp_path: Path, skew_min: int
+) -> None:
+    store = MemoryStore(lambda: NOW)
+    clock_ms = NOW + skew_min * MINUTE_MS
+    writer = Writer(TileLake(tmp_path, VIEW), store, random.Random(10), clock_ms=clock_ms)
+    fetcher = FeatureFetcher(PROJECT, [VIEW.compiled], store, clock=lambda: NOW)
+    truth = Truth(writer.history)
+    for _ in range(3):
+        writer.step()
+        [reply] = fetcher.get_many([Ask(SELECTION, {"user": list(range(USERS))}, Q_MS)])
+        assert isinstance(reply, OnlineResponse)
+        truth.check(reply, writer.lake.record.generation)
+        known = {s for row in reply.statuses.to_pylist() for s in row.values()} - {"MISSING"}
+        assert known == {"STALE" if skew_min < -90 else "PRESENT"}

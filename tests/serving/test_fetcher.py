@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -354,6 +355,52 @@ def test_a_switch_of_epochs_during_a_request_is_seen(tmp_path: Path) -> None:
     store.before_read[store.reads + 1] = rebuild  # the old epoch is deleted when it is read
     got = fetcher.get(refs(view), {"user": [1]}, NOW + 1)
     assert got.to_pydict()["sum_x_1h"] == [7.0]
+
+
+class TwoNodes(CountingStore):
+    """As a cluster may answer: the states as they were, the buckets after ``between``."""
+
+    between: Callable[[], None] | None = None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        states = [key for key in keys if key.endswith(b"#state")]
+        if self.between is None or len(states) == len(keys):
+            return super().get_many(keys)
+        found = dict(zip(states, super().get_many(states), strict=True))
+        self.between()
+        others = [key for key in keys if key not in found]
+        found |= dict(zip(others, super().get_many(others), strict=True))
+        return [found[key] for key in keys]
+
+
+def test_a_switch_and_a_sweep_between_the_replies_of_two_nodes_are_seen(tmp_path: Path) -> None:
+    #  node of the state    epoch a ---reply---  epoch b
+    #  node of the bucket   epoch a -----------  swept ---reply---
+    view = view_of(Sum("x", windows=["1h"]))
+    store = TwoNodes()
+    lake = TileLake(tmp_path, view)
+    lake.commit([click(1, NOW, 3.0)])
+    lake.materializer(store).run_once()
+    fetcher = FeatureFetcher(PROJECT, [view.compiled], store)
+    fetcher.get(refs(view), {"user": [1]}, NOW + 1)
+    before = store.reads
+    fetcher.get(refs(view), {"user": [1]}, NOW + 1)
+    assert store.reads == before + 1  # nothing is read twice as long as nothing is missing
+
+    def rebuild() -> None:
+        store.between = None
+        lake.commit([click(1, NOW, 4.0)])
+        lake.materializer(store).rebuild()
+
+    store.between = rebuild
+    got = fetcher.get(refs(view), {"user": [1]}, NOW + 1)
+    assert got.to_pydict()["sum_x_1h"] == [7.0]
+    # a marker that is lost although nothing was switched is told as such, at once
+    store.delete([key for page in store.scan(b"pf:") for key in page if b"#marker" in key])
+    before = store.reads
+    with pytest.raises(StoreNotReadyError, match="lost"):
+        fetcher.get(refs(view), {"user": [1]}, NOW + 1)
+    assert store.reads == before + 2
 
 
 def test_epochs_that_never_stand_still_are_an_error(tmp_path: Path) -> None:

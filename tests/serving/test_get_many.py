@@ -163,6 +163,18 @@ def test_a_view_that_is_not_there_yet_fails_only_those_who_ask_for_it(shop: Shop
     assert never is not both  # each is raised by itself
 
 
+def test_an_error_that_many_asks_get_keeps_nothing_of_them() -> None:
+    #  raising writes into an error what raised it: into a kept one without end
+    fetcher = FeatureFetcher("shop", [NEVER.compiled], MemoryStore())
+    for _ in range(3):
+        [error] = fetcher.get_many([Ask(Selection.of(REFS["never"]), {"user": [1]})])
+        assert isinstance(error, StoreNotReadyError)
+        seen = fetcher._views["never"].last
+        assert seen is not None
+        assert seen.error is not None
+        assert seen.error.__traceback__ is None
+
+
 def test_a_store_that_does_not_answer_is_everybodys_error(shop: Shop) -> None:
     class Gone(MemoryStore):
         def get_many(self, keys: Any) -> Any:

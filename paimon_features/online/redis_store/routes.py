@@ -191,12 +191,11 @@ class Sender:
 
 
 class OneServer(Sender):
-    """All keys on one server: at a fixed address, or where the sentinels say."""
+    """All keys on one server."""
 
-    def __init__(self, settings: OnlineSettings, server: Server, *, moves: bool = False) -> None:
+    def __init__(self, settings: OnlineSettings, server: Server) -> None:
         super().__init__(settings)
         self._server = server
-        self._moves = moves
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         packed = pack(b"MGET", *keys)
@@ -235,12 +234,6 @@ class OneServer(Sender):
 
     def _batches(self, jobs: Sequence[Job], deadline: float) -> Iterable[tuple[Server, list[Job]]]:
         return [(self._server, list(jobs))]
-
-    def _refused(self, server: Server, job: Job, reply: str) -> None:
-        super()._refused(server, job, reply)
-        if self._moves and reply.startswith("READONLY"):
-            server.forget()  # it was replaced as primary: the sentinels know by whom
-            job.trouble = job.reply
 
 
 def _asking(job: Job) -> Packed:

@@ -56,6 +56,12 @@ return done
 
 RUN_AND_VALUES = Script(_RUN + "return {run_id(), redis.call('MGET', unpack(KEYS))}")
 
+# KEYS: the one that has to be gone, and those to remove
+DELETE_ORPHANS = Script("""
+if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
+return redis.call('UNLINK', unpack(KEYS, 2))
+""")
+
 # KEYS: the lease and its fence, a number that grows with every new owner, also when the lease ran
 # out in between. Taking it twice is keeping it, so that a lost reply harms nothing.
 ACQUIRE = Script("""

@@ -1,19 +1,28 @@
-"""Finding the primary of a service that sentinels watch over."""
+"""Finding the primary of a service that sentinels watch over, and going where it goes."""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Sequence
+from typing import Any
 
 from paimon_features.online.redis_store.connections import (
     Address,
     Link,
+    Packed,
     Refused,
     ReplyError,
+    Server,
     Unanswered,
     open_link,
     pack,
 )
+from paimon_features.online.redis_store.routes import Job, OneServer
 from paimon_features.online.settings import OnlineSettings, host_and_port
+
+LOOK_EVERY_S = 1.0
+_LOOK_S = 0.2
 
 
 class Sentinels:
@@ -84,3 +93,51 @@ def check_primary(link: Link, deadline: float) -> None:
             f"the sentinels name {reply[0].decode()}, not a primary; a failover is under way",
             sent=False,
         )
+
+
+class Primary(OneServer):
+    """All keys on the primary that the sentinels name.
+
+    One that was replaced may not know it for ten seconds, and answers and takes writes, which
+    are lost then. So the sentinels are asked once a second whether it is still the one, as far
+    as there are calls.
+    """
+
+    def __init__(self, settings: OnlineSettings) -> None:
+        self._sentinels = Sentinels(settings)
+        self._known: Address | None = None
+        self._look_at_s = 0.0
+        super().__init__(settings, Server(settings, self._address, check_primary))
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._look()
+        return super().get_many(keys)
+
+    def do(self, jobs: Sequence[Job], timeout_s: float) -> None:
+        self._look()
+        super().do(jobs, timeout_s)
+
+    def ask(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
+        self._look()
+        return super().ask(server, packed, replies, timeout_s)
+
+    def _look(self) -> None:
+        now = time.monotonic()
+        if self._known is None or now < self._look_at_s:
+            return
+        self._look_at_s = now + LOOK_EVERY_S
+        with contextlib.suppress(Unanswered, Refused):  # then the one that is known has to do
+            self._address(now + _LOOK_S)
+
+    def _address(self, deadline: float) -> Address:
+        found = self._sentinels.primary(deadline)
+        if found != self._known:
+            self._known = found
+            self._server.forget()
+        return found
+
+    def _refused(self, server: Server, job: Job, reply: str) -> None:
+        super()._refused(server, job, reply)
+        if reply.startswith("READONLY"):
+            server.forget()  # it was replaced as primary: the sentinels know by whom
+            job.trouble = job.reply

@@ -7,7 +7,7 @@ their digest and loaded again where a server does not know them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from paimon_features.errors import OnlineStoreError
@@ -18,11 +18,12 @@ from paimon_features.online.redis_store.routes import Job, OneServer, Route
 from paimon_features.online.redis_store.scripts import (
     ACQUIRE,
     COMPARE_AND_SET,
+    DELETE_ORPHANS,
     RELEASE,
     RUN_AND_VALUES,
     Script,
 )
-from paimon_features.online.redis_store.sentinel import Sentinels, check_primary
+from paimon_features.online.redis_store.sentinel import Primary
 from paimon_features.online.settings import OnlineSettings
 from paimon_features.online.store import Lease, Write
 
@@ -31,6 +32,7 @@ _BYTES_PER_SCRIPT = 1 << 20
 _BYTES_PER_ROUND = 1 << 24
 _SCAN_COUNT = 1_000
 _KEYS_PER_DELETE = 10_000
+_ORPHANS_PER_SCRIPT = 1_000
 
 
 class RedisStore:
@@ -81,6 +83,20 @@ class RedisStore:
     def delete(self, keys: Sequence[bytes]) -> None:
         for start in range(0, len(keys), _KEYS_PER_DELETE):
             for job in self._answered(self._route.unlinks(keys[start : start + _KEYS_PER_DELETE])):
+                self._raise_if_error(job)
+
+    def delete_orphans(self, orphans: Mapping[bytes, Sequence[bytes]]) -> None:
+        chunks = [
+            (guard, *keys[start : start + _ORPHANS_PER_SCRIPT])
+            for guard, keys in orphans.items()
+            for start in range(0, len(keys), _ORPHANS_PER_SCRIPT)
+        ]
+        jobs = self._answered([_orphan_job(keys) for keys in chunks])
+        for job, keys in zip(jobs, chunks, strict=True):
+            if _is_refused(job, "NOSCRIPT"):
+                (job,) = self._answered([_orphan_job(keys, text=True)])
+            # a bucket that is on its way to another node of a cluster: another sweep finds it
+            if not _is_refused(job, "TRYAGAIN"):
                 self._raise_if_error(job)
 
     def scan(self, prefix: bytes) -> Iterator[list[bytes]]:
@@ -186,8 +202,7 @@ def _route(settings: OnlineSettings) -> Route:
     if settings.mode == "cluster":
         return Cluster(settings)
     if settings.mode == "sentinel":
-        primary = Sentinels(settings).primary
-        return OneServer(settings, Server(settings, primary, check_primary), moves=True)
+        return Primary(settings)
     return OneServer(settings, Server(settings, lambda deadline: settings.hosts[0]))
 
 
@@ -201,6 +216,11 @@ def _write_job(chunk: Sequence[Write], run: str | None, *, text: bool = False) -
         return pack(*script, len(keys), *keys, run or "", expire_ms, again, *pairs)
 
     return Job(keys[0], packed(""), lambda: packed("1"))
+
+
+def _orphan_job(keys: Sequence[bytes], *, text: bool = False) -> Job:
+    script = ("EVAL", DELETE_ORPHANS.text) if text else ("EVALSHA", DELETE_ORPHANS.digest)
+    return Job(keys[0], pack(*script, len(keys), *keys))
 
 
 def _one_by_one(chunk: Sequence[Write], run: str | None) -> list[Job]:

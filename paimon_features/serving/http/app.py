@@ -17,7 +17,7 @@ import numpy as np
 
 from paimon_features.config import ServeConfig
 from paimon_features.definitions import FeatureRef
-from paimon_features.errors import PaimonFeaturesError, UnknownNameError
+from paimon_features.errors import OnlineStoreError, PaimonFeaturesError, UnknownNameError
 from paimon_features.serving import ui, wire
 from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.http import explorer, health, logs, openapi, pages
@@ -83,6 +83,7 @@ class FeatureApp:
         self.reload_error: str | None = None
         self.log = log or logs.RequestLog(config.log_level, config.log_sample)
         self.request_log = request_log
+        self.store_log = logs.StoreLog()
         self.coalescer = Coalescer(served.reader, max_waiting=config.max_concurrent)
         self.admission = Admission(config.max_concurrent, config.max_wait_ms)
         self.limits = Limits.of(config)
@@ -143,7 +144,10 @@ class FeatureApp:
         except RefusedError as refusal:
             reply = _refused(request, refusal)
         except PaimonFeaturesError as error:
-            reply = _refused(request, refusal_of(error))
+            told = refusal_of(error)
+            if isinstance(error, OnlineStoreError):
+                self.store_log.failed(told.code, told.detail)
+            reply = _refused(request, told)
         except Exception:
             logs.LOGGER.exception(
                 "a request failed",
@@ -235,6 +239,8 @@ class FeatureApp:
             rendered = await self.coalescer.get(ask, render)
         finally:
             self.admission.leave(work, time.perf_counter())
+        if self.store_log.is_failing:
+            self.store_log.answered()
         features = len(wanted.selection.outputs)
         self.counts.answer(rows, rows * features, rendered.statuses or {})
         self.counts.fresh(rendered.freshness)

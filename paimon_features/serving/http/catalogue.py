@@ -7,15 +7,21 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
+from paimon_features.definitions import (
+    CompiledTransformed,
+    CompiledView,
+    FeatureRef,
+    FeatureView,
+)
 from paimon_features.definitions.metadata import Described
+from paimon_features.definitions.selection import Computation
 from paimon_features.schema import DataType
 from paimon_features.serving.http.served import Served
 from paimon_features.serving.http.tokens import Rights
 
 
 def catalogue(served: Served, rights: Rights) -> dict[str, Any]:
-    """Services, views, interactions and entities that the rights cover, with types and versions.
+    """Services, views, what is computed, and entities that the rights cover, with their types.
 
     A ``version`` changes if and only if what the thing means changes.
     """
@@ -38,6 +44,11 @@ def catalogue(served: Served, rights: Rights) -> dict[str, Any]:
         "interactions": [
             _interaction(served, name)
             for name in served.definitions.interactions
+            if granted is None or name in granted
+        ],
+        "transformed": [
+            _transformed(served, name)
+            for name in served.definitions.transformed
             if granted is None or name in granted
         ],
         "entities": [
@@ -103,6 +114,20 @@ def _interaction(served: Served, name: str) -> dict[str, Any]:
     }
 
 
+def _transformed(served: Served, name: str) -> dict[str, Any]:
+    compiled = served.definitions.transformation(name)
+    document = compiled.to_document()
+    return {
+        "name": name,
+        "of": document["of"],
+        "fitted": document["fitted"],
+        "type": compiled.type.text,
+        "features": [str(ref) for ref in compiled.refs],
+        "request": _types(compiled.inputs),
+        **_about(compiled),
+    }
+
+
 def _service(served: Served, name: str) -> dict[str, Any]:
     service = served.definitions.services[name]
     wanted = served.service(name)
@@ -118,10 +143,17 @@ def _service(served: Served, name: str) -> dict[str, Any]:
         meaning = [
             features,
             {view.name: view.online_fingerprint for view in wanted.views},
-            [o.to_document() for o in outputs if not isinstance(o, FeatureRef)],
+            [_meaning(o) for o in outputs if not isinstance(o, FeatureRef)],
         ]
         document["version"] = digest(meaning)
     return {**document, **_about(service)}
+
+
+def _meaning(computed: Computation) -> object:
+    """What its values follow from, and nothing that only describes it."""
+    if isinstance(computed, CompiledTransformed):
+        return computed.to_property()
+    return computed.to_document()
 
 
 def _types(types: Mapping[str, DataType]) -> dict[str, str]:

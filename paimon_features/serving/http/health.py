@@ -114,8 +114,8 @@ def look_at_store(served: Served) -> StoreHealth:
 def _of_view(served: Served, view: CompiledView, state: ViewState, now_ms: int) -> ViewHealth:
     what = f"feature view {view.name!r}"
     if state.epoch is None or state.content is None:
-        building = " (it is being built)" if state.building else ""
-        return ViewHealth(f"{what} is not in the online store yet{building}")
+        building = "it is being built" if state.building else "is its materializer running?"
+        return ViewHealth(f"{what} is not in the online store yet; {building}")
     content = state.content
     known = {v.online_fingerprint for v in served.variants if v.name == view.name}
     if content.online_fingerprint not in known:

@@ -12,12 +12,17 @@ import functools
 import logging
 import random
 import sys
+import time
+from collections.abc import Callable
 from typing import TextIO
 
 import msgspec
 
 LOGGER = logging.getLogger("paimon_features.serve")
 _WAITING_AT_MOST = 1_000
+_TOLD_EVERY_S = 10.0
+_WELL_AFTER_S = 1.0
+"""The store is well again when nothing failed for so long."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -59,6 +64,55 @@ class RequestLog:
             stream.flush()
         except (OSError, ValueError):
             return  # whoever read the log is gone; serving goes on
+
+
+class StoreLog:
+    """Says that reads get no answer from the store, and why, and that they do again.
+
+    Lines of requests have the code only. A reason is told every ten seconds at most, however
+    often it is met: a view may be away while others are read.
+
+    >>> now = [0.0]
+    >>> store_log = StoreLog(lambda: now[0])
+    >>> store_log.failed("not_ready", "it is being built"), store_log.is_failing
+    (True, True)
+    >>> store_log.failed("not_ready", "it is being built")
+    False
+    >>> store_log.answered()  # another view, perhaps
+    False
+    >>> now[0] = 3.0
+    >>> store_log.answered(), store_log.is_failing
+    (True, False)
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.is_failing = False
+        self._clock = clock
+        self._since_s = self._last_s = 0.0
+        self._told_s: dict[str, float] = {}
+
+    def failed(self, code: str, reason: str) -> bool:
+        """A read had no answer; whether it was news."""
+        now_s = self._last_s = self._clock()
+        if not self.is_failing:
+            self.is_failing, self._since_s = True, now_s
+        if now_s - self._told_s.get(code, -_TOLD_EVERY_S) < _TOLD_EVERY_S:
+            return False
+        self._told_s[code] = now_s
+        LOGGER.error("requests are refused (%s): %s", code, reason)
+        return True
+
+    def answered(self) -> bool:
+        """A read was answered, to be told only if ``is_failing``; whether it was news."""
+        now_s = self._clock()
+        if not self.is_failing or now_s - self._last_s < _WELL_AFTER_S:
+            return False
+        self.is_failing = False
+        LOGGER.warning(
+            "requests are answered again; some were refused for %.1f s",
+            self._last_s - self._since_s,
+        )
+        return True
 
 
 class _JsonLines(logging.Formatter):

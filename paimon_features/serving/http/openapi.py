@@ -202,16 +202,23 @@ def _sample(kind: str) -> object:
     return samples.get(kind, 1.5 if kind.startswith("float") else 1)
 
 
+def _computed(catalogue: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*catalogue["interactions"], *catalogue["transformed"]]
+
+
 def _request(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, Any]:
     scalar = {"type": ["integer", "number", "string", "boolean", "null"]}
-    features: dict[str, Any] = {"type": "string", "description": "view:feature, or an interaction"}
+    features: dict[str, Any] = {
+        "type": "string",
+        "description": "view:feature, or the name of what is computed of them",
+    }
     service: dict[str, Any] = {"type": "string"}
     entities: dict[str, Any] = {}
     inputs: dict[str, Any] = {}
     if catalogue is not None:
         views = [view for view in catalogue["views"] if view["online"]]
         references = [f["reference"] for view in views for f in view["features"]]
-        references += [interaction["name"] for interaction in catalogue["interactions"]]
+        references += [each["name"] for each in _computed(catalogue)]
         if references:
             features["enum"] = references
         services = [s["name"] for s in catalogue["services"] if s["online"]]
@@ -220,8 +227,8 @@ def _request(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, A
         for view in views:
             for key, kind in view["keys"].items():
                 entities[key] = {"type": "array", "items": _TYPES.get(kind, {"type": "string"})}
-        for interaction in catalogue["interactions"]:
-            for name, kind in interaction["request"].items():
+        for each in _computed(catalogue):
+            for name, kind in each["request"].items():
                 one = _TYPES.get(kind, {"type": "string"})
                 inputs[name] = {"anyOf": [one, {"type": "array", "items": one}]}
     many = {"type": "array", "items": scalar, "maxItems": limits.max_entities}

@@ -21,6 +21,7 @@ from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.logs import LOGGER
 from paimon_features.serving.http.served import Served
 from paimon_features.serving.http.tokens import Tokens
+from paimon_features.transformers.fitted import FOLDER
 
 POLL_S = 1.0
 _SWITCH_S = 0.0002
@@ -95,8 +96,9 @@ class Reloader:
         return served
 
     def _look(self) -> Stamp:
-        """What tells a changed file: all Python files beside the definitions, and the tokens."""
-        paths = {self._path, *self._path.parent.glob("*.py")}
+        """What tells a changed file: Python files and fitted versions beside it, and the tokens."""
+        folder = self._path.parent
+        paths = {self._path, *folder.glob("*.py"), *folder.glob(f"{FOLDER}/*/*.json")}
         if self._tokens is not None:
             paths.add(self._tokens)
         found = []

@@ -21,6 +21,7 @@ from paimon_features.definitions import (
     FeatureRef,
     Interaction,
     Selection,
+    Transformed,
 )
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.online.keys import ViewKeys
@@ -145,7 +146,7 @@ class Served:
         return self._services.get(name)
 
     def granted(self, rights: Rights) -> frozenset[str] | None:
-        """The names of all features and interactions that may be read; None for everything."""
+        """The names of all features and all else that may be read; None for everything."""
         if rights.services is None:
             return None
         found = self._granted.get(rights)
@@ -247,7 +248,7 @@ class Served:
 
     def _work_out(self, service: str | None, features: tuple[str, ...]) -> Wanted:
         defined = self.definitions
-        items: list[FeatureRef | Interaction] = []
+        items: list[FeatureRef | Interaction | Transformed] = []
         if service is not None:
             items.extend(defined.service(service).items())
         for text in features:
@@ -258,10 +259,11 @@ class Served:
                     raise RefusedError(422, "invalid_request", str(error)) from None
             elif text in defined.interactions:
                 items.append(defined.interactions[text])
+            elif text in defined.transformed:
+                items.append(defined.transformed[text])
             else:
-                raise UnknownNameError.of(
-                    "interaction", text, [*defined.interactions, "features as 'view:feature'"]
-                )
+                known = [*defined.interactions, *defined.transformed, "features as 'view:feature'"]
+                raise UnknownNameError.of("interaction", text, known)
         selection = Selection.of(defined.outputs(items))
         names = list(dict.fromkeys(ref.view for ref in selection.refs))
         tables = [name for name in names if name in defined.tables]

@@ -53,8 +53,44 @@ class WorkerSettings(msgspec.Struct):
     overrides: dict[str, str | int | float | bool | None]
 
 
+class _OpenTransport:
+    """A transport that drops what is written after the client has gone.
+
+    uvloop's raises then, and uvicorn does not know it of all requests of a connection: of those
+    that came in one piece only the last is told. It would be a traceback in the log for every
+    client that does not wait for its answers.
+    """
+
+    __slots__ = ("_transport", "close", "get_extra_info", "is_closing", "set_protocol")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self.close = transport.close
+        self.get_extra_info = transport.get_extra_info
+        self.is_closing = transport.is_closing
+        self.set_protocol = transport.set_protocol
+
+    def write(self, data: bytes) -> None:
+        if not self.is_closing():
+            self._transport.write(data)
+
+    def pause_reading(self) -> None:
+        if not self.is_closing():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.is_closing():
+            self._transport.resume_reading()
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's protocol with a bound on the head of a request, which it has none for."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_OpenTransport(transport))  # type: ignore[arg-type]
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Whoever asks for WebSocket or HTTP/2 gets HTTP/1.1, which is nothing to warn of."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()

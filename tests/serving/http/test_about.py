@@ -93,7 +93,8 @@ def test_a_store_without_a_view_is_not_ready_and_the_process_is_live(make_client
     client = make_client(store=MemoryStore())
     answer = client.get("/health/ready")
     assert (answer.status, answer.json["status"]) == (503, "not_ready")
-    assert "feature view 'clicks' is not in the online store yet" in answer.json["reasons"]
+    reason = "feature view 'clicks' is not in the online store yet; is its materializer running?"
+    assert reason in answer.json["reasons"]
     assert client.get("/health/live").status == 200
     assert client.get("/health").status == 503
 

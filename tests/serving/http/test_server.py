@@ -23,8 +23,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from paimon_features.aggregates import Count, Sum
 from paimon_features.definitions import FeatureView
 from paimon_features.online import open_store
+from paimon_features.setup.resp import connect
 from paimon_features.testing.clicks import CLICKS, USER
 from paimon_features.testing.tile_lake import PROJECT, TileLake
+from paimon_features.transformers import FittedVersion, StandardScaler
+from paimon_features.transformers.fitted import write_version
 
 pytestmark = pytest.mark.redis
 
@@ -349,3 +352,52 @@ def test_what_cannot_be_served_is_refused_at_the_start(folder: Path, redis_url: 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"cannot listen on 127.0.0.1:{port}" in refused(folder, "--port", port)
+
+
+def test_the_log_says_why_reads_are_refused_and_that_they_are_answered_again(
+    run: Any, redis_url: str
+) -> None:
+    server = run()
+    with connect(redis_url) as redis:
+        redis.ask("RENAME", "pf:{shop:clicks}#state", "aside")
+        assert [server.read()[0] for _ in range(5)] == [503] * 5
+        redis.ask("RENAME", "aside", "pf:{shop:clicks}#state")
+    until(lambda: server.read()[0] == 200 and "answered again" in server.log.read_text())
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    told = [line["message"] for line in lines if "message" in line]
+    assert len(told) == 2
+    assert told[0].startswith("requests are refused (not_ready): feature view 'clicks' is not in")
+    assert told[1].startswith("requests are answered again; some were refused for ")
+
+
+PINNED = """
+pinned = pf.Transformed("pinned", "clicks:sum_n_1d", pf.Fitted("n", version={version}))
+"""
+
+
+def test_a_pinned_version_is_served_from_its_file_and_its_lack_stops_the_start(
+    run: Any, folder: Path
+) -> None:
+    def pin(version: int) -> None:
+        text = FEATURES.format(factor=1) + PINNED.format(version=version)
+        (folder / "features.py").write_text(text)
+
+    def export(version: int, *seen: float) -> None:
+        scaler = StandardScaler().fit([[value] for value in seen])
+        write_version(folder / "fitted", FittedVersion("n", version, scaler, 0))
+
+    pin(1)
+    assert "'paimon-features fitted export n 1' writes it from the lake" in refused(folder)
+    export(1, 1, 3)
+    server = run()
+    body = json.dumps({"features": ["pinned"], "entities": {"user": [7]}}).encode()
+
+    def served() -> object:
+        return server.read(body)[1]["results"][1]["values"][0]
+
+    assert served() == 3.0
+    pin(2)
+    until(lambda: json.loads(server.get("/health")[1])["definitions"]["error"])
+    assert served() == 3.0
+    export(2, 5, 7)  # this file alone makes it read the definitions again
+    until(lambda: served() == -1.0)

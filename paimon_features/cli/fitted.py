@@ -1,0 +1,138 @@
+"""``fitted``: the versions of fitted transformers, and their files for serving hosts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.project import Project
+from paimon_features.tables.fitted import fitted_names, fitted_versions
+from paimon_features.transformers import FittedVersion
+from paimon_features.transformers.fitted import path_of
+
+NAME = click.argument("name")
+VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
+
+
+@click.group()
+def fitted() -> None:
+    """Look at fitted transformers and export the versions that services pin.
+
+    Python saves them: project.save_fitted("amount_scaler", scaler). A service names one by its
+    version, and reads it from a file beside the definitions that 'export' writes: put it under
+    version control with them.
+    """
+
+
+@fitted.command("list")
+@click.argument("names", nargs=-1)
+@PROJECT
+@JSON
+def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
+    """List all versions in the lake, or those of NAMES.
+
+    \b
+    paimon-features fitted list
+    paimon-features fitted list amount_scaler --json
+    """
+    project = Project.open(path)
+    found = [
+        version
+        for name in names or fitted_names(project.lake)
+        for version in (fitted_versions(project.lake, name) or [project.fitted(name)])
+    ]
+    if as_json:
+        click.echo(json.dumps([_summary(project, version) for version in found], indent=2))
+        return
+    if not found:
+        click.echo("no transformer was saved yet; see project.save_fitted")
+    lines = [[_cell(value) for value in _summary(project, version).values()] for version in found]
+    heads = ["name", "version", "kind", "columns", "rows", "fitted at", "digest", "exported"]
+    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
+    for line in [heads, *lines] if lines else []:
+        cells = zip(line, widths, strict=True)
+        click.echo("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
+
+
+@fitted.command()
+@NAME
+@VERSION
+@PROJECT
+@JSON
+def show(name: str, version: int | None, path: str, as_json: bool) -> None:
+    """Show a version and all that it learnt; the newest one without VERSION.
+
+    \b
+    paimon-features fitted show amount_scaler
+    paimon-features fitted show amount_scaler 3 --json
+    """
+    project = Project.open(path)
+    found = project.fitted(name, version)
+    if as_json:
+        click.echo(json.dumps(found.to_document(), indent=2))
+        return
+    for line in _told(found):
+        click.echo(line)
+
+
+@fitted.command()
+@NAME
+@VERSION
+@PROJECT
+def export(name: str, version: int | None, path: str) -> None:
+    """Write a version as fitted/NAME/vVERSION.json; the newest one without VERSION.
+
+    The file is what services read, on hosts that do not see the lake. Writing it again is
+    harmless; a file with another content is refused.
+
+    \b
+    paimon-features fitted export amount_scaler 3
+    """
+    project = Project.open(path)
+    found = project.fitted(name, version)
+    click.echo(f"{found}: {project.export_fitted(name, found.version)}")
+    click.echo(
+        f'pin it in a definition: pf.Transformed(..., pf.Fitted("{name}", version={found.version}))'
+    )
+
+
+def _summary(project: Project, version: FittedVersion) -> dict[str, Any]:
+    return {
+        "name": version.name,
+        "version": version.version,
+        "kind": version.kind,
+        "columns": version.transformer.width,
+        "rows": version.transformer.rows_seen,
+        "fitted_at_ms": version.fitted_at_ms,
+        "digest": version.digest,
+        "exported": path_of(project.fitted_folder, version.name, version.version).is_file(),
+    }
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) and value >= 10**11:
+        return _time(value)
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _time(value_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value_ms / 1000))
+
+
+def _told(version: FittedVersion) -> Iterator[str]:
+    yield f"{version}: {version.kind} of {version.transformer.width} columns"
+    yield f"  digest     {version.digest}"
+    yield f"  fitted at  {_time(version.fitted_at_ms)}"
+    yield f"  rows       {version.transformer.rows_seen:,}"
+    for key, value in version.fitted_on.items():
+        yield f"  on {key:<7} {value}"
+    for key, value in version.transformer.to_params().items():
+        if key not in ("kind", "rows"):
+            yield f"  {key:<10} {json.dumps(value)}"

@@ -1,0 +1,298 @@
+"""Transformed features: what a fitted transformer, pinned by its version, makes at each read.
+
+The transformer is read from its exported file beside the definitions, for a serving host does
+not see the lake. What it makes is computed by one implementation, online and offline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.columns import Column
+from paimon_features.definitions.interaction import CompiledInteraction, Interaction, Interactions
+from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.reference import FeatureRef
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import DataType, Float64, List, check_name
+from paimon_features.transformers.fitted import FittedVersion, read_version
+
+Part = FeatureRef | CompiledInteraction
+"""One column that goes into a transformer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A fitted transformer of the project, pinned by its version.
+
+    >>> str(Fitted("amount_scaler", version=3))
+    'amount_scaler v3'
+    """
+
+    name: str
+    version: int
+
+    def __post_init__(self) -> None:
+        check_name("fitted transformer", self.name)
+        if type(self.version) is not int or self.version < 1:
+            raise DefinitionError(
+                f"fitted transformer {self.name!r}: version={self.version!r}; expected 1 or more"
+            )
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version}"
+
+
+@dataclass(frozen=True, eq=False)
+class Transformed:
+    """A feature, an interaction, or several of them, through a fitted transformer.
+
+    ``of`` are the transformer's columns in the order in which it was fitted: ``"view:feature"``,
+    an ``Interaction`` or its name. A value comes out of one column (Float64), a list out of
+    several and of an encoder (List(Float64, n)); see ``docs/transformers.md``.
+
+    >>> scaled = Transformed("spend_scaled", "spend:sum_amount_30d", Fitted("spend_scaler", 3))
+    >>> str(scaled), scaled.parts
+    ('spend_scaled', ('spend:sum_amount_30d',))
+    """
+
+    name: str
+    of: str | Interaction | Sequence[str | Interaction]
+    fitted: Fitted
+    description: str = ""
+    owner: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("transformed feature", self.name)
+        check_metadata("transformed feature", self)
+        if not isinstance(self.fitted, Fitted):
+            raise DefinitionError(
+                f"transformed feature {self.name!r}: fitted={self.fitted!r}; expected a version "
+                "such as Fitted('amount_scaler', version=3)"
+            )
+        if not self.parts or not all(isinstance(part, str | Interaction) for part in self.parts):
+            raise DefinitionError(
+                f"transformed feature {self.name!r}: of={self.of!r}; expected 'view:feature', an "
+                "Interaction or its name, or several of them"
+            )
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def parts(self) -> tuple[str | Interaction, ...]:
+        """What goes in, in order."""
+        single = isinstance(self.of, str) or not isinstance(self.of, Sequence)
+        return (self.of,) if single else tuple(self.of)  # type: ignore[arg-type, return-value]
+
+    def to_document(self) -> dict[str, object]:
+        """What stands in the definitions file; the canonical form has the digest besides."""
+        return {
+            "kind": "transformed",
+            "name": self.name,
+            "of": [str(part) for part in self.parts],
+            "fitted": {"name": self.fitted.name, "version": self.fitted.version},
+            **metadata(self),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledTransformed:
+    """A transformed feature worked out: the transformer itself, and what goes into it.
+
+    ``refs`` are the features that are read for it, ``inputs`` the request inputs of the
+    interactions among its parts.
+    """
+
+    definition: Transformed
+    fitted: FittedVersion
+    parts: tuple[Part, ...]
+    refs: tuple[FeatureRef, ...]
+    inputs: Mapping[str, DataType]
+    type: DataType
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def description(self) -> str:
+        return self.definition.description
+
+    @property
+    def owner(self) -> str:
+        return self.definition.owner
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        return self.definition.tags
+
+    def __str__(self) -> str:
+        return self.name
+
+    def apply(self, columns: Sequence[Column]) -> tuple[Column, npt.NDArray[np.bool_] | None]:
+        """The values, and the rows that the transformer cannot transform (null there).
+
+        These are rows without a null and with a category that is not known, or with a value that
+        becomes infinite.
+        """
+        with np.errstate(over="ignore", invalid="ignore"):
+            applied = self.fitted.transformer.apply(columns)
+        failed = applied.failed
+        for column in applied.columns:
+            bad = ~np.isfinite(column.values)
+            if bad.any():
+                bad = bad if column.valid is None else bad & column.valid
+                failed = bad if failed is None else failed | bad
+        if failed is None or not failed.any():
+            return self._joined(applied.columns, None), None
+        value = self._joined(applied.columns, ~failed)
+        for column in columns:
+            if column.valid is not None:
+                failed = failed & column.valid
+        return value, failed
+
+    def _joined(self, columns: Sequence[Column], kept: npt.NDArray[np.bool_] | None) -> Column:
+        """One column of all: its values, or a list of them, null where all of it is."""
+        gaps = [(j, c.valid) for j, c in enumerate(columns) if c.valid is not None]
+        if self.fitted.transformer.is_scalar:
+            values, valid = columns[0].values, columns[0].valid
+        else:
+            rows = np.column_stack([column.values for column in columns]).tolist()
+            for j, known in gaps:
+                for i in np.flatnonzero(~known):
+                    rows[i][j] = None
+            values = np.fromiter(rows, np.object_, len(rows))
+            some = len(gaps) == len(columns)
+            valid = np.logical_or.reduce([known for _, known in gaps]) if some else None
+        if kept is not None:
+            valid = kept if valid is None else valid & kept
+        return Column(values, valid)
+
+    def to_document(self) -> dict[str, object]:
+        """Canonical JSON form, as it stands in the registry and names the pinned version."""
+        document = self.definition.to_document()
+        pinned = {**self._pinned(), "kind": self.fitted.kind}
+        return {**document, "fitted": pinned, "type": self.type.text}
+
+    def to_property(self) -> dict[str, object]:
+        """What it is made of, for the properties of a training set."""
+        parts = [
+            {"name": part.name, **part.to_document()}
+            if isinstance(part, CompiledInteraction)
+            else str(part)
+            for part in self.parts
+        ]
+        return {"of": parts, "fitted": self._pinned(), "kind": self.fitted.kind}
+
+    def _pinned(self) -> dict[str, object]:
+        fitted = self.fitted
+        return {"name": fitted.name, "version": fitted.version, "digest": fitted.digest}
+
+
+@dataclass
+class Transformations:
+    """Works transformed features out against a project's interactions and exported versions.
+
+    ``folder`` holds the exported versions; None where there is no project.
+    """
+
+    interactions: Interactions
+    folder: Path | None
+    _known: dict[Transformed, CompiledTransformed] = field(default_factory=dict)
+    _versions: dict[Fitted, FittedVersion] = field(default_factory=dict)
+
+    def compile(self, transformed: Transformed) -> CompiledTransformed:
+        """The transformed feature, checked; the same object for the same one.
+
+        Raises
+        ------
+        DefinitionError
+            For a version without its file, a damaged one, a name that is not there, or columns
+            that the transformer was not fitted for.
+        """
+        known = self._known.get(transformed)
+        if known is not None:
+            return known
+        try:
+            compiled = self._compile(transformed)
+        except DefinitionError as error:
+            raise DefinitionError(f"transformed feature {transformed.name!r}: {error}") from error
+        # another thread may have been first; all are to have one object
+        return self._known.setdefault(transformed, compiled)
+
+    def _compile(self, transformed: Transformed) -> CompiledTransformed:
+        parts = tuple(self._part(part) for part in transformed.parts)
+        fitted = self._version(transformed.fitted)
+        transformer = fitted.transformer
+        if len(parts) != transformer.width:
+            names = f" ({', '.join(transformer.names)})" if transformer.names else ""
+            raise DefinitionError(
+                f"{fitted} was fitted on {transformer.width} columns{names}, and of= names "
+                f"{len(parts)}: {', '.join(map(str, parts))}"
+            )
+        types = [self._type(part) for part in parts]
+        for index, (part, kind) in enumerate(zip(parts, types, strict=True)):
+            if not transformer.accepts(index, kind):
+                raise DefinitionError(
+                    f"{part} is {kind!r}, and {fitted}, a {fitted.kind}, was fitted on other "
+                    "values; name a feature of the type that it was fitted on"
+                )
+        refs: dict[FeatureRef, None] = {}
+        inputs: dict[str, DataType] = {}
+        for part in parts:
+            refs.update(dict.fromkeys([part] if isinstance(part, FeatureRef) else part.refs))
+            for name, kind in ({} if isinstance(part, FeatureRef) else part.inputs).items():
+                if inputs.setdefault(name, kind) != kind:
+                    raise DefinitionError(
+                        f"the request input {name!r} is {inputs[name]!r} and {kind!r}; one name "
+                        "has one type"
+                    )
+        out = Float64 if transformer.is_scalar else List(Float64, transformer.width_out)
+        return CompiledTransformed(transformed, fitted, parts, tuple(refs), inputs, out)
+
+    def _part(self, part: str | Interaction) -> Part:
+        if isinstance(part, Interaction):
+            return self.interactions.compile(part)
+        if ":" not in part:
+            known = self.interactions.named.get(part)
+            if known is None:
+                names = ", ".join(self.interactions.named) or "none"
+                raise DefinitionError(
+                    f"there is no interaction {part!r}; there is: {names}; a feature is written "
+                    "view:feature"
+                )
+            return self.interactions.compile(known)
+        return FeatureRef.parse(part)
+
+    def _type(self, part: Part) -> DataType:
+        if not isinstance(part, FeatureRef):
+            return part.type
+        view = self.interactions.views.get(part.view)
+        if view is None:
+            known = ", ".join(self.interactions.views) or "none"
+            raise DefinitionError(f"there is no feature view {part.view!r}; there is: {known}")
+        feature = view.feature(part.feature)
+        if feature is None:
+            known = ", ".join(f.name for f in view.features)
+            raise DefinitionError(
+                f"feature view {part.view!r} has no feature {part.feature!r}; it has: {known}"
+            )
+        return feature.type
+
+    def _version(self, fitted: Fitted) -> FittedVersion:
+        if self.folder is None:
+            raise DefinitionError(
+                f"{fitted} is read from a file beside the definitions, and these are from none; "
+                "give Definitions.of(..., fitted=) the folder of exported versions"
+            )
+        found = self._versions.get(fitted)
+        if found is None:
+            found = read_version(self.folder, fitted.name, fitted.version)
+            self._versions[fitted] = found
+        return found

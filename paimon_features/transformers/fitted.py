@@ -1,0 +1,178 @@
+"""A fitted transformer under a name and a version: one document, in the lake and as a file.
+
+The version that a model was trained with is the one that its service names, so a version never
+changes: its digest is over all that it is, and what does not have its digest is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.schema import check_name
+from paimon_features.transformers.base import FeatureTransformer, StoredTransformer
+
+FOLDER = "fitted"
+"""The folder of exported versions, beside the definitions file."""
+
+
+@dataclass(frozen=True)
+class FittedVersion:
+    """A transformer as it was fitted and named; ``fitted_on`` tells the data that it has seen."""
+
+    name: str
+    version: int
+    transformer: StoredTransformer
+    fitted_at_ms: int
+    fitted_on: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("fitted transformer", self.name)
+
+    def __str__(self) -> str:
+        return f"{self.name} v{self.version}"
+
+    @property
+    def kind(self) -> str:
+        """Of what kind the transformer is."""
+        return self.transformer.kind
+
+    @cached_property
+    def params(self) -> str:
+        """Its parameters as canonical JSON."""
+        return canonical(self.transformer.to_params())
+
+    @cached_property
+    def digest(self) -> str:
+        """Equal for equal versions only."""
+        return _digest(self._document())
+
+    def to_document(self) -> dict[str, Any]:
+        """All of it in values of JSON, with its digest."""
+        return {**self._document(), "digest": self.digest}
+
+    def to_text(self) -> str:
+        """The document as it stands in a file: made to be read and compared."""
+        return json.dumps(self.to_document(), indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "version": self.version,
+            "transformer": self.transformer.to_params(),
+            "fitted_at_ms": self.fitted_at_ms,
+            "fitted_on": dict(self.fitted_on),
+        }
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> FittedVersion:
+        """The version of a document.
+
+        Raises
+        ------
+        TransformError
+            For a document that is not complete, or does not have its digest.
+        """
+        rest = {key: value for key, value in document.items() if key != "digest"}
+        try:
+            told, found = document["digest"], _digest(rest)
+            if told != found:
+                raise TransformError(
+                    f"its content has the digest {found}, and it says {told}: "
+                    "it was changed or damaged since it was written"
+                )
+            transformer = FeatureTransformer.from_params(rest["transformer"])
+            assert isinstance(transformer, StoredTransformer)
+            version = cls(
+                rest["name"], rest["version"], transformer, rest["fitted_at_ms"], rest["fitted_on"]
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise TransformError(
+                f"it is no document of a fitted transformer: {type(error).__name__}: {error}"
+            ) from error
+        if version.digest != told:
+            raise TransformError(
+                "it was written by another version of paimon-features, which knows more of a "
+                f"{version.kind} than this one"
+            )
+        return version
+
+
+def path_of(folder: Path, name: str, version: int) -> Path:
+    """The file of a version in the folder of exported ones."""
+    return folder / name / f"v{version}.json"
+
+
+def read_version(folder: Path, name: str, version: int) -> FittedVersion:
+    """An exported version.
+
+    Raises
+    ------
+    DefinitionError
+        If the file is not there, is no such document, was changed, or is of another version;
+        the message names it and the command that writes it.
+    """
+    path = path_of(folder, name, version)
+    command = f"'paimon-features fitted export {name} {version}'"
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        there = sorted(p.stem for p in path.parent.glob("v*.json"))
+        raise DefinitionError(
+            f"fitted transformer {name!r} version {version}: there is no file {path} "
+            f"(there is: {', '.join(there) or 'none'}); {command} writes it from the lake"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"{path} cannot be read: {error}") from error
+    try:
+        document = json.loads(text)
+        if not isinstance(document, dict):
+            raise TransformError("it is no JSON object")
+        found = FittedVersion.from_document(document)
+        if (found.name, found.version) != (name, version):
+            raise TransformError(f"it holds {found}")
+    except (TransformError, DefinitionError, ValueError, RecursionError) as error:
+        raise DefinitionError(
+            f"{path}: {error}; restore it, or delete it and write it anew: {command}"
+        ) from error
+    return found
+
+
+def write_version(folder: Path, version: FittedVersion) -> Path:
+    """Export a version into a folder, in one step; writing it again is harmless.
+
+    Raises
+    ------
+    DefinitionError
+        If its file is there with another content.
+    """
+    path, text = path_of(folder, version.name, version.version), version.to_text()
+    if path.exists():
+        if path.read_bytes() != text.encode():
+            raise DefinitionError(
+                f"{path} is there and is not {version} as the lake has it; delete it to write it "
+                "anew, or save the transformer as the next version"
+            )
+        return path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    temporary.write_text(text, "utf-8", newline="\n")
+    os.replace(temporary, path)
+    return path
+
+
+def canonical(value: object) -> str:
+    """JSON with sorted keys and no blanks; floats as the shortest text that reads back."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def _digest(document: Mapping[str, Any]) -> str:
+    return hashlib.sha256(canonical(document).encode()).hexdigest()[:16]

@@ -1,0 +1,314 @@
+"""What goes into a transformer and comes out again: lists, NumPy, Arrow, pandas, Polars.
+
+Inside, data are columns of values with a mask (``Column``). pandas and Polars are never
+imported before data of theirs come in.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.columns import Column
+from paimon_features.errors import TransformError
+
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.int64]
+
+_FORMS = (
+    "lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames and series "
+    "of numbers, texts or truth values"
+)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Data as columns, and how to give other columns the form that these came in.
+
+    ``names`` are those of the columns, where the form has names. ``is_flat`` says that the data
+    were one column without a table around it. ``matrix`` is a two-dimensional array of numbers,
+    index (rows, columns), where the data were one.
+    """
+
+    rows: int
+    width: int
+    names: tuple[str, ...] | None
+    is_flat: bool
+    matrix: npt.NDArray[Any] | None
+    _read: Callable[[], tuple[Column, ...]]
+    _write: Callable[[Sequence[Column], Sequence[str], bool, Rows | None], Any]
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The columns, in order."""
+        return self._read()
+
+    def like(
+        self,
+        columns: Sequence[Column],
+        *,
+        names: Sequence[str] | None = None,
+        flat: bool | None = None,
+        rows: Rows | None = None,
+    ) -> Any:
+        """Other columns in the form of these data.
+
+        ``names`` are by default those of these columns. ``flat`` says whether one column comes
+        without a table around it, by default as these data did. ``rows`` are the rows of these
+        data that the new ones are, where they are not all.
+        """
+        chosen = names if names is not None else (self.names or _numbered(len(columns)))
+        return self._write(columns, chosen, self.is_flat if flat is None else flat, rows)
+
+    def label(self, index: int) -> str:
+        """A column as it is called in messages.
+
+        >>> read_frame([[1.0]]).label(0)
+        'column 0'
+        """
+        return f"column {index}" if self.names is None else f"column {self.names[index]!r}"
+
+
+def read_frame(data: Any) -> Frame:
+    """Data of any of the forms.
+
+    Raises
+    ------
+    TransformError
+        For anything else, rows of different lengths, or a column of mixed or other types.
+    """
+    home = type(data).__module__.partition(".")[0]
+    if isinstance(data, np.ndarray):
+        return _numpy(data)
+    if isinstance(data, pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray):
+        return _arrow(data)
+    if home == "pandas":
+        return _pandas(data)
+    if home == "polars":
+        return _polars(data)
+    if isinstance(data, list | tuple):
+        return _lists(data)
+    raise TransformError(f"got {type(data).__name__}; expected {_FORMS}")
+
+
+def numbers(column: Column, label: str) -> Floats:
+    """The values of a column as float64, NaN where there is none.
+
+    Raises
+    ------
+    TransformError
+        For texts, and for infinite values.
+    """
+    values = column.values
+    if values.dtype == np.object_ and any(isinstance(v, str) for v in values[column.mask]):
+        raise TransformError(f"{label} holds texts; expected numbers")
+    out = as_float(column)
+    if column.valid is not None:
+        out = np.where(column.valid, out, np.nan)
+    if np.isinf(out).any():
+        raise TransformError(f"{label} holds an infinite value; expected finite numbers or null")
+    return out
+
+
+def as_float(column: Column) -> Floats:
+    """The values of a column of numbers as float64; anything where there is none."""
+    values = column.values
+    if values.dtype == np.object_ and column.valid is not None:
+        values = np.where(column.valid, values, np.nan)
+    return values.astype(np.float64, copy=False)
+
+
+def missing(column: Column) -> npt.NDArray[np.bool_]:
+    """Where a column has no value: null, or not a number."""
+    out = ~column.mask
+    if column.values.dtype.kind == "f":
+        out = out | np.isnan(column.values)
+    return out
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"x{index}" for index in range(count)]
+
+
+def _column(array: pa.Array | pa.ChunkedArray, label: str) -> Column:
+    kind = array.type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if not (
+        pa.types.is_null(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+    ):
+        raise TransformError(f"{label} is {kind}; expected numbers, texts or truth values")
+    if pa.types.is_null(kind):
+        return Column(np.full(len(array), np.nan), np.zeros(len(array), np.bool_))
+    column = Column.from_arrow(array)
+    if column.values.dtype.kind == "f" and column.valid is not None:
+        return Column(np.where(column.valid, column.values, np.nan), column.valid)
+    return column
+
+
+def _of_values(values: Sequence[Any], label: str) -> Column:
+    try:
+        array = pa.array(values)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise TransformError(f"{label} holds values of several types: {error}") from error
+    return _column(array, label)
+
+
+def _array(column: Column) -> pa.Array:
+    """A column as Arrow, typed as its values are."""
+    if column.values.dtype != np.object_:
+        return pa.array(column.values, mask=None if column.valid is None else ~column.valid)
+    return pa.array(_values(column))
+
+
+def _values(column: Column) -> list[Any]:
+    values: list[Any] = column.values.tolist()
+    if column.valid is None:
+        return values
+    return [v if known else None for v, known in zip(values, column.valid.tolist(), strict=True)]
+
+
+def _plain(column: Column) -> npt.NDArray[Any]:
+    """A column as NumPy: nulls are NaN among numbers and None among anything else."""
+    values = column.values
+    if column.valid is None or column.valid.all():
+        return values
+    out = values.astype(np.float64 if values.dtype.kind in "fiu" else np.object_)
+    out[~column.valid] = np.nan if out.dtype.kind == "f" else None
+    return out
+
+
+# -- the forms ------------------------------------------------------------------------------
+
+
+def _lists(data: Sequence[Any]) -> Frame:
+    nested = [isinstance(row, list | tuple | np.ndarray) for row in data]
+    if any(nested) and not all(nested):
+        raise TransformError("rows and single values are mixed in one list; expected lists of rows")
+    is_flat = not any(nested) and len(data) > 0
+    width = 1 if is_flat else len(data[0]) if data else 0
+    if not is_flat and any(len(row) != width for row in data):
+        other = next(i for i, row in enumerate(data) if len(row) != width)
+        raise TransformError(f"row {other} has {len(data[other])} values, row 0 has {width}")
+
+    def read() -> tuple[Column, ...]:
+        values = [list(data)] if is_flat else [list(column) for column in zip(*data, strict=True)]
+        return tuple(_of_values(each, f"column {i}") for i, each in enumerate(values))
+
+    def write(columns: Sequence[Column], names: Sequence[str], flat: bool, rows: Any) -> Any:
+        values = [_values(column) for column in columns]
+        return values[0] if flat else [list(row) for row in zip(*values, strict=True)]
+
+    return Frame(len(data), width, None, is_flat, None, read, write)
+
+
+def _numpy(data: npt.NDArray[Any]) -> Frame:
+    if data.ndim not in (1, 2):
+        raise TransformError(f"got an array of {data.ndim} dimensions; expected 1 or 2")
+    table = data[:, None] if data.ndim == 1 else data
+    is_number = data.dtype.kind in "fiub"
+    if not is_number and data.dtype.kind not in "OUT":
+        raise TransformError(f"got an array of {data.dtype}; expected {_FORMS}")
+
+    def read() -> tuple[Column, ...]:
+        columns = [table[:, j] for j in range(table.shape[1])]
+        if is_number:
+            return tuple(Column(column) for column in columns)
+        return tuple(_of_values(c.tolist(), f"column {j}") for j, c in enumerate(columns))
+
+    def write(columns: Sequence[Column], names: Sequence[str], flat: bool, rows: Any) -> Any:
+        plain = [_plain(column) for column in columns]
+        if not flat and any(values.dtype == np.object_ for values in plain):
+            plain = [np.fromiter(_values(c), np.object_, len(c)) for c in columns]
+        return plain[0] if flat else np.column_stack(plain)
+
+    matrix = table if is_number else None
+    return Frame(len(data), table.shape[1], None, data.ndim == 1, matrix, read, write)
+
+
+def _arrow(data: Any) -> Frame:
+    is_flat = isinstance(data, pa.Array | pa.ChunkedArray)
+    names = None if is_flat else tuple(data.schema.names)
+    columns = [data] if is_flat else data.columns
+
+    def read() -> tuple[Column, ...]:
+        labels = ["column 0"] if names is None else [f"column {name!r}" for name in names]
+        return tuple(map(_column, columns, labels))
+
+    def write(out: Sequence[Column], labels: Sequence[str], flat: bool, rows: Any) -> Any:
+        arrays = [_array(column) for column in out]
+        if flat:
+            return pa.chunked_array(arrays) if isinstance(data, pa.ChunkedArray) else arrays[0]
+        make = pa.RecordBatch if isinstance(data, pa.RecordBatch) else pa.Table
+        return make.from_arrays(arrays, names=list(labels))
+
+    return Frame(len(data), len(columns), names, is_flat, None, read, write)
+
+
+def _pandas(data: Any) -> Frame:
+    pandas = importlib.import_module("pandas")
+    is_flat = isinstance(data, pandas.Series)
+    if not is_flat and not isinstance(data, pandas.DataFrame):
+        raise TransformError(f"got pandas.{type(data).__name__}; expected a DataFrame or a Series")
+    columns = [data] if is_flat else [data.iloc[:, j] for j in range(data.shape[1])]
+    names = None if is_flat else tuple(map(str, data.columns))
+
+    def read() -> tuple[Column, ...]:
+        out = []
+        for index, series in enumerate(columns):
+            label = f"column {index}" if names is None else f"column {names[index]!r}"
+            try:
+                array = pa.Array.from_pandas(series)
+            except (pa.ArrowException, TypeError, ValueError) as error:
+                raise TransformError(f"{label} holds values of several types: {error}") from error
+            out.append(_column(array, label))
+        return tuple(out)
+
+    def write(out: Sequence[Column], labels: Sequence[str], flat: bool, rows: Rows | None) -> Any:
+        index = data.index if rows is None else data.index[rows]
+        if flat:
+            return pandas.Series(_plain(out[0]), index=index, name=getattr(data, "name", None))
+        made = {j: _plain(column) for j, column in enumerate(out)}
+        frame = pandas.DataFrame(made, index=index)
+        same = names is not None and tuple(labels) == names
+        frame.columns = data.columns if same else list(labels)
+        return frame
+
+    return Frame(len(data), len(columns), names, is_flat, None, read, write)
+
+
+def _polars(data: Any) -> Frame:
+    polars = importlib.import_module("polars")
+    if isinstance(data, polars.LazyFrame):
+        raise TransformError("got polars.LazyFrame; expected a DataFrame: collect() it")
+    is_flat = isinstance(data, polars.Series)
+    columns = [data] if is_flat else data.get_columns()
+    names = None if is_flat else tuple(data.columns)
+
+    def read() -> tuple[Column, ...]:
+        # the oldest level: views of strings are newer than the Arrow that Flink needs
+        oldest = polars.CompatLevel.oldest()
+        arrays = [series.to_arrow(compat_level=oldest) for series in columns]
+        labels = ["column 0"] if names is None else [f"column {name!r}" for name in names]
+        return tuple(map(_column, arrays, labels))
+
+    def write(out: Sequence[Column], labels: Sequence[str], flat: bool, rows: Any) -> Any:
+        made = [polars.from_arrow(_array(column)) for column in out]
+        if flat:
+            return made[0].alias(data.name if is_flat else labels[0])
+        return polars.DataFrame([s.alias(name) for s, name in zip(made, labels, strict=True)])
+
+    return Frame(len(data), len(columns), names, is_flat, None, read, write)

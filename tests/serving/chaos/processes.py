@@ -1,0 +1,156 @@
+"""The server and the materializer as an operator runs them, and a proxy that spoils connections."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from paimon_features.testing.online_servers import wait_for
+
+ROOT = Path(__file__).parents[3]
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
+    except OSError:
+        return False
+
+
+def resident_mb(pid: int) -> float:
+    """The memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1_024
+
+
+def _start(folder: Path, log: Path, *words: str, stdout: int | None = None) -> Any:
+    with log.open("a") as out:
+        return subprocess.Popen(
+            [sys.executable, "-m", "paimon_features", *words],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdout=out if stdout is None else stdout,
+            stderr=out,
+            text=True,
+        )
+
+
+class Server:
+    """``paimon-features serve`` with two workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self.log = folder.parent / "server.log"
+        options = ("--workers", "2", "--port", "0", "--json", "--log-sample", "0")
+        self.process = _start(folder, self.log, "serve", *options, stdout=subprocess.PIPE)
+        event = json.loads(self.process.stdout.readline())
+        self.port = urlsplit(event["url"]).port
+        self.pids: list[int] = event["workers"]
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for _ in self.process.stdout:
+            pass  # else the pipe is full one day
+
+    @property
+    def workers(self) -> list[int]:
+        """The workers that run now."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [int(pid) for pid in children.read_text().split() if alive(int(pid))]
+
+    def kill_worker(self, rng: random.Random) -> None:
+        os.kill(rng.choice(self.workers), signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it as an operator does; nothing of it is left."""
+        pids = [self.process.pid, *self.workers]
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(40)
+        self._reader.join()
+        self.process.stdout.close()
+        assert code == 0
+        wait_for(lambda: not any(map(alive, pids)), "no process of the server is left")
+
+
+class Follower:
+    """``paimon-features materialize --follow``, started again when it was killed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.log = folder.parent / "materializer.log"
+        self.start()
+
+    def start(self) -> None:
+        words = ("materialize", "--follow", "--poll-ms", "20", "--json")
+        self.process = _start(self._folder, self.log, *words)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(20) == 0, self.log.read_text()[-3_000:]
+
+
+class Proxy:
+    """Passes bytes on to a port; on request late, or cut off in the middle of a reply."""
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port: int = self._listener.getsockname()[1]
+        self.delay_s = 0.0
+        self.cut = 0.0
+        """The share of replies that end too early."""
+        self._rng = random.Random(self.port)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with socket.create_connection(("127.0.0.1", self._target)) as server:
+                server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                back = threading.Thread(target=self._back, args=(server, client), daemon=True)
+                back.start()
+                with contextlib.suppress(OSError):
+                    while data := client.recv(1 << 16):
+                        server.sendall(data)
+                with contextlib.suppress(OSError):
+                    server.shutdown(socket.SHUT_RDWR)
+                back.join()
+
+    def _back(self, server: socket.socket, client: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := server.recv(1 << 16):
+                if self.delay_s:
+                    time.sleep(self.delay_s)
+                if self._rng.random() < self.cut:
+                    client.sendall(data[: self._rng.randrange(len(data))])
+                    break
+                client.sendall(data)
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,220 @@
+"""Transformed features: online, offline, and row by row from the exported file, one value."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.aggregates import Count, Last, Mean, Sum
+from paimon_features.definitions import (
+    Definitions,
+    Entity,
+    EventSource,
+    FeatureService,
+    FeatureView,
+    Fitted,
+    Interaction,
+    RequestSource,
+    Selection,
+    Transformed,
+)
+from paimon_features.errors import TableError
+from paimon_features.materialize import Materializer
+from paimon_features.offline.training_set import build_training_set
+from paimon_features.online import MemoryStore
+from paimon_features.schema import Float64, Int64, String, arrow_schema
+from paimon_features.serving.ask import Ask
+from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.testing.naive_interactions import apart
+from paimon_features.testing.naive_transformers import wrong_transformed
+from paimon_features.transformers import (
+    FittedVersion,
+    MinMaxScaler,
+    OneHotEncoder,
+    StandardScaler,
+    StoredTransformer,
+)
+from paimon_features.transformers.fitted import write_version
+from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.offline.lake_of_views import LakeOfViews
+
+SHOP = EventSource(
+    "shop",
+    schema={"user": Int64, "word": String, "t": Int64, "amount": Float64},
+    event_time="t",
+)
+SPEND = FeatureView(
+    "spend",
+    source=SHOP,
+    entity=Entity("user", keys={"user": Int64}),
+    features=[
+        Sum("amount", windows=["1h", "7d"], scale=2),
+        Mean("amount", windows=["1h"]),
+        Count(windows=["7d"]),
+        Last("word", windows=["7d"]),
+    ],
+    ttl="5d",
+)
+PAYMENT = RequestSource("payment", schema={"price": Float64})
+OVER = Interaction("over", "price * price / spend:count_7d", request=PAYMENT)
+NOW = 1_700_000_000_000 // DAY_MS * DAY_MS + 12 * HOUR_MS
+
+ONE = Transformed("one", "spend:sum_amount_7d", Fitted("amount", 1))
+MEAN = Transformed("mean", "spend:mean_amount_1h", Fitted("amount", 1))
+PRICED = Transformed("priced", OVER, Fitted("amount", 1))
+THREE = Transformed("three", ["spend:mean_amount_1h", OVER, "spend:count_7d"], Fitted("three", 1))
+STRICT = Transformed("strict", "spend:last_word_7d", Fitted("strict", 1))
+LENIENT = Transformed("lenient", "spend:last_word_7d", Fitted("lenient", 1))
+SERVICE = FeatureService("model", [ONE, "spend:count_7d", THREE, STRICT, LENIENT, PRICED, MEAN])
+NAMES = ["one", "count_7d", "three", "strict", "lenient", "priced", "mean"]
+
+
+def export(folder: Path, name: str, transformer: StoredTransformer, version: int = 1) -> None:
+    write_version(folder, FittedVersion(name, version, transformer, 0))
+
+
+def definitions(folder: Path) -> Definitions:
+    export(folder, "amount", StandardScaler().fit([[1.5], [20.0], [None], [3.1]]))
+    export(folder, "three", MinMaxScaler((-1, 1)).fit([[1.0, 0.0, 1.0], [9.0, 0.5, 7.0]]))
+    export(folder, "strict", OneHotEncoder().fit([["a"], ["b"]]))
+    export(folder, "lenient", OneHotEncoder("ignore").fit([["a"], ["b"], [None]]))
+    return Definitions.of([SPEND, SERVICE], fitted=folder)
+
+
+class Clock:
+    now_ms = NOW
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+class Shop:
+    """A lake with the view, an online store made of it, and exported versions."""
+
+    def __init__(self, folder: Path, events: list[dict[str, Any]]) -> None:
+        self.defined = definitions(folder / "fitted")
+        self.outputs = self.defined.outputs(SERVICE.items())
+        self.lake = LakeOfViews(folder / "lake", SPEND)
+        self.lake.commit(pa.Table.from_pylist(events, schema=arrow_schema(SHOP.schema)))
+        store = MemoryStore(Clock())
+        record = self.lake.generation(SPEND.compiled)
+        Materializer(
+            self.lake.lake, "shop", SPEND.compiled, lambda: record, store,
+            lease_ttl_ms=None, clock=Clock(),
+        ).run_once()  # fmt: skip
+        self.fetcher = FeatureFetcher("shop", [SPEND.compiled], store, clock=Clock())
+
+
+def event(user: int, word: str | None, t: int, amount: float | None = 1.0) -> dict[str, Any]:
+    return {"user": user, "word": word, "t": t, "amount": amount}
+
+
+def test_online_offline_and_the_file_say_the_same_to_the_bit(tmp_path: Path) -> None:
+    rng = random.Random(5)
+    events = [
+        event(rng.randrange(20), rng.choice(["a", "b", "z", None]),
+              NOW - int(rng.expovariate(1) * DAY_MS) - 1,
+              rng.choice([None, round(rng.random() * 100, 2), 0.0]))
+        for _ in range(250)
+    ]  # fmt: skip
+    shop = Shop(tmp_path, events)
+    users = [rng.randrange(24) for _ in range(150)]
+    prices = [rng.choice([None, 0.0, 9.99, 1.7e308]) for _ in range(150)]
+    selection = Selection.of(shop.outputs)
+    parts = [shop.defined.interaction(OVER)]
+    every = Selection.of([*selection.refs, *parts, *selection.transformed])
+    statuses: dict[str, set[str]] = {name: set() for name in NAMES}
+    nulls: dict[str, set[Any]] = {name: set() for name in NAMES}
+    for q_ms in (NOW, NOW + 300_000, NOW + DAY_MS, NOW + 6 * DAY_MS):
+        rows = pa.table({"user": users, "price": prices, "event_time_ms": [q_ms] * 150})
+        got = shop.fetcher.get(shop.outputs, {"user": users}, q_ms, {"price": prices})
+        past = shop.lake.store.get_historical_features(shop.outputs, rows, statuses=True)
+        assert got.features == NAMES
+        for name in NAMES:
+            assert got.table[name].combine_chunks().equals(past[name].combine_chunks()), name
+            told = got.statuses[name].to_pylist()
+            assert told == past[f"{name}__status"].to_pylist(), name
+            statuses[name] |= set(told)
+            values = got.table[name].to_pylist()
+            nulls[name] |= {s for s, v in zip(told, values, strict=True) if v is None}
+        online = shop.fetcher.get(every.outputs, {"user": users}, q_ms, {"price": prices}).table
+        tiles = shop.lake.store.get_historical_features(every.outputs, rows)
+        assert not [*wrong_transformed(every, online), *wrong_transformed(every, tiles)]
+        assert not [*apart(every, online, tiles)]
+        reordered = online.set_column(1, online.column_names[1], online.column(1).take(
+            pa.array(range(149, -1, -1))))  # fmt: skip
+        assert len([*wrong_transformed(every, reordered)]) > 10 or q_ms > NOW + DAY_MS
+    assert all({"PRESENT", "MISSING", "EXPIRED"} <= told for told in statuses.values())
+    # a word that is not known, and a price whose square is beyond float64
+    assert all("ILL_CONDITIONED" in statuses[name] for name in ("strict", "three", "priced"))
+    assert not any("ILL_CONDITIONED" in statuses[name] for name in ("one", "lenient", "mean"))
+    assert nulls["one"] == {"MISSING", "EXPIRED"}
+    assert nulls["mean"] == {"PRESENT", "MISSING", "EXPIRED"}  # an empty window has no mean
+    assert nulls["lenient"] == set()  # null is a category that it was fitted with
+    assert "ILL_CONDITIONED" in nulls["strict"]
+    assert nulls["three"] == {"MISSING", "EXPIRED"}  # a part that cannot be told is null in it
+
+
+def test_values_are_those_of_the_transformer_itself(tmp_path: Path) -> None:
+    events = [event(1, "a", NOW - HOUR_MS // 2, 20.0), event(2, "z", NOW - 3 * HOUR_MS, 4.0)]
+    shop = Shop(tmp_path, events)
+    got = shop.fetcher.get(shop.outputs, {"user": [1, 2, 3]}, NOW, {"price": [1.0, 2.0, 3.0]})
+    amount = shop.defined.transformation(ONE).fitted.transformer
+    three = shop.defined.transformation(THREE).fitted.transformer
+    rows = got.to_pydict()
+    assert rows["one"] == amount.transform([20.0, 4.0, None])
+    assert rows["priced"] == amount.transform([1.0, 4.0, None])
+    assert rows["three"][:2] == three.transform([[20.0, 1.0, 1], [None, 4.0, 1]])
+    assert rows["three"][2] is None
+    assert rows["strict"] == [[1.0, 0.0], None, None]
+    assert rows["lenient"] == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
+    assert got.statuses.to_pylist()[1] == {
+        "one": "PRESENT", "count_7d": "PRESENT", "three": "PRESENT", "strict": "ILL_CONDITIONED",
+        "lenient": "PRESENT", "priced": "PRESENT", "mean": "PRESENT",
+    }  # fmt: skip
+    assert set(got.statuses.to_pylist()[2].values()) == {"MISSING"}
+    assert got.table.schema.field("three").type == pa.list_(pa.float64())
+
+
+def test_no_entities_and_many_asks_at_once(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, [event(1, "a", NOW - 1), event(2, "b", NOW - 1, 7.0)])
+    empty = shop.fetcher.get(shop.outputs, {"user": []}, NOW, {"price": []})
+    assert empty.table.num_rows == 0
+    rows = pa.table({"user": pa.array([], pa.int64()), "price": pa.array([], pa.float64()),
+                     "event_time_ms": pa.array([], pa.int64())})  # fmt: skip
+    past = shop.lake.store.get_historical_features(shop.outputs, rows)
+    assert past.select(NAMES).schema == empty.table.select(NAMES).schema
+    selection = Selection.of(shop.outputs)
+    asks = [Ask(selection, {"user": [user]}, NOW, {"price": 2.0}) for user in (1, 2, 3)]
+    whole = shop.fetcher.get(shop.outputs, {"user": [1, 2, 3]}, NOW, {"price": 2.0})
+    each = [answer.to_pylist()[0] for answer in shop.fetcher.get_many(asks)]  # type: ignore[union-attr]
+    assert each == whole.to_pylist()
+
+
+def test_a_training_set_names_the_versions_and_is_another_one_with_another_version(
+    tmp_path: Path,
+) -> None:
+    shop = Shop(tmp_path, [event(1, "a", NOW - 1)])
+    rows = pa.table({"user": [1], "price": [2.0], "event_time_ms": [NOW]})
+    built = build_training_set(shop.lake.store, "model", shop.outputs, rows)
+    assert list(built.features) == NAMES
+    documents = json.loads(shop.lake.lake.properties("training_model")["training-set.transformed"])
+    one = shop.defined.transformation(ONE)
+    assert documents["one"] == {
+        "of": ["spend:sum_amount_7d"],
+        "fitted": {"name": "amount", "version": 1, "digest": one.fitted.digest},
+        "kind": "standard_scaler",
+    }
+    assert documents["priced"]["of"][0]["expression"] == "price * price / spend:count_7d"
+    assert build_training_set(shop.lake.store, "model", shop.outputs, rows) == built
+    export(tmp_path / "fitted", "amount", StandardScaler().fit([[1.0], [2.0]]), 2)
+    newer = Transformed("one", "spend:sum_amount_7d", Fitted("amount", 2))
+    changed = Definitions.of([SPEND, newer], fitted=tmp_path / "fitted")
+    outputs = [changed.transformation(newer), *shop.outputs[1:]]
+    with pytest.raises(TableError, match="different: .*transformed"):
+        build_training_set(shop.lake.store, "model", outputs, rows)
