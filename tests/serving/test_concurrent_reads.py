@@ -198,7 +198,7 @@ def test_each_reply_is_of_one_generation_and_right_as_of_a_snapshot(
         for reader in readers:
             reader.join()
     assert not errors
-    assert len({reply.batch.epochs["v"] for reply in replies}) > 3
+    assert len({reply.batch.epochs["v"] for reply in replies}) > 1
     truth = Truth(writer.history)
     for reply in random.Random(1).sample(replies, min(len(replies), 2_000)):
         # an epoch that no one had seen to its end yet is of the generation that came with it
