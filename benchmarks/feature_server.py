@@ -25,7 +25,6 @@ import io
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -42,11 +41,13 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks._load import Measured, closed_loop, open_loop, post
+from benchmarks._tiles import tile_rows
 from paimon_features.definitions import load_definitions
 from paimon_features.online import open_store
 from paimon_features.setup.redis_server import RedisServer
+from paimon_features.testing.online_servers import free_ports
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from paimon_features.windows import HOUR_MS, MINUTE_MS
 
 ARROW = "application/vnd.apache.arrow.stream"
 NAMES = 12
@@ -157,30 +158,17 @@ def fill(folder: Path, url: str, users: int) -> int:
     tile = time_ms // (5 * MINUTE_MS) * 5 * MINUTE_MS
     user = np.repeat(np.arange(users), TILES)
     _, first = np.unique(np.stack([user, tile]), axis=1, return_index=True)
-    user, time_ms, tile = user[first], time_ms[first], tile[first]
-    columns: dict[str, object] = {
-        "tile_day": (tile // DAY_MS).astype(np.int32),
-        "user": user,
-        "tile_start": tile,
-    }
-    for partial in view.compiled.partials:
-        if partial.name == "p_event_time_max":
-            columns[partial.name] = time_ms
-        elif partial.type.text == "int64":
-            columns[partial.name] = rng.integers(1, 10_000, len(user))
-        else:
-            columns[partial.name] = rng.random(len(user))
-    lake.commit_tiles(pa.table(columns))
+    lake.commit_tiles(tile_rows(rng, view, user[first], time_ms[first]))
     store = open_store(url)
     lake.materializer(store).run_once()
     store.close()
-    return len(user) // users
+    return len(first) // users
 
 
 @contextmanager
 def ours(folder: Path, size: Size, workers: int = 1) -> Iterator[Server]:
     """Our server on the project in ``folder``."""
-    port = _free_port()
+    port = free_ports(1)[0]
     command = [sys.executable, "-c", "from paimon_features.cli import main; main()", "serve"]
     command += ["--port", str(port), "--workers", str(workers), "--project", str(folder)]
     features = load_definitions(folder / "features.py").view("spend").compiled.features
@@ -198,7 +186,7 @@ def feast(
         (folder / "feature_store.yaml").write_text(FEAST_YAML.format(port=redis_port))
         arguments = [python, "-c", FEAST_SETUP, str(size.users), str(NAMES)]
         subprocess.run(arguments, cwd=folder, check=True, stdout=subprocess.DEVNULL)
-    port = _free_port()
+    port = free_ports(1)[0]
     command = [str(python.parent / "feast"), "serve", "--port", str(port)]
     command += ["--workers", str(workers), "--max-requests", "0", "--max-requests-jitter", "0"]
     command += ["--registry_ttl_sec", "3600", "--metrics"]
@@ -250,12 +238,6 @@ def _ready(port: int, path: str) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _children(pid: int) -> list[int]:

@@ -33,6 +33,7 @@ import numpy as np
 import pyarrow as pa
 import redis
 
+from benchmarks._tiles import tile_rows
 from paimon_features.aggregates import Count, DecayedSum, Max, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.online import open_store
@@ -86,20 +87,7 @@ def tiles(rng: np.random.Generator, rows: int, users: int, span_ms: int, now_ms:
     tile = time_ms // (5 * MINUTE_MS) * 5 * MINUTE_MS
     _, first = np.unique(user * 2**40 + tile // MINUTE_MS, return_index=True)
     chosen = rng.permutation(first)[:rows]
-    user, time_ms, tile = user[chosen], time_ms[chosen], tile[chosen]
-    columns: dict[str, Any] = {
-        "tile_day": (tile // DAY_MS).astype(np.int32),
-        "user": user,
-        "tile_start": tile,
-    }
-    for partial in VIEW.compiled.partials:
-        if partial.name == "p_event_time_max":
-            columns[partial.name] = time_ms
-        elif partial.type is Int64:
-            columns[partial.name] = rng.integers(1, 10_000, len(user))
-        else:
-            columns[partial.name] = rng.random(len(user))
-    return pa.table(columns)
+    return tile_rows(rng, VIEW, user[chosen], time_ms[chosen])
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from benchmarks._tiles import tile_rows
 from paimon_features.aggregates import Count, DecayedSum, Max, Mean, Reading, Sum
 from paimon_features.aggregates.fold import fold, newest_tile_end
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView, Selection
@@ -85,20 +86,7 @@ def tiles(users: int) -> pa.Table:
     ago = [i * 5 * MINUTE_MS for i in range(1, 13)]
     ago += [i * HOUR_MS for i in range(2, 24)] + [i * DAY_MS for i in range(1, 30)]
     time_ms = np.tile(NOW_MS - np.array(ago), users)
-    tile = time_ms // (5 * MINUTE_MS) * 5 * MINUTE_MS
-    columns: dict[str, Any] = {
-        "tile_day": (tile // DAY_MS).astype(np.int32),
-        "user": np.repeat(np.arange(users), len(ago)),
-        "tile_start": tile,
-    }
-    for partial in VIEW.compiled.partials:
-        if partial.name == "p_event_time_max":
-            columns[partial.name] = time_ms
-        elif partial.type is Int64:
-            columns[partial.name] = rng.integers(1, 10_000, len(tile))
-        else:
-            columns[partial.name] = rng.random(len(tile))
-    return pa.table(columns)
+    return tile_rows(rng, VIEW, np.repeat(np.arange(users), len(ago)), time_ms)
 
 
 class PlainServer:

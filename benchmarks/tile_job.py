@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import socket
 import statistics
 import tempfile
 import time
@@ -42,6 +41,7 @@ from paimon_features.schema import Float64, Int64
 from paimon_features.tables import Lake, append_arrow, latest_snapshot, read_arrow, snapshots
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
+from paimon_features.testing.online_servers import free_ports
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 START_MS = 15_000 * DAY_MS - 3 * HOUR_MS
@@ -131,7 +131,7 @@ def tumble(target: TileTarget, rows: int) -> Turn:
     """Flink's window over the same source, the same aggregates, into a blackhole."""
     from jobs.flink.environment import open_environment, register_lake
 
-    port = _free_port()
+    port = free_ports(1)[0]
     started, cpu = time.time(), _jvm_cpu_s(target)
     env = open_environment(
         "streaming",
@@ -228,13 +228,6 @@ def _jvm_cpu_s(target: TileTarget) -> float:
     pid = start_gateway(target.state_dir).pid
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _until_gone(rest: FlinkRest) -> None:

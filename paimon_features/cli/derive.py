@@ -76,5 +76,4 @@ def derive(
         return
     click.echo(told)
     for source in sources:
-        at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
-        click.echo(f"  from {source.table}, {at}")
+        click.echo(f"  from {source.describe()}")

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paimon_features.cli.lookup import COLOURS, WIDTH, parse_entities, time_text
-from paimon_features.cli.options import JSON, PROJECT, time_ms
+from paimon_features.cli.lookup import COLOURS, WIDTH, parse_entities
+from paimon_features.cli.options import JSON, PROJECT, time_ms, time_text
 from paimon_features.errors import RequestError
 from paimon_features.project import Project
 from paimon_features.windows import format_duration

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli.options import JSON, PROJECT, time_text
 from paimon_features.project import Project
 from paimon_features.tables.fitted import fitted_names, fitted_versions
 from paimon_features.transformers import FittedVersion
@@ -118,18 +117,14 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int) and value >= 10**11:
-        return _time(value)
+        return time_text(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _time(value_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value_ms / 1000))
 
 
 def _told(version: FittedVersion) -> Iterator[str]:
     yield f"{version}: {version.kind} of {version.transformer.width} columns"
     yield f"  digest     {version.digest}"
-    yield f"  fitted at  {_time(version.fitted_at_ms)}"
+    yield f"  fitted at  {time_text(version.fitted_at_ms)}"
     yield f"  rows       {version.transformer.rows_seen:,}"
     for key, value in version.fitted_on.items():
         yield f"  on {key:<7} {value}"

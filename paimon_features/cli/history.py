@@ -92,5 +92,4 @@ def history(
         return
     click.echo(f"{written.path}: {written.rows:,} rows, {len(written.features)} features")
     for source in written.sources:
-        at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
-        click.echo(f"  from {source.table}, {at}")
+        click.echo(f"  from {source.describe()}")

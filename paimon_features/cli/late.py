@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli.options import JSON, PROJECT, time_text
 from paimon_features.project import Project, now_ms
 from paimon_features.tables.lateness import EDGES_MS, Lateness
 from paimon_features.windows import DAY_MS, HOUR_MS, format_duration, parse_duration
@@ -75,7 +74,7 @@ def release(source: str, path: str, as_json: bool) -> None:
     if done.duplicates:
         click.echo(f"{done.duplicates:,} had entered before by another row with their id")
     if done.next_ms is not None:
-        click.echo(f"{done.waiting:,} wait, the first of them until {_time(done.next_ms)} UTC")
+        click.echo(f"{done.waiting:,} wait, the first of them until {time_text(done.next_ms)}")
 
 
 def _drawn(found: Lateness) -> list[str]:
@@ -135,7 +134,3 @@ def _span(ms: int) -> str:
         elif parts:
             break
     return ("-" if ms < 0 else "") + (" ".join(parts[:2]) or "0 ms")
-
-
-def _time(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -15,13 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from paimon_features.cli.options import JSON, PROJECT, time_ms
+from paimon_features.cli.options import JSON, PROJECT, time_ms, time_text
 from paimon_features.definitions import Output, Selection
 from paimon_features.errors import RequestError
 from paimon_features.project import Project
 from paimon_features.schema import DataType
 from paimon_features.serving.fetcher import FeatureFetcher, Freshness, OnlineResponse
-from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 WIDTH = 10_000
 COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}
@@ -221,10 +220,3 @@ def _ago(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.1f} s"
-
-
-def time_text(time_ms: int) -> str:
-    """A time to the second, with its time zone."""
-    inside = min(max(time_ms, MIN_TIME_MS), MAX_TIME_MS)
-    moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=inside)
-    return moment.isoformat(sep=" ", timespec="seconds") + " UTC"

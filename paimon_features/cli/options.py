@@ -121,3 +121,18 @@ def time_ms(text: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=dt.UTC)
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+
+
+def time_text(moment_ms: int) -> str:
+    """A time to the second, with its time zone; one outside the years 1 to 9999 is their edge.
+
+    >>> time_text(1323434999000)
+    '2011-12-09 12:49:59 UTC'
+    """
+    import datetime as dt
+
+    from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
+
+    inside = min(max(moment_ms, MIN_TIME_MS), MAX_TIME_MS)
+    moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=inside)
+    return moment.isoformat(sep=" ", timespec="seconds") + " UTC"

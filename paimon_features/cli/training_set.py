@@ -86,5 +86,4 @@ def training_set(
             "that was not known at that time"
         )
     for source in built.sources:
-        at = "no snapshot yet" if source.snapshot_id is None else f"snapshot {source.snapshot_id}"
-        click.echo(f"  from {source.table}, {at}")
+        click.echo(f"  from {source.describe()}")

@@ -21,6 +21,15 @@ class Pin:
     snapshot_id: int | None
     incarnation: int = 0
 
+    def describe(self) -> str:
+        """The table and its snapshot, for people.
+
+        >>> Pin("tiles_spend_g1", 7).describe(), Pin("events_spend", None).describe()
+        ('tiles_spend_g1, snapshot 7', 'events_spend, no snapshot yet')
+        """
+        at = "no snapshot yet" if self.snapshot_id is None else f"snapshot {self.snapshot_id}"
+        return f"{self.table}, {at}"
+
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form."""
         return {

@@ -139,6 +139,19 @@ class StoredTransformer(FeatureTransformer):
     def names_out(self, names: Sequence[str]) -> list[str]:
         """What the columns are called that are made of columns of these names."""
 
+    def to_params(self) -> Params:
+        self._check_fitted()
+        return {
+            "kind": self.kind,
+            "names": None if self.names is None else list(self.names),
+            "rows": self.rows_seen,
+            **self._learnt(),
+        }
+
+    @abstractmethod
+    def _learnt(self) -> Params:
+        """Settings and what was learnt, as parameters: what only this kind has."""
+
     @classmethod
     @abstractmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self: ...

@@ -174,12 +174,8 @@ class OneHotEncoder(StoredTransformer):
                 failed = codes < 0 if failed is None else failed | (codes < 0)
         return Applied(out, failed)
 
-    def to_params(self) -> Params:
-        self._check_fitted()
+    def _learnt(self) -> Params:
         return {
-            "kind": self.kind,
-            "names": None if self.names is None else list(self.names),
-            "rows": self._rows,
             "handle_unknown": self.handle_unknown,
             "categories": [list(column) for column in self.categories_],
         }

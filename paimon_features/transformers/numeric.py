@@ -138,13 +138,9 @@ class StandardScaler(_Scaler):
         out.names, out._rows = names, self._rows + other._rows
         return out
 
-    def to_params(self) -> Params:
-        self._check_fitted()
+    def _learnt(self) -> Params:
         moments = self._moments
         return {
-            "kind": self.kind,
-            "names": None if self.names is None else list(self.names),
-            "rows": self._rows,
             "count": [int(n) for n in moments.count],
             "mean": moments.mean.tolist(),
             "mean_rest": moments.rest.tolist(),
@@ -240,12 +236,8 @@ class MinMaxScaler(_Scaler):
         out.names, out._rows = names, self._rows + other._rows
         return out
 
-    def to_params(self) -> Params:
-        self._check_fitted()
+    def _learnt(self) -> Params:
         return {
-            "kind": self.kind,
-            "names": None if self.names is None else list(self.names),
-            "rows": self._rows,
             "feature_range": [float(end) for end in self.feature_range],
             "min": _null_for_nan(self.data_min_),
             "max": _null_for_nan(self.data_max_),

@@ -13,12 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.markers import Marker, ViewState
 from paimon_features.serving.http.served import Served
 from paimon_features.serving.response import Freshness
+from paimon_features.serving.rows import freshness_of
 
 TIMEOUT_S = 2.0
 """A store that has not answered by then does not answer."""
@@ -135,26 +135,13 @@ def _of_view(served: Served, view: CompiledView, state: ViewState, now_ms: int) 
             epoch=state.epoch,
         )
     found = [marker for marker in markers if marker is not None]
-    return ViewHealth(None, _freshness(view, found, now_ms), content.generation, state.epoch)
+    return ViewHealth(None, freshness_of(view, found, now_ms), content.generation, state.epoch)
 
 
 def _markers(served: Served, view: str, epoch: str, buckets: int) -> Sequence[Marker | None]:
     keys = served.keys(view)
     raws = served.store.get_many([keys.bucket(epoch, number).marker for number in range(buckets)])
     return [None if raw is None else Marker.from_bytes(raw) for raw in raws]
-
-
-def _freshness(view: CompiledView, markers: Sequence[Marker], now_ms: int) -> Freshness:
-    high_ms = min(marker.high_ms for marker in markers)
-    current_ms = min(marker.current_ms for marker in markers)
-    limit_ms = view.max_staleness_ms
-    return Freshness(
-        applied_snapshot=min(marker.applied_snapshot for marker in markers),
-        commit_time_ms=min(marker.commit_time_ms for marker in markers),
-        event_time_high_ms=None if high_ms == NEVER_MS else high_ms,
-        current_ms=current_ms,
-        stale=limit_ms is not None and now_ms - current_ms > limit_ms,
-    )
 
 
 def view_documents(health: StoreHealth, now_ms: int) -> dict[str, Any]:
