@@ -12,7 +12,7 @@ import uvicorn
 
 from paimon_features.config import ServeConfig
 from paimon_features.serving.http.app import FeatureApp
-from paimon_features.serving.http.logs import RequestLog
+from paimon_features.serving.http.logs import AccessLog
 from paimon_features.serving.http.served import Served
 from paimon_features.serving.http.tokens import Tokens
 
@@ -31,7 +31,7 @@ class LiveServer:
         assert self._ready.wait(10)
 
     async def _run(self) -> None:
-        log = RequestLog("error", 0.0)
+        log = AccessLog("error", 0.0)
         app = FeatureApp(self._served, ServeConfig(), tokens=self._tokens, log=log)
 
         async def counted(scope: dict[str, str], receive: object, send: object) -> None:

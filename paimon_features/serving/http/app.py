@@ -74,14 +74,14 @@ class FeatureApp:
         config: ServeConfig,
         *,
         tokens: Tokens | None = None,
-        log: logs.RequestLog | None = None,
+        log: logs.AccessLog | None = None,
         counts_file: CountsFile | None = None,
         request_log: RequestLog | None = None,
     ) -> None:
         self.served = served
         self.tokens = tokens
         self.reload_error: str | None = None
-        self.log = log or logs.RequestLog(config.log_level, config.log_sample)
+        self.log = log or logs.AccessLog(config.log_level, config.log_sample)
         self.request_log = request_log
         self.store_log = logs.StoreLog()
         self.coalescer = Coalescer(served.reader, max_waiting=config.max_concurrent)

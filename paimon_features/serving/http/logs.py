@@ -26,7 +26,7 @@ _WELL_AFTER_S = 1.0
 _encode = msgspec.json.Encoder().encode
 
 
-class RequestLog:
+class AccessLog:
     """Lines about requests. ``sample`` is the share of the good ones that is logged."""
 
     def __init__(

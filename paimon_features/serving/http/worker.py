@@ -25,7 +25,7 @@ from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.online import OnlineSettings, open_store
 from paimon_features.serving.http.app import FeatureApp
-from paimon_features.serving.http.logs import LOGGER, RequestLog, set_up_logging
+from paimon_features.serving.http.logs import LOGGER, AccessLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
 from paimon_features.serving.http.reload import Reloader
 from paimon_features.serving.request_log import open_request_log
@@ -134,7 +134,7 @@ def main() -> None:
         tell.close()
         sys.exit(1)
     counts_file = CountsFile(Path(settings.folder), settings.slot)
-    log = RequestLog(serve.log_level, serve.log_sample)
+    log = AccessLog(serve.log_level, serve.log_sample)
     app = FeatureApp(
         served,
         serve,

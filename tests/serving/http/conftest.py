@@ -28,7 +28,7 @@ from paimon_features.online import MemoryStore
 from paimon_features.online.store import OnlineStore
 from paimon_features.schema import Date, Decimal, Float64, Int64, String, Timestamp
 from paimon_features.serving.http.app import FeatureApp
-from paimon_features.serving.http.logs import RequestLog
+from paimon_features.serving.http.logs import AccessLog
 from paimon_features.serving.http.served import Served
 from paimon_features.serving.http.tokens import Tokens
 from paimon_features.testing.tile_lake import PROJECT, TileLake
@@ -215,7 +215,7 @@ def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
             served,
             config,
             tokens=None if tokens is None else Tokens(tokens),
-            log=RequestLog(config.log_level, config.log_sample, log),
+            log=AccessLog(config.log_level, config.log_sample, log),
         )
         made.append(Client(app, log))
         return made[-1]
