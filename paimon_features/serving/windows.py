@@ -32,6 +32,8 @@ from paimon_features.online.codec import LIFETIME_KEY, Cells, RecordLayout, Reco
 from paimon_features.serving.range_folds import RangeFolds, is_decayed, is_reduced, is_running_sum
 from paimon_features.windows import Window, floor_ms
 
+_KNOWN = 64
+"""For how many times of a read the borders of windows are remembered: most read as of now."""
 KeyRange = tuple[int, int]
 """Cell keys, from (inclusive) and to (exclusive)."""
 
@@ -71,11 +73,36 @@ def newest_before(view: CompiledView, layout: RecordLayout, records: Records, en
         return newest
     top = len(view.levels_ms) - 1
     cells = WindowCells(layout, records.cells, records.offsets)
-    places = cells.places([cells_before(view, top, None, end_ms)])
+    places = cells.places(Borders.of([cells_before(view, top, None, end_ms)]))
     folded = cells.fold(places, [EVENT_TIME_MAX.name])
     column = folded[EVENT_TIME_MAX.name]
     in_cells = np.where(column.mask, column.values, NEVER_MS)
     return np.maximum(in_cells, headers["pruned_high"])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Borders:
+    """Where the ranges of some windows begin and end.
+
+    ``keys`` are all borders, ascending; ``bounds``, shape ``(windows, ranges, 2)``, says which of
+    them a range begins with (inclusive) and ends before. A window with fewer ranges than another
+    has empty ones besides.
+    """
+
+    keys: Ints
+    bounds: Ints
+
+    @classmethod
+    def of(cls, windows: Sequence[Sequence[KeyRange]]) -> Borders:
+        """The borders of these windows."""
+        borders = sorted({key for ranges in windows for pair in ranges for key in pair})
+        number = {key: i for i, key in enumerate(borders)}
+        most = max(1, *map(len, windows))
+        bounds = np.zeros((len(windows), most, 2), np.int64)
+        for window, ranges in zip(bounds, windows, strict=True):
+            for place, (low, high) in enumerate(ranges):
+                window[place] = number[low], number[high]
+        return cls(np.array(borders, np.int64), bounds)
 
 
 class WindowCells:
@@ -91,22 +118,13 @@ class WindowCells:
     def __len__(self) -> int:
         return len(self._offsets) - 1
 
-    def places(self, windows: Sequence[Sequence[KeyRange]]) -> Ints:
+    def places(self, borders: Borders) -> Ints:
         """Where the cells of each window stand, shape ``(windows, rows, ranges, 2)``.
 
-        The last axis is from (inclusive) and to (exclusive); a window with fewer ranges than
-        another has empty ones besides.
+        The last axis is from (inclusive) and to (exclusive).
         """
-        borders = sorted({key for ranges in windows for pair in ranges for key in pair})
-        number = {key: i for i, key in enumerate(borders)}
-        most = max(1, *map(len, windows))
-        # axes: windows, ranges, (from, to)
-        bounds = np.zeros((len(windows), most, 2), np.int64)
-        for window, ranges in zip(bounds, windows, strict=True):
-            for place, (low, high) in enumerate(ranges):
-                window[place] = number[low], number[high]
         # axes: rows, windows, ranges, (from, to) -> windows, rows, ranges, (from, to)
-        return self._cells_below(borders)[:, bounds].swapaxes(0, 1)
+        return self._cells_below(borders.keys)[:, borders.bounds].swapaxes(0, 1)
 
     def fold(self, places: Ints, names: Sequence[str]) -> dict[str, Column]:
         """Partials of each window, shape ``(windows * rows,)``, rows side by side."""
@@ -129,7 +147,7 @@ class WindowCells:
         """Folds over these windows, for the partials that can be folded by ranges."""
         return RangeFolds(self._layout, self._cells, self._offsets, places)
 
-    def _cells_below(self, borders: Sequence[int]) -> Ints:
+    def _cells_below(self, borders: Ints) -> Ints:
         """Where in each row's cells the first stands that is not below each border."""
         keys = np.searchsorted(borders, self._keys, side="right")
         # axes: rows, steps between borders
@@ -204,6 +222,7 @@ class WindowFeatures:
         for name in partials.keys() - {*self._sums, *self._reduced, *self._decayed}:
             self._folds.setdefault(tuple(self._windows_of[name]), []).append(name)
         self._finishes = [self._finish(found, place) for found in alike.values()]
+        self._known: dict[tuple[tuple[int | None, int], ...], Borders] = {}
 
     def _finish(self, features: Sequence[CompiledFeature], place: Mapping[Window, int]) -> _Finish:
         windows = [place[feature.window] for feature in features]
@@ -223,8 +242,7 @@ class WindowFeatures:
     def values(self, cells: WindowCells, q_ms: int, null: Mask | None) -> dict[str, Values]:
         """The features at ``q_ms`` by name, one value per row, and nothing where ``null``."""
         rows = len(cells)
-        ranges = [self._ranges(window, q_ms) for window in self.windows]
-        places = cells.places(ranges)
+        places = cells.places(self._borders(q_ms))
         folds = cells.range_folds(places)
         merged = folds.sums(self._sums)
         for name in self._reduced:
@@ -255,9 +273,34 @@ class WindowFeatures:
             _apart(group.features, done, null, out)
         return out
 
-    def _ranges(self, window: Window, q_ms: int) -> list[KeyRange]:
-        start = None if window.length is None else window.start(q_ms)
-        return cells_before(self._view, self._levels[window], start, window.end(q_ms))
+    def _borders(self, q_ms: int) -> Borders:
+        """The borders of all windows; they stay the same for as long as ``q_ms`` is in a tile."""
+        tile_ms = self._view.tile_ms
+        spans = tuple(
+            (
+                None if window.length is None else window.start(q_ms),
+                _first_in_tile(window.end(q_ms), tile_ms),
+            )
+            for window in self.windows
+        )
+        known = self._known.get(spans)
+        if known is None:
+            known = Borders.of(
+                [
+                    cells_before(self._view, self._levels[window], start, end)
+                    for window, (start, end) in zip(self.windows, spans, strict=True)
+                ]
+            )
+            if len(self._known) >= _KNOWN:
+                self._known = {}  # a new one: another thread may be reading the old
+            self._known[spans] = known
+        return known
+
+
+def _first_in_tile(end_ms: int, tile_ms: int) -> int:
+    """The first end at which a window has the same cells: within a tile they stay the same."""
+    start_ms = floor_ms(end_ms, tile_ms)
+    return start_ms if start_ms == end_ms else start_ms + 1
 
 
 def _of_windows(column: Column, places: list[int] | None, rows: int) -> Column:

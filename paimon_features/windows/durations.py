@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import overload
 
@@ -37,6 +38,11 @@ def parse_duration(text: str) -> int:
     DefinitionError
         For anything but a positive whole number and a unit, and for more than 9999 years.
     """
+    # a read asks for the half-life of each feature that decays
+    return _parsed(text) if type(text) is str else _parse(text)
+
+
+def _parse(text: str) -> int:
     match = re.fullmatch(r"([0-9]+)\s*(ms|s|min|h|d|w)", str(text))
     if match is None or int(match[1]) == 0:
         raise DefinitionError(
@@ -47,6 +53,9 @@ def parse_duration(text: str) -> int:
     if duration_ms > MAX_TIME_MS - MIN_TIME_MS:
         raise DefinitionError(f"duration {text!r} is longer than the years 1 to 9999")
     return duration_ms
+
+
+_parsed = functools.lru_cache(maxsize=1_024)(_parse)
 
 
 def format_duration(duration_ms: int) -> str:

@@ -12,7 +12,7 @@ from paimon_features.aggregates import Merge
 from paimon_features.columns import Column
 from paimon_features.online.codec import RecordLayout, cell_key
 from paimon_features.serving.range_folds import is_decayed, is_reduced, is_running_sum
-from paimon_features.serving.windows import KeyRange, WindowCells
+from paimon_features.serving.windows import Borders, KeyRange, WindowCells
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases
 
@@ -68,7 +68,7 @@ def test_each_fold_equals_the_general_one(seed: int) -> None:
             low, high = sorted((rng.randrange(13), rng.randrange(13)))
             ranges.append((cell_key(at, low), cell_key(at, high)))
         windows.append([(low, high) for low, high in ranges if low < high])
-    places = cells.places(windows)
+    places = cells.places(Borders.of(windows))
     folds = cells.range_folds(places)
     own = sorted(rng.sample(range(len(windows)), rng.randint(1, len(windows))))
     sums = [p.name for p in plain if is_running_sum(p)]
