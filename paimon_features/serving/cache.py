@@ -12,11 +12,13 @@ import numpy as np
 from paimon_features.columns import Column
 from paimon_features.definitions import Selection
 from paimon_features.errors import DefinitionError, OnlineStoreError, PaimonFeaturesError
+from paimon_features.online.store import OnlineStore
 from paimon_features.online_features.cache import FeatureCache
 from paimon_features.schema import DataType
 from paimon_features.serving.ask import Ask
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.groups import Asked
+from paimon_features.serving.reading import Reading, read
 from paimon_features.serving.response import Batch, Freshness, OnlineResponse
 
 TTL_MS = 1_000
@@ -87,21 +89,30 @@ class CachedFetcher:
 
     def get_many(self, asks: Sequence[Ask]) -> list[OnlineResponse | PaimonFeaturesError]:
         """As ``FeatureFetcher.get_many``; asks that name no time may be answered from here."""
+        return read(self.reading(asks), self.store)
+
+    @property
+    def store(self) -> OnlineStore:
+        """The store of the fetcher."""
+        return self.fetcher.store
+
+    def reading(self, asks: Sequence[Ask]) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
+        """The same for whoever asks the store himself."""
         now_ms = self.fetcher.clock()
         try:
-            self._recheck(asks, now_ms)
+            yield from self._recheck(asks, now_ms)
         except OnlineStoreError:
-            return self.fetcher.get_many(asks)
+            return (yield from self.fetcher.reading(asks))
         looked_up = [self._look_up(ask, now_ms) for ask in asks]
         reads = [
             ask if found is None else found.rest()
             for ask, found in zip(asks, looked_up, strict=True)
             if found is None or found.missing
         ]
-        read = iter(self.fetcher.get_many(reads) if reads else ())
+        rest = iter((yield from self.fetcher.reading(reads)) if reads else ())
         answers: list[OnlineResponse | PaimonFeaturesError | None] = []
         for found in looked_up:
-            answer = next(read) if found is None or found.missing else None
+            answer = next(rest) if found is None or found.missing else None
             if found is not None and not isinstance(answer, PaimonFeaturesError):
                 if answer is not None:
                     self._keep(found, answer)
@@ -110,7 +121,7 @@ class CachedFetcher:
         # where an epoch began in between, and only a part was read from it
         mixed = [number for number, answer in enumerate(answers) if answer is None]
         if mixed:
-            whole = self.fetcher.get_many([asks[number] for number in mixed])
+            whole = yield from self.fetcher.reading([asks[number] for number in mixed])
             for number, answer in zip(mixed, whole, strict=True):
                 answers[number] = answer
         return [answer for answer in answers if answer is not None]
@@ -121,7 +132,7 @@ class CachedFetcher:
 
     # -- looking up ------------------------------------------------------------------------
 
-    def _recheck(self, asks: Sequence[Ask], now_ms: int) -> None:
+    def _recheck(self, asks: Sequence[Ask], now_ms: int) -> Reading[None]:
         due = {
             ref.view
             for ask in asks
@@ -129,7 +140,7 @@ class CachedFetcher:
             if not 0 <= now_ms - self._checked_ms.get(ref.view, -(2**62)) < self.recheck_ms
         }
         if due:
-            self.fetcher.look(due)
+            yield from self.fetcher.looking(due)
             self._checked_ms.update(dict.fromkeys(due, now_ms))
 
     def _look_up(self, ask: Ask, now_ms: int) -> _LookedUp | None:

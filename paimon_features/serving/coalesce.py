@@ -10,13 +10,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, overload
 
 from paimon_features.errors import DefinitionError, OverloadedError, PaimonFeaturesError
+from paimon_features.online.store import OnlineStore
 from paimon_features.serving.ask import Ask
+from paimon_features.serving.reading import Reading
 from paimon_features.serving.response import OnlineResponse
 
 T = TypeVar("T")
 
-MAX_ROWS = 4_096
-"""Entities that are read together by default: about 10 MB of records."""
+MAX_ROWS = 1_024
+"""Entities that are read together by default: some MB of records, and some milliseconds in which
+the event loop does nothing else."""
 MAX_WAITING = 1_024
 """Asks that wait at most, by default."""
 
@@ -24,7 +27,11 @@ MAX_WAITING = 1_024
 class Reader(Protocol):
     """What answers asks: a fetcher, or a cache in front of one."""
 
-    def get_many(self, asks: Sequence[Ask]) -> list[OnlineResponse | PaimonFeaturesError]:
+    @property
+    def store(self) -> OnlineStore:
+        """Where its readings have their values from."""
+
+    def reading(self, asks: Sequence[Ask]) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
         """The answer to each ask, or the error that it alone has, in their order."""
 
 
@@ -40,7 +47,10 @@ class _Waiting:
 
 
 class Coalescer:
-    """Asks of one event loop, answered by a fetcher in a thread of its own.
+    """Asks of one event loop, answered together.
+
+    The store is waited for in a thread of its own, so that one which hangs does not stop the loop;
+    what is made of its values is made in the loop (see ``reading``).
 
     ::
 
@@ -93,7 +103,7 @@ class Coalescer:
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """The answer to one ask, or what ``render`` makes of it (in the reader's thread).
+        """The answer to one ask, or what ``render`` makes of it.
 
         Whoever is cancelled while it waits gives its place up, and is not read.
 
@@ -126,11 +136,11 @@ class Coalescer:
         while self._waiting:
             answer = self._waiting.popleft().answer
             if not answer.done():
-                answer.set_exception(OverloadedError("the server is closing; ask another one"))
+                answer.set_exception(_closing())
 
     def _check_room(self) -> None:
         if self._closed:
-            raise OverloadedError("the server is closing; ask another one")
+            raise _closing()
         if len(self._waiting) >= self._max_waiting:
             self._waiting = deque(one for one in self._waiting if not one.answer.done())
             if len(self._waiting) >= self._max_waiting:
@@ -148,7 +158,7 @@ class Coalescer:
         if self._reading:
             self.batches += 1
             self.asks += len(batch)
-            self._thread.submit(self._read, loop, batch)
+            self._advance(loop, _Read(batch), None)
 
     def _take(self) -> list[_Waiting]:
         """Those of one fetcher who have waited longest, at most ``max_rows`` entities, or one."""
@@ -165,32 +175,66 @@ class Coalescer:
             batch.append(self._waiting.popleft())
         return batch
 
+    def _advance(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        read: _Read,
+        found: Sequence[bytes | None] | BaseException | None,
+    ) -> None:
+        """Go on with a read until it wants something of the store, or is done."""
+        try:
+            if isinstance(found, BaseException):
+                keys = read.reading.throw(found)
+            else:
+                keys = read.reading.send(found)  # type: ignore[arg-type]
+        except StopIteration as end:
+            self._tell(loop, read.batch, end.value)
+        except Exception as error:  # a defect: everybody is told, and the next read goes on
+            self._tell(loop, read.batch, [error] * len(read.batch))
+        else:
+            try:
+                self._thread.submit(self._fetch, loop, read, keys)
+            except RuntimeError:  # closed while a read was under way that wants more
+                self._tell(loop, read.batch, [_closing()] * len(read.batch))
+
     def _tell(
         self, loop: asyncio.AbstractEventLoop, batch: Sequence[_Waiting], answers: Sequence[Any]
     ) -> None:
-        self._next(loop)  # first, so that the reader works while the replies go out
         for waiting, answer in zip(batch, answers, strict=True):
             if waiting.answer.done():
                 continue
+            answer = _rendered(waiting.render, answer)
             if isinstance(answer, BaseException):
                 waiting.answer.set_exception(answer)
             else:
                 waiting.answer.set_result(answer)
+        # behind the replies: who is answered now asks again
+        loop.call_soon(self._next, loop)
 
-    # -- in the reader's thread ------------------------------------------------------------
+    # -- in the store's thread -------------------------------------------------------------
 
-    def _read(self, loop: asyncio.AbstractEventLoop, batch: Sequence[_Waiting]) -> None:
+    def _fetch(self, loop: asyncio.AbstractEventLoop, read: _Read, keys: Sequence[bytes]) -> None:
+        found: Sequence[bytes | None] | BaseException
         try:
-            answers: Sequence[Any] = batch[0].fetcher.get_many([one.ask for one in batch])
-            answers = [
-                _rendered(one.render, answer) for one, answer in zip(batch, answers, strict=True)
-            ]
-        except Exception as error:  # a defect: everybody is told, and the next read goes on
-            answers = [error] * len(batch)
+            found = read.batch[0].fetcher.store.get_many(keys)
+        except Exception as error:
+            found = error
         try:
-            loop.call_soon_threadsafe(self._tell, loop, batch, answers)
+            loop.call_soon_threadsafe(self._advance, loop, read, found)
         except RuntimeError:  # the loop is closed: nobody waits any more
             return
+
+
+class _Read:
+    """A batch, and its reading."""
+
+    def __init__(self, batch: Sequence[_Waiting]) -> None:
+        self.batch = batch
+        self.reading = batch[0].fetcher.reading([one.ask for one in batch])
+
+
+def _closing() -> OverloadedError:
+    return OverloadedError("the server is closing; ask another one")
 
 
 def _rendered(render: Callable[[OnlineResponse], Any] | None, answer: Any) -> Any:

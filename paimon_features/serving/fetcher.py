@@ -24,6 +24,7 @@ from paimon_features.online.store import Clock, OnlineStore
 from paimon_features.serving.ask import Ask
 from paimon_features.serving.entities import EntityKeys
 from paimon_features.serving.groups import Answers, Asked, Group, Plan, ViewPlans
+from paimon_features.serving.reading import Reading, read
 from paimon_features.serving.response import Freshness, OnlineResponse, Status
 from paimon_features.serving.rows import ViewRows
 from paimon_features.serving.views import Seen, ServedView, variants_of
@@ -111,6 +112,10 @@ class FeatureFetcher:
         What an ask gets does not depend on the others; those that name no ``q_ms`` are of one
         time. The errors are those of ``get``.
         """
+        return read(self.reading(asks), self.store)
+
+    def reading(self, asks: Sequence[Ask]) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
+        """The same for whoever asks the store himself."""
         clock_ms = self.clock()
         answers: Answers = {}
         groups: dict[tuple[Plan, int], Group] = {}
@@ -128,7 +133,7 @@ class FeatureFetcher:
             group.asked.append(asked)
         if groups:
             try:
-                self._read_and_answer(list(groups.values()), answers)
+                yield from self._read_and_answer(list(groups.values()), answers)
             except OnlineStoreError as error:  # the store itself: nobody has an answer
                 for group in groups.values():
                     group.fail(error, answers)
@@ -144,13 +149,14 @@ class FeatureFetcher:
         plan = self._plan(ask.selection)
         return None if plan.variants is None else Asked.of(0, ask, plan, q_ms)
 
-    def look(self, names: Iterable[str]) -> None:
+    def looking(self, names: Iterable[str]) -> Reading[None]:
         """Read which epochs of views the store holds now; OnlineStoreError if it does not answer.
 
         Names that are not there are left out.
         """
         views = [self._views[name] for name in names if name in self._views]
-        for of, raw in zip(views, self.store.get_many([v.keys.state for v in views]), strict=True):
+        found = yield [v.keys.state for v in views]
+        for of, raw in zip(views, found, strict=True):
             of.see(raw)
 
     def epoch(self, name: str) -> str | None:
@@ -194,17 +200,17 @@ class FeatureFetcher:
 
     # -- the read --------------------------------------------------------------------------
 
-    def _read_and_answer(self, groups: Sequence[Group], answers: Answers) -> None:
+    def _read_and_answer(self, groups: Sequence[Group], answers: Answers) -> Reading[None]:
         """Answer all of the groups, from the epochs that are current at the time of the read."""
         names = list(dict.fromkeys(name for group in groups for name in group.plan.views))
         states = [self._views[name].keys.state for name in names]
-        seen = self._guess(names)
+        seen = yield from self._guess(names)
         for _ in range(_ATTEMPTS):
             failed: Answers = {}
             for group in groups:
                 group.aim(seen, failed)
             rows = _place(names, groups, seen)
-            found = self.store.get_many([*states, *(key for of in rows for key in of.keys)])
+            found = yield [*states, *(key for of in rows for key in of.keys)]
             # what was read counts only if it was the current epoch at that very time
             now = self._see(names, found)
             moved = [name for name in names if not now[name].is_as(seen[name])]
@@ -212,7 +218,7 @@ class FeatureFetcher:
             if not moved and any(of.lacks_markers(part) for of, part in parts):
                 # On a cluster a state and a bucket come from two nodes: in between the old epoch
                 # may have been switched from and swept. If so, the state says it now.
-                now = self._read_states(names)
+                now = yield from self._read_states(names)
                 moved = [name for name in names if not now[name].is_as(seen[name])]
             if not moved:
                 break
@@ -235,7 +241,7 @@ class FeatureFetcher:
         for group in groups:
             group.answer(clock_ms, answers)
 
-    def _guess(self, names: Sequence[str]) -> dict[str, Seen]:
+    def _guess(self, names: Sequence[str]) -> Reading[dict[str, Seen]]:
         """What the views were seen to be last; where there was nothing to read, it is read."""
         known: dict[str, Seen] = {}
         for name in names:
@@ -243,11 +249,11 @@ class FeatureFetcher:
             if last is not None and last.epoch is not None:
                 known[name] = last
         unknown = [name for name in names if name not in known]
-        return known | self._read_states(unknown) if unknown else known
+        return known | (yield from self._read_states(unknown)) if unknown else known
 
-    def _read_states(self, names: Sequence[str]) -> dict[str, Seen]:
-        keys = [self._views[name].keys.state for name in names]
-        return self._see(names, self.store.get_many(keys))
+    def _read_states(self, names: Sequence[str]) -> Reading[dict[str, Seen]]:
+        found = yield [self._views[name].keys.state for name in names]
+        return self._see(names, found)
 
     def _see(self, names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, Seen]:
         """What the first values of ``found`` say, which are the states of these views."""
