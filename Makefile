@@ -19,7 +19,7 @@ SHELL := bash
 .PHONY: help demo test lint bench chaos fuzz lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
-REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,torch
+REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
 
 export PYTHON ARGS
 

@@ -35,7 +35,9 @@ ENGINE_OF_MODULES = {
     "jobs/flink": "pyflink",
     "paimon_features/online/redis_store": "redis",
     "trainer_bridge/adapters/torch.py": "torch",
-    "trainer_bridge/adapters/tensorflow.py": "tensorflow",
+    "trainer_bridge/adapters/torch": "torch",
+    "trainer_bridge/adapters/tensorflow": "tensorflow",
+    "trainer_bridge/tensorflow.py": "tensorflow",
 }
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -75,7 +77,16 @@ def _torch() -> None:
     _package("torch", "torch")
 
 
-NEEDS: dict[str, Callable[[], None]] = {"flink": _flink, "redis": _redis, "torch": _torch}
+def _tensorflow() -> None:
+    _package("tensorflow", "tensorflow")
+
+
+NEEDS: dict[str, Callable[[], None]] = {
+    "flink": _flink,
+    "redis": _redis,
+    "tensorflow": _tensorflow,
+    "torch": _torch,
+}
 
 
 @functools.cache
@@ -129,7 +140,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     place = collection_path.relative_to(ROOT).as_posix()
     for modules, package in ENGINE_OF_MODULES.items():
-        if place == modules and importlib.util.find_spec(package) is None:
+        of_engine = place == modules or place.startswith(f"{modules}/")
+        if of_engine and importlib.util.find_spec(package) is None:
             return True
     return None
 
