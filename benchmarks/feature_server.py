@@ -33,7 +33,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
@@ -331,28 +331,49 @@ def run(stack: ExitStack, folder: Path, python: Path | None, redis_port: int, si
         )
         show(f"p50 at {rate:,.0f} requests/s", paced, lambda m: m.ms(50), "ms")
         show(f"p99 at {rate:,.0f} requests/s", paced, lambda m: m.ms(99), "ms")
-        many = in_turn(servers, size.rounds, lambda s: closed_loop(s.port, s.many, size.seconds, 8))
-        show("entity rows/s, 100 a request, JSON", many, lambda m: 100 * m.per_s, "/s")
-        compact = {
-            "ours": [
-                closed_loop(servers[0].port, arrow_requests(folder, size), size.seconds, 8)
-                for _ in range(size.rounds)
-            ],
-            **{name: rounds for name, rounds in many.items() if name == "feast"},
-        }
-        show("entity rows/s, 100 a request, Arrow", compact, lambda m: 100 * m.per_s, "/s")
+        arrow = replace(servers[0], many=arrow_requests(folder, size))
+        bulk = in_turn(
+            [servers[0], replace(arrow, name="arrow"), *servers[1:]],
+            size.rounds,
+            lambda s: closed_loop(s.port, s.many, size.seconds, 8),
+        )
+        compact = bulk.pop("arrow")
+        show("entity rows/s, 100 a request, JSON", bulk, lambda m: 100 * m.per_s, "/s")
+        show(
+            "entity rows/s, 100 a request, Arrow",
+            bulk | {"ours": compact},
+            lambda m: 100 * m.per_s,
+            "/s",
+        )
         told = ", ".join(f"{s.name} {s.resident_mb():.0f} MB" for s in servers)
         print(f"  resident memory of a worker, after that: {told}")
+    for name, connections, of in (
+        ("one entity", 64, lambda server: server.single),
+        ("100 entities", 16, lambda server: server.many),
+    ):
+        two_workers(folder, size, name, connections, of)
+
+
+def two_workers(
+    folder: Path,
+    size: Size,
+    name: str,
+    connections: int,
+    requests_of: Callable[[Server], Sequence[bytes]],
+) -> None:
+    """Two workers beside one, in turn."""
     alone: list[float] = []
     both: list[float] = []
     for _ in range(size.rounds):
         for workers, into in ((1, alone), (2, both)):
             with ours(folder / "ours", size, workers) as server:
-                closed_loop(server.port, server.single, 0.5, 32)
-                into.append(closed_loop(server.port, server.single, size.seconds, 64).per_s)
+                requests = requests_of(server)
+                closed_loop(server.port, requests, 0.5, connections)
+                into.append(closed_loop(server.port, requests, size.seconds, connections).per_s)
     ratio = median(b / a for a, b in zip(alone, both, strict=True))
     print(
-        f"  two workers: {median(both):,.0f} requests/s, one {median(alone):,.0f}: {ratio:.2f} x, "
+        f"  two workers, {name} a request: {median(both):,.0f} requests/s, "
+        f"one {median(alone):,.0f}: {ratio:.2f} x, "
         f"on {os.cpu_count()} cores that generator and store share"
     )
 

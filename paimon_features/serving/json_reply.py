@@ -91,7 +91,9 @@ class _Parts:
     """
 
     def __init__(self, batch: Batch) -> None:
-        self._batch = batch
+        # not the batch itself, which holds this: a cycle keeps all that was read until the garbage
+        # collector comes by
+        self._key_types, self._types = batch.key_types, batch.types
         self._plain = [
             plain_column(kind, column, binary=False)
             for kind, column in zip(batch.types, batch.columns, strict=True)
@@ -111,7 +113,7 @@ class _Parts:
         row = response.start
         results = [
             b"[%b]%b" % (_encode(_plain_keys(response, name)[0]), _KEY_ENDING)
-            for name in self._batch.key_types
+            for name in self._key_types
         ]
         values = self._values_of_row[row]
         if len(self._endings) == 1:
@@ -131,7 +133,7 @@ class _Parts:
         count = len(response)
         statuses, times = _encode(["PRESENT"] * count), b",".join([_NEVER] * count)
         ending = b',"statuses":%b,"event_timestamps":[%b]' % (statuses, times)
-        results = [_encode(_plain_keys(response, name)) + ending for name in self._batch.key_types]
+        results = [_encode(_plain_keys(response, name)) + ending for name in self._key_types]
         endings = [of.of_rows(part) for of in self._endings]
         results += [
             _encode(values[part]) + endings[group]
@@ -144,7 +146,7 @@ class _Parts:
         """The values of each row, one text per output."""
         columns = [
             _apart(kind.is_numeric and not kind.is_decimal, values)
-            for kind, values in zip(self._batch.types, self._plain, strict=True)
+            for kind, values in zip(self._types, self._plain, strict=True)
         ]
         return list(zip(*columns, strict=True))
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import gc
 import json
 import random
+import weakref
 from collections.abc import Mapping
 from decimal import Decimal as PyDecimal
 from typing import Any
@@ -205,3 +207,17 @@ def test_fast_replies_are_what_the_plain_ones_are(seed: int) -> None:
         table = pa.ipc.open_stream(arrow_stream(response)).read_all()
         plain = table.select(response.table.column_names).replace_schema_metadata()
         assert plain.equals(response.table)
+
+
+def test_a_written_reply_is_let_go_at_once() -> None:
+    """A cycle would keep all that was read until the garbage collector comes by."""
+    response = response_of({"big": (Int64, [1, 2])}, [np.zeros(2, np.int8)], np.zeros(2, np.int64))
+    for write in (feast_json, message_pack, arrow_stream):
+        write(response)
+    batch = weakref.ref(response.batch)
+    gc.disable()
+    try:
+        del response
+        assert batch() is None
+    finally:
+        gc.enable()
