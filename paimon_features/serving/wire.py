@@ -73,30 +73,34 @@ def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> 
     ``q_ms`` and ``freshness``.
     """
     batch = response.batch
-    keys = [pa.array(response.keys[name], kind.arrow) for name, kind in batch.key_types.items()]
-    own = _arrow(batch).slice(response.start, len(response))
-    schema = _schema(batch, full_feature_names).with_metadata(
-        {"paimon_features": _json(_metadata(response))}
+    schema = _schema(batch, full_feature_names)
+    columns = [pa.array(response.keys[name], kind.arrow) for name, kind in batch.key_types.items()]
+    own = _arrow(batch)
+    if len(response) < len(own[0]):
+        own = [array.slice(response.start, len(response)) for array in own]
+    # by way of a struct: a fifth of the time that a batch of many columns takes of a schema
+    rows = pa.RecordBatch.from_struct_array(
+        pa.StructArray.from_arrays([*columns, *own], fields=list(schema))
     )
+    told = schema.with_metadata({"paimon_features": _json(_metadata(response))})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_arrays([*keys, *own.columns], schema=schema))
+    with pa.ipc.new_stream(sink, told) as writer:
+        writer.write_batch(rows)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
 
-def _arrow(batch: Batch) -> pa.RecordBatch:
-    """Features, statuses and event times of a whole batch: each of its responses is a slice."""
-    made = batch.rendered.get(_arrow)
+def _arrow(batch: Batch) -> list[pa.Array]:
+    """Features, statuses and event times of a whole batch: each of its responses is a part."""
+    made: list[pa.Array] | None = batch.rendered.get(_arrow)
     if made is None:
-        arrays = [
+        made = [
             column.to_arrow(kind.arrow)
             for kind, column in zip(batch.types, batch.columns, strict=True)
         ]
         statuses = {id(codes): pa.array(codes) for codes in batch.codes}
-        arrays += [statuses[id(codes)] for codes in batch.codes]
-        arrays += [pa.array(times, mask=times == NEVER_MS) for times in batch.event_times.values()]
-        made = pa.RecordBatch.from_arrays(arrays, [str(i) for i in range(len(arrays))])
+        made += [statuses[id(codes)] for codes in batch.codes]
+        made += [pa.array(times, mask=times == NEVER_MS) for times in batch.event_times.values()]
         batch.rendered[_arrow] = made
     return made
 
