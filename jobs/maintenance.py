@@ -89,6 +89,7 @@ def maintain(
 
 def size_of(lake: Lake, table: str) -> Size:
     """The table's size now."""
+    lake.require_folder("maintenance")
     newest = latest_snapshot(lake, table)
     live = 0 if newest is None else len(live_files(lake, table, newest.id))
     files, size = 0, 0

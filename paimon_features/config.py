@@ -63,6 +63,7 @@ class ProjectConfig:
     """Settings of a project; paths are absolute.
 
     ``online`` is what ``[online]`` says; ``paimon_features.online.OnlineSettings`` reads it.
+    ``lake_options`` and ``side_folder`` are about a remote warehouse; ``Lake.open`` takes them.
     """
 
     name: str
@@ -74,11 +75,13 @@ class ProjectConfig:
     flink: FlinkConfig
     state_dir: Path
     serve: ServeConfig = field(default_factory=ServeConfig)
+    lake_options: Mapping[str, str] = field(default_factory=dict)
+    side_folder: Path | None = None
 
 
 _KNOWN: Mapping[str, Mapping[str, type]] = {
     "project": {"name": str, "definitions": str, "state": str},
-    "lake": {"warehouse": str, "database": str},
+    "lake": {"warehouse": str, "database": str, "side_folder": str, "options": dict},
     "online": {
         **dict.fromkeys(("url", "user", "key_prefix", "tls_ca", "tls_cert", "tls_key"), str),
         **dict.fromkeys(("connect_timeout", "timeout", "write_timeout"), str),
@@ -160,6 +163,7 @@ def read_config(root: Path) -> ProjectConfig:
     warehouse = value("lake", "warehouse", "lake")
     if "://" not in warehouse:
         warehouse = str((root / warehouse).resolve())
+    side = value("lake", "side_folder", None)
     return ProjectConfig(
         name=name,
         root=root,
@@ -170,6 +174,8 @@ def read_config(root: Path) -> ProjectConfig:
         flink=FlinkConfig(parallelism, interval_ms),
         state_dir=(root / value("project", "state", ".paimon-features")).resolve(),
         serve=_serve(path, document.get("serve", {})),
+        lake_options={name: str(text) for name, text in value("lake", "options", {}).items()},
+        side_folder=None if side is None else (root / side).resolve(),
     )
 
 

@@ -84,7 +84,13 @@ class Project:
     @cached_property
     def lake(self) -> Lake:
         """The lake in which all tables of the project live."""
-        return Lake.open(self.config.warehouse, self.config.database)
+        config = self.config
+        return Lake.open(
+            config.warehouse,
+            config.database,
+            options=config.lake_options,
+            side_folder=config.side_folder,
+        )
 
     @cached_property
     def definitions(self) -> Definitions:

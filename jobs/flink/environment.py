@@ -120,7 +120,10 @@ def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> 
     ------
     JobError
         If Paimon's catalog cannot be opened.
+    ConfigurationError
+        For a remote warehouse: its options are not handed on to Flink.
     """
+    lake.require_folder("a Flink job")
     with flink_errors(f"opening the lake {lake.warehouse}"):
         env.execute_sql(
             f"CREATE CATALOG IF NOT EXISTS {quote(catalog)} WITH ('type' = 'paimon', "

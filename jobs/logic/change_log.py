@@ -57,6 +57,7 @@ def open_table(lake: Lake, name: str) -> tuple[Lake, str]:
     """
     database, dot, table = name.rpartition(".")
     chosen = database if dot else lake.database
+    lake.require_folder("ingesting from another table")
     if not Path(lake.warehouse, f"{chosen}.db").is_dir():
         known = [path.stem for path in Path(lake.warehouse).glob("*.db")]
         raise UnknownNameError.of("database", chosen, known)

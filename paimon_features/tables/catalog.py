@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,11 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 
 from paimon_features.errors import ConfigurationError, TableError, UnknownNameError
-from paimon_features.tables.ddl import arrow_schema, paimon_schema
+from paimon_features.tables.ddl import arrow_schema, paimon_schema, paimon_schema_like
 from paimon_features.tables.files import locked
-from paimon_features.tables.specs import TableSpec
+from paimon_features.tables.specs import RETENTION, TableSpec
+from paimon_features.tables.storage import LocalStorage, RemoteStorage, Storage
+from paimon_features.tables.storage.opening import open_remote, remote_catalog
 
 SIDE_FOLDER = "_paimon_features"
 PROPERTY_PREFIX = "paimon-features."
@@ -32,64 +34,138 @@ _READ_OPTIONS = {
 _FIXED_OPTIONS = ("bucket", "bucket-key", "merge-engine", "changelog-producer")
 
 
+_PYTHON_ROUTES = {name: "false" for name in _READ_OPTIONS if name.endswith("enabled")}
+"""For remote warehouses: the native routes have file systems and settings of their own."""
+
+
 class Lake:
-    """Tables of one database in one warehouse folder.
+    """Tables of one database in one warehouse: a folder, or an address of S3, OSS or HDFS.
 
     Cheap to open (pypaimon, whose import takes two seconds, is loaded with the first table);
-    safe to use from several threads and processes. The warehouse has to be a folder that all
-    writers of a table see (leases and commit locks are files in it).
+    safe to use from several threads and processes.
+
+    Leases, commit locks and the records of generations are files that a lock can be held on.
+    They lie in the warehouse where that is a folder. A remote warehouse is read without them;
+    who writes there names a folder for them that all writers share (``side_folder``).
     """
 
-    def __init__(self, warehouse: Path, database: str) -> None:
+    def __init__(
+        self,
+        warehouse: str | Path,
+        database: str,
+        storage: Storage | None = None,
+        side_folder: Path | None = None,
+    ) -> None:
         self.warehouse = str(warehouse)
         self.database = database
-        self._handles: dict[str, tuple[tuple[int, int], Any]] = {}
+        self.storage = storage or LocalStorage()
+        self._side_folder = side_folder
+        self._handles: dict[str, tuple[Hashable, Any]] = {}
 
     def __repr__(self) -> str:
         return f"Lake({self.warehouse!r}, {self.database!r})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        # another process opens pypaimon's catalog and tables by itself
+        left = {name: value for name, value in self.__dict__.items() if name != "catalog"}
+        return {**left, "_handles": {}}
+
     @classmethod
-    def open(cls, warehouse: str | Path, database: str) -> Lake:
-        """Open a warehouse (a path, or a ``file:`` address) and make the database if need be.
+    def open(
+        cls,
+        warehouse: str | Path,
+        database: str,
+        *,
+        options: Mapping[str, str] | None = None,
+        filesystem: Any = None,
+        side_folder: str | Path | None = None,
+    ) -> Lake:
+        """Open a warehouse and make the database if need be.
+
+        Parameters
+        ----------
+        warehouse
+            A path or a ``file:`` address; or one of ``s3:``, ``oss:``, ``hdfs:``.
+        options
+            Endpoint, credentials and the like of a remote warehouse (``docs/loading-remote.md``);
+            they win over the environment.
+        filesystem
+            One of pyarrow or fsspec that is used instead, for any other address.
+        side_folder
+            Where leases and commit locks are, for a remote warehouse that is written to; it has
+            to be the same folder for all writers. For a folder: always inside of it.
 
         Raises
         ------
         ConfigurationError
-            For an address of another scheme.
+            For an address, option or credentials that cannot be right, or a bucket that is not
+            there.
+        TableError
+            If the store cannot be reached.
         """
         text = os.fspath(warehouse)
         parts = urlsplit(text)
-        if parts.scheme not in ("", "file"):
-            raise ConfigurationError(
-                f"warehouse {text!r}: only a local or mounted folder can be a warehouse, because "
-                "leases and commit locks are files in it; mount the bucket, or give a path"
-            )
-        folder = Path(unquote(parts.path) if parts.scheme else text).expanduser().resolve()
-        (folder / f"{database}.db").mkdir(parents=True, exist_ok=True)
-        return cls(folder, database)
+        if filesystem is None and parts.scheme in ("", "file"):
+            if options or side_folder is not None:
+                raise ConfigurationError(
+                    f"warehouse {text!r} is a folder: options and side_folder are for remote ones"
+                )
+            folder = Path(unquote(parts.path) if parts.scheme else text).expanduser().resolve()
+            (folder / f"{database}.db").mkdir(parents=True, exist_ok=True)
+            return cls(folder, database)
+        storage = open_remote(text, options or {}, filesystem)
+        address = text.rstrip("/")
+        if not storage.is_folder(f"{address}/{database}.db"):
+            storage.make_folder(f"{address}/{database}.db")
+        side = None if side_folder is None else Path(side_folder).expanduser().resolve()
+        return cls(address, database, storage, side)
 
     @cached_property
     def catalog(self) -> Any:
         """pypaimon's catalog of the warehouse."""
         from pypaimon import CatalogFactory
 
+        if isinstance(self.storage, RemoteStorage):
+            return remote_catalog(self.warehouse, self.storage)
         return CatalogFactory.create({"warehouse": self.warehouse})
+
+    def require_folder(self, what: str) -> None:
+        """Raise ConfigurationError where the warehouse is remote, which ``what`` cannot use."""
+        if self.storage.is_remote:
+            raise ConfigurationError(
+                f"{what} needs a warehouse that is a folder, and {self.warehouse!r} is remote: run "
+                "it where the warehouse is mounted; reading and appending work from anywhere"
+            )
 
     @property
     def side_folder(self) -> Path:
-        """Where leases, generation records and locks live, beside the databases."""
-        return Path(self.warehouse) / SIDE_FOLDER
+        """Where leases, generation records and locks live, beside the databases.
+
+        Raises
+        ------
+        TableError
+            For a remote warehouse that was opened without one: it is there to be read.
+        """
+        if not self.storage.is_remote:
+            return Path(self.warehouse) / SIDE_FOLDER
+        if self._side_folder is None:
+            raise TableError(
+                f"warehouse {self.warehouse!r} can only be read: commits and leases need locks on "
+                "files, which it does not have. Lake.open(..., side_folder=PATH) names a folder "
+                "for them; all who write to this warehouse have to share it"
+            )
+        return self._side_folder
 
     def path(self, name: str) -> str:
         """The folder of a table, whether or not it exists."""
         return f"{self.warehouse}/{self.database}.db/{name}"
 
     def exists(self, name: str) -> bool:
-        return os.path.isdir(f"{self.path(name)}/schema")
+        return self.storage.is_folder(f"{self.path(name)}/schema")
 
     def list(self) -> list[str]:
         """The names of all tables, sorted."""
-        names = os.listdir(f"{self.warehouse}/{self.database}.db")
+        names = self.storage.names(f"{self.warehouse}/{self.database}.db")
         return sorted(name for name in names if self.exists(name))
 
     def lock_path(self, name: str) -> Path:
@@ -99,6 +175,15 @@ class Lake:
     def rollup_folder(self, name: str) -> Path:
         """Where the rolled-up tiles of a table are (``rollups``), whether or not there are any."""
         return self.side_folder / "rollups" / f"{self.database}.{name}"
+
+    def merge_folder(self, name: str) -> Path | None:
+        """Where readers keep what merging a table's keys came to; can be deleted at any time.
+
+        None for a remote warehouse that was opened without a side folder.
+        """
+        if self.storage.is_remote and self._side_folder is None:
+            return None
+        return self.side_folder / "merges" / f"{self.database}.{name}"
 
     def create(self, spec: TableSpec, ignore_existing: bool = True) -> None:
         """Make the table; where it exists, check that it is the same.
@@ -122,11 +207,40 @@ class Lake:
                 "Use another name (for a feature view: a new generation), or drop the table"
             )
 
+    def create_like(
+        self, name: str, schema: pa.Schema, options: Mapping[str, str] | None = None
+    ) -> None:
+        """Make an append table with the columns of an Arrow schema, which may be lists of lists.
+
+        Raises
+        ------
+        TableError
+            If it exists with other columns, or with keys.
+        """
+        with locked(self.lock_path(name), f"creating table {name!r}"):
+            if not self.exists(name):
+                made = paimon_schema_like(schema, {**RETENTION, **(options or {})})
+                self.catalog.create_table(self._identifier(name), made, False)
+                return
+        found = {field.name: field.type for field in self.schema(name)}
+        same = list(found) == schema.names and all(
+            _same_type(found[field.name], field.type) for field in schema
+        )
+        if not same or self.table(name).primary_keys:
+            raise TableError(
+                f"table {name!r} exists and is another one: its columns are "
+                f"{', '.join(f'{n} {t}' for n, t in found.items())}; expected "
+                f"{', '.join(f'{f.name} {f.type}' for f in schema)} and no keys"
+            )
+
     def drop(self, name: str) -> None:
         """Delete a table with all its data; harmless where there is none."""
         self._handles.pop(name, None)
-        shutil.rmtree(self.path(name), ignore_errors=True)
-        shutil.rmtree(self.rollup_folder(name), ignore_errors=True)
+        rollups, merges = self.rollup_folder(name), self.merge_folder(name)
+        self.storage.delete_folder(self.path(name))
+        for folder in (rollups, merges):
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def table(self, name: str) -> Any:
         """The pypaimon table, with the native routes and large batches switched on.
@@ -137,14 +251,16 @@ class Lake:
             If there is no such table.
         """
         try:
-            status = os.stat(f"{self.path(name)}/schema")
+            # another schema: another handle
+            stamp = self.storage.stamp(f"{self.path(name)}/schema")
         except FileNotFoundError:
             raise UnknownNameError.of("table", name, self.list()) from None
-        stamp = (status.st_ino, status.st_mtime_ns)  # another schema: another handle
         cached = self._handles.get(name)
         if cached is not None and cached[0] == stamp:
             return cached[1]
-        handle = self.catalog.get_table(self._identifier(name)).copy(_READ_OPTIONS)
+        routes = _PYTHON_ROUTES if self.storage.is_remote else {}
+        options = {**_READ_OPTIONS, **routes}
+        handle = self.catalog.get_table(self._identifier(name)).copy(options)
         self._handles[name] = (stamp, handle)
         return handle
 

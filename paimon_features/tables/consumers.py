@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 
 from paimon_features.errors import TableError
 from paimon_features.schema import NAME
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import write_json
 from paimon_features.tables.snapshots import earliest_snapshot_id, expired, snapshot_ids
 
 __all__ = [
@@ -96,7 +94,7 @@ def _held(lake: Lake, name: str, consumer: str) -> int | None:
     path = _path(lake, name, consumer)
     for attempt in range(_ATTEMPTS):
         try:
-            return int(json.loads(path.read_text("utf-8"))["nextSnapshot"])
+            return int(json.loads(lake.storage.read_text(path))["nextSnapshot"])
         except FileNotFoundError:
             return None
         except ValueError:
@@ -104,8 +102,8 @@ def _held(lake: Lake, name: str, consumer: str) -> int | None:
     return earliest_snapshot_id(lake, name) or 1
 
 
-def _path(lake: Lake, name: str, consumer: str) -> Path:
-    return Path(lake.path(name), "consumer", f"consumer-{consumer}")
+def _path(lake: Lake, name: str, consumer: str) -> str:
+    return f"{lake.path(name)}/consumer/consumer-{consumer}"
 
 
 def _write(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
@@ -114,7 +112,7 @@ def _write(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
     Half a file, left by a process that was killed, would stop every expiry of the table and
     whoever starts under that name.
     """
-    write_json(_path(lake, name, consumer), {"nextSnapshot": next_snapshot})
+    lake.storage.write_json(_path(lake, name, consumer), {"nextSnapshot": next_snapshot})
 
 
 def _checked(consumer: str) -> str:

@@ -7,10 +7,12 @@ CREATE TABLE IF NOT EXISTS `features`.`registry` (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
+from paimon_features.errors import TableError
 from paimon_features.tables.specs import TableSpec
 
 
@@ -64,3 +66,22 @@ def paimon_schema(spec: TableSpec) -> Any:
         primary_keys=list(spec.primary_key),
         options=dict(spec.options),
     )
+
+
+def paimon_schema_like(schema: pa.Schema, options: Mapping[str, str]) -> Any:
+    """The schema object of an append table with the columns of an Arrow schema.
+
+    Raises
+    ------
+    TableError
+        For a type that tables do not have.
+    """
+    from pypaimon import Schema
+
+    columns = pa.schema([field.with_nullable(True) for field in schema])
+    try:
+        return Schema.from_pyarrow_schema(columns, options=dict(options))
+    except ValueError as error:
+        raise TableError(
+            f"no table can have the columns {', '.join(map(str, schema))}: {error}"
+        ) from error

@@ -7,12 +7,11 @@ file is a contribution to its key; a key can come several times, in several file
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
@@ -20,6 +19,7 @@ from paimon_features.errors import SnapshotExpiredError, TableError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.snapshots import Snapshot, expired, snapshot, tagged
+from paimon_features.tables.storage import LocalStorage, Storage
 
 VALUE_KIND = "_VALUE_KIND"
 """Column of data files with a key: 0 insert, 1 update before, 2 update after, 3 delete."""
@@ -32,7 +32,8 @@ class DataFile:
     """One data file, as added to or deleted from the table by a snapshot.
 
     ``partition`` maps the partition columns to their values, ``level`` is 0 for files that no
-    compaction has touched, ``rows`` counts the rows in the file before merging.
+    compaction has touched, ``rows`` counts the rows in the file before merging. ``storage`` opens
+    the ``path``.
     """
 
     bucket: int
@@ -43,6 +44,7 @@ class DataFile:
     rows: int
     size: int
     schema_id: int
+    storage: Storage = field(default_factory=LocalStorage, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +76,12 @@ def read_delta(lake: Lake, name: str, snapshot_id: int) -> Delta:
     try:
         entries = [
             entry
-            for manifest in lists.read_delta(_raw_snapshot(lake, name, snapshot_id))
+            for manifest in lists.read_delta(raw_snapshot(lake, name, snapshot_id))
             for entry in files.read(manifest.file_name)
         ]
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
-    return Delta(described, tuple(_data_files(table, entries)))
+    return Delta(described, tuple(_data_files(lake, table, entries)))
 
 
 def live_files(
@@ -96,13 +98,13 @@ def live_files(
     wanted = None if buckets is None else frozenset(buckets)
     keep = None if wanted is None else (lambda bucket, total: bucket in wanted)
     try:
-        manifests = ManifestListManager(table).read_all(_raw_snapshot(lake, name, snapshot_id))
+        manifests = ManifestListManager(table).read_all(raw_snapshot(lake, name, snapshot_id))
         entries = ManifestFileManager(table).read_entries_parallel(
             manifests, max_workers=2, early_entry_filter=keep
         )
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
-    return list(_data_files(table, entries))
+    return list(_data_files(lake, table, entries))
 
 
 def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) -> pa.Table:
@@ -117,14 +119,18 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
     TableError
         If ``insert_only`` and a row is a retraction, which no fold of inserts can take back.
     """
-    try:
-        with pq.ParquetFile(file.path, memory_map=True) as parquet:
+
+    def read() -> pa.Table:
+        with file.storage.open_parquet(file.path) as parquet:
             there = parquet.schema_arrow.names
-            table = parquet.read(
+            return parquet.read(
                 _wanted(columns, there, insert_only),
                 # for a small file, handing its columns to other threads takes longer than reading
                 use_threads=file.rows > _ROWS_FOR_THREADS,
             )
+
+    try:
+        table = file.storage.repeated(read)
     except FileNotFoundError as error:
         raise _gone(file) from error
     return _as_asked(table, file, columns)
@@ -135,7 +141,7 @@ def read_batches(
 ) -> Iterator[pa.Table]:
     """The rows of ``read_file`` in pieces of ``batch_rows``, for a file larger than memory."""
     try:
-        with pq.ParquetFile(file.path, memory_map=True) as parquet:
+        with file.storage.open_parquet(file.path) as parquet:
             wanted = _wanted(columns, parquet.schema_arrow.names, insert_only)
             for batch in parquet.iter_batches(batch_rows, columns=wanted):
                 yield _as_asked(pa.Table.from_batches([batch]), file, columns)
@@ -215,7 +221,7 @@ def merge_live_bucket(
     return read_arrow(lake, name, columns, snapshot_id, buckets=[bucket])
 
 
-def _raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
+def raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
     table = lake.table(name)
     found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
     if found is None:
@@ -226,7 +232,7 @@ def _raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
     return found
 
 
-def _data_files(table: Any, entries: Iterable[Any]) -> Iterator[DataFile]:
+def _data_files(lake: Lake, table: Any, entries: Iterable[Any]) -> Iterator[DataFile]:
     paths = table.path_factory()
     for entry in entries:
         values = entry.partition.values
@@ -240,4 +246,5 @@ def _data_files(table: Any, entries: Iterable[Any]) -> Iterator[DataFile]:
             rows=entry.file.row_count,
             size=entry.file.file_size,
             schema_id=entry.file.schema_id,
+            storage=lake.storage,
         )

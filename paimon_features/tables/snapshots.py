@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
@@ -66,19 +65,15 @@ def _folder(lake: Lake, name: str) -> str:
 
 def snapshot_ids(lake: Lake, name: str) -> list[int]:
     """The ids of all snapshots that are still there, ascending."""
-    try:
-        entries = os.listdir(_folder(lake, name))
-    except FileNotFoundError:
-        return []
+    entries = lake.storage.names(_folder(lake, name))
     found = (_SNAPSHOT_FILE.fullmatch(entry) for entry in entries)
     return sorted(int(match[1]) for match in found if match)
 
 
-def read_snapshot_file(folder: str, snapshot_id: int) -> Snapshot | None:
+def read_snapshot_file(lake: Lake, folder: str, snapshot_id: int) -> Snapshot | None:
     """The snapshot in a table's snapshot folder, None where its file is gone."""
     try:
-        with open(f"{folder}/snapshot-{snapshot_id}", encoding="utf-8") as file:
-            return _parse(file.read())
+        return _parse(lake.storage.read_text(f"{folder}/snapshot-{snapshot_id}"))
     except FileNotFoundError:
         return None
 
@@ -94,16 +89,15 @@ def latest_snapshot(lake: Lake, name: str) -> Snapshot | None:
     folder = _folder(lake, name)
     # the hint file may lag behind or run ahead (rollback), so it only says where to look first
     try:
-        with open(f"{folder}/LATEST", encoding="utf-8") as file:
-            hint = int(file.read())
+        hint = int(lake.storage.read_text(f"{folder}/LATEST"))
     except (FileNotFoundError, ValueError):
         hint = 0
-    if hint and not os.path.exists(f"{folder}/snapshot-{hint + 1}"):
-        found = read_snapshot_file(folder, hint)
+    if hint and not lake.storage.is_file(f"{folder}/snapshot-{hint + 1}"):
+        found = read_snapshot_file(lake, folder, hint)
         if found is not None:
             return found
     for snapshot_id in reversed(snapshot_ids(lake, name)):
-        found = read_snapshot_file(folder, snapshot_id)
+        found = read_snapshot_file(lake, folder, snapshot_id)
         if found is not None:
             return found
     return None
@@ -113,10 +107,11 @@ def tagged(lake: Lake, name: str) -> dict[str, Snapshot]:
     """All tags with their snapshots, which outlive expiry."""
     folder = f"{lake.path(name)}/tag"
     result = {}
-    for entry in sorted(os.listdir(folder)) if os.path.isdir(folder) else []:
+    for entry in sorted(lake.storage.names(folder)):
         if entry.startswith("tag-"):
-            with suppress(FileNotFoundError), open(f"{folder}/{entry}", encoding="utf-8") as file:
-                result[entry.removeprefix("tag-")] = _parse(file.read())
+            with suppress(FileNotFoundError):
+                text = lake.storage.read_text(f"{folder}/{entry}")
+                result[entry.removeprefix("tag-")] = _parse(text)
     return result
 
 
@@ -128,7 +123,7 @@ def snapshot(lake: Lake, name: str, snapshot_id: int) -> Snapshot:
     SnapshotExpiredError
         If it has expired, or has never been.
     """
-    found = read_snapshot_file(_folder(lake, name), snapshot_id)
+    found = read_snapshot_file(lake, _folder(lake, name), snapshot_id)
     if found is None:
         found = next((s for s in tagged(lake, name).values() if s.id == snapshot_id), None)
     if found is None:
@@ -170,7 +165,7 @@ def snapshots(lake: Lake, name: str, from_id: int | None = None) -> Iterator[Sna
     folder = _folder(lake, name)
     expected = ids[0] if ids else 0
     for snapshot_id in ids:
-        found = read_snapshot_file(folder, snapshot_id) if snapshot_id == expected else None
+        found = read_snapshot_file(lake, folder, snapshot_id) if snapshot_id == expected else None
         if found is None:
             raise expired(lake, name, expected)
         yield found
@@ -193,7 +188,7 @@ def snapshot_as_of(lake: Lake, name: str, time_ms: int) -> Snapshot | None:
     best: Snapshot | None = None
     while low < high:
         middle = (low + high) // 2
-        found = read_snapshot_file(folder, ids[middle])
+        found = read_snapshot_file(lake, folder, ids[middle])
         if found is None or found.time_ms <= time_ms:
             best, low = found or best, middle + 1
         else:

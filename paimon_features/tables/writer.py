@@ -148,14 +148,14 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
     folder = f"{lake.path(name)}/snapshot"
     ids = snapshot_ids(lake, name)
     if known is not None:
-        remembered = read_snapshot_file(folder, since) if since in ids else None
+        remembered = read_snapshot_file(lake, folder, since) if since in ids else None
         undone = (not ids or since > ids[-1]) or (
             remembered is not None
             and (remembered.commit_user, remembered.commit_identifier) != (commit_user, known)
         )
         if undone:  # the table was rolled back or made anew since
             known, since = None, 0
-    found = [read_snapshot_file(folder, i) for i in ids if i > since]
+    found = [read_snapshot_file(lake, folder, i) for i in ids if i > since]
     if known is None:
         found += tagged(lake, name).values()
     own = [s.commit_identifier for s in found if s is not None and s.commit_user == commit_user]
@@ -172,7 +172,7 @@ def _find(lake: Lake, name: str, user: str, identifier: int, after: int) -> Snap
     for snapshot_id in reversed(snapshot_ids(lake, name)):
         if snapshot_id <= after:
             return None
-        found = read_snapshot_file(folder, snapshot_id)
+        found = read_snapshot_file(lake, folder, snapshot_id)
         if found and (found.commit_user, found.commit_identifier) == (user, identifier):
             return found
     return None

@@ -103,8 +103,8 @@ def test_a_table_that_another_process_made_anew_is_seen_anew(lake: Lake) -> None
 def test_a_warehouse_is_a_path_or_a_file_address(tmp_path: Path) -> None:
     lake = Lake.open(f"file://{tmp_path}/a%20b", "features")
     assert lake.warehouse == f"{tmp_path}/a b"
-    with pytest.raises(ConfigurationError, match="'s3://bucket/x': only a local or mounted"):
-        Lake.open("s3://bucket/x", "features")
+    with pytest.raises(ConfigurationError, match="'gs://bucket/x': expected a folder, or"):
+        Lake.open("gs://bucket/x", "features")
 
 
 def test_the_side_folder_is_no_database_and_no_table(lake: Lake) -> None:

@@ -1,0 +1,405 @@
+"""What a snapshot of a table is made of: files, schemas, and how rows with one key merge.
+
+For a reader that opens the data files itself. ``read_content`` reads manifests only; which
+files may hold the same key (a section) follows from the key bounds in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.errors import TableError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.deltas import DataFile, raw_snapshot
+from paimon_features.tables.snapshots import expired
+
+Engine = Literal["append", "deduplicate", "first-row", "partial-update", "aggregation"]
+
+SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
+KEY_PREFIX = "_KEY_"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column in one version of a table's schema; its ``id`` stays when it is renamed."""
+
+    id: int
+    name: str
+    type: pa.DataType
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a manifest says of a column in a file; None where it does not say."""
+
+    least: Any = None
+    greatest: Any = None
+    nulls: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContentFile:
+    """One data file of a snapshot.
+
+    ``rows`` counts those in the file, before merging. Files of one ``section`` can hold the
+    same key, files of different sections cannot. ``merges`` is False where its rows are the
+    table's as they are (but for ``deletion``). ``has_deletes`` is False where a row kind
+    need not be looked at. ``bounds`` has the columns that were asked for, by today's name.
+    """
+
+    path: str
+    rows: int
+    size: int
+    level: int
+    schema_id: int
+    bucket: int
+    partition: Mapping[str, Any]
+    sequence: tuple[int, int]
+    section: int
+    merges: bool
+    has_deletes: bool
+    bounds: Mapping[str, Bounds] = field(default_factory=dict)
+    deletion: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.path.rsplit("/", 1)[-1]
+
+    @property
+    def split(self) -> str:
+        """Partition and bucket, as messages name them."""
+        values = "/".join(f"{name}={value}" for name, value in self.partition.items())
+        return f"{values}/bucket-{self.bucket}" if values else f"bucket-{self.bucket}"
+
+
+@dataclass(frozen=True)
+class MergeRules:
+    """How the rows of one key become one.
+
+    ``keys`` are the primary key without the partition columns. ``functions`` has the aggregate
+    function of each other column, for the engines that fold; ``sequence`` the declared
+    ``sequence.field`` (null first, then by the number of the write).
+    """
+
+    engine: Engine
+    keys: tuple[str, ...] = ()
+    functions: Mapping[str, str] = field(default_factory=dict)
+    delimiters: Mapping[str, str] = field(default_factory=dict)
+    sequence: tuple[str, ...] = ()
+    ascending: bool = True
+    ignore_delete: bool = False
+
+    @property
+    def folds(self) -> bool:
+        """Whether a row that comes out is made of several, not chosen among them."""
+        return self.engine in ("partial-update", "aggregation")
+
+
+@dataclass(frozen=True)
+class Content:
+    """The files of a snapshot in manifest order, the rules, the schemas of the files by id."""
+
+    table: str
+    snapshot_id: int
+    rules: MergeRules
+    files: tuple[ContentFile, ...]
+    fields: Mapping[str, Field]
+    schemas: Mapping[int, Mapping[int, Field]]
+
+
+def read_content(
+    lake: Lake, name: str, snapshot_id: int, statistics: Collection[str] = ()
+) -> Content:
+    """The files of a snapshot and how to read them; ``statistics`` names columns to know more of.
+
+    Rows that a reader of the table would not see are left out here: files of level 0 where the
+    table has deletion vectors or keeps the first row, and what waits in postponed buckets.
+
+    Raises
+    ------
+    SnapshotExpiredError, UnknownNameError
+        If the snapshot or the table is not there.
+    TableError
+        For a merge engine, an aggregate function or an option that this project cannot read.
+    """
+    from pypaimon.manifest.manifest_file_manager import ManifestFileManager
+    from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
+    table = lake.table(name)
+    rules = merge_rules(lake, name)
+    described = raw_snapshot(lake, name, snapshot_id)
+    try:
+        manifests = ManifestListManager(table).read_all(described)
+        entries = ManifestFileManager(table).read_entries_parallel(
+            manifests, max_workers=2, drop_stats=not statistics
+        )
+        deletions = _deletions(table, described)
+    except FileNotFoundError as error:
+        raise expired(lake, name, snapshot_id) from error
+    if rules.keys:
+        skip_level0 = table.options.batch_scan_skip_level0()
+        entries = [e for e in entries if e.bucket >= 0 and not (skip_level0 and e.file.level == 0)]
+    schemas = {number: _fields(table, number) for number in {e.file.schema_id for e in entries}}
+    fields = {f.name: f for f in _fields(table, table.table_schema.id).values()}
+    files: list[ContentFile] = []
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for entry in entries:
+        groups.setdefault((tuple(entry.partition.values), entry.bucket), []).append(entry)
+    section = 0
+    for (values, bucket), group in groups.items():
+        folder = table.path_factory().bucket_path(values, bucket)
+        for part, merges in _sections(table, rules, group):
+            for entry in part:
+                meta = entry.file
+                files.append(
+                    ContentFile(
+                        path=meta.external_path or f"{folder}/{meta.file_name}",
+                        rows=meta.row_count,
+                        size=meta.file_size,
+                        level=meta.level,
+                        schema_id=meta.schema_id,
+                        bucket=bucket,
+                        partition=dict(zip(table.partition_keys, values, strict=True)),
+                        sequence=(meta.min_sequence_number, meta.max_sequence_number),
+                        section=section,
+                        merges=merges,
+                        # Python writers put 0 whatever the rows are; compactions count
+                        has_deletes=bool(rules.keys)
+                        and (meta.level == 0 or meta.delete_row_count != 0),
+                        bounds=_bounds(table, meta, schemas[meta.schema_id], fields, statistics),
+                        deletion=deletions.get((values, bucket, meta.file_name)),
+                    )
+                )
+            section += 1
+    return Content(name, snapshot_id, rules, tuple(files), fields, schemas)
+
+
+def content_of(lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile]) -> Content:
+    """Some files of an append table, as a content of their own: those of one commit, say.
+
+    Raises
+    ------
+    TableError
+        For a table with a primary key, or an option that this project cannot read.
+    """
+    rules = merge_rules(lake, name)
+    if rules.keys:
+        raise TableError(
+            f"table {name!r} has the primary key ({', '.join(rules.keys)}): files by themselves "
+            "are not its rows"
+        )
+    table = lake.table(name)
+    found = tuple(
+        ContentFile(
+            path=file.path,
+            rows=file.rows,
+            size=file.size,
+            level=file.level,
+            schema_id=file.schema_id,
+            bucket=file.bucket,
+            partition=file.partition,
+            sequence=(0, 0),
+            section=section,
+            merges=False,
+            has_deletes=False,
+        )
+        for section, file in enumerate(files)
+    )
+    schemas = {number: _fields(table, number) for number in {f.schema_id for f in found}}
+    fields = {f.name: f for f in _fields(table, table.table_schema.id).values()}
+    return Content(name, snapshot_id, rules, found, fields, schemas)
+
+
+def deleted_rows(lake: Lake, name: str, file: ContentFile) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Row numbers in a file that its deletion vector marks, ascending.
+
+    Raises
+    ------
+    OSError, TableError
+        If the vector cannot be read.
+    """
+    if file.deletion is None:
+        return np.empty(0, np.int64)
+    from pypaimon.deletionvectors.deletion_vector import DeletionVector
+
+    try:
+        vector = DeletionVector.read(lake.table(name).file_io, file.deletion)
+    except (RuntimeError, ValueError) as error:
+        raise TableError(
+            f"its deletion vector in {file.deletion.dv_index_path} cannot be read: {error}"
+        ) from error
+    return np.fromiter(vector.bit_map(), np.int64)
+
+
+def merge_rules(lake: Lake, name: str) -> MergeRules:
+    """How the rows of a table merge, from its options.
+
+    Raises
+    ------
+    TableError
+        For what cannot be read rightly; names the option.
+    """
+    table = lake.table(name)
+    options: Mapping[str, str] = table.options.options.to_map()
+    if str(options.get("data-evolution.enabled", "false")).lower() == "true":
+        raise TableError(
+            f"table {name!r} has data-evolution.enabled=true: its rows are spread over files by "
+            "column; write them to a plain table with append_stream"
+        )
+    if not table.primary_keys:
+        return MergeRules("append")
+    engine = str(table.options.merge_engine().value)
+    keys = tuple(table.trimmed_primary_keys)
+    ignore = any(
+        options.get(f"{prefix}ignore-delete", "").lower() == "true" for prefix in ("", f"{engine}.")
+    )
+    sequence = tuple(table.options.sequence_field())
+    ascending = bool(table.options.sequence_field_sort_order_is_ascending())
+    if engine in ("deduplicate", "first-row"):
+        return MergeRules(
+            engine,  # type: ignore[arg-type]
+            keys,
+            sequence=sequence,
+            ascending=ascending,
+            ignore_delete=ignore,
+        )
+    refused = [
+        key
+        for key, value in options.items()
+        if (key.startswith("fields.") and key.endswith((".sequence-group", ".ignore-retract")))
+        or (".remove-record-on-" in key and str(value).lower() == "true")
+        or (
+            engine == "partial-update"
+            and key.startswith("fields.")
+            and key.endswith("aggregate-function")
+        )
+    ]
+    if refused or engine not in ("partial-update", "aggregation"):
+        what = f"option {sorted(refused)[0]!r}" if refused else f"merge-engine={engine}"
+        raise TableError(
+            f"table {name!r}: the reader does not know {what}; compact the table and read its "
+            "rows by Flink into an append table"
+        )
+    functions, delimiters = _functions(table, options, sequence, engine)
+    return MergeRules(engine, keys, functions, delimiters, sequence, ascending, ignore)  # type: ignore[arg-type]
+
+
+FUNCTIONS = (
+    "last_value", "last_non_null_value", "first_value", "first_non_null_value", "sum", "product",
+    "min", "max", "bool_or", "bool_and", "listagg",
+)  # fmt: skip
+"""The aggregate functions that can be read."""
+
+
+def _functions(
+    table: Any, options: Mapping[str, str], sequence: Sequence[str], engine: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    functions: dict[str, str] = {}
+    delimiters: dict[str, str] = {}
+    default = options.get("fields.default-aggregate-function", "last_non_null_value")
+    for column in table.fields:
+        name = column.name
+        if name in table.primary_keys:
+            continue
+        function = "last_non_null_value"
+        if engine == "aggregation":
+            own = options.get(f"fields.{name}.aggregate-function", default)
+            function = "last_value" if name in sequence else own
+        distinct = options.get(f"fields.{name}.distinct", "").lower() == "true"
+        # one that is not known is refused when its column is read
+        functions[name] = f"{function} distinct" if distinct else function
+        delimiters[name] = options.get(f"fields.{name}.list-agg-delimiter", ",")
+    return functions, delimiters
+
+
+def _fields(table: Any, schema_id: int) -> dict[int, Field]:
+    from pypaimon.schema.data_types import PyarrowFieldParser
+
+    schema = table.table_schema
+    if schema.id != schema_id:
+        schema = table.schema_manager.get_schema(schema_id)
+    types = PyarrowFieldParser.from_paimon_schema(schema.fields)
+    return {f.id: Field(f.id, f.name, types.field(f.name).type) for f in schema.fields}
+
+
+def _sections(
+    table: Any, rules: MergeRules, entries: Sequence[Any]
+) -> Iterator[tuple[list[Any], bool]]:
+    """Files that can share a key, and whether they have to be merged; as Paimon's own readers."""
+    if not rules.keys:
+        for entry in entries:
+            yield [entry], False
+        return
+    files = [entry.file for entry in entries]
+    compacted = all(f.level != 0 and not f.delete_row_count for f in files)
+    alone = table.options.deletion_vectors_enabled() or rules.engine == "first-row"
+    if compacted and (alone or len({f.level for f in files}) == 1):
+        for entry in entries:
+            yield [entry], False
+        return
+    from pypaimon.read.interval_partition import IntervalPartition
+
+    by_file = {id(entry.file): entry for entry in entries}
+    for runs in IntervalPartition(files).partition():
+        section = [by_file[id(file)] for run in runs for file in run.files]
+        yield section, len(section) > 1
+
+
+def _deletions(table: Any, described: Any) -> dict[tuple[Any, int, str], Any]:
+    if not getattr(described, "index_manifest", None):
+        return {}
+    from pypaimon.manifest.index_manifest_file import IndexManifestFile
+    from pypaimon.table.source.deletion_file import DeletionFile
+
+    found: dict[tuple[Any, int, str], Any] = {}
+    for entry in IndexManifestFile(table).read(described.index_manifest):
+        if entry.index_file.index_type != IndexManifestFile.DELETION_VECTORS_INDEX:
+            continue
+        values = tuple(entry.partition.values)
+        for file_name, ranges in (entry.index_file.dv_ranges or {}).items():
+            path = table.path_factory().bucket_index_path(
+                values, entry.bucket, entry.index_file, table.file_io
+            )
+            found[values, entry.bucket, file_name] = DeletionFile(
+                dv_index_path=path,
+                offset=ranges.offset,
+                length=ranges.length,
+                cardinality=ranges.cardinality,
+            )
+    return found
+
+
+def _bounds(
+    table: Any,
+    meta: Any,
+    schema: Mapping[int, Field],
+    fields: Mapping[str, Field],
+    columns: Collection[str],
+) -> Mapping[str, Bounds]:
+    """Least, greatest and nulls of columns, where the manifest has them in the same type."""
+    found = {}
+    for column in columns:
+        stored = schema.get(fields[column].id)
+        if stored is None:
+            found[column] = Bounds(nulls=meta.row_count)
+            continue
+        if stored.type != fields[column].type:
+            continue
+        for stats in (meta.value_stats, meta.key_stats):
+            names = [f.name for f in getattr(stats.min_values, "fields", [])]
+            if stored.name not in names:
+                continue
+            place = names.index(stored.name)
+            nulls = stats.null_counts[place] if place < len(stats.null_counts or ()) else None
+            least, greatest = (row.get_field(place) for row in (stats.min_values, stats.max_values))
+            if least is not None and greatest is not None:
+                found[column] = Bounds(least, greatest, nulls)
+            elif nulls == meta.row_count:
+                found[column] = Bounds(nulls=nulls)
+            break
+    return found

@@ -1,0 +1,7 @@
+"""Where the files of a warehouse are: a folder, S3, OSS, HDFS, or any file system of Arrow."""
+
+from paimon_features.tables.storage.base import Storage
+from paimon_features.tables.storage.local import LocalStorage
+from paimon_features.tables.storage.remote import RemoteStorage
+
+__all__ = ["LocalStorage", "RemoteStorage", "Storage"]

@@ -1,0 +1,240 @@
+"""Arrow's file system for an address, from options and the environment.
+
+Options win over the environment. They carry Paimon's own names, so that a catalog's settings
+can be handed over as they are (``fs.s3.endpoint``), or the same without the prefix
+(``endpoint``). The environment's names are those of HybridBackend and of the AWS tools.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pafs
+
+from paimon_features.errors import ConfigurationError, MissingExtraError
+
+S3_SCHEMES = ("s3", "s3a", "s3n")
+HDFS_SCHEMES = ("hdfs", "viewfs")
+SCHEMES = (*S3_SCHEMES, "oss", *HDFS_SCHEMES)
+
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "access_key": ("accessKeyId", "access-key", "access.key", "access_key"),
+    "secret_key": ("accessKeySecret", "secret-key", "secret.key", "secret_key"),
+    "session_token": ("securityToken", "session-token", "session.token", "session_token"),
+    "endpoint": ("endpoint",),
+    "region": ("region",),
+    "path_style": ("path-style-access", "path.style.access"),
+    "addressing_style": ("addressing-style",),
+    "use_https": ("use-https",),
+    "connect_timeout_s": ("connect-timeout-s",),
+    "request_timeout_s": ("request-timeout-s",),
+    "attempts": ("attempts",),
+    "user": ("user",),
+    "kerb_ticket": ("kerberos-ticket",),
+    "replication": ("replication",),
+}
+_S3_ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
+    "access_key": ("AWS_ACCESS_KEY_ID",),
+    "secret_key": ("AWS_SECRET_ACCESS_KEY",),
+    "session_token": ("AWS_SESSION_TOKEN",),
+    "endpoint": ("S3_ENDPOINT", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
+    "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
+    "addressing_style": ("S3_ADDRESSING_STYLE",),
+    "use_https": ("S3_USE_HTTPS",),
+}
+_OSS_ENVIRONMENT: Mapping[str, tuple[str, ...]] = {
+    "access_key": ("OSS_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"),
+    "secret_key": ("OSS_ACCESS_KEY_SECRET", "AWS_SECRET_ACCESS_KEY"),
+    "session_token": ("OSS_SESSION_TOKEN", "AWS_SESSION_TOKEN"),
+    "endpoint": ("OSS_ENDPOINT", "S3_ENDPOINT"),
+    "region": ("OSS_REGION", "AWS_REGION", "AWS_DEFAULT_REGION"),
+    "addressing_style": ("S3_ADDRESSING_STYLE",),
+    "use_https": ("S3_USE_HTTPS",),
+}
+_PREFIXES: Mapping[str, tuple[str, ...]] = {
+    "s3": ("fs.s3.", "fs.s3a.", "s3.", "s3a.", ""),
+    "oss": ("fs.oss.", "oss.", ""),
+    "hdfs": ("fs.hdfs.", "hdfs.", ""),
+}
+
+
+def settings(address: str, options: Mapping[str, str]) -> dict[str, str]:
+    """What options and environment say about an address, by our own short names.
+
+    Raises
+    ------
+    ConfigurationError
+        For an option that nobody reads: one that is misspelt, say.
+    """
+    scheme = _family(address)
+    known = {
+        prefix + spelling: name
+        for prefix in reversed(_PREFIXES[scheme])
+        for name, spellings in _NAMES.items()
+        for spelling in spellings
+    }
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"warehouse {address!r}: unknown option {unknown[0]!r}; there are: "
+            + ", ".join(spellings[0] for spellings in _NAMES.values())
+            + f" (also as {_PREFIXES[scheme][0]}endpoint, as Paimon has them)"
+        )
+    environment = {"s3": _S3_ENVIRONMENT, "oss": _OSS_ENVIRONMENT}.get(scheme, {})
+    found = {
+        name: value
+        for name, variables in environment.items()
+        if (value := next(filter(None, map(os.environ.get, variables)), None))
+    }
+    return {**found, **{known[option]: str(value) for option, value in options.items()}}
+
+
+def make_filesystem(address: str, found: Mapping[str, str], attempts: int = 1) -> pafs.FileSystem:
+    """The file system of an address by its ``settings``; only HDFS is connected to at once.
+
+    ``attempts`` is how often a single request of S3 and OSS is tried.
+
+    Raises
+    ------
+    ConfigurationError
+        For settings that cannot be right, or a Hadoop that is not there.
+    """
+    scheme = _family(address)
+    if scheme == "hdfs":
+        return _hdfs(address, found)
+    return pafs.S3FileSystem(**s3_arguments(address, found), retry_strategy=_strategy(attempts))
+
+
+def s3_arguments(address: str, found: Mapping[str, str]) -> dict[str, Any]:
+    """The arguments of ``pyarrow.fs.S3FileSystem`` for the ``settings`` of an address.
+
+    >>> s3_arguments("s3://b/w", {"endpoint": "minio:9000", "use_https": "0"})["scheme"]
+    'http'
+
+    Raises
+    ------
+    ConfigurationError
+        For one key without the other, an unknown addressing style, or OSS without an endpoint.
+    """
+    if ("access_key" in found) != ("secret_key" in found):
+        there, lacking = ("id", "secret") if "access_key" in found else ("secret", "id")
+        raise ConfigurationError(
+            f"warehouse {address!r}: the access key's {there} is set and its {lacking} is not; "
+            "set both (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or options), or none"
+        )
+    of_oss = _family(address) == "oss"
+    endpoint = found.get("endpoint")
+    if of_oss and not endpoint:
+        raise ConfigurationError(
+            f"warehouse {address!r}: OSS needs an endpoint, oss-cn-hangzhou.aliyuncs.com for "
+            "example: set OSS_ENDPOINT, or the option fs.oss.endpoint"
+        )
+    arguments: dict[str, Any] = {
+        "scheme": "https",
+        "connect_timeout": float(found.get("connect_timeout_s", 5)),
+        "request_timeout": float(found.get("request_timeout_s", 60)),
+        "force_virtual_addressing": _virtual(address, found, of_oss),
+    }
+    if endpoint:
+        stated, _, host = endpoint.rpartition("://")
+        arguments["endpoint_override"] = host.rstrip("/")
+        arguments["scheme"] = stated or "https"
+    if "use_https" in found:
+        arguments["scheme"] = "https" if _flag(address, "use-https", found["use_https"]) else "http"
+    if "access_key" in found:
+        for name in ("access_key", "secret_key", "session_token"):
+            arguments[name] = found.get(name)
+        # with keys given, nobody has to ask a metadata service that is not there for seconds
+        os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
+    # without a region Arrow asks AWS for one, which other stores do not have
+    region = found.get("region") or ("us-east-1" if endpoint else None)
+    if region:
+        arguments["region"] = region
+    return arguments
+
+
+def _virtual(address: str, found: Mapping[str, str], of_oss: bool) -> bool:
+    """Whether the bucket is part of the host name; False leaves it to Arrow: it is then, too,
+    for AWS itself, and part of the path for any other endpoint."""
+    if "path_style" in found:
+        return not _flag(address, "path-style-access", found["path_style"])
+    style = found.get("addressing_style", "auto").lower()
+    if style not in ("auto", "path", "virtual"):
+        raise ConfigurationError(
+            f"warehouse {address!r}: addressing style {style!r}: expected path, virtual or auto"
+        )
+    # OSS takes no other than virtual
+    return style == "virtual" or (style == "auto" and of_oss)
+
+
+def _hdfs(address: str, found: Mapping[str, str]) -> pafs.FileSystem:
+    parts = urlsplit(address)
+    # no port: a name service of the Hadoop configuration, as is what viewfs mounts
+    named = parts.scheme == "viewfs" or not parts.port
+    arguments: dict[str, Any] = {
+        "host": "default" if named else parts.hostname,
+        "port": 0 if named else parts.port,
+        "replication": int(found.get("replication", 3)),
+    }
+    arguments |= {name: found[name] for name in ("user", "kerb_ticket") if name in found}
+    try:
+        return pafs.HadoopFileSystem(**arguments)
+    except OSError as error:
+        raise ConfigurationError(
+            f"warehouse {address!r}: Arrow cannot reach Hadoop: {str(error).splitlines()[0]}. It "
+            "needs Java (JAVA_HOME), libhdfs (HADOOP_HOME or ARROW_LIBHDFS_DIR) and Hadoop's jars "
+            "(CLASSPATH=$(hadoop classpath --glob)); or hand over a file system: filesystem="
+        ) from error
+
+
+def _family(address: str) -> str:
+    scheme = urlsplit(address).scheme
+    if scheme in S3_SCHEMES:
+        return "s3"
+    if scheme in HDFS_SCHEMES:
+        return "hdfs"
+    if scheme == "oss":
+        return scheme
+    raise ConfigurationError(
+        f"warehouse {address!r}: expected a folder, or an address of {', '.join(SCHEMES)}; for "
+        "another file system hand one of Arrow or fsspec over: filesystem="
+    )
+
+
+def _strategy(attempts: int) -> Any:
+    return pafs.AwsStandardS3RetryStrategy(max_attempts=attempts)
+
+
+def _flag(address: str, name: str, text: str) -> bool:
+    if text.lower() in ("1", "true", "yes", "on"):
+        return True
+    if text.lower() in ("0", "false", "no", "off"):
+        return False
+    raise ConfigurationError(f"warehouse {address!r}: {name} is {text!r}: expected 1 or 0")
+
+
+def of_arrow(filesystem: Any) -> pafs.FileSystem:
+    """A file system of Arrow as it is, one of fsspec in Arrow's clothes.
+
+    Raises
+    ------
+    ConfigurationError
+        For anything else.
+    """
+    if isinstance(filesystem, pafs.FileSystem):
+        return filesystem
+    try:
+        from fsspec import AbstractFileSystem
+    except ImportError:
+        raise MissingExtraError(
+            f"filesystem={type(filesystem).__name__}: expected a pyarrow.fs.FileSystem; for one of "
+            "fsspec its package is needed: pip install fsspec"
+        ) from None
+    if isinstance(filesystem, AbstractFileSystem):
+        return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))
+    raise ConfigurationError(
+        f"filesystem={type(filesystem).__name__}: expected one of pyarrow.fs or of fsspec"
+    )

@@ -1,0 +1,66 @@
+"""A warehouse in a folder of this machine, or one that is mounted here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow.parquet as pq
+
+from paimon_features.tables.files import write_json
+from paimon_features.tables.storage.base import Storage
+from paimon_features.tables.storage.footers import Footers
+
+T = TypeVar("T")
+
+
+class LocalStorage(Storage):
+    """Plain files; Parquet is mapped into memory."""
+
+    is_remote = False
+
+    def __init__(self) -> None:
+        self._footers = Footers()
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return os.listdir(folder)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def is_folder(self, path: str) -> bool:
+        return os.path.isdir(path)
+
+    def is_file(self, path: str) -> bool:
+        return os.path.isfile(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def read_text(self, path: str) -> str:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+
+    def write_json(self, path: str, value: Any) -> None:
+        write_json(Path(path), value)
+
+    def make_folder(self, path: str) -> None:
+        os.makedirs(path, exist_ok=True)
+
+    def delete_folder(self, path: str) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    def stamp(self, folder: str) -> Hashable:
+        status = os.stat(folder)
+        return (status.st_ino, status.st_mtime_ns)
+
+    def open_parquet(self, path: str) -> pq.ParquetFile:
+        status = os.stat(path)
+        stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
+        return self._footers.open(path, stamp, path, memory_map=True)
+
+    def repeated(self, read: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
+        return read()

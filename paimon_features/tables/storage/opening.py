@@ -1,0 +1,79 @@
+"""A remote warehouse, opened: its storage, and pypaimon's catalog upon it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paimon_features.errors import ConfigurationError
+from paimon_features.tables.storage.filesystems import make_filesystem, of_arrow, settings
+from paimon_features.tables.storage.remote import RemoteStorage
+from paimon_features.tables.storage.retries import Retries
+
+
+def open_remote(address: str, options: Mapping[str, str], filesystem: Any) -> RemoteStorage:
+    """The storage of an address, checked to be there.
+
+    Raises
+    ------
+    ConfigurationError, TableError
+        As ``Lake.open``.
+    """
+    if filesystem is not None:
+        if options:
+            raise ConfigurationError(
+                f"warehouse {address!r}: options are for the file systems made here; give the "
+                "file system its own where you make it"
+            )
+        given = of_arrow(filesystem)
+        storage = RemoteStorage(address, given, given)
+    else:
+        found = settings(address, options)
+        text = found.get("attempts", "6")
+        if not text.isdecimal() or int(text) < 1:
+            raise ConfigurationError(
+                f"warehouse {address!r}: attempts is {text!r}: expected a number from 1 on"
+            )
+        attempts = int(text)
+        storage = RemoteStorage(
+            address,
+            make_filesystem(address, found),
+            make_filesystem(address, found, attempts),
+            endpoint=found.get("endpoint", ""),
+            retries=Retries(attempts),
+        )
+    storage.check()
+    return storage
+
+
+def remote_catalog(address: str, storage: RemoteStorage) -> Any:
+    """pypaimon's catalog of a remote warehouse, upon the file system that is there already."""
+    from pypaimon.catalog.catalog_context import CatalogContext
+    from pypaimon.catalog.filesystem_catalog import FileSystemCatalog
+    from pypaimon.catalog.filesystem_catalog_loader import FileSystemCatalogLoader
+    from pypaimon.common.options import Options
+    from pypaimon.filesystem.pyarrow_file_io import PyArrowFileIO
+
+    class FileIO(PyArrowFileIO):  # type: ignore[misc]
+        def _initialize_s3_fs(self) -> Any:
+            return storage.patient
+
+        def to_filesystem_path(self, path: str) -> str:
+            return storage.place(path) if "://" in path else str(path)
+
+    class Loader(FileSystemCatalogLoader):  # type: ignore[misc]
+        def load(self) -> Any:
+            return catalog
+
+    class Catalog(FileSystemCatalog):  # type: ignore[misc]
+        def get_table(self, identifier: Any) -> Any:
+            table = super().get_table(identifier)
+            table.catalog_environment.catalog_loader = Loader(self.catalog_context)
+            return table
+
+    # the constructor makes a file system from the address, so it gets another one first
+    catalog = Catalog(Options({"warehouse": "/"}))
+    catalog.warehouse, catalog.catalog_options = address, Options({"warehouse": address})
+    catalog.catalog_context = CatalogContext.create_from_options(catalog.catalog_options)
+    catalog.file_io = FileIO("s3://", Options({}))
+    return catalog

@@ -1,0 +1,212 @@
+"""A warehouse behind one of Arrow's file systems: S3, OSS, HDFS, or any that fsspec knows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+from contextlib import suppress
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from paimon_features.errors import ConfigurationError, PaimonFeaturesError, TableError
+from paimon_features.tables.storage.base import Storage
+from paimon_features.tables.storage.footers import Footers
+from paimon_features.tables.storage.retries import Retries, error_code, is_passing
+
+T = TypeVar("T")
+
+_DENIED = frozenset(
+    {
+        "ACCESS_DENIED",
+        "INCOMPLETE_SIGNATURE",
+        "INVALID_ACCESS_KEY_ID",
+        "INVALID_CLIENT_TOKEN_ID",
+        "INVALID_SIGNATURE",
+        "MISSING_AUTHENTICATION_TOKEN",
+        "SIGNATURE_DOES_NOT_MATCH",
+        "UNRECOGNIZED_CLIENT",
+    }
+)
+
+
+class RemoteStorage(Storage):
+    """Files of a store that is reached over a network; what fails in passing is tried again.
+
+    Parameters
+    ----------
+    address
+        The warehouse; error messages name it.
+    filesystem
+        Makes one attempt per request, so that repetitions are ours and counted.
+    patient
+        The same with repetitions of its own, for pypaimon, which makes none.
+    endpoint
+        Where the store is, for error messages; empty where it is not told.
+    retries
+        How often what fails in passing is tried.
+    """
+
+    is_remote = True
+
+    def __init__(
+        self,
+        address: str,
+        filesystem: pafs.FileSystem,
+        patient: pafs.FileSystem,
+        *,
+        endpoint: str = "",
+        retries: Retries | None = None,
+    ) -> None:
+        self.address = address
+        self.filesystem = filesystem
+        self.patient = patient
+        self.endpoint = endpoint
+        self.retries = retries or Retries()
+        self._footers = Footers()
+
+    def place(self, path: str) -> str:
+        """An address as the file system wants it: ``bucket/key``, or a path from its root."""
+        return place_in(self.filesystem, path)
+
+    def check(self) -> None:
+        """Raise what is wrong with bucket, credentials or endpoint, before anything is read.
+
+        Raises
+        ------
+        ConfigurationError
+            For a bucket that is not there, or credentials that are refused.
+        TableError
+            If the store cannot be reached.
+        """
+        # a listing answers with a reason, which a look at one object does not
+        selector = pafs.FileSelector(self.place(self.address))
+        with suppress(FileNotFoundError):  # the bucket is there, and nothing of the warehouse yet
+            self._do(lambda: self.filesystem.get_file_info(selector))
+
+    def names(self, folder: str) -> list[str]:
+        return [info.base_name for info in self._infos(folder)]
+
+    def is_folder(self, path: str) -> bool:
+        return self._kind(path) is pafs.FileType.Directory
+
+    def is_file(self, path: str) -> bool:
+        return self._kind(path) is pafs.FileType.File
+
+    def size(self, path: str) -> int:
+        info = self._do(lambda: self.filesystem.get_file_info(self.place(path)))
+        if info.type is not pafs.FileType.File:
+            raise FileNotFoundError(path)
+        return int(info.size)
+
+    def read_text(self, path: str) -> str:
+        def read() -> bytes:
+            with self.filesystem.open_input_file(self.place(path)) as file:
+                content: bytes = file.read()
+                return content
+
+        return self._do(read).decode("utf-8")
+
+    def write_json(self, path: str, value: Any) -> None:
+        """One step in an object store; elsewhere a reader may see half of it for a moment."""
+        content = (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
+
+        def write() -> None:
+            with self.filesystem.open_output_stream(self.place(path)) as file:
+                file.write(content)
+
+        try:
+            self._do(write)
+        except FileNotFoundError:  # object stores need no folders
+            self.make_folder(path.rsplit("/", 1)[0])
+            self._do(write)
+
+    def make_folder(self, path: str) -> None:
+        self._do(lambda: self.filesystem.create_dir(self.place(path), recursive=True))
+
+    def delete_folder(self, path: str) -> None:
+        if self.is_folder(path):
+            self._do(lambda: self.filesystem.delete_dir(self.place(path)))
+
+    def stamp(self, folder: str) -> Hashable:
+        infos = self._infos(folder)
+        if not infos and not self.is_folder(folder):
+            raise FileNotFoundError(folder)
+        return tuple(sorted((info.base_name, info.mtime_ns, info.size) for info in infos))
+
+    def open_parquet(self, path: str) -> pq.ParquetFile:
+        # pre_buffer: the byte ranges of all wanted columns are fetched at once, by Arrow's own
+        # threads, close ones as one request
+        source = self.filesystem.open_input_file(self.place(path))
+        try:
+            return self._footers.open(path, source.size(), source, pre_buffer=True)
+        except BaseException:
+            source.close()
+            raise
+
+    def repeated(self, read: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
+        return self.retries.call(read, on_retry)
+
+    def _infos(self, folder: str) -> list[pafs.FileInfo]:
+        selector = pafs.FileSelector(self.place(folder), allow_not_found=True)
+        infos: list[pafs.FileInfo] = self._do(lambda: self.filesystem.get_file_info(selector))
+        return infos
+
+    def _kind(self, path: str) -> pafs.FileType:
+        return self._do(lambda: self.filesystem.get_file_info(self.place(path))).type
+
+    def _do(self, work: Callable[[], T]) -> T:
+        try:
+            return self.retries.call(work)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self.explained(error) from error
+
+    def explained(self, error: OSError) -> PaimonFeaturesError:
+        """What an error of the store means, and what to do about it."""
+        code, _ = error_code(error)
+        detail = str(error).splitlines()[0]
+        if code == "NO_SUCH_BUCKET":
+            return self._no_bucket()
+        if code in _DENIED:
+            return ConfigurationError(
+                f"warehouse {self.address!r}: the store refuses these credentials ({detail}); "
+                "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN (OSS_... "
+                "for OSS) or the options, and what they may do in this bucket"
+            )
+        if code == "NETWORK_CONNECTION":
+            where = f" at {self.endpoint}" if self.endpoint else ""
+            return TableError(
+                f"warehouse {self.address!r}: the store{where} cannot be reached ({detail}); check "
+                "S3_ENDPOINT (OSS_ENDPOINT) or the option endpoint, S3_USE_HTTPS, and the network"
+            )
+        passing = f" each of {self.retries.attempts} times" if is_passing(error) else ""
+        return TableError(f"warehouse {self.address!r}: the store failed{passing}: {detail}")
+
+    def _no_bucket(self) -> ConfigurationError:
+        where = f" at {self.endpoint}" if self.endpoint else ""
+        bucket = self.place(self.address).split("/")[0]
+        return ConfigurationError(
+            f"warehouse {self.address!r}: there is no bucket {bucket!r}{where}; make it, or check "
+            "the address, S3_ENDPOINT and the region"
+        )
+
+
+def place_in(filesystem: pafs.FileSystem, path: str) -> str:
+    """An address as a file system wants it.
+
+    >>> place_in(pafs.LocalFileSystem(), "file:///a/b")
+    '/a/b'
+    """
+    if isinstance(filesystem, pafs.PyFileSystem) and isinstance(
+        filesystem.handler, pafs.FSSpecHandler
+    ):
+        found: str = filesystem.handler.fs._strip_protocol(path)
+        return found
+    parts = urlsplit(path)
+    if isinstance(filesystem, (pafs.HadoopFileSystem, pafs.LocalFileSystem)):
+        return parts.path
+    return f"{parts.netloc}{parts.path}".rstrip("/")

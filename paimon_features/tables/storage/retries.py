@@ -1,0 +1,88 @@
+"""Which errors of a remote store pass by themselves, and how often to try again."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# as Arrow writes them; a code of ours where the server sent no readable one
+_CODE = re.compile(r"AWS Error ([A-Z_]+)(?: \(HTTP status (\d+)\))?")
+_PASSING = frozenset(
+    {
+        "INTERNAL_FAILURE",
+        "NETWORK_CONNECTION",
+        "REQUEST_EXPIRED",
+        "REQUEST_TIMEOUT",
+        "SERVICE_UNAVAILABLE",
+        "SLOW_DOWN",
+        "THROTTLING",
+    }
+)
+_PASSING_STATUS = frozenset({"408", "429", "500", "502", "503", "504"})
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How patient a read is: ``attempts`` in all, with waits that double from one to the next.
+
+    The wait before attempt k is random between half of and the whole of
+    ``first_wait_s * 2**(k - 2)``, at most ``longest_wait_s``.
+    """
+
+    attempts: int = 6
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 5.0
+
+    def call(self, work: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
+        """The result of ``work``, called again while its error is a passing one."""
+        for attempt in range(1, self.attempts + 1):
+            try:
+                return work()
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                if attempt == self.attempts:
+                    error.add_note(f"tried {attempt} times")
+                    raise
+            if on_retry is not None:
+                on_retry()
+            wait_s = min(self.first_wait_s * 2 ** (attempt - 1), self.longest_wait_s)
+            time.sleep(wait_s * (0.5 + random.random() / 2))
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether it, or what it was raised from, may be gone at the next attempt.
+
+    >>> is_passing(OSError("AWS Error SLOW_DOWN during GetObject operation: please"))
+    True
+    >>> is_passing(OSError("AWS Error UNKNOWN (HTTP status 503) during HeadObject operation"))
+    True
+    >>> is_passing(OSError("AWS Error ACCESS_DENIED during GetObject operation"))
+    False
+    """
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, (ConnectionError, TimeoutError)):
+            return True
+        code, status = error_code(found)
+        if code in _PASSING or status in _PASSING_STATUS:
+            return True
+        found = found.__cause__
+    return False
+
+
+def error_code(error: BaseException) -> tuple[str | None, str | None]:
+    """The code of the store's answer, and the HTTP status where that is all there was.
+
+    >>> error_code(OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation: gone"))
+    ('NO_SUCH_BUCKET', None)
+    """
+    match = _CODE.search(str(error))
+    return (match[1], match[2]) if match else (None, None)

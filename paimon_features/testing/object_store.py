@@ -1,0 +1,120 @@
+"""An S3-compatible server in this process, which can be told to fail."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+Environ = dict[str, Any]
+Answer = tuple[str, bytes]
+
+SLOW_DOWN: Answer = (
+    "503 Slow Down",
+    b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>",
+)
+FORBIDDEN: Answer = (
+    "403 Forbidden",
+    b"<Error><Code>InvalidAccessKeyId</Code><Message>No such access key.</Message></Error>",
+)
+
+
+@dataclass
+class ObjectStore:
+    """moto's S3 behind a switch for faults; only the access key ``key`` is let in.
+
+    Attributes
+    ----------
+    endpoint
+        Its address.
+    requests
+        Method, path and Range header of each request that was let through.
+    """
+
+    endpoint: str = ""
+    key: str = "known"
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    failures: int = 0
+    failing: Callable[[str, str], bool] = lambda method, path: True
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """What ``Lake.open`` needs to reach it."""
+        return {"endpoint": self.endpoint, "access-key": self.key, "secret-key": "secret"}
+
+    def fail(
+        self, times: int, failing: Callable[[str, str], bool] = lambda method, path: True
+    ) -> None:
+        """Answer the next ``times`` requests for which ``failing(method, path)`` with 503."""
+        with self._lock:
+            self.failures, self.failing = times, failing
+
+    def fault(self, environ: Environ) -> Answer | None:
+        """What to answer instead of the real answer, if anything."""
+        method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
+        if f"Credential={self.key}/" not in environ.get("HTTP_AUTHORIZATION", ""):
+            return FORBIDDEN
+        with self._lock:
+            if self.failures and self.failing(method, path):
+                self.failures -= 1
+                return SLOW_DOWN
+            self.requests.append((method, path, environ.get("HTTP_RANGE", "")))
+        return None
+
+    def fetched_bytes(self) -> int:
+        """Bytes that GET requests with a range asked for so far."""
+        ranges = [text.removeprefix("bytes=").split("-") for _, _, text in self.requests if text]
+        return sum(int(last) - int(first) + 1 for first, last in ranges)
+
+
+@contextmanager
+def object_store(bucket: str) -> Iterator[ObjectStore]:
+    """A running store with one empty bucket; needs the package moto."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            """Nothing: the store keeps its own list."""
+
+    store = ObjectStore()
+    moto = DomainDispatcherApplication(create_backend_app)
+
+    def application(environ: Environ, start_response: Any) -> Iterable[bytes]:
+        fault = store.fault(environ)
+        if fault is None:
+            answer: Iterable[bytes] = moto(environ, start_response)
+            return answer
+        status, body = fault
+        headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))]
+        start_response(status, headers)
+        return [body]
+
+    server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
+    thread = threading.Thread(target=server.serve_forever, name="object-store", daemon=True)
+    thread.start()
+    store.endpoint = f"http://127.0.0.1:{server.server_port}"
+    try:
+        _make_bucket(store, bucket)
+        yield store
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _make_bucket(store: ObjectStore, bucket: str) -> None:
+    from pyarrow.fs import S3FileSystem
+
+    host = store.endpoint.removeprefix("http://")
+    S3FileSystem(
+        endpoint_override=host,
+        scheme="http",
+        access_key=store.key,
+        secret_key="secret",
+        region="us-east-1",
+        allow_bucket_creation=True,
+    ).create_dir(bucket)

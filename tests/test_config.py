@@ -1,0 +1,33 @@
+"""``paimon-features.toml``: what it says of a remote warehouse reaches the lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paimon_features.config import read_config
+from paimon_features.errors import ConfigurationError
+from paimon_features.project import Project
+from paimon_features.testing.object_store import object_store
+
+
+def test_a_project_can_have_its_lake_on_s3(tmp_path: Path) -> None:
+    with object_store("bucket") as store:
+        options = ", ".join(f'{name} = "{value}"' for name, value in store.options.items())
+        (tmp_path / "paimon-features.toml").write_text(
+            '[lake]\nwarehouse = "s3://bucket/lake"\nside_folder = "locks"\n'
+            f"options = {{ {options}, attempts = 2 }}\n"
+        )
+        config = read_config(tmp_path)
+        assert config.lake_options == {**store.options, "attempts": "2"}
+        assert config.side_folder == tmp_path / "locks"
+        lake = Project.open(tmp_path).lake
+        assert lake.list() == []
+        assert lake.side_folder == tmp_path / "locks"
+
+
+def test_options_of_a_warehouse_that_is_a_folder_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "paimon-features.toml").write_text('[lake]\noptions = { endpoint = "x" }\n')
+    with pytest.raises(ConfigurationError, match="is a folder: options and side_folder are for"):
+        _ = Project.open(tmp_path).lake
