@@ -3,6 +3,7 @@
 from paimon_features.online.codec import RecordLayout, Records
 from paimon_features.online.markers import Building, Marker, ViewState
 from paimon_features.online.memory_store import MemoryStore
+from paimon_features.online.queue import MemoryQueue, Queue, open_queue
 from paimon_features.online.settings import OnlineSettings
 from paimon_features.online.store import Lease, OnlineStore, Write, open_store
 
@@ -10,12 +11,15 @@ __all__ = [
     "Building",
     "Lease",
     "Marker",
+    "MemoryQueue",
     "MemoryStore",
     "OnlineSettings",
     "OnlineStore",
+    "Queue",
     "RecordLayout",
     "Records",
     "ViewState",
     "Write",
+    "open_queue",
     "open_store",
 ]

@@ -46,7 +46,7 @@ class RedisStore:
         self._settings = settings
         self._write_s = settings.write_timeout_ms / 1_000
         self.key_prefix = settings.key_prefix
-        self._route = _route(settings)
+        self._route = route_of(settings)
         self._get = self._route.get_many
 
     def __repr__(self) -> str:
@@ -198,7 +198,8 @@ class RedisStore:
         return replies
 
 
-def _route(settings: OnlineSettings) -> Route:
+def route_of(settings: OnlineSettings) -> Route:
+    """Which server is in charge of what, for these settings."""
     if settings.mode == "cluster":
         return Cluster(settings)
     if settings.mode == "sentinel":

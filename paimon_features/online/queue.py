@@ -1,0 +1,120 @@
+"""A queue between hosts: many append, one reads; and notes by which that one answers.
+
+It may lose what was appended (a server that restarts without its memory) and have a message
+twice (an append whose reply was lost). Whoever appends therefore keeps a message until a note
+says that it arrived; see ``trainer_bridge.feedback_queue``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from paimon_features.online.settings import OnlineSettings, from_url
+
+BEGINNING = b"0-0"
+"""The id before the first message."""
+
+
+class Queue(Protocol):
+    """Messages in the order in which they were appended. Safe to use from several threads."""
+
+    def append(self, messages: Sequence[bytes]) -> list[bytes]:
+        """Append messages in their order; returns their ids."""
+
+    def holds(self, message_id: bytes) -> bool:
+        """Whether a message is there: neither deleted nor lost."""
+
+    def read(self, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        """Up to ``most`` messages behind an id, the oldest first, as (id, message)."""
+
+    def delete(self, message_ids: Sequence[bytes]) -> None:
+        """Remove messages; harmless where there is none."""
+
+    def note(self, notes: Mapping[str, int]) -> None:
+        """Set notes; others stay as they are."""
+
+    def noted(self, name: str) -> int | None:
+        """One note, or None."""
+
+    def forget_notes(self) -> None:
+        """Remove all notes."""
+
+    def close(self) -> None:
+        """Let go of connections."""
+
+
+class MemoryQueue:
+    """A queue of this process.
+
+    >>> queue = MemoryQueue()
+    >>> first, second = queue.append([b"a", b"b"])
+    >>> queue.delete([first])
+    >>> queue.read(BEGINNING, 10) == [(second, b"b")], queue.holds(first)
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._messages: dict[int, bytes] = {}
+        self._next = 1
+        self._notes: dict[str, int] = {}
+
+    def append(self, messages: Sequence[bytes]) -> list[bytes]:
+        with self._lock:
+            ids = range(self._next, self._next + len(messages))
+            self._messages.update(zip(ids, messages, strict=True))
+            self._next = ids.stop
+        return [b"%d-0" % number for number in ids]
+
+    def holds(self, message_id: bytes) -> bool:
+        return _number(message_id) in self._messages
+
+    def read(self, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
+        with self._lock:
+            numbers = sorted(number for number in self._messages if number > _number(after))
+            return [(b"%d-0" % number, self._messages[number]) for number in numbers[:most]]
+
+    def delete(self, message_ids: Sequence[bytes]) -> None:
+        with self._lock:
+            for message_id in message_ids:
+                self._messages.pop(_number(message_id), None)
+
+    def note(self, notes: Mapping[str, int]) -> None:
+        with self._lock:
+            self._notes.update(notes)
+
+    def noted(self, name: str) -> int | None:
+        return self._notes.get(name)
+
+    def forget_notes(self) -> None:
+        with self._lock:
+            self._notes.clear()
+
+    def close(self) -> None:
+        pass
+
+
+def _number(message_id: bytes) -> int:
+    return int(message_id.partition(b"-")[0])
+
+
+def open_queue(where: str | OnlineSettings, name: str) -> Queue:
+    """The queue of this name, on the servers of these settings or at this address.
+
+    It connects when it is first used. ``memory://`` is a new, empty queue of this process.
+
+    Raises
+    ------
+    ConfigurationError
+        For an address of another form.
+    MissingExtraError
+        If the Redis client is not installed.
+    """
+    settings = from_url(where) if isinstance(where, str) else where
+    if settings.mode == "memory":
+        return MemoryQueue()
+    from paimon_features.online.redis_store.queue import RedisQueue
+
+    return RedisQueue(settings, name)
