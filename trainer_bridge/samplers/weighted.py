@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.order import Ints, derive_key, permute, uniform
-from trainer_bridge.samplers.base import AdvancedSampler, as_weights, checksum, cumulate, locate
+from trainer_bridge.samplers.base import AdvancedSampler
+from trainer_bridge.samplers.inputs import as_numbers, checksum
+from trainer_bridge.samplers.totals import cumulate, locate
 
-_PIECE = 1 << 20
+_PIECE = 1 << 17
 
 
 class WeightedRandomSampler(AdvancedSampler):
@@ -23,7 +25,8 @@ class WeightedRandomSampler(AdvancedSampler):
     indices with the ``num_samples`` least keys ``log E - log w``, E exponential, are taken
     (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006, in log
     space): the same sets as drawing one after the other, in an order that does not depend
-    on the weights, so that the batches of an epoch are alike.
+    on the weights, so that the batches of an epoch are alike. ``WeightedReservoir`` takes the
+    same sets from weights that stand on several ranks.
 
     Works beyond 2^24 weights, where ``torch.multinomial`` does not; at most 16 bytes per
     weight, those of ``weights`` itself included.
@@ -31,7 +34,7 @@ class WeightedRandomSampler(AdvancedSampler):
     Parameters
     ----------
     weights
-        One number >= 0 per row: NumPy, Arrow, list.
+        One number >= 0 per row: list, NumPy, Arrow, pandas, Polars, or a ``Difficulty``.
     num_samples
         Draws per epoch, over all ranks.
     seed, rank, world_size
@@ -62,16 +65,17 @@ class WeightedRandomSampler(AdvancedSampler):
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        array = as_weights(weights, "weights")
+        array = as_numbers(weights, "weights")
         super().__init__(len(array), num_samples, seed=seed, rank=rank, world_size=world_size)
         self.replacement = replacement
         self._checksum = checksum(array)
-        self._chosen: tuple[int, npt.NDArray[np.uint32] | Ints] | None = None
+        positive = int(np.count_nonzero(array))
+        self._complete = positive == len(array)
+        self._chosen: tuple[int, npt.NDArray[Any], float] | None = None
         if replacement:
             self._totals = cumulate(array, "weights")
             return
         self._weights = array
-        positive = int(np.count_nonzero(array))
         if num_samples > positive:
             raise ConfigurationError(
                 f"num_samples={num_samples} without replacement: "
@@ -82,11 +86,23 @@ class WeightedRandomSampler(AdvancedSampler):
         key = derive_key(self.seed, epoch, 0x5E1)
         if self.replacement:
             return locate(self._totals, uniform(key, positions))
-        if self._chosen is None or self._chosen[0] != epoch:
-            self._chosen = None
-            self._chosen = (epoch, self._choose(key))
         places = permute(positions, self.num_samples, derive_key(key, 1))
-        return self._chosen[1][places].astype(np.int64)
+        return self._choose(epoch)[0][places].astype(np.int64)
+
+    def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
+        """See the base class. Without replacement, chances are those given the first key that
+        was not drawn (Cohen and Kaplan, "Summarizing data using bottom-k sketches", 2007)."""
+        if not self._complete:
+            raise RequestError("rows of weight 0 never come, so that no weights can undo that")
+        if self.replacement:
+            own = self._totals[indices] - np.where(indices > 0, self._totals[indices - 1], 0.0)
+            chances = self.num_samples * own / self._totals[-1]
+        else:
+            with np.errstate(divide="ignore"):
+                logs = np.log(self._weights[indices].astype(np.float64))
+            chances = -np.expm1(-np.exp(self._choose(epoch)[1] + logs))
+        result: npt.NDArray[np.float64] = self.num_samples / self.num_rows / chances
+        return result
 
     def identity(self) -> dict[str, Any]:
         return {
@@ -98,19 +114,21 @@ class WeightedRandomSampler(AdvancedSampler):
             "checksum": self._checksum,
         }
 
-    def _choose(self, key: int) -> npt.NDArray[np.uint32] | Ints:
-        """The chosen indices, ascending."""
-        keys = np.empty(self.num_rows, dtype=np.float64)
+    def _choose(self, epoch: int) -> tuple[npt.NDArray[Any], float]:
+        """The indices chosen in an epoch, ascending, and the least key beyond them."""
+        if self._chosen is not None and self._chosen[0] == epoch:
+            return self._chosen[1:]
+        self._chosen = None
+        key = derive_key(self.seed, epoch, 0x5E1)
+        keys = np.empty(self.num_rows + 1, dtype=np.float64)
+        keys[-1] = np.inf
         for start in range(0, self.num_rows, _PIECE):
-            keys[start : start + _PIECE] = self._keys(key, start)
-        keys.partition(self.num_samples - 1)
-        bound = keys[self.num_samples - 1]
+            keys[start : min(start + _PIECE, self.num_rows)] = self._keys(key, start)
+        keys.partition([self.num_samples - 1, self.num_samples])
+        bound, beyond = float(keys[self.num_samples - 1]), float(keys[self.num_samples])
         del keys  # 8 bytes per weight; made once more below, piece by piece
-        small = self.num_rows < 1 << 32
-        chosen: npt.NDArray[np.uint32] | Ints = (
-            np.empty(self.num_samples, dtype=np.uint32)
-            if small
-            else np.empty(self.num_samples, dtype=np.int64)
+        chosen = np.empty(
+            self.num_samples, dtype=np.uint32 if self.num_rows <= 1 << 32 else np.int64
         )
         count = 0
         for start in range(0, self.num_rows, _PIECE):
@@ -118,13 +136,20 @@ class WeightedRandomSampler(AdvancedSampler):
             part = np.flatnonzero(self._keys(key, start) <= bound)[: self.num_samples - count]
             chosen[count : count + len(part)] = part + start
             count += len(part)
-        return chosen
+        self._chosen = (epoch, chosen, beyond)
+        return chosen, beyond
 
     def _keys(self, key: int, start: int) -> npt.NDArray[np.float64]:
-        weights = self._weights[start : start + _PIECE].astype(np.float64)
-        shares = uniform(key, np.arange(start, start + len(weights)))
-        with np.errstate(divide="ignore"):
-            # log1p of a share below 1 is finite; a share of 0 gives -inf, the least key
-            keys: npt.NDArray[np.float64] = np.log(-np.log1p(-shares)) - np.log(weights)
-        keys[weights == 0] = np.inf
-        return keys
+        weights = self._weights[start : start + _PIECE]
+        return exponential_keys(key, np.arange(start, start + len(weights)), weights)
+
+
+def exponential_keys(key: int, rows: Ints, weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """``log E - log w`` of each row, E exponential by a hash; infinite for a weight of 0."""
+    shares = uniform(key, rows)
+    with np.errstate(divide="ignore"):
+        # log1p of a share below 1 is finite; a share of 0 gives -inf, the least key
+        keys: npt.NDArray[np.float64] = np.log(-np.log1p(-shares))
+        keys -= np.log(weights.astype(np.float64))
+    keys[weights == 0] = np.inf
+    return keys

@@ -1,0 +1,139 @@
+"""Batches in which every class has the same share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.errors import ConfigurationError
+from trainer_bridge.order import Ints, derive_key, permute
+from trainer_bridge.samplers.base import PIECE, AdvancedSampler
+from trainer_bridge.samplers.groups import group_rows
+from trainer_bridge.samplers.inputs import as_labels, checksum
+from trainer_bridge.samplers.keys import keys_of
+from trainer_bridge.samplers.stratified import shuffled
+
+
+class BalancedBatchSampler(AdvancedSampler):
+    """Batches of ``batch_size`` rows with ``batch_size / classes`` of each class.
+
+    Where that does not divide, the classes take turns at one row more, so that over as many
+    batches as there are classes all have the same number. A class is gone through in a
+    permutation, and in a new one when it is used up: rows of a rare class come several times
+    an epoch, those of a common one at most once and not all of them in one epoch. Within a
+    batch the order is random.
+
+    Ranks take the batches in turn. Each gets the same number of them: where the world size
+    does not divide the number of batches, a last round goes on by the same rule. ``len()``
+    counts the batches of the whole epoch.
+
+    With ``SnapshotReader.with_sampler`` every *global* batch is balanced; the reader's global
+    batch has to be ``batch_size``, or several times that.
+
+    Parameters
+    ----------
+    labels
+        The class of each row, as :class:`StratifiedSampler` takes it.
+    batch_size
+        Rows of a batch.
+    num_batches
+        Batches of an epoch over all ranks; by default as many as hold the number of rows.
+    seed, rank, world_size
+        See :class:`~trainer_bridge.samplers.AdvancedSampler`.
+
+    Raises
+    ------
+    ConfigurationError
+        For labels that are null, or a batch without rows.
+
+    Examples
+    --------
+    >>> labels = [0] * 97 + [1] * 3
+    >>> sampler = BalancedBatchSampler(labels, batch_size=10)
+    >>> len(sampler), {sum(labels[i] for i in batch) for batch in sampler}
+    (10, {5})
+    """
+
+    def __init__(
+        self,
+        labels: Any,
+        batch_size: int,
+        *,
+        num_batches: int | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if batch_size < 1:
+            raise ConfigurationError(f"batch_size={batch_size}: expected at least 1")
+        found = as_labels(labels)
+        rows = len(found.codes)
+        self.num_batches = int(max(rows // batch_size, 1) if num_batches is None else num_batches)
+        super().__init__(
+            rows, self.num_batches * batch_size, seed=seed, rank=rank, world_size=world_size
+        )
+        self.batch_size = self.batch_multiple = int(batch_size)
+        self.classes = found.classes
+        self._codes = found.codes
+        self._checksum = checksum(found.codes)
+        self._groups = group_rows(found.codes, len(found.classes))
+
+    def draw(self, epoch: int, positions: Ints) -> Ints:
+        key = derive_key(self.seed, epoch, 0xBA1)
+        many = len(self.classes)
+        each, extra = divmod(self.batch_size, many)
+        batches, offsets = np.divmod(positions, self.batch_size)
+        places = permute(offsets, self.batch_size, keys_of(derive_key(key, 2), batches))
+        # Places: `each` rounds of all classes, then those whose turn it is.
+        turns = batches * extra
+        classes = np.where(places < each * many, places, turns + places - each * many) % many
+        had = (turns + many - 1 - classes) // many  # extra rows of the class in earlier batches
+        numbers = batches * each + had + places // many
+        return shuffled(self._groups, classes, numbers, key)
+
+    def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
+        many = len(self.classes)
+        each, extra = divmod(self.batch_size, many)
+        turns = self.num_batches * extra
+        drawn = self.num_batches * each + (turns + many - 1 - np.arange(many)) // many
+        with np.errstate(divide="ignore"):  # a class that no batch of the epoch has
+            weights = self._groups.sizes / self.num_rows * (self.num_samples / drawn)
+        result: npt.NDArray[np.float64] = weights[self._codes[indices]]
+        return result
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "sampler": "balanced",
+            "rows": self.num_rows,
+            "batch_size": self.batch_size,
+            "num_batches": self.num_batches,
+            "seed": self.seed,
+            "checksum": self._checksum,
+        }
+
+    def __len__(self) -> int:
+        return self.num_batches
+
+    @property
+    def rank_len(self) -> int:
+        """Batches of this rank in an epoch: the same on every rank."""
+        return -(-self.num_batches // self.world_size)
+
+    # A batch sampler of torch yields lists, where a sampler yields numbers.
+    def __iter__(self) -> Iterator[list[int]]:  # type: ignore[override]
+        epoch, world, size = self.epoch, self.world_size, self.batch_size
+        each = max(PIECE // size, 1)
+        while self.epoch == epoch and self._position < self.num_samples:
+            first = self._position // size
+            rounds = -(-(self.num_batches - first) // world)  # from here on, whoever was here
+            batches = first + self.rank + world * np.arange(min(rounds, each), dtype=np.int64)
+            positions = (batches[:, None] * size + np.arange(size)).reshape(-1)
+            drawn = self.draw(epoch, positions).reshape(-1, size)
+            for number, rows in zip(batches.tolist(), drawn.tolist(), strict=True):
+                self._position = (number - self.rank + world) * size
+                yield rows
+        if self.epoch == epoch:
+            self.set_epoch(epoch + 1)

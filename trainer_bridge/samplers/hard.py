@@ -1,0 +1,191 @@
+"""Hard examples first, and some of the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.errors import ConfigurationError
+from trainer_bridge.order import Ints, derive_key, permute
+from trainer_bridge.samplers.base import PIECE, AdvancedSampler
+from trainer_bridge.samplers.groups import Groups, split_by_score
+from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of
+
+DifficultyFn = Callable[[Any], Any]
+
+
+class HardExampleMiningSampler(AdvancedSampler):
+    """A share of every epoch from the hardest rows, the rest from all others.
+
+    ``round(hard_ratio * num_samples)`` rows come from the ``round(hard_ratio * rows)`` hardest,
+    the others from the rest; all without replacement, uniformly, in a random order. Between
+    rows of equal scores, chance (by the seed) decides which are among the hardest. As long as
+    there are no scores, rows come uniformly.
+
+    Parameters
+    ----------
+    num_samples
+        Draws per epoch over all ranks, at most as many as there are rows.
+    difficulty_scores
+        One finite number per row, the greater the harder: list, NumPy, Arrow, pandas, Polars,
+        or a ``Difficulty``, whose snapshot then is part of the state.
+    difficulty_fn
+        Instead of scores: ``difficulty_fn(indices) -> scores`` for an int64 array of indices
+        (or a function of one index), called for all rows when the sampler is made and at
+        ``update_difficulty_scores()``.
+    hard_ratio
+        From 0 to 1.
+    num_rows
+        Rows of the data set where no scores say it; ``num_samples`` by default.
+    score_snapshot_id
+        Snapshot the scores were read at; part of the state, so that a run can be repeated.
+    seed, rank, world_size
+        See :class:`~trainer_bridge.samplers.AdvancedSampler`.
+
+    Raises
+    ------
+    ConfigurationError
+        For scores that are null or not finite, or arguments that do not fit together.
+
+    Examples
+    --------
+    >>> sampler = HardExampleMiningSampler(4, [1, 9, 2, 8, 3, 4, 5, 6], hard_ratio=0.25)
+    >>> drawn = list(sampler)
+    >>> len(set(drawn) & {1, 3}), len(set(drawn))
+    (1, 4)
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        difficulty_scores: Any = None,
+        difficulty_fn: DifficultyFn | None = None,
+        hard_ratio: float = 0.3,
+        *,
+        num_rows: int | None = None,
+        score_snapshot_id: int | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        if difficulty_scores is not None and difficulty_fn is not None:
+            raise ConfigurationError("give difficulty_scores or difficulty_fn, not both of them")
+        if not 0 <= hard_ratio <= 1:
+            raise ConfigurationError(f"hard_ratio={hard_ratio}: expected 0 to 1")
+        scores: npt.NDArray[Any] | None = None
+        if difficulty_scores is not None:
+            scores = as_numbers(difficulty_scores, "difficulty_scores", negative=True)
+        rows = len(scores) if scores is not None else num_samples if num_rows is None else num_rows
+        super().__init__(rows, num_samples, seed=seed, rank=rank, world_size=world_size)
+        if num_rows not in (None, rows):
+            raise ConfigurationError(f"num_rows={num_rows}, but there are {rows} scores")
+        if num_samples > rows:
+            raise ConfigurationError(
+                f"num_samples={num_samples} without replacement: there are only {rows} rows; "
+                "take several epochs, or DifficultyWeightedSampler"
+            )
+        self.hard_ratio, self.difficulty_fn = hard_ratio, difficulty_fn
+        self.score_snapshot_id = snapshot_of(difficulty_scores, score_snapshot_id)
+        self._pending: tuple[npt.NDArray[Any], int | None] | None = None
+        if difficulty_fn is not None:
+            scores = _scores_by(difficulty_fn, rows)
+        self._rank_rows(scores)
+
+    def update_difficulty_scores(
+        self, difficulty_scores: Any = None, *, score_snapshot_id: int | None = None
+    ) -> None:
+        """Go by other scores from the start of the next epoch on.
+
+        At the start of an epoch that is at once; in the middle of one it waits, so that an
+        epoch has each row at most once. None calls ``difficulty_fn`` again. A reader that was
+        made ``with_sampler`` before keeps the scores it was made with.
+        """
+        if difficulty_scores is not None:
+            scores = as_numbers(difficulty_scores, "difficulty_scores", negative=True)
+        elif self.difficulty_fn is not None:
+            scores = _scores_by(self.difficulty_fn, self.num_rows)
+        else:
+            raise ConfigurationError(
+                "update_difficulty_scores() without scores needs difficulty_fn"
+            )
+        if len(scores) != self.num_rows:
+            raise ConfigurationError(
+                f"difficulty_scores: {len(scores)} scores for {self.num_rows} rows"
+            )
+        snapshot = snapshot_of(difficulty_scores, score_snapshot_id)
+        if self._position:
+            self._pending = (np.array(scores), snapshot)  # the caller may change its own
+        else:
+            self.score_snapshot_id = snapshot
+            self._rank_rows(scores)
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch and self._pending is not None:
+            (scores, self.score_snapshot_id), self._pending = self._pending, None
+            self._rank_rows(scores)
+        super().set_epoch(epoch)
+
+    def draw(self, epoch: int, positions: Ints) -> Ints:
+        key = derive_key(self.seed, epoch, 0x4A2)
+        places = permute(positions, self.num_samples, derive_key(key, 1))
+        hard = places < self._num_hard
+        groups = hard.astype(np.int64)
+        numbers = np.where(hard, places, places - self._num_hard)
+        sizes = self._groups.sizes[groups]
+        keys = np.array([derive_key(key, 2), derive_key(key, 3)], dtype=np.uint64)[groups]
+        return self._groups.take(groups, permute(numbers, sizes, keys))
+
+    def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
+        drawn = np.array([self.num_samples - self._num_hard, self._num_hard])
+        with np.errstate(divide="ignore", invalid="ignore"):  # a part that never comes
+            weights = self._groups.sizes / self.num_rows * (self.num_samples / drawn)
+        hardest = self._groups.rows[self._groups.starts[1] :]
+        at = np.minimum(np.searchsorted(hardest, indices), max(len(hardest) - 1, 0))
+        hard = hardest[at] == indices if len(hardest) else np.zeros(len(indices), dtype=np.bool_)
+        result: npt.NDArray[np.float64] = weights[hard.astype(np.int64)]
+        return result
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "sampler": "hard",
+            "rows": self.num_rows,
+            "num_samples": self.num_samples,
+            "hard_ratio": self.hard_ratio,
+            "seed": self.seed,
+            "checksum": self._checksum,
+            "score_snapshot_id": self.score_snapshot_id,
+        }
+
+    def _rank_rows(self, scores: npt.NDArray[Any] | None) -> None:
+        hard = 0 if scores is None else round(self.hard_ratio * self.num_rows)
+        self._num_hard = 0 if scores is None else round(self.hard_ratio * self.num_samples)
+        self._checksum = None if scores is None else checksum(scores)
+        sizes = [self.num_rows - hard, hard]
+        known = np.zeros(self.num_rows, dtype=np.bool_) if scores is None else scores
+        # A new object, so that a copy of this sampler keeps the old one.
+        self._groups: Groups = split_by_score(known, sizes, derive_key(self.seed, 0x4A2))
+
+
+def _scores_by(function: DifficultyFn, rows: int) -> npt.NDArray[np.float64]:
+    """The function's score of each row, by many indices at a time if it takes them."""
+    scores = np.empty(rows, dtype=np.float64)
+    for start in range(0, rows, PIECE):
+        indices = np.arange(start, min(start + PIECE, rows), dtype=np.int64)
+        scores[start : start + len(indices)] = _call(function, indices)
+    return as_numbers(scores, "difficulty_fn", negative=True)
+
+
+def _call(function: DifficultyFn, indices: Ints) -> Any:
+    try:
+        found = np.asarray(function(indices), dtype=np.float64)
+        if found.shape == indices.shape:
+            return found
+    except Exception:  # a function of one index raises what it likes when it gets many
+        pass
+    return [float(function(index)) for index in indices.tolist()]
+
+
+__all__ = ["HardExampleMiningSampler"]

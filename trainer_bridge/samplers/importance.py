@@ -1,0 +1,113 @@
+"""Importance sampling: harder rows more often, and by how much to weigh them less."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.errors import ConfigurationError
+from trainer_bridge.order import Ints, derive_key, uniform
+from trainer_bridge.samplers.base import AdvancedSampler
+
+LEAST_UNIFORM_SHARE = 0.05
+
+
+class ImportanceSampler(AdvancedSampler):
+    """Draws index i, with replacement, with ``P_i = (1 - uniform_share) g_i / sum(g) +
+    uniform_share / N``, where ``g_i = (score_i + eps) ** exponent``; its loss weight is
+    ``(N * P_i) ** -beta``. A subclass says how scores are held.
+    """
+
+    kind: str
+
+    def __init__(
+        self,
+        num_rows: int,
+        num_samples: int | None,
+        *,
+        uniform_share: float,
+        exponent: float,
+        eps: float,
+        beta: float,
+        normalise: bool,
+        score_snapshot_id: int | None,
+        checksum: int,
+        seed: int,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        super().__init__(
+            num_rows,
+            num_rows if num_samples is None else num_samples,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+        )
+        if not LEAST_UNIFORM_SHARE <= uniform_share <= 1:
+            raise ConfigurationError(
+                f"uniform_share={uniform_share}: expected {LEAST_UNIFORM_SHARE} to 1, so that "
+                "every row keeps coming and loss weights stay bounded"
+            )
+        for name, number in (("exponent", exponent), ("eps", eps), ("beta", beta)):
+            if not 0 <= number < np.inf:
+                raise ConfigurationError(f"{name}={number}: expected a finite number >= 0")
+        self.uniform_share, self.exponent, self.eps = uniform_share, exponent, eps
+        self.beta, self.normalise, self.score_snapshot_id = beta, normalise, score_snapshot_id
+        self._checksum = checksum
+
+    @abstractmethod
+    def _merit_total(self) -> float:
+        """The sum of g over all rows."""
+
+    @abstractmethod
+    def _merit(self, indices: Ints) -> npt.NDArray[np.float64]:
+        """g of each index."""
+
+    @abstractmethod
+    def _locate(self, shares: npt.NDArray[np.float64]) -> Ints:
+        """The indices in whose part of the total the shares, in [0, 1), fall."""
+
+    def draw(self, epoch: int, positions: Ints) -> Ints:
+        key = derive_key(self.seed, epoch, 0xD1F)
+        shares = uniform(key, positions)
+        evenly = np.minimum((shares * self.num_rows).astype(np.int64), self.num_rows - 1)
+        # Where nothing is hard (all scores and eps are 0), all rows are alike.
+        if self._merit_total() == 0:
+            return evenly
+        from_all = uniform(derive_key(key, 1), positions) < self.uniform_share
+        return np.where(from_all, evenly, self._locate(shares))
+
+    def probabilities(self, indices: Ints) -> npt.NDArray[np.float64]:
+        """Probability of each index at every draw."""
+        if (total := self._merit_total()) == 0:
+            return np.full(len(indices), 1 / self.num_rows)
+        result: npt.NDArray[np.float64] = (1 - self.uniform_share) * self._merit(
+            indices
+        ) / total + self.uniform_share / self.num_rows
+        return result
+
+    def loss_weights(self, indices: Ints) -> npt.NDArray[np.float64]:
+        """``(N * P_i) ** -beta``, float64; see the class for ``normalise``."""
+        weights: npt.NDArray[np.float64] = (
+            self.num_rows * self.probabilities(indices)
+        ) ** -self.beta
+        return weights * self.uniform_share**self.beta if self.normalise else weights
+
+    def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
+        return 1 / (self.num_rows * self.probabilities(indices))
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "sampler": self.kind,
+            "rows": self.num_rows,
+            "num_samples": self.num_samples,
+            "seed": self.seed,
+            "uniform_share": self.uniform_share,
+            "exponent": self.exponent,
+            "eps": self.eps,
+            "checksum": self._checksum,
+            "score_snapshot_id": self.score_snapshot_id,
+        }

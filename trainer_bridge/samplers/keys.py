@@ -1,0 +1,22 @@
+"""Keys of many permutations at once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainer_bridge.order import Ints, Words, mix64
+
+_GOLDEN = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
+
+
+def keys_of(key: int, *numbers: Ints) -> Words:
+    """A 64-bit key for each row of numbers (arrays of one length), a pure function of both.
+
+    >>> one, two = keys_of(7, np.array([1, 2]), np.array([5, 5]))
+    >>> bool(one == keys_of(7, np.array([1]), np.array([5]))[0]), bool(one == two)
+    (True, False)
+    """
+    words = np.array([key], dtype=np.uint64)
+    for part in numbers:
+        words = mix64(part.astype(np.uint64) * _GOLDEN + words)
+    return words

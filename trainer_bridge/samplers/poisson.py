@@ -1,0 +1,205 @@
+"""Each row for itself: in an epoch or not, by a hash."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.errors import ConfigurationError, RequestError
+from trainer_bridge.memory import key_hashes
+from trainer_bridge.order import Ints, derive_key, permute, uniform
+from trainer_bridge.samplers.base import AdvancedSampler
+from trainer_bridge.samplers.inputs import as_numbers, checksum
+
+_PIECE = 1 << 17
+
+
+class PoissonSampler(AdvancedSampler):
+    """Row i is in an epoch with probability ``pi_i = min(1, scale * weights[i])``, at most once.
+
+    Whether it is depends on ``hash(seed, epoch, key_i)`` and ``pi_i`` alone: not on the other
+    rows, nor on their number or order. So anyone can tell for any row (:meth:`includes`), and
+    a row that is added changes nothing about the others. The loss weight of a row is
+    ``1 / pi_i``, exactly: sums over an epoch are unbiased.
+
+    How many rows an epoch has is chance: ``num_samples`` in expectation, with a variance of
+    ``sum(pi_i * (1 - pi_i))``. ``len()`` is the exact number of the present epoch; to know it
+    costs a hash per row, once per epoch. Every rank yields equally many: where the world size
+    does not divide the number, the last round starts over with the first rows of the epoch
+    (a ``SnapshotReader`` does so only with ``pad_last``, and has equal batch counts anyway).
+
+    8 bytes per row for weights in float64, 4 in float32, 4 more for each row drawn; keys that
+    are given, 8.
+
+    Parameters
+    ----------
+    weights
+        One number >= 0 per row: list, NumPy, Arrow, pandas, Polars, or a ``Difficulty``.
+    num_samples
+        Expected number of rows per epoch, over all ranks; ``scale`` is found from it.
+    scale
+        Instead of ``num_samples``.
+    keys
+        What rows are known by, of any type; the same key always shares its fate. The row
+        number by default.
+    normalise
+        Multiply the loss weights by the expected share of the rows, so that the mean over a
+        batch is comparable with one of all rows.
+    seed, rank, world_size
+        See :class:`~trainer_bridge.samplers.AdvancedSampler`.
+
+    Raises
+    ------
+    ConfigurationError
+        For weights that are negative, not finite or all 0, or fewer weights above 0 than
+        ``num_samples``.
+
+    Examples
+    --------
+    >>> sampler = PoissonSampler([1.0, 1.0, 8.0, 0.0], num_samples=2)
+    >>> sampler.probabilities(np.arange(4)).tolist()
+    [0.5, 0.5, 1.0, 0.0]
+    >>> sampler.loss_weights(np.array([0, 2])).tolist()
+    [2.0, 1.0]
+    """
+
+    def __init__(
+        self,
+        weights: Any,
+        num_samples: int | None = None,
+        *,
+        scale: float | None = None,
+        keys: Any = None,
+        normalise: bool = False,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self._weights = as_numbers(weights, "weights")
+        if (num_samples is None) == (scale is None):
+            raise ConfigurationError("give num_samples or scale, one of them")
+        if scale is not None and not 0 < scale < np.inf:
+            raise ConfigurationError(f"scale={scale}: expected a finite number above 0")
+        self.scale = _scale(self._weights, num_samples) if scale is None else scale
+        self.expected_size = _sum(self._weights, self.scale)
+        super().__init__(
+            len(self._weights),
+            max(round(self.expected_size), 1) if num_samples is None else num_samples,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+        )
+        self.normalise = normalise
+        self._keys = None if keys is None else _as_keys(keys)
+        if self._keys is not None and len(self._keys) != self.num_rows:
+            raise ConfigurationError(f"{len(self._keys)} keys for {self.num_rows} weights")
+        self._complete = bool(np.all(self._weights))
+        self._checksum = checksum(self._weights)
+        self._key_checksum = None if self._keys is None else checksum(self._keys)
+        self._chosen: tuple[int, npt.NDArray[Any]] | None = None
+
+    def probabilities(self, indices: Ints) -> npt.NDArray[np.float64]:
+        """``pi``: the chance of each row to be in an epoch."""
+        return _chances(self._weights[indices], self.scale)
+
+    def includes(self, epoch: int, indices: Ints) -> npt.NDArray[np.bool_]:
+        """Whether each row is in an epoch; O(1) a row."""
+        keys = indices if self._keys is None else self._keys[indices]
+        shares = uniform(derive_key(self.seed, epoch, 0x905), keys)
+        result: npt.NDArray[np.bool_] = shares < self.probabilities(indices)
+        return result
+
+    def epoch_size(self, epoch: int) -> int:
+        return len(self._rows(epoch))
+
+    def draw(self, epoch: int, positions: Ints) -> Ints:
+        rows = self._rows(epoch)
+        places = permute(positions, len(rows), derive_key(self.seed, epoch, 0x906))
+        return rows[places].astype(np.int64)
+
+    def loss_weights(self, indices: Ints) -> npt.NDArray[np.float64]:
+        """``1 / pi``, float64; see the class for ``normalise``."""
+        share = self.expected_size / self.num_rows if self.normalise else 1.0
+        with np.errstate(divide="ignore"):
+            result: npt.NDArray[np.float64] = share / self.probabilities(indices)
+        return result
+
+    def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
+        if not self._complete:
+            raise RequestError("rows of weight 0 never come, so that no weights can undo that")
+        return self.num_samples / self.num_rows / self.probabilities(indices)
+
+    def identity(self) -> dict[str, Any]:
+        return {
+            "sampler": "poisson",
+            "rows": self.num_rows,
+            "scale": self.scale,
+            "seed": self.seed,
+            "checksum": self._checksum,
+            "keys": self._key_checksum,
+        }
+
+    def _end(self, epoch: int, position: int) -> int:
+        rounds = -(-(self.epoch_size(epoch) - position) // self.world_size)
+        return position + rounds * self.world_size
+
+    def _rows(self, epoch: int) -> npt.NDArray[Any]:
+        """The rows of an epoch, ascending."""
+        if self._chosen is not None and self._chosen[0] == epoch:
+            return self._chosen[1]
+        self._chosen = None
+        dtype = np.uint32 if self.num_rows <= 1 << 32 else np.int64
+        parts = []
+        for start in range(0, self.num_rows, _PIECE):
+            indices = np.arange(start, min(start + _PIECE, self.num_rows))
+            parts.append(indices[self.includes(epoch, indices)].astype(dtype))
+        rows: npt.NDArray[Any] = np.concatenate(parts)
+        self._chosen = (epoch, rows)
+        return rows
+
+
+def _chances(weights: npt.NDArray[Any], scale: float) -> npt.NDArray[np.float64]:
+    return np.minimum(weights.astype(np.float64) * scale, 1.0)
+
+
+def _sum(weights: npt.NDArray[Any], scale: float) -> float:
+    """The sum of the chances, added up in one order on every machine."""
+    total = 0.0
+    for start in range(0, len(weights), _PIECE):
+        total += float(np.cumsum(_chances(weights[start : start + _PIECE], scale))[-1])
+    return total
+
+
+def _scale(weights: npt.NDArray[Any], num_samples: int | None) -> float:
+    """The scale at which the chances add up to ``num_samples``."""
+    assert num_samples is not None
+    positive = int(np.count_nonzero(weights))
+    if num_samples > positive:
+        raise ConfigurationError(
+            f"num_samples={num_samples}: only {positive} weights are above 0, each comes once"
+        )
+    if num_samples < 1:
+        raise ConfigurationError(f"num_samples={num_samples}: expected at least 1")
+    certain, scale = -1, 0.0
+    while True:
+        # Rows that are certain do not share in the rest; each round finds more of them.
+        count, total = 0, 0.0
+        for start in range(0, len(weights), _PIECE):
+            piece = weights[start : start + _PIECE].astype(np.float64)
+            sure = piece * scale >= 1
+            count += int(np.count_nonzero(sure))
+            total += float(np.cumsum(np.where(sure, 0.0, piece))[-1])
+        if count == certain or count >= num_samples or total == 0:
+            return scale
+        certain, scale = count, (num_samples - count) / total
+
+
+def _as_keys(keys: Any) -> npt.NDArray[np.uint64]:
+    array = keys if isinstance(keys, pa.Array | pa.ChunkedArray) else pa.array(keys)
+    if array.null_count:
+        raise ConfigurationError(f"keys: {array.null_count} of {len(array)} are null")
+    chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+    return np.concatenate([key_hashes([chunk]) for chunk in chunks if len(chunk)])
