@@ -1,0 +1,62 @@
+"""Tables as DuckDB relations."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+
+import pyarrow as pa
+
+from paimon_features.errors import MissingExtraError
+from paimon_features.tables.catalog import Lake
+from trainer_bridge.scanning import TableScan
+
+try:
+    import duckdb
+except ModuleNotFoundError as error:
+    raise MissingExtraError.of("duckdb", "local", "trainer_bridge.adapters.duckdb") from error
+
+
+def relation(
+    lake: Lake,
+    table: str,
+    connection: duckdb.DuckDBPyConnection,
+    *,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    as_of_ms: int | None = None,
+    columns: Collection[str] | None = None,
+    where: str | None = None,
+) -> duckdb.DuckDBPyRelation:
+    """A relation of a table at one snapshot; ``relation(...).query("t", "SELECT ... FROM t")``.
+
+    An append table is scanned lazily: DuckDB reads the snapshot's files itself, the columns that
+    a query uses, and leaves row groups out by their bounds. Where files are not simply the rows
+    (keys are merged, rows deleted, the schema has changed since, the lake is no local folder),
+    or with ``where`` (a condition in the expression language), the rows are read now, into
+    memory: say by ``columns`` and ``where`` what is needed of them.
+
+    The snapshot is the newest one by default, and stays.
+
+    Raises
+    ------
+    ConfigurationError
+        If more than one of snapshot_id, tag and as_of_ms is given.
+    UnknownNameError, TableError, SnapshotExpiredError
+        If the table, a column, the tag or the snapshot is not there.
+    RequestError
+        If ``where`` is no condition on the table's columns.
+    """
+    scanned = TableScan.pin(lake, table, snapshot_id, tag, as_of_ms)
+    schema = scanned.select(columns)
+    files = scanned.files() if where is None else None
+    if not files or not all(map(os.path.exists, files)):
+        rows = list(scanned.tables(columns, where))
+        return connection.from_arrow(pa.concat_tables([schema.empty_table(), *rows]))
+    # folders of partitions are no columns: the files have them
+    found = connection.read_parquet(files, hive_partitioning=False)  # type: ignore[arg-type]
+    return found.project(", ".join(_quoted(name) for name in schema.names))
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,158 @@
+"""Tables as lazy Polars frames."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from paimon_features.errors import MissingExtraError
+from paimon_features.schema import NAME
+from paimon_features.tables.catalog import Lake
+from trainer_bridge.scanning import TableScan
+
+try:
+    import polars as pl
+    from polars.io.plugins import register_io_source
+except ModuleNotFoundError as error:
+    raise MissingExtraError.of("polars", "polars", "trainer_bridge.adapters.polars") from error
+
+_OPERATORS = {"Eq": "=", "NotEq": "<>", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
+
+
+def scan(
+    lake: Lake,
+    table: str,
+    *,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    as_of_ms: int | None = None,
+    where: str | None = None,
+    threads: int = 2,
+) -> pl.LazyFrame:
+    """A lazy frame of a table at one snapshot, of primary-key tables the merged rows.
+
+    The snapshot is chosen now (the newest one by default) and stays, however often the frame is
+    collected. Only columns that the query uses are read, and of its predicates what compares a
+    column with a constant rules out files and row groups by their bounds; the rest is done by
+    Polars. Blocks are read as the query takes them, so ``head`` stops early.
+
+    Parameters
+    ----------
+    where
+        A condition in the expression language besides, for what Polars cannot hand down.
+    threads
+        Blocks decoded at a time.
+
+    Raises
+    ------
+    ConfigurationError
+        If more than one of snapshot_id, tag and as_of_ms is given.
+    UnknownNameError, TableError, SnapshotExpiredError
+        If the table, the tag or the snapshot is not there. While it is collected, errors of
+        files are Polars' ``ComputeError``, with our text.
+    """
+    scanned = TableScan.pin(lake, table, snapshot_id, tag, as_of_ms)
+
+    def rows(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        wanted = scanned.schema.names if with_columns is None else with_columns
+        used = [] if predicate is None else predicate.meta.root_names()
+        # rows without columns would have no number
+        read = list(dict.fromkeys([*wanted, *used])) or scanned.schema.names[:1]
+        conditions = [where, None if predicate is None else pushed_down(predicate, scanned.schema)]
+        texts = [f"({text})" for text in conditions if text is not None]
+        left = n_rows
+        for part in scanned.tables(read, " AND ".join(texts) or None, threads):
+            frame = pl.DataFrame(part)
+            if left is not None:
+                frame = frame.head(left)
+                left -= len(frame)
+            if predicate is not None:
+                frame = frame.filter(predicate)
+            yield frame.select(wanted) if wanted else frame
+            if left == 0:
+                return
+        empty = pl.DataFrame(scanned.select(read).empty_table())
+        yield empty.select(wanted) if wanted else empty
+
+    schema = pl.DataFrame(scanned.schema.empty_table()).schema
+    return register_io_source(rows, schema=schema, is_pure=True)
+
+
+def pushed_down(predicate: pl.Expr, schema: pa.Schema) -> str | None:
+    """A condition in the expression language that holds wherever the predicate does, or None.
+
+    What is not understood is left out: it rules out less, and Polars filters the rows itself.
+
+    >>> schema = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
+    >>> pushed_down((pl.col("n") > 5) & (pl.col("s") == "it's") & (pl.col("n") % 2 == 0), schema)
+    "(n > 5) AND (s = 'it''s')"
+
+    NaN is larger than any number for Polars, and smaller than none for the expression language:
+
+    >>> pushed_down(pl.col("x") > 1.0, schema) is None
+    True
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # should this form of it be deprecated one day
+        try:
+            tree = json.loads(predicate.meta.serialize(format="json"))
+        except (ValueError, TypeError, pl.exceptions.PolarsError):
+            return None
+    return _condition(tree, {field.name: field.type for field in schema})
+
+
+def _condition(tree: Any, types: dict[str, pa.DataType]) -> str | None:
+    match tree:
+        case {"BinaryExpr": {"left": left, "op": "And", "right": right}}:
+            sides = [_condition(side, types) for side in (left, right)]
+            known = [f"({side})" if " AND " not in side else side for side in sides if side]
+            return " AND ".join(known) or None
+        case {"BinaryExpr": {"left": left, "op": "Or", "right": right}}:
+            either = [_condition(side, types) for side in (left, right)]
+            return " OR ".join(f"({side})" for side in either) if all(either) else None
+        case {"BinaryExpr": {"left": {"Column": name}, "op": op, "right": {"Literal": literal}}}:
+            return _comparison(name, op, literal, types)
+        case {"Function": {"input": [{"Column": name}], "function": {"Boolean": test}}}:
+            words = {"IsNull": "IS NULL", "IsNotNull": "IS NOT NULL"}.get(str(test))
+            return f"{name} {words}" if words and _usable(name, types) else None
+    return None
+
+
+def _comparison(name: str, op: str, literal: Any, types: dict[str, pa.DataType]) -> str | None:
+    if op not in _OPERATORS or not _usable(name, types):
+        return None
+    kind = types[name]
+    value = next(iter(literal.values())) if isinstance(literal, dict) and literal else None
+    value = next(iter(value.values())) if isinstance(value, dict) and value else None
+    if isinstance(value, bool) or value is None:
+        return None
+    if pa.types.is_integer(kind) and isinstance(value, int):
+        return f"{name} {_OPERATORS[op]} {value}" if -(2**63) < value < 2**63 else None
+    if pa.types.is_string(kind) and isinstance(value, str):
+        quoted = value.replace("'", "''")
+        return f"{name} {_OPERATORS[op]} '{quoted}'"
+    # Polars takes NaN for the largest number, and compares a float32 as such
+    if pa.types.is_float64(kind) and isinstance(value, float) and op in ("Eq", "Lt", "LtEq"):
+        return f"{name} {_OPERATORS[op]} {value!r}" if math.isfinite(value) else None
+    return None
+
+
+def _usable(name: str, types: dict[str, pa.DataType]) -> bool:
+    """Whether the expression language can name the column, and compares its type as Polars does."""
+    kind = types.get(name)
+    comparable = (pa.types.is_int32, pa.types.is_int64, pa.types.is_string, pa.types.is_float64)
+    return (
+        kind is not None
+        and NAME.fullmatch(name) is not None
+        and any(fits(kind) for fits in comparable)
+    )

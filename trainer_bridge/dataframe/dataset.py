@@ -1,0 +1,309 @@
+"""``Dataset``: batches of columns from Parquet files or a table, with HybridBackend's verbs."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow.fs as pafs
+
+from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.tables.catalog import Lake
+from trainer_bridge.dataframe.batching import (
+    Batches,
+    as_value,
+    check_size,
+    cut,
+    drawn,
+    in_order,
+    taken,
+)
+from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inverse_of
+from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
+from trainer_bridge.dataframe.reading import Decoding, Groups, Stored, num_rows
+from trainer_bridge.dataframe.sources import Files, ParquetSource, Source, TableSource
+from trainer_bridge.forms import MASK_SUFFIX
+from trainer_bridge.ragged import Ragged
+from trainer_bridge.vocabulary import Vocabulary
+
+
+class Dataset:
+    """Columns of Parquet files or of a table, still to be batched.
+
+    Made by :meth:`from_parquet` and :meth:`from_table`, with
+
+    fields
+        Names or ``DataFrame.Field`` of the columns to read, all by default; others are not read.
+    partition_count, partition_index
+        Read only the pieces (row groups, or blocks of a table) ``partition_index``,
+        ``partition_index + partition_count``, ...: one share for each of several workers.
+    skip_corrupted_data
+        Leave damaged row groups out, with a warning, instead of raising (Parquet only).
+    to_dense
+        Lists that come as dense arrays, padded: True for all, sizes, or either by column.
+    num_parallel_reads
+        Pieces decoded at a time, in threads; the order stays.
+    field_ignore_case, field_map_fn
+        Find columns whatever their case; change the list of fields before it is read.
+    key_idx_field_names, value_field_names, restore
+        Deduplicated data: index columns, and for each the columns that it restores.
+        ``restore=False`` keeps them as ``Deduplicated(values, inverse)``.
+    fill, masks, codes, scaled
+        Nulls, codes of texts and decimals, as in ``SnapshotReader``; texts without codes come as
+        arrays of Python objects.
+
+    Attributes
+    ----------
+    fields
+        What a batch has, complete.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        fields: Iterable[Field | str] | None = None,
+        partition_count: int = 1,
+        partition_index: int = 0,
+        to_dense: Pad | Mapping[str, Pad] = False,
+        num_parallel_reads: int | None = None,
+        field_ignore_case: bool = False,
+        field_map_fn: Callable[[list[Field | str]], Iterable[Field | str]] | None = None,
+        key_idx_field_names: Sequence[str] | None = None,
+        value_field_names: Sequence[Sequence[str]] | None = None,
+        restore: bool = True,
+        fill: Mapping[str, Any] | None = None,
+        masks: Collection[str] = (),
+        codes: Mapping[str, Vocabulary | Sequence[str]] | None = None,
+        scaled: Collection[str] = (),
+    ) -> None:
+        if not 0 <= partition_index < partition_count:
+            raise ConfigurationError(
+                f"partition_index={partition_index} of partition_count={partition_count}: "
+                "expected an index from 0 up to the count, without it"
+            )
+        self._source = source
+        self._pieces = range(partition_index, len(source), partition_count)
+        self._threads = num_parallel_reads or 1
+        self._to_dense = to_dense
+        self._groups = Groups.of(key_idx_field_names, value_field_names)
+        self._restore = restore
+        if field_map_fn is not None:
+            fields = field_map_fn(list(source.schema.names if fields is None else fields))
+        self._decoding = Decoding(
+            source,
+            fields,
+            self._groups,
+            ignore_case=field_ignore_case,
+            fill=fill or {},
+            masks=masks,
+            codes=codes or {},
+            scaled=scaled,
+        )
+        for name in to_dense if isinstance(to_dense, Mapping) else ():
+            if name not in self._decoding.fields:
+                raise ConfigurationError(
+                    f"to_dense names {name!r}; read are: {', '.join(self._decoding.fields)}"
+                )
+        hidden = set(self._groups.values)
+        self.fields = [field for name, field in self._decoding.fields.items() if name not in hidden]
+
+    @classmethod
+    def from_parquet(
+        cls,
+        filenames: Files,
+        fields: Iterable[Field | str] | None = None,
+        partition_count: int = 1,
+        partition_index: int = 0,
+        skip_corrupted_data: bool = False,
+        to_dense: Pad | Mapping[str, Pad] = False,
+        *,
+        filesystem: pafs.FileSystem | None = None,
+        **options: Any,
+    ) -> Dataset:
+        """Rows of Parquet files: names, globs, folders or URIs (of one store).
+
+        Raises
+        ------
+        ConfigurationError
+            For fields that do not fit the files, or if there are none.
+        UnknownNameError
+            For a field that the files do not have.
+        TableError
+            For a damaged file.
+        """
+        source = ParquetSource(
+            filenames, filesystem=filesystem, skip_corrupted_data=skip_corrupted_data
+        )
+        return cls(source, fields, partition_count, partition_index, to_dense, **options)
+
+    @classmethod
+    def from_table(
+        cls,
+        lake: Lake,
+        table: str,
+        fields: Iterable[Field | str] | None = None,
+        partition_count: int = 1,
+        partition_index: int = 0,
+        to_dense: Pad | Mapping[str, Pad] = False,
+        *,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        as_of_ms: int | None = None,
+        where: str | None = None,
+        **options: Any,
+    ) -> Dataset:
+        """Rows of a table at a snapshot (the newest one by default), by file and row.
+
+        The snapshot is pinned, and ``where`` filters (stored) rows, as in ``SnapshotReader``.
+
+        Raises
+        ------
+        ConfigurationError, UnknownNameError
+            For fields that do not fit the table.
+        TableError, SnapshotExpiredError
+            If the table or the snapshot cannot be read.
+        """
+        source = TableSource(lake, table, snapshot_id, tag=tag, as_of_ms=as_of_ms, where=where)
+        return cls(source, fields, partition_count, partition_index, to_dense, **options)
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> Batches:
+        """Batches of so many stored rows, in order.
+
+        Of deduplicated data a stored row is a block of rows: its restored columns have all rows
+        of ``batch_size`` blocks, columns outside the groups come as they are stored, a list for
+        each block. ``rebatch`` counts rows.
+        """
+        check_size("batch_size", batch_size)
+        return Batches(
+            lambda: map(self._features, cut(self._stored(), batch_size, batch_size, drop_remainder))
+        )
+
+    def shuffle_batch(
+        self,
+        batch_size: int,
+        drop_remainder: bool | int = False,
+        buffer_size: int | None = None,
+        seed: int | None = None,
+        reshuffle_each_iteration: bool = True,
+    ) -> Batches:
+        """Batches drawn from a buffer of ``buffer_size`` stored rows (``batch_size`` by default).
+
+        A number in second place is the buffer's size: ``shuffle_batch(1024, 2048)``.
+        """
+        if not isinstance(drop_remainder, bool):
+            drop_remainder, buffer_size = False, drop_remainder
+        check_size("batch_size", batch_size)
+        check_size("buffer_size", buffer_size or batch_size)
+        drop, buffer = drop_remainder, max(buffer_size or batch_size, batch_size)
+        start = int(np.random.SeedSequence().entropy) % (1 << 63) if seed is None else seed  # type: ignore[arg-type]
+        rounds = itertools.count()
+
+        def shuffled() -> Iterator[Features]:
+            turn = next(rounds) if reshuffle_each_iteration else 0
+            dice = np.random.default_rng([start, turn])
+            return map(self._features, drawn(self._stored(), batch_size, buffer, drop, dice))
+
+        return Batches(shuffled)
+
+    def rebatch(
+        self, batch_size: int, min_batch_size: int | None = None, drop_remainder: bool = False
+    ) -> Batches:
+        """Batches of so many rows, in order; of deduplicated data of restored rows."""
+        rows = Batches(lambda: (self._rows(stored) for stored in self._stored()))
+        return rows.rebatch(batch_size, min_batch_size, drop_remainder).map(self._padded)
+
+    def _stored(self) -> Iterator[Stored]:
+        """The stored rows, piece by piece."""
+
+        def decoded(piece: int) -> Stored | None:
+            table = self._source.read(piece, self._decoding.schema)
+            return None if table is None else self._decoding(table)
+
+        for stored in in_order(decoded, self._pieces, self._threads):
+            if stored is not None and num_rows(stored):
+                yield stored
+
+    def _features(self, stored: Stored) -> Features:
+        """Stored rows as a batch: restored, lists padded where they are to be."""
+        features: Features = {}
+        restored = self._restored(stored)
+        for name, column in stored.items():
+            if name in self._groups.values:
+                continue
+            if name in restored:
+                features[name] = restored[name]
+            elif isinstance(column, Blocks):
+                masked = name + MASK_SUFFIX in stored
+                features[name] = as_value(as_stored(column, self._where(name), masked))
+            else:
+                features[name] = as_value(column)
+        return self._padded(features)
+
+    def _rows(self, stored: Stored) -> Features:
+        """Stored rows as rows, columns outside the groups among them."""
+        if not self._groups.values:
+            return {name: as_value(column) for name, column in stored.items()}
+        features = self._restored(stored)
+        lengths = {key: _blocks(stored[key]).lengths for key in self._groups.values}
+        first, rows = next(iter(lengths.items()))
+        out: Features = {}
+        for name, column in stored.items():
+            if name in self._groups.values or name in features:
+                own = lengths.get(name, rows)
+            elif isinstance(column, Blocks):
+                own, features[name] = column.lengths, as_value(column.rows)
+            else:  # a value for the whole block
+                numbers = np.repeat(np.arange(len(column)), rows)
+                own, features[name] = rows, as_value(taken(column, numbers))
+            if (own != rows).any():
+                block = int(np.flatnonzero(own != rows)[0])
+                raise RequestError(
+                    f"{self._where(name)}: {own[block]} rows in a block of {rows[block]} by "
+                    f"{first!r}; rows cannot be restored: the columns belong to different data"
+                )
+            if name in features:
+                out[name] = features[name]
+        return out
+
+    def _restored(self, stored: Stored) -> Features:
+        features: Features = {}
+        for key, names in self._groups.values.items():
+            index, known = _blocks(stored[key]), {}
+            for name in (*names, *(name + MASK_SUFFIX for name in names)):
+                if name not in stored:
+                    continue
+                uniques = _blocks(stored[name])
+                # columns of a group have as many unique values: one inverse serves all
+                shape = uniques.splits.tobytes()
+                if shape not in known:
+                    known[shape] = inverse_of(index, uniques, self._where(name))
+                once = Deduplicated(as_value(uniques.rows), known[shape])
+                features[name] = as_value(once.restore()) if self._restore else once
+        return features
+
+    def _padded(self, features: Features) -> Features:
+        if self._to_dense is False:
+            return features
+        pads = self._to_dense
+        if not isinstance(pads, Mapping):
+            pads = dict.fromkeys(features, pads)
+        return {
+            name: dense(column, pads[name])
+            if isinstance(column, Ragged) and pads.get(name, False) is not False
+            else column
+            for name, column in features.items()
+        }
+
+    def _where(self, name: str) -> str:
+        return f"{self._source.name!r}: column {name!r}"
+
+
+def _blocks(column: Any) -> Blocks:
+    if not isinstance(column, Blocks):
+        raise RequestError(
+            "an index or a value column of deduplicated data is no list; each of its rows has to "
+            "be a list: the rows of a block"
+        )
+    return column

@@ -1,0 +1,201 @@
+"""Where a data frame's rows come from: Parquet files, or a snapshot of a table."""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import logging
+import os
+from collections.abc import Collection, Iterable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+import pyarrow.parquet as pq
+
+from paimon_features.errors import ConfigurationError, TableError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.storage.filesystems import SCHEMES, make_filesystem, settings
+from paimon_features.tables.storage.remote import place_in
+from paimon_features.tables.storage.retries import Retries
+from trainer_bridge.blocks import read_layout
+from trainer_bridge.pins import pinned_snapshot
+
+LOG = logging.getLogger(__name__)
+
+Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+
+
+class Source(Protocol):
+    """Rows in pieces that are read one by one."""
+
+    name: str
+    schema: pa.Schema
+
+    def __len__(self) -> int:
+        """How many pieces there are."""
+
+    def read(self, piece: int, schema: pa.Schema) -> pa.Table | None:
+        """The rows of a piece, with these columns only; None where it is left out as damaged."""
+
+
+class ParquetSource:
+    """The row groups of Parquet files, in the order of the files.
+
+    ``skipped`` counts the row groups that were damaged and left out.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such file.
+    TableError
+        If a file is damaged, or has other types than the first one.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        *,
+        filesystem: pafs.FileSystem | None = None,
+        skip_corrupted_data: bool = False,
+    ) -> None:
+        self._filesystem, self._paths = _resolved(files, filesystem)
+        self._skip = skip_corrupted_data
+        self.skipped = 0
+        self.name = self._paths[0] if len(self._paths) == 1 else f"{self._paths[0]}, ..."
+        schema: pa.Schema | None = None
+        self._groups: list[tuple[str, int]] = []
+        for path in self._paths:
+            try:
+                with self._open(path) as file:
+                    schema = file.schema_arrow if schema is None else schema
+                    self._groups += [(path, i) for i in range(file.num_row_groups)]
+            except (OSError, pa.ArrowException) as error:
+                self._damaged(path, None, error)
+        if schema is None:
+            raise TableError(f"none of the Parquet files can be read: {', '.join(self._paths)}")
+        self.schema = schema.remove_metadata()
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def read(self, piece: int, schema: pa.Schema) -> pa.Table | None:
+        path, group = self._groups[piece]
+        try:
+            with self._open(path) as file:
+                there = file.schema_arrow.names
+                missing = [name for name in schema.names if name not in there]
+                if missing:
+                    raise TableError(f"it has no column {missing[0]!r}; it has: {', '.join(there)}")
+                table = file.read_row_group(group, schema.names, use_threads=False)
+            table = table.select(schema.names)
+            return table if table.schema.equals(schema) else table.cast(schema)
+        except (OSError, pa.ArrowException, TableError) as error:
+            self._damaged(path, group, error)
+            return None
+
+    def _open(self, path: str) -> pq.ParquetFile:
+        if isinstance(self._filesystem, pafs.LocalFileSystem):
+            return pq.ParquetFile(path, memory_map=True)
+        return pq.ParquetFile(path, filesystem=self._filesystem, pre_buffer=True)
+
+    def _damaged(self, path: str, group: int | None, error: Exception) -> None:
+        where = f"file {path}" + ("" if group is None else f", row group {group}")
+        if not self._skip:
+            raise TableError(
+                f"{where}: {str(error).strip()}; skip_corrupted_data=True leaves such parts out"
+            ) from error
+        self.skipped += 1
+        LOG.warning("%s is left out: %s", where, error)
+
+
+class TableSource:
+    """The blocks of a table at one snapshot, the newest one by default.
+
+    The snapshot is pinned, and ``where`` filters, as in ``SnapshotReader``.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: str,
+        snapshot_id: int | None = None,
+        *,
+        tag: str | None = None,
+        as_of_ms: int | None = None,
+        where: str | None = None,
+        block_rows: int = 65_536,
+    ) -> None:
+        snapshot_id = pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms)
+        self.name = table
+        self.schema = pa.schema([field.with_nullable(True) for field in lake.schema(table)])
+        cache = lake.merge_folder(table)
+        self._layout = read_layout(lake, table, snapshot_id, block_rows, where=where, cache=cache)
+        self.snapshot_id = snapshot_id
+
+    def __len__(self) -> int:
+        return len(self._layout.blocks)
+
+    def read(self, piece: int, schema: pa.Schema) -> pa.Table:
+        return self._layout.decode(piece, schema)
+
+
+def _resolved(
+    files: Files, filesystem: pafs.FileSystem | None
+) -> tuple[pafs.FileSystem, list[str]]:
+    """The file system and the paths in it: of names, globs, folders, or URIs of one store."""
+    names = [files] if isinstance(files, str | os.PathLike) else list(files)
+    paths: list[str] = []
+    for name in [os.fspath(name) for name in names]:
+        own, path = filesystem, name
+        if own is None:
+            own, path = _store_of(name)
+        if filesystem is not None and not own.equals(filesystem):
+            raise ConfigurationError(
+                f"{name!r} is in another store than {names[0]!r}; read one store at a time"
+            )
+        filesystem = own
+        paths += _matching(own, path)
+    if not paths or filesystem is None:
+        raise ConfigurationError(f"no Parquet file is called {', '.join(map(str, names)) or '?'}")
+    return filesystem, paths
+
+
+def _store_of(name: str) -> tuple[pafs.FileSystem, str]:
+    """The file system of a name, by the environment as for tables, and the path in it."""
+    scheme, colon, _ = name.partition("://")
+    if not colon:
+        return pafs.LocalFileSystem(), name
+    if scheme in SCHEMES:
+        own = make_filesystem(name, settings(name, {}), Retries().attempts)
+        return own, place_in(own, name)
+    found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
+    return found
+
+
+def _matching(filesystem: pafs.FileSystem, path: str) -> Sequence[str]:
+    if any(sign in path for sign in "*?["):
+        if isinstance(filesystem, pafs.LocalFileSystem):
+            return sorted(glob.glob(path, recursive=True))
+        folder = path[: min(path.index(sign) for sign in "*?[" if sign in path)].rpartition("/")[0]
+        return _below(filesystem, folder, path)
+    info = filesystem.get_file_info(path)
+    if info.type == pafs.FileType.Directory:
+        return _below(filesystem, path, None)
+    return [path] if info.type == pafs.FileType.File else []
+
+
+def _below(filesystem: pafs.FileSystem, folder: str, pattern: str | None) -> list[str]:
+    found = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
+    names = [info.path for info in found if info.type == pafs.FileType.File]
+    if pattern is not None:
+        return sorted(name for name in names if fnmatch.fnmatch(name, pattern))
+    return sorted(name for name in names if name.endswith(".parquet"))
+
+
+def matched(name: str, known: Collection[str], ignore_case: bool) -> str | None:
+    """The column that a field means."""
+    if name in known:
+        return name
+    lower = [other for other in known if other.lower() == name.lower()]
+    return lower[0] if ignore_case and len(lower) == 1 else None
