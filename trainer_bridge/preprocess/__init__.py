@@ -1,0 +1,30 @@
+"""Preprocessing as a plan: said step by step, carried out in the best order found.
+
+:class:`Pipeline` describes what happens to the rows of a table between the lake and the
+trainer. ``explain()`` shows the plan as it was written and as it runs, ``open()`` runs it.
+Functions take and return NumPy arrays, so one pipeline feeds torch and TensorFlow alike.
+"""
+
+from trainer_bridge.preprocess.pipeline import Pipeline
+from trainer_bridge.preprocess.run import PreparedBatches
+from trainer_bridge.preprocess.tune import (
+    Setting,
+    Trial,
+    Trials,
+    Tuned,
+    autotune,
+    autotune_pipeline,
+    open_with,
+)
+
+__all__ = [
+    "Pipeline",
+    "PreparedBatches",
+    "Setting",
+    "Trial",
+    "Trials",
+    "Tuned",
+    "autotune",
+    "autotune_pipeline",
+    "open_with",
+]

@@ -1,0 +1,106 @@
+"""Filters written as expressions (``docs/expressions.md``), on the columns of a block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.columns import Column
+from paimon_features.errors import ExpressionError
+from paimon_features.expressions import Expression, evaluate, parse
+from paimon_features.schema import (
+    Bool,
+    Bytes,
+    DataType,
+    Date,
+    Decimal,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    String,
+    Timestamp,
+)
+from trainer_bridge.preprocess.rows import RowBlock
+from trainer_bridge.preprocess.stages import Values
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """An expression that is true or not for each row, and the columns it reads."""
+
+    text: str
+    columns: frozenset[str]
+
+    @classmethod
+    def of(cls, text: str, rows: RowBlock) -> Condition:
+        """Checked against the columns that there are.
+
+        Raises
+        ------
+        ExpressionError
+            If it is no expression over them, or is not boolean.
+        """
+        return cls(text, _parsed(text, rows).columns)
+
+    def matches(self, rows: RowBlock) -> npt.NDArray[np.bool_]:
+        """Which rows fulfil it; a null is not true."""
+        expression = _parsed(self.text, rows)
+        columns = {name: _column(rows.as_read(name)) for name in expression.columns}
+        found = evaluate(expression, columns, rows.num_rows)
+        values = np.broadcast_to(found.values.astype(bool), (rows.num_rows,))
+        return np.asarray(values & found.mask)
+
+
+class _Kinds(dict[str, DataType]):
+    """The types of columns, found out when they are asked for."""
+
+    def __init__(self, rows: RowBlock) -> None:
+        super().__init__(dict.fromkeys(rows, Int64))  # for the names in messages
+        self._rows = rows
+
+    def get(self, name: str, default: object = None) -> DataType | None:  # type: ignore[override]
+        if name not in self._rows:
+            return None
+        values = self._rows.as_read(name)
+        kind = _kind(values)
+        if kind is None:
+            what = values.dtype if isinstance(values, np.ndarray) else values.type
+            raise ExpressionError(f"column {name!r} is {what}: expressions do not take it")
+        return kind
+
+
+def _parsed(text: str, rows: RowBlock) -> Expression:
+    expression = parse(text, _Kinds(rows))
+    if expression.type != Bool:
+        raise ExpressionError(
+            f"filter {text!r} is {expression.type}; expected a condition, such as 'n > 0'"
+        )
+    return expression
+
+
+def _kind(values: Values) -> DataType | None:
+    if isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            return None
+        arrow = pa.from_numpy_dtype(values.dtype)
+    else:
+        arrow = values.type
+    plain = {
+        pa.bool_(): Bool, pa.int8(): Int32, pa.int16(): Int32, pa.int32(): Int32,
+        pa.int64(): Int64, pa.uint8(): Int32, pa.uint16(): Int32, pa.uint32(): Int64,
+        pa.float32(): Float32, pa.float64(): Float64, pa.string(): String,
+        pa.large_string(): String, pa.binary(): Bytes, pa.date32(): Date,
+    }  # fmt: skip
+    if pa.types.is_timestamp(arrow):
+        return Timestamp
+    if pa.types.is_decimal(arrow):
+        return Decimal(arrow.precision, arrow.scale)
+    return plain.get(arrow)
+
+
+def _column(values: Values) -> Column:
+    return Column(values) if isinstance(values, np.ndarray) else Column.from_arrow(values)

@@ -1,0 +1,70 @@
+"""Finished rows in memory: one array per column, of any shape behind the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.errors import RequestError
+from trainer_bridge.forms import Batch, Form, Source
+from trainer_bridge.preprocess.rows import Numbers, RowBlock
+from trainer_bridge.preprocess.stages import Array
+
+Spec = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
+"""For each column its dtype, and the shape of a row's value."""
+
+
+def spec_of(columns: Mapping[str, Array]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+    """The dtypes and shapes of some columns.
+
+    >>> spec_of({"x": np.zeros((5, 3), np.float32)})
+    {'x': (dtype('float32'), (3,))}
+    """
+    return {name: (values.dtype, values.shape[1:]) for name, values in columns.items()}
+
+
+class ArraysForm(Form):
+    """Columns as arrays. A batch has no ``blocks``: its columns are what there is."""
+
+    size_known = True
+
+    def __init__(self, spec: Spec, numbers: Numbers) -> None:
+        self.spec = dict(spec)
+        self.numbers = numbers
+        self.row_bytes = float(sum(d.itemsize * math.prod(s) for d, s in self.spec.values()))
+
+    def decode(self, table: pa.Table) -> dict[str, Array]:
+        # Copies: the table may be a mapped file, or a cache's, and batches may be changed.
+        found = RowBlock.from_arrow(self.numbers, table).arrays()
+        for name, (dtype, shape) in self.spec.items():
+            values = found[name]
+            if values.dtype != dtype or values.shape[1:] != shape:
+                raise RequestError(
+                    f"table {self.numbers.table!r}: column {name!r} has rows of "
+                    f"{values.dtype}{list(values.shape[1:])} here and of {dtype}{list(shape)} "
+                    "elsewhere; a function has to give one dtype and shape for all rows"
+                )
+        return {name: found[name].copy() for name in self.spec}
+
+    def nbytes(self, rows: dict[str, Array]) -> int:
+        return sum(values.nbytes for values in rows.values())
+
+    def view(self, rows: dict[str, Array], start: int, stop: int) -> dict[str, Array]:
+        return {name: values[start:stop] for name, values in rows.items()}
+
+    def gather(self, sources: Iterable[Source], size: int) -> dict[str, Array]:
+        out = {name: np.empty((size, *shape), dtype) for name, (dtype, shape) in self.spec.items()}
+        for rows, numbers, places in sources:
+            for name, values in out.items():
+                values[places] = rows[name].take(numbers, axis=0, mode="clip")
+        return out
+
+    def join(self, parts: Sequence[dict[str, Array]]) -> dict[str, Array]:
+        return {name: np.concatenate([part[name] for part in parts]) for name in self.spec}
+
+    def batch(self, rows: dict[str, Array], start: int, stop: int, **fields: Any) -> Batch:
+        return Batch(columns=self.view(rows, start, stop), **fields)

@@ -1,0 +1,389 @@
+"""What happens to the rows of a table on their way to the trainer, said step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.errors import ConfigurationError, TableError
+from paimon_features.tables.catalog import Lake
+from trainer_bridge.blocks import read_layout
+from trainer_bridge.cache.fingerprint import name_of
+from trainer_bridge.pins import pinned_snapshot
+from trainer_bridge.preprocess.conditions import Condition
+from trainer_bridge.preprocess.explain import explained
+from trainer_bridge.preprocess.form import Spec, spec_of
+from trainer_bridge.preprocess.plan import Plan, as_written, check_order, optimise, split
+from trainer_bridge.preprocess.rows import Numbers, RowBlock
+from trainer_bridge.preprocess.run import Preparation, PreparedBatches, run_batches, run_rows
+from trainer_bridge.preprocess.stages import (
+    Augment,
+    Augmentation,
+    BatchFunction,
+    Cache,
+    Filter,
+    MakeBatches,
+    Map,
+    MapBatches,
+    Prefetch,
+    RowFunction,
+    Rows,
+    Select,
+    Shuffle,
+    Stage,
+)
+from trainer_bridge.reader import SAMPLE_WEIGHT, RowSampler, SnapshotReader
+
+_PROBE_ROWS = 64
+_PROBE_BLOCK_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A table, and what becomes of its rows. Each method gives a new pipeline.
+
+    Row stages (``filter``, ``map``, ``select``) say what becomes of a row by itself; their
+    functions get any number of rows at a time, as a mapping from column names to arrays (Arrow
+    arrays for strings, lists and decimals), and must not let one row depend on another. Batch
+    stages (``map_batches``, ``augment``) get the batches of the trainer.
+
+    Parameters
+    ----------
+    lake, table, snapshot_id
+        What is read; the newest snapshot by default, pinned when it is opened.
+    fill, masks, float_dtype
+        How columns become numbers, as in :class:`trainer_bridge.forms.NumpyForm`. Filters by
+        expression see nulls as they are in the table.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from paimon_features.tables import Lake
+    >>> from trainer_bridge.testing import make_samples
+    >>> lake = Lake.open(tempfile.mkdtemp(), "shop")
+    >>> def features(rows):
+    ...     return {"both": np.stack([rows["x"], rows["y"]], axis=1).astype(np.float32)}
+    >>> pipeline = (
+    ...     Pipeline(lake, make_samples(lake, [30, 20]))
+    ...     .map(features, reads=["x", "y"])
+    ...     .filter("x >= 40")
+    ...     .select("both")
+    ...     .batch(4)
+    ... )
+    >>> with pipeline.open() as batches:
+    ...     [batch["both"].shape for batch in batches]
+    [(4, 2), (4, 2), (2, 2)]
+    """
+
+    lake: Lake
+    table: str
+    snapshot_id: int | None = None
+    fill: Mapping[str, float] = field(default_factory=dict)
+    masks: Collection[str] = ()
+    float_dtype: str | None = None
+    stages: tuple[Stage, ...] = ()
+
+    def filter(
+        self,
+        condition: str | Callable[[Rows], Any],
+        reads: Sequence[str] | None = None,
+        version: str | None = None,
+    ) -> Pipeline:
+        """Keep rows: those for which an expression (``"spent > 10"``) or a function is true.
+
+        The rows that are kept are the epoch: they alone are shuffled, sharded and counted.
+        """
+        if isinstance(condition, str):
+            if reads is not None or version is not None:
+                raise ConfigurationError("reads= and version= go with a function, not with a text")
+            return self._with(Filter(text=condition))
+        return self._with(
+            Filter(
+                function=condition,
+                name=name_of(condition),
+                reads=None if reads is None else tuple(reads),
+                version=version,
+            )
+        )
+
+    def map(
+        self,
+        function: RowFunction,
+        reads: Sequence[str] | None = None,
+        version: str | None = None,
+    ) -> Pipeline:
+        """Add the columns that ``function`` returns, in place of those of the same names.
+
+        Parameters
+        ----------
+        reads
+            The columns that it gets, and no others; all by default, which then all have to
+            be read.
+        version
+            Stands for what the function does, in the key of a cache on disk. By default that
+            is found out from its code.
+        """
+        reads = None if reads is None else tuple(reads)
+        return self._with(Map(function, name_of(function), reads, version))
+
+    def select(self, *columns: str) -> Pipeline:
+        """Keep these columns, in this order."""
+        return self._with(Select(columns))
+
+    def shuffle(self, seed: int = 0) -> Pipeline:
+        """Every epoch in an order of its own, over all rows; no buffer."""
+        return self._with(Shuffle(seed))
+
+    def batch(self, size: int, drop_last: bool = False) -> Pipeline:
+        """``size`` rows a batch, on each rank."""
+        if size < 1:
+            raise ConfigurationError(f"batch({size}): expected at least 1 row")
+        return self._with(MakeBatches(size, drop_last))
+
+    def map_batches(self, function: BatchFunction) -> Pipeline:
+        """Replace each batch by what ``function`` makes of it."""
+        return self._with(MapBatches(function, name_of(function)))
+
+    def augment(self, function: Augmentation) -> Pipeline:
+        """Add or replace columns at random: ``function(batch, rng)``.
+
+        The generator's numbers follow from the seed, the epoch, the batch's place and the
+        rank: a run can be repeated and resumed, and no cache ever holds them.
+        """
+        return self._with(Augment(function, name_of(function)))
+
+    def cache(
+        self,
+        memory_bytes: int = 0,
+        folder: str | Path | None = None,
+        disk_bytes: int | None = None,
+    ) -> Pipeline:
+        """Keep what the row stages up to here make of each block, for later epochs.
+
+        Parameters
+        ----------
+        memory_bytes
+            As many blocks as fit stay in memory, all others are made again.
+        folder
+            A folder that jobs share, known by the snapshot and the stages; what fits neither
+            memory nor ``disk_bytes`` is made again.
+        disk_bytes
+            Most bytes of that folder, over all that is in it.
+        """
+        if not memory_bytes and folder is None:
+            raise ConfigurationError("cache(): give memory_bytes, a folder, or both")
+        return self._with(Cache(memory_bytes, None if folder is None else Path(folder), disk_bytes))
+
+    def prefetch(self, depth: int = 2) -> Pipeline:
+        """Make this many batches ahead of the trainer, in threads of their own."""
+        if depth < 0:
+            raise ConfigurationError(f"prefetch({depth}): expected 0 or more batches")
+        return self._with(Prefetch(depth))
+
+    # --- running ---
+
+    def open(
+        self,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        epoch: int = 0,
+        threads: int = 2,
+        byte_budget: int = 1 << 30,
+        sampler: RowSampler | None = None,
+        optimised: bool = True,
+        deterministic: bool = True,
+        **reader: Any,
+    ) -> PreparedBatches:
+        """Begin to read.
+
+        Parameters
+        ----------
+        threads
+            Decode and prepare blocks, and as many again work on batches that are prefetched;
+            0 does everything in the calling thread.
+        byte_budget
+            Most bytes of finished rows that are under way; a cache's memory comes on top.
+        sampler
+            Draws the rows of each epoch, by their numbers among those that pass the filters; its
+            loss weights come as ``sample_weight``. See :meth:`SnapshotReader.with_sampler`.
+        optimised
+            False does what is written, one row at a time: the same batches, to compare.
+        deterministic
+            False hands prefetched batches out as they are done: the same ones, in another
+            order from run to run.
+        reader
+            Passed on to :class:`SnapshotReader`.
+
+        Raises
+        ------
+        ConfigurationError, RequestError, TableError
+            As its stages and the reader do.
+        """
+        checked = self._check()
+        plan = checked.plan(optimised)
+        if not threads:
+            plan = replace(plan, prefetch=0)
+        # the conditions decide which rows make up a block, and so the order: the same for both
+        where, left = checked.pushed()
+        if optimised:
+            plan = replace(plan, where=left)
+        prepared = checked.preparation(plan, threads)
+        opened = SnapshotReader(
+            self.lake,
+            self.table,
+            snapshot_id=checked.snapshot_id,
+            columns=prepared.schema.names,
+            where=where,
+            batch_size=plan.batch.size,
+            drop_last=plan.batch.drop_last,
+            shuffle=plan.shuffle is not None,
+            seed=0 if plan.shuffle is None else plan.shuffle.seed,
+            rank=rank,
+            world_size=world_size,
+            epoch=epoch,
+            threads=threads,
+            byte_budget=byte_budget,
+            prepare=prepared,
+            **reader,
+        )
+        spec = dict(checked.batch_spec)
+        if sampler is not None:
+            opened = opened.with_sampler(sampler)
+            if sampler.loss_weights(np.zeros(1, dtype=np.int64)) is not None:
+                spec[SAMPLE_WEIGHT] = (np.dtype(np.float32), ())
+        return PreparedBatches(
+            opened,
+            plan,
+            spec,
+            form=prepared.form,
+            threads=max(threads, 1),
+            deterministic=deterministic,
+        )
+
+    def explain(self) -> str:
+        """The plan as it was written and as it runs, and what was changed."""
+        checked = self._check()
+        return explained(
+            f"{self.table} at snapshot {checked.snapshot_id}",
+            len(checked.schema),
+            self.stages,
+            checked.plan(optimised=True),
+        )
+
+    def _with(self, stage: Stage) -> Pipeline:
+        return replace(self, stages=(*self.stages, stage))
+
+    def _check(self) -> _Checked:
+        check_order(self.stages)
+        return _Checked.of(self, pinned_snapshot(self.lake, self.table, self.snapshot_id))
+
+
+@dataclass(frozen=True)
+class _Checked:
+    """A pipeline whose stages were tried on a few rows."""
+
+    pipeline: Pipeline
+    snapshot_id: int
+    schema: pa.Schema
+    numbers: Numbers
+    spec: Spec
+    batch_spec: Spec
+    writes: Mapping[int, set[str]]
+    textual: Mapping[int, frozenset[str]]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, snapshot_id: int) -> _Checked:
+        lake, table = pipeline.lake, pipeline.table
+        schema = pa.schema([column.with_nullable(True) for column in lake.schema(table)])
+        numbers = Numbers(schema, table, pipeline.fill, pipeline.masks, pipeline.float_dtype)
+        row_stages, batch_stages = split(pipeline.stages)
+        layout = read_layout(
+            lake,
+            table,
+            snapshot_id,
+            _PROBE_BLOCK_ROWS,
+            where=_leading(row_stages, RowBlock.of_table(numbers, schema.empty_table())),
+            cache=lake.merge_folder(table),
+        )
+        writes: dict[int, set[str]] = {}
+        textual: dict[int, frozenset[str]] = {}
+        rows: RowBlock | None = None
+        for number in range(len(layout.blocks)):
+            rows = RowBlock.of_table(numbers, layout.decode(number, schema))
+            for place, stage in enumerate(row_stages):
+                if isinstance(stage, Filter) and stage.text is not None:
+                    textual[id(stage)] = Condition.of(stage.text, rows).columns
+                if not any(isinstance(later, Filter) for later in row_stages[place:]):
+                    rows = rows.part(0, min(rows.num_rows, _PROBE_ROWS))
+                after = run_rows([stage], rows)
+                if isinstance(stage, Map):
+                    writes[id(stage)] = after.made_since(rows)
+                rows = after
+                if not rows.num_rows:
+                    break
+            if rows.num_rows:
+                break
+        if rows is None or not rows.num_rows:
+            filters = [str(stage) for stage in row_stages if isinstance(stage, Filter)]
+            raise TableError(
+                f"table {table!r} has no rows at snapshot {snapshot_id}"
+                + (f" that pass {'; '.join(filters)}" if filters else "")
+            )
+        columns = rows.part(0, min(rows.num_rows, _PROBE_ROWS)).arrays()
+        batch = run_batches(batch_stages, {n: v.copy() for n, v in columns.items()}, (0,))
+        return cls(
+            pipeline,
+            snapshot_id,
+            schema,
+            numbers,
+            spec_of(columns),
+            spec_of(batch),
+            writes,
+            textual,
+        )
+
+    def plan(self, optimised: bool) -> Plan:
+        stages, columns = self.pipeline.stages, list(self.numbers.names)
+        if not optimised:
+            return as_written(stages, columns)
+        return optimise(stages, columns, self.writes, list(self.spec), self.textual)
+
+    def pushed(self) -> tuple[str | None, tuple[Condition, ...]]:
+        """The conditions as ``where=`` of the reader, and those on masks, which it has not."""
+        where = self.plan(optimised=True).where
+        own = [test for test in where if not test.columns <= set(self.schema.names)]
+        return _and([test.text for test in where if test not in own]), tuple(own)
+
+    def preparation(self, plan: Plan, threads: int) -> Preparation:
+        sources = {self.numbers.names[name] for name in plan.read}
+        schema = pa.schema([column for column in self.schema if column.name in sources])
+        pipeline = self.pipeline
+        options = {
+            "fill": {k: v for k, v in sorted(pipeline.fill.items()) if k in sources},
+            "masks": sorted(set(pipeline.masks) & sources),
+            "float_dtype": pipeline.float_dtype,
+        }
+        return Preparation(plan, pipeline.table, schema, self.numbers, options, self.spec, threads)
+
+
+def _leading(stages: Sequence[Stage], rows: RowBlock) -> str | None:
+    """The conditions on columns of the table that come before any function."""
+    texts = []
+    for stage in stages:
+        if not isinstance(stage, Filter) or stage.text is None:
+            break
+        if not Condition.of(stage.text, rows).columns <= set(rows.table_columns):
+            break
+        texts.append(stage.text)
+    return _and(texts)
+
+
+def _and(texts: Sequence[str]) -> str | None:
+    return " AND ".join(f"({text})" for text in texts) or None

@@ -1,0 +1,304 @@
+"""From the steps as they were written to the plan that runs.
+
+What changes, and why the result cannot:
+
+- A row stage says what becomes of a row by itself, so it runs on whole blocks as well as on
+  single rows, and before the order is decided as well as after: maps are *vectorised*, and
+  one pass over a block does all of them, and the gather that makes the batch (*fused*).
+- A filter moves in front of a map that makes none of the columns it reads, and in front of
+  selections. An expression that arrives at the front becomes part of the read.
+- A column that nothing after it reads is not made, and not read.
+- A cache keeps rows, not batches, so it stands in front of the batch stages: whatever is
+  random is drawn anew from cached rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from paimon_features.errors import ConfigurationError
+from trainer_bridge.preprocess.conditions import Condition
+from trainer_bridge.preprocess.stages import (
+    Augment,
+    BatchStage,
+    Cache,
+    Filter,
+    MakeBatches,
+    Map,
+    MapBatches,
+    Prefetch,
+    RowStage,
+    Select,
+    Shuffle,
+    Stage,
+)
+
+T = TypeVar("T", bound=Stage)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What runs, in this order.
+
+    Attributes
+    ----------
+    columns
+        What rows start with (columns of the table, and masks), in the table's order.
+    where
+        Conditions on columns of the table that decide which rows there are.
+    rows
+        What becomes of each row; ``vectorised`` tells whether whole blocks at a time.
+    batch, shuffle
+        How rows become batches; no shuffle is by file and row.
+    batches
+        What becomes of each batch.
+    prefetch
+        Batches made ahead; 0 makes each when it is asked for.
+    notes
+        What was changed, for people.
+    """
+
+    columns: tuple[str, ...]
+    where: tuple[Condition, ...]
+    rows: tuple[RowStage, ...]
+    vectorised: bool
+    shuffle: Shuffle | None
+    batch: MakeBatches
+    batches: tuple[BatchStage | Select, ...]
+    prefetch: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def read(self) -> frozenset[str]:
+        """What is read: what rows start with, and what conditions look at."""
+        return frozenset(self.columns).union(*(condition.columns for condition in self.where))
+
+    @property
+    def cache(self) -> Cache | None:
+        return next((stage for stage in self.rows if isinstance(stage, Cache)), None)
+
+    @property
+    def cached(self) -> tuple[RowStage, ...]:
+        """The row stages whose result is cached."""
+        cache = self.cache
+        return () if cache is None else self.rows[: self.rows.index(cache)]
+
+    @property
+    def uncached(self) -> tuple[RowStage, ...]:
+        """The row stages that run each time: all of them where there is no cache."""
+        return self.rows[len(self.cached) + (self.cache is not None) :]
+
+
+def as_written(stages: Sequence[Stage], columns: Sequence[str]) -> Plan:
+    """The plan that does what is written: all columns, one row at a time.
+
+    Raises
+    ------
+    ConfigurationError
+        For stages that do not go together.
+    """
+    check_order(stages)
+    row_stages, batch_stages = split(stages)
+    return Plan(
+        columns=tuple(columns),
+        where=(),
+        rows=tuple(row_stages),
+        vectorised=False,
+        shuffle=_last(stages, Shuffle),
+        batch=_one_batch(stages),
+        batches=tuple(batch_stages),
+        prefetch=(_last(stages, Prefetch) or Prefetch(0)).depth,
+    )
+
+
+def optimise(
+    stages: Sequence[Stage],
+    columns: Sequence[str],
+    writes: Mapping[int, set[str]],
+    delivered: Sequence[str],
+    textual: Mapping[int, frozenset[str]],
+) -> Plan:
+    """The plan that runs.
+
+    Parameters
+    ----------
+    columns
+        What rows start with.
+    writes
+        The columns that each map makes, by ``id`` of the stage.
+    delivered
+        The columns of a finished row.
+    textual
+        The columns that each filter by expression reads, by ``id`` of the stage.
+    """
+    plan = as_written(stages, columns)
+    rows, notes = list(plan.rows), list[str]()
+    _move_filters(rows, writes, textual, notes)
+    where = list[Condition]()
+    while rows and isinstance(first := rows[0], Filter) and first.text is not None:
+        where.append(Condition(first.text, textual[id(first)]))
+        notes.append(f"{first}: pushed into the read")
+        del rows[0]
+    rows, needed = _only_needed(rows, columns, writes, delivered, textual, notes)
+    read = needed.union(*(condition.columns for condition in where))
+    if left := [name for name in columns if name not in read]:
+        notes.append(f"read: {', '.join(left)} left out, nothing needs it")
+    if any(isinstance(stage, Map | Filter) for stage in rows):
+        notes.append("maps and filters: on whole blocks, fused with the making of batches")
+    written = [type(stage) for stage in stages]
+    if Cache in written and any(
+        stage in (MapBatches, Augment) for stage in written[: written.index(Cache)]
+    ):
+        notes.append("cache: in front of what happens to batches, which stays as random as it is")
+    return Plan(
+        columns=tuple(name for name in columns if name in needed),
+        where=tuple(where),
+        rows=tuple(rows),
+        vectorised=True,
+        shuffle=plan.shuffle,
+        batch=plan.batch,
+        batches=plan.batches,
+        prefetch=plan.prefetch,
+        notes=tuple(notes),
+    )
+
+
+def check_order(stages: Sequence[Stage]) -> None:
+    """Refuse what has no meaning.
+
+    Raises
+    ------
+    ConfigurationError
+        Names the stage and says where it belongs.
+    """
+    for kind, name in ((MakeBatches, "batch()"), (Cache, "cache()"), (Shuffle, "shuffle()")):
+        if sum(isinstance(stage, kind) for stage in stages) > 1:
+            raise ConfigurationError(f"a pipeline has one {name} at most")
+    batched = in_batches = False
+    for stage in stages:
+        if isinstance(stage, MapBatches | Augment):
+            if not batched:
+                raise ConfigurationError(f"{stage}: it works on batches; call batch() before it")
+            in_batches = True
+        elif isinstance(stage, Filter | Map) and in_batches:
+            raise ConfigurationError(
+                f"{stage}: it works on rows and comes after a stage that works on batches; move "
+                "it in front of that one, or use map_batches()"
+            )
+        batched = batched or isinstance(stage, MakeBatches)
+    _one_batch(stages)
+
+
+def split(stages: Sequence[Stage]) -> tuple[list[RowStage], list[BatchStage | Select]]:
+    """What happens to rows, and what happens to batches; a cache is always of rows."""
+    rows: list[RowStage] = []
+    batches: list[BatchStage | Select] = []
+    for stage in stages:
+        if isinstance(stage, Augment | MapBatches) or (batches and isinstance(stage, Select)):
+            batches.append(stage)
+        elif isinstance(stage, Map | Filter | Select | Cache):
+            rows.append(stage)
+    return rows, batches
+
+
+def _move_filters(
+    rows: list[RowStage],
+    writes: Mapping[int, set[str]],
+    textual: Mapping[int, frozenset[str]],
+    notes: list[str],
+) -> None:
+    for start in range(len(rows)):
+        stage = rows[start]
+        if not isinstance(stage, Filter):
+            continue
+        at = start
+        while at and _may_pass(stage, rows[at - 1], writes, textual):
+            rows[at - 1], rows[at] = rows[at], rows[at - 1]
+            at -= 1
+        if at < start:
+            passed = ", ".join(str(other) for other in rows[at + 1 : start + 1])
+            notes.append(f"{stage}: in front of {passed}")
+
+
+def _may_pass(
+    stage: Filter,
+    before: RowStage,
+    writes: Mapping[int, set[str]],
+    textual: Mapping[int, frozenset[str]],
+) -> bool:
+    reads = textual.get(id(stage), stage.reads)
+    if reads is None:
+        return False
+    if isinstance(before, Map):
+        return not writes[id(before)] & set(reads)
+    if isinstance(before, Filter):
+        # A function may rely on what the filter before it left; an expression relies on nothing.
+        # Among expressions the order as written stays.
+        return stage.text is not None and before.text is None
+    return True
+
+
+def _only_needed(
+    rows: list[RowStage],
+    columns: Sequence[str],
+    writes: Mapping[int, set[str]],
+    delivered: Sequence[str],
+    textual: Mapping[int, frozenset[str]],
+    notes: list[str],
+) -> tuple[list[RowStage], set[str]]:
+    """Leave out maps that nobody reads, and what nobody reads out of the cache."""
+    present = [set(columns)]
+    for stage in rows:
+        made = writes[id(stage)] if isinstance(stage, Map) else set()
+        kept = set(stage.columns) if isinstance(stage, Select) else present[-1] | made
+        present.append(kept)
+    needed, kept_rows = set(delivered), list[RowStage]()
+    for stage, there in zip(reversed(rows), reversed(present[:-1]), strict=True):
+        if isinstance(stage, Map):
+            if not writes[id(stage)] & needed:
+                notes.append(f"{stage}: left out, nothing reads what it makes")
+                continue
+            needed = (needed - writes[id(stage)]) | (
+                there if stage.reads is None else set(stage.reads)
+            )
+            if stage.reads is None:
+                notes.append(f"{stage}: say which by reads=, and the others need not be read")
+        elif isinstance(stage, Filter):
+            reads = textual.get(id(stage), stage.reads)
+            needed = needed | (there if reads is None else set(reads))
+        elif isinstance(stage, Cache):
+            kept_rows.append(stage)
+            stage = Select(tuple(sorted(needed)))
+        elif isinstance(stage, Select):
+            stage = Select(tuple(name for name in stage.columns if name in needed))
+        kept_rows.append(stage)
+    kept_rows.insert(0, Select(tuple(delivered)))
+    return _without_repeats(kept_rows[::-1]), needed
+
+
+def _without_repeats(rows: Sequence[RowStage]) -> list[RowStage]:
+    """Without selections that the next one makes superfluous, or the one before."""
+    kept = list[RowStage]()
+    columns: tuple[str, ...] | None = None
+    for stage, following in zip(rows, [*rows[1:], None], strict=True):
+        if isinstance(stage, Select):
+            if isinstance(following, Select) or stage.columns == columns:
+                continue
+            columns = stage.columns
+        elif isinstance(stage, Map):
+            columns = None
+        kept.append(stage)
+    return kept
+
+
+def _last(stages: Sequence[Stage], kind: type[T]) -> T | None:
+    return next((stage for stage in reversed(stages) if isinstance(stage, kind)), None)
+
+
+def _one_batch(stages: Sequence[Stage]) -> MakeBatches:
+    found = _last(stages, MakeBatches)
+    if found is None:
+        raise ConfigurationError("the pipeline has no batch(size): say how many rows a batch has")
+    return found

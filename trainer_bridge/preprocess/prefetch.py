@@ -1,0 +1,95 @@
+"""Batches made ahead of the trainer by threads, in their order or as they are done."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class Ahead(Generic[T, R]):
+    """``work`` on each item of an iterator, at most ``depth`` results ahead.
+
+    One thread goes through the items, ``threads`` others work on them. An error is raised
+    where its result would come. ``close`` returns when all threads have ended.
+
+    Parameters
+    ----------
+    ordered
+        False gives results as they are done: a slow one does not hold up the others.
+
+    >>> with Ahead(iter("abc"), str.upper, depth=2) as ahead:
+    ...     list(ahead)
+    ['A', 'B', 'C']
+    """
+
+    def __init__(
+        self,
+        items: Iterator[T],
+        work: Callable[[T], R],
+        depth: int,
+        threads: int = 1,
+        ordered: bool = True,
+    ) -> None:
+        self._items, self._work = items, work
+        self._threads, self._ordered = threads, ordered
+        # bounded by the semaphore: what is being made counts as well as what waits
+        self._ready: queue.SimpleQueue[Future[R] | None] = queue.SimpleQueue()
+        self._room = threading.Semaphore(depth)
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        # A daemon, so that a loop that was left without close() does not keep Python alive.
+        self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[R]:
+        while (future := self._ready.get()) is not None:
+            self._room.release()
+            yield future.result()
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> Ahead[T, R]:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it, whatever it is doing. Can be repeated."""
+        self._stopped.set()
+        self._room.release()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="prefetch-work")
+        try:
+            while self._has_room():
+                item = next(self._items, _END)
+                if item is _END:
+                    return
+                future = pool.submit(self._work, item)  # type: ignore[arg-type]
+                if self._ordered:
+                    self._ready.put(future)
+                else:
+                    future.add_done_callback(self._ready.put)
+        except BaseException as error:  # handed to the consumer, whatever it is
+            self._error = error
+        finally:
+            pool.shutdown(wait=True, cancel_futures=self._stopped.is_set())
+            close = getattr(self._items, "close", None)
+            if close is not None:
+                close()
+            self._ready.put(None)
+
+    def _has_room(self) -> bool:
+        self._room.acquire()
+        return not self._stopped.is_set()
+
+
+_END: Any = object()

@@ -1,0 +1,314 @@
+"""Rows on their way through the stages: columns of a table and columns that functions made."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.errors import RequestError, UnknownNameError
+from trainer_bridge.forms import MASK_SUFFIX, NumpyForm
+from trainer_bridge.preprocess.stages import Array, Rows, Values
+
+Mask = npt.NDArray[np.bool_]
+_SHAPE = b"paimon-features.shape"
+
+
+class Numbers:
+    """How columns of the table become NumPy arrays: one :class:`NumpyForm` per column."""
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        table: str,
+        fill: Mapping[str, float],
+        masks: Collection[str],
+        float_dtype: str | None,
+    ) -> None:
+        self.table = table
+        self._forms = {
+            column.name: NumpyForm(
+                pa.schema([column.with_nullable(True)]),
+                table=table,
+                fill={name: value for name, value in fill.items() if name == column.name},
+                masks=[name for name in masks if name == column.name],
+                float_dtype=float_dtype,
+            )
+            for column in schema
+            if _is_number(column.type)
+        }
+        self.names: dict[str, str] = {}
+        """Each column that rows start with, and the column of the table that it comes from."""
+        for column in schema:
+            self.names[column.name] = column.name
+            if column.name in masks and column.name in self._forms:
+                self.names[column.name + MASK_SUFFIX] = column.name
+
+    def convert(self, name: str, values: pa.Array) -> Values:
+        """A column as an array; as it is where it has no NumPy form."""
+        source = self.names[name]
+        if source not in self._forms:
+            return values
+        form = self._forms[source]
+        rows = form.decode(pa.table({source: values}))
+        numbers = np.empty(0, dtype=np.int64)
+        batch = form.batch(rows, 0, len(values), row_numbers=numbers, epoch=0, position=0)
+        return batch.columns[name]
+
+
+class RowBlock(Rows):
+    """Some rows: what a stage gets and what it leaves.
+
+    A mapping from names to columns. Columns of the table are turned into arrays when they
+    are asked for; filters look at them as they are in the table, nulls and all.
+    """
+
+    def __init__(
+        self,
+        numbers: Numbers,
+        raw: Mapping[str, pa.Array],
+        made: Mapping[str, Values],
+        names: Sequence[str],
+        num_rows: int,
+    ) -> None:
+        self._numbers, self._raw = numbers, dict(raw)
+        self._made = dict(made)
+        self._names = list(names)
+        self.num_rows = num_rows
+
+    @classmethod
+    def of_table(cls, numbers: Numbers, table: pa.Table) -> RowBlock:
+        """The rows of a block as it was read."""
+        raw = {name: _one_chunk(table.column(name)) for name in table.column_names}
+        names = [name for name, source in numbers.names.items() if source in raw]
+        return cls(numbers, raw, {}, names, table.num_rows)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # without making it
+
+    def __getitem__(self, name: str) -> Values:
+        if name not in self._names:
+            raise UnknownNameError.of("column at this stage", name, self._names)
+        if name not in self._made:
+            source = self._raw[self._numbers.names[name]]
+            self._made[name] = _read_only(self._numbers.convert(name, source))
+        return self._made[name]
+
+    @property
+    def table_columns(self) -> list[str]:
+        """The columns that are as in the table."""
+        return [name for name in self._names if self._is_raw(name)]
+
+    def as_read(self, name: str) -> Values:
+        """A column as it is in the table, if no function replaced it."""
+        if name in self._names and name in self._raw and self._is_raw(name):
+            return self._raw[name]
+        return self[name]
+
+    def only(self, names: Sequence[str]) -> RowBlock:
+        """Some of the columns, in this order."""
+        for name in names:
+            if name not in self._names:
+                raise UnknownNameError.of("column at this stage", name, self._names)
+        sources = {self._numbers.names.get(name, name) for name in names}
+        raw = {name: column for name, column in self._raw.items() if name in sources}
+        made = {name: column for name, column in self._made.items() if name in names}
+        return RowBlock(self._numbers, raw, made, names, self.num_rows)
+
+    def with_columns(self, made: Mapping[str, Values]) -> RowBlock:
+        """With columns added or replaced."""
+        names = [*self._names, *(name for name in made if name not in self._names)]
+        raw = {name: column for name, column in self._raw.items() if name not in made}
+        kept = {**self._made}
+        for name in self._names:  # a mask whose column is replaced has to be made before
+            if name not in kept and self._numbers.names.get(name, name) in made:
+                kept[name] = self[name]
+        frozen = {name: _read_only(column) for name, column in made.items()}
+        return RowBlock(self._numbers, raw, {**kept, **frozen}, names, self.num_rows)
+
+    @classmethod
+    def joined(cls, parts: Sequence[RowBlock]) -> RowBlock:
+        """All rows of the parts, one after the other; all have the same columns."""
+        first = parts[0]
+        raw = {name: pa.concat_arrays([p._raw[name] for p in parts]) for name in first._raw}
+        made: dict[str, Values] = {}
+        for name in first._names:
+            if not first._is_raw(name):
+                columns = [part[name] for part in parts]
+                arrays = all(isinstance(column, np.ndarray) for column in columns)
+                join = np.concatenate if arrays else pa.concat_arrays
+                made[name] = join(columns)
+        rows = sum(part.num_rows for part in parts)
+        return cls(first._numbers, raw, made, first._names, rows)
+
+    def where(self, mask: Mask) -> RowBlock:
+        """The rows for which the mask is true."""
+        if bool(mask.all()):
+            return self
+        chosen = pa.array(mask)
+        raw = {name: column.filter(chosen) for name, column in self._raw.items()}
+        made = {
+            name: column[mask] if isinstance(column, np.ndarray) else column.filter(chosen)
+            for name, column in self._made.items()
+        }
+        return RowBlock(self._numbers, raw, made, self._names, int(mask.sum()))
+
+    def part(self, start: int, stop: int) -> RowBlock:
+        """The rows ``[start, stop)``."""
+        raw = {name: column[start:stop] for name, column in self._raw.items()}
+        made = {name: column[start:stop] for name, column in self._made.items()}
+        return RowBlock(self._numbers, raw, made, self._names, stop - start)
+
+    def arrays(self) -> dict[str, Array]:
+        """All columns as NumPy arrays.
+
+        Raises
+        ------
+        RequestError
+            For a column that has no tensor form.
+        """
+        found: dict[str, Array] = {}
+        for name in self._names:
+            values = self[name]
+            if not isinstance(values, np.ndarray):
+                raise RequestError(
+                    f"table {self._numbers.table!r}: column {name!r} is {values.type}, which has "
+                    "no tensor form; leave it out by select(), or make numbers of it by map()"
+                )
+            found[name] = values
+        return found
+
+    def to_arrow(self) -> pa.Table:
+        """The rows for a cache: table columns as they are, arrays with their shapes."""
+        columns, fields = [], []
+        for name in self._names:
+            if self._is_raw(name):
+                columns.append(self._raw[name])
+                fields.append(pa.field(name, self._raw[name].type))
+            else:
+                column, shape = to_arrow(self[name])
+                metadata = None if shape is None else {_SHAPE: json.dumps(shape)}
+                fields.append(pa.field(name, column.type, metadata=metadata))
+                columns.append(column)
+        table = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+        if columns:
+            return table
+        return pa.table({"": pa.nulls(self.num_rows)})
+
+    @classmethod
+    def from_arrow(cls, numbers: Numbers, table: pa.Table) -> RowBlock:
+        """The inverse of :meth:`to_arrow`; arrays share the table's memory."""
+        raw, made = {}, {}
+        names = [name for name in table.column_names if name]
+        for name in names:
+            field, column = table.schema.field(name), _one_chunk(table.column(name))
+            if field.metadata and _SHAPE in field.metadata:
+                made[name] = _read_only(from_arrow(column, json.loads(field.metadata[_SHAPE])))
+            else:
+                raw[name] = column
+        return cls(numbers, raw, made, names, table.num_rows)
+
+    def made_since(self, before: RowBlock) -> set[str]:
+        """The columns that a map added or replaced."""
+        return {
+            name
+            for name in self._names
+            if name not in before._names
+            or (name in self._made and self._made[name] is not before._made.get(name))
+        }
+
+    def _is_raw(self, name: str) -> bool:
+        return name in self._raw and self._numbers.names.get(name) == name
+
+
+def to_arrow(values: Values) -> tuple[pa.Array, list[int] | None]:
+    """A column as Arrow, and the shape of a row's value (None for what is Arrow already)."""
+    if not isinstance(values, np.ndarray):
+        return values, None
+    shape = list(values.shape[1:])
+    flat = np.ascontiguousarray(values).reshape(-1)
+    items = pa.array(flat)
+    if not shape:
+        return items, shape
+    return pa.FixedSizeListArray.from_arrays(items, math.prod(shape)), shape
+
+
+def from_arrow(column: pa.Array, shape: list[int]) -> Array:
+    """The inverse of :func:`to_arrow` for arrays."""
+    items = column.flatten() if shape else column
+    found: Array = items.to_numpy(zero_copy_only=False)
+    return found.reshape(len(column), *shape)
+
+
+def checked(name: str, result: Any, num_rows: int) -> dict[str, Values]:
+    """What a function returned, as columns of ``num_rows`` rows.
+
+    Raises
+    ------
+    RequestError
+        For anything else; names the function and the column.
+    """
+    if not isinstance(result, Mapping):
+        raise RequestError(
+            f"function {name!r} returned a {type(result).__name__}; expected a mapping from "
+            "column names to arrays"
+        )
+    columns: dict[str, Values] = {}
+    for column, values in result.items():
+        if isinstance(values, pa.ChunkedArray):
+            values = _one_chunk(values)
+        if not isinstance(values, pa.Array):
+            values = np.asarray(values)
+            if values.dtype.kind not in "biuf":
+                raise RequestError(
+                    f"function {name!r}, column {column!r}: an array of {values.dtype}; expected "
+                    "numbers or booleans, or an Arrow array for anything else"
+                )
+        if np.ndim(values) == 0 or len(values) != num_rows:
+            got = "one value" if np.ndim(values) == 0 else f"{len(values)} values"
+            raise RequestError(
+                f"function {name!r}, column {column!r}: {got} for {num_rows} rows; a row stage "
+                "gives one value for each row that it gets"
+            )
+        if np.ndim(values) > 1 and 0 in np.shape(values)[1:]:
+            raise RequestError(
+                f"function {name!r}, column {column!r}: rows of shape {np.shape(values)[1:]} hold "
+                "nothing; leave the column out"
+            )
+        columns[str(column)] = values
+    return columns
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_boolean(kind)
+        or pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_date32(kind)
+    )
+
+
+def _read_only(values: Values) -> Values:
+    """So that a function that writes into what it was given fails, and harms no other."""
+    if isinstance(values, np.ndarray) and values.flags.writeable:
+        values = values.view()
+        values.flags.writeable = False
+    return values

@@ -1,0 +1,384 @@
+"""Looks for the setting that feeds the trainer fastest, by short trials within a memory limit.
+
+A hill climb: from a setting that is usually good, one number is changed at a time, and a
+change is kept if the trials say that it is faster. Both sides of a comparison take turns, so
+that a machine that is busy for a while slows both. Neighbours that would need more memory
+than the limit are not tried.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paimon_features.errors import ConfigurationError
+from trainer_bridge.preprocess.pipeline import Pipeline
+from trainer_bridge.preprocess.run import PreparedBatches
+from trainer_bridge.preprocess.stages import Cache, Prefetch
+
+CACHES = ("none", "memory", "disk")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Setting:
+    """What is tuned: calls or threads at once, batches made ahead, and where to cache."""
+
+    parallel: int = 1
+    prefetch: int = 0
+    cache: str = "none"
+
+    def __str__(self) -> str:
+        return f"parallel {self.parallel}, prefetch {self.prefetch}, cache {self.cache}"
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A setting that was tried: batches per second, or why not."""
+
+    setting: Setting
+    rate: float
+    note: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.note or f'{self.rate:,.1f} batches/s'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was found, and every trial on the way."""
+
+    setting: Setting
+    rate: float
+    trials: tuple[Trial, ...]
+
+    def __str__(self) -> str:
+        lines = [f"  {trial}" for trial in self.trials]
+        return "\n".join([*lines, f"chosen: {self.setting} ({self.rate:,.1f} batches/s)"])
+
+
+Build = Callable[[Setting], Iterable[Any]]
+
+
+@dataclass
+class Trials:
+    """Measures settings of one pipeline; remembers what it measured.
+
+    Parameters
+    ----------
+    build
+        The pipeline with a setting. Going through it again is the next epoch. It is closed
+        after the trial if it has a ``close``.
+    step
+        What the trainer does with a batch: the best setting without it is another one.
+    trial_s
+        How long a trial takes, after it is warm.
+    warm_s
+        How long it may take to get warm: a first epoch where there is a cache.
+    """
+
+    build: Build
+    step: Callable[[Any], Any] | None = None
+    trial_s: float = 0.5
+    warm_s: float = 30.0
+
+    def __post_init__(self) -> None:
+        self.rates: dict[Setting, list[float]] = {}
+        self.notes: dict[Setting, str] = {}
+
+    def measure(self, setting: Setting) -> float:
+        """Batches per second in one more trial; 0 where it cannot be run."""
+        if setting in self.notes:
+            return 0.0
+        try:
+            rate = self._run(setting)
+        except ConfigurationError as error:  # such as a budget that is too small for it
+            self.notes[setting] = str(error)
+            rate = 0.0
+        self.rates.setdefault(setting, []).append(rate)
+        return rate
+
+    def rate(self, setting: Setting) -> float:
+        """The median of the trials so far."""
+        return statistics.median(self.rates[setting])
+
+    def all(self) -> tuple[Trial, ...]:
+        """All settings tried, in the order of their first trial."""
+        return tuple(
+            Trial(setting, self.rate(setting), self.notes.get(setting, ""))
+            for setting in self.rates
+        )
+
+    def _run(self, setting: Setting) -> float:
+        made = self.build(setting)
+        context: Any = closing(made) if hasattr(made, "close") else nullcontext(made)
+        with context:
+            batches = _epochs(made)
+            if setting.cache != "none" and not self._one_epoch(made):
+                self.notes[setting] = f"no epoch within {self.warm_s:g} s, so the cache is not warm"
+                return 0.0
+            next(batches)  # starts its threads
+            count, started = 0, time.perf_counter()
+            while (elapsed_s := time.perf_counter() - started) < self.trial_s or not count:
+                batch = next(batches)
+                if self.step is not None:
+                    self.step(batch)
+                count += 1
+            batches.close()
+            return count / elapsed_s
+
+    def _one_epoch(self, made: Iterable[Any]) -> bool:
+        until = time.perf_counter() + self.warm_s
+        return all(time.perf_counter() < until for _ in made)
+
+
+def autotune(
+    build: Build,
+    *,
+    memory_limit: int,
+    dataset_bytes: int | None = None,
+    caches: Sequence[str] = ("none", "memory"),
+    parallel: Sequence[int] | None = None,
+    prefetch: Sequence[int] = (0, 1, 2, 4, 8),
+    step: Callable[[Any], Any] | None = None,
+    trial_s: float = 0.5,
+    repeats: int = 3,
+    warm_s: float = 30.0,
+    verbose: bool = True,
+) -> Tuned:
+    """The fastest setting found.
+
+    Parameters
+    ----------
+    build
+        Makes the pipeline with a :class:`Setting`; see :class:`Trials`.
+    memory_limit
+        Most bytes for batches on their way and for a cache in memory. A batch is measured,
+        each of the parallel calls and each batch made ahead counts as one.
+    dataset_bytes
+        What a cache in memory would hold in the end; None where it keeps to the limit by
+        itself, as that of a :class:`~trainer_bridge.preprocess.Pipeline` does.
+    caches, parallel, prefetch
+        What to choose from; ``parallel`` up to twice the number of cores by default.
+    step, trial_s, repeats, warm_s
+        See :class:`Trials`; ``repeats`` trials of each side decide a comparison.
+    verbose
+        Prints every trial, and the choice.
+
+    Raises
+    ------
+    ConfigurationError
+        If no setting fits the limit, or none can be run.
+
+    Examples
+    --------
+    >>> class Slow:
+    ...     def __init__(self, setting):
+    ...         self.seconds = 0.004 / setting.parallel
+    ...     def __iter__(self):
+    ...         for _ in range(3):
+    ...             time.sleep(self.seconds)
+    ...             yield np.zeros(8)
+    >>> found = autotune(Slow, memory_limit=1 << 20, caches=["none"], parallel=[1, 2],
+    ...                  prefetch=[0], trial_s=0.02, verbose=False)
+    >>> found.setting
+    Setting(parallel=2, prefetch=0, cache='none')
+    """
+    for cache in caches:
+        if cache not in CACHES:
+            raise ConfigurationError(f"caches: {cache!r}; expected some of {', '.join(CACHES)}")
+    ladders = _Ladders(sorted(parallel or _up_to_twice_the_cores()), sorted(prefetch), list(caches))
+    trials = Trials(build, step, trial_s, warm_s)
+    batch_bytes = _batch_bytes(build, ladders.least)
+
+    def fits(setting: Setting) -> bool:
+        cached = (dataset_bytes or 0) if setting.cache == "memory" else 0
+        return (setting.parallel + setting.prefetch) * batch_bytes + cached <= memory_limit
+
+    current = ladders.start
+    if not fits(current):
+        current = ladders.least
+    if not fits(current):
+        raise ConfigurationError(
+            f"memory_limit={memory_limit:,}: one batch takes {batch_bytes:,} bytes, and "
+            f"{current} needs more than the limit; make batches smaller"
+        )
+    trials.measure(current)
+    rejected: set[tuple[Setting, Setting]] = set()
+    moved = True
+    while moved:
+        moved = False
+        for other in ladders.around(current):
+            if not fits(other) or (current, other) in rejected:
+                continue
+            if _is_faster(trials, other, current, repeats):
+                current, moved = other, True
+                break
+            rejected.add((current, other))
+    best = max((s for s in trials.rates if s not in trials.notes), key=trials.rate, default=None)
+    if best is None:
+        reasons = "; ".join(f"{setting}: {note}" for setting, note in trials.notes.items())
+        raise ConfigurationError(f"no setting could be tried: {reasons}")
+    if best != current and _is_faster(trials, best, current, repeats):
+        current = best
+    tuned = Tuned(current, trials.rate(current), trials.all())
+    if verbose:
+        print(tuned)
+    return tuned
+
+
+@dataclass(frozen=True)
+class _Ladders:
+    """The values of each number, ascending; a neighbour is one or two rungs away."""
+
+    parallel: list[int]
+    prefetch: list[int]
+    caches: list[str]
+
+    @property
+    def least(self) -> Setting:
+        return Setting(self.parallel[0], self.prefetch[0], self.caches[0])
+
+    @property
+    def start(self) -> Setting:
+        """A thread per core and two batches ahead, or what is nearest to it."""
+        cores = os.cpu_count() or 1
+        near = min(self.parallel, key=lambda n: abs(n - cores))
+        return Setting(near, min(self.prefetch, key=lambda n: abs(n - 2)), self.caches[0])
+
+    def around(self, setting: Setting) -> Iterator[Setting]:
+        """What a cache changes is most, so it comes first."""
+        for cache in self.caches:
+            if cache != setting.cache:
+                yield replace(setting, cache=cache)
+        for name in ("parallel", "prefetch"):
+            rungs = getattr(self, name)
+            at = rungs.index(getattr(setting, name))
+            for step in (1, -1, 2, -2):
+                if 0 <= at + step < len(rungs):
+                    yield replace(setting, **{name: rungs[at + step]})
+
+
+def open_with(
+    pipeline: Pipeline,
+    setting: Setting,
+    memory_limit: int,
+    folder: str | Path | None = None,
+    **options: Any,
+) -> PreparedBatches:
+    """A pipeline opened with a setting: its threads, prefetch and cache are those.
+
+    A cache in memory gets three quarters of the limit, the blocks on their way the rest; without
+    one they get it all. A cache stands where the pipeline has one, else behind its row stages.
+
+    Parameters
+    ----------
+    folder
+        Of a cache on disk.
+    options
+        Passed on to :meth:`Pipeline.open`.
+    """
+    cache: Cache | None = None
+    working = memory_limit
+    if setting.cache == "memory":
+        working = memory_limit // 4
+        cache = Cache(memory_limit - working)
+    elif setting.cache == "disk":
+        if folder is None:
+            raise ConfigurationError("a cache on disk needs folder=")
+        cache = Cache(folder=Path(folder))
+    stages = [stage for stage in pipeline.stages if not isinstance(stage, Prefetch)]
+    at = next((i for i, s in enumerate(stages) if isinstance(s, Cache)), len(stages))
+    stages[at : at + 1] = [] if cache is None else [cache]
+    made = replace(pipeline, stages=tuple(stages)).prefetch(setting.prefetch)
+    return made.open(threads=setting.parallel, byte_budget=working, **options)
+
+
+def autotune_pipeline(
+    pipeline: Pipeline,
+    *,
+    memory_limit: int,
+    folder: str | Path | None = None,
+    options: Mapping[str, Any] | None = None,
+    **tuning: Any,
+) -> Tuned:
+    """The fastest setting found for a pipeline; :func:`open_with` opens it so.
+
+    Parameters
+    ----------
+    memory_limit
+        Most bytes of blocks and batches on their way and of a cache in memory.
+    folder
+        Where a cache on disk may be; none is tried without.
+    options
+        What it is opened with besides: rank, world size, epoch.
+    tuning
+        Passed on to :func:`autotune`.
+    """
+    caches = ("none", "memory") if folder is None else ("none", "memory", "disk")
+    return autotune(
+        lambda setting: open_with(pipeline, setting, memory_limit, folder, **(options or {})),
+        memory_limit=memory_limit,
+        **{"caches": caches, **tuning},
+    )
+
+
+def num_bytes(batch: Any) -> int:
+    """Bytes of all arrays or tensors of a batch; of texts those of their characters.
+
+    >>> num_bytes({"x": np.zeros((2, 3), np.float32), "y": (b"abc", [np.zeros(2)])})
+    43
+    """
+    if isinstance(batch, Mapping):
+        return sum(num_bytes(part) for part in batch.values())
+    if isinstance(batch, tuple | list):
+        return sum(num_bytes(part) for part in batch)
+    values = batch.numpy() if hasattr(batch, "numpy") else batch
+    if isinstance(values, bytes | str):
+        return len(values)
+    array = np.asarray(values)
+    return sum(map(len, array.reshape(-1))) if array.dtype == object else int(array.nbytes)
+
+
+def _is_faster(trials: Trials, other: Setting, current: Setting, repeats: int) -> bool:
+    """Whether ``other`` wins; both are tried in turn, and a clear loser only once."""
+    for number in range(repeats):
+        rate, base = trials.measure(other), trials.measure(current)
+        if other in trials.notes:
+            return False
+        if number == 0 and rate < 0.8 * base:
+            return False
+    return trials.rate(other) > 1.02 * trials.rate(current)
+
+
+def _epochs(made: Iterable[Any]) -> Generator[Any, None, None]:
+    while True:
+        empty = True
+        for batch in made:
+            empty = False
+            yield batch
+        if empty:
+            raise ConfigurationError("the pipeline gave no batch")
+
+
+def _batch_bytes(build: Build, setting: Setting) -> int:
+    made = build(setting)
+    context: Any = closing(made) if hasattr(made, "close") else nullcontext(made)
+    with context:
+        batches = _epochs(made)
+        size = num_bytes(next(batches))
+        batches.close()
+    return max(size, 1)
+
+
+def _up_to_twice_the_cores() -> list[int]:
+    cores = os.cpu_count() or 1
+    return sorted({*(2**n for n in range(int(math.log2(cores)) + 1)), cores, 2 * cores})
