@@ -1,0 +1,366 @@
+"""``loader``: a reader's batches as tensors, in this process or in a ``DataLoader``'s workers."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, overload
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from paimon_features.errors import ConfigurationError, RequestError
+from trainer_bridge.adapters.torch.batch import TensorBatch
+from trainer_bridge.adapters.torch.place import MAX_WORKERS, SharedPlace, tag
+from trainer_bridge.adapters.torch.ranks import rank_and_world_size
+from trainer_bridge.adapters.torch.streams import StreamLoader
+from trainer_bridge.adapters.torch.tensors import RaggedAs, TensorForm
+from trainer_bridge.follow import FollowingReader
+from trainer_bridge.forms import Batch
+from trainer_bridge.reader import SnapshotReader
+
+_OF_WORKER = "worker"
+
+
+@overload
+def loader(
+    reader: SnapshotReader,
+    *,
+    stack: Mapping[str, Sequence[str]] | None = None,
+    keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None,
+    ragged: RaggedAs = "nested",
+    row_numbers: bool = False,
+    pin_memory: bool = False,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> TorchLoader: ...
+@overload
+def loader(
+    reader: FollowingReader,
+    *,
+    stack: Mapping[str, Sequence[str]] | None = None,
+    keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None,
+    ragged: RaggedAs = "nested",
+    row_numbers: bool = False,
+) -> StreamLoader: ...
+def loader(
+    reader: SnapshotReader | FollowingReader,
+    *,
+    stack: Mapping[str, Sequence[str]] | None = None,
+    keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None,
+    ragged: RaggedAs = "nested",
+    row_numbers: bool = False,
+    pin_memory: bool = False,
+    rank: int | None = None,
+    world_size: int | None = None,
+) -> TorchLoader | StreamLoader:
+    """The reader's batches as dicts of tensors, sharing memory with the reader's blocks.
+
+    Iterate over it directly (the reader's threads fetch ahead), or hand it to
+    ``DataLoader(..., batch_size=None)`` or torchdata's ``StatefulDataLoader``: worker processes
+    then take the batches in turn, and the order stays the same for every number of them. Of a
+    ``FollowingReader`` it is a stream, in one process, whose rank and world size are the reader's.
+
+    Numbers come as tensors of shape (rows,), lists of fixed length as (rows, length), others
+    as nested tensors of jagged layout.
+
+    Parameters
+    ----------
+    stack
+        Matrices to make, ``{name: columns}``: shape (rows, columns), in place of these
+        columns. Columns of one dtype that were read side by side are not copied.
+    keyed
+        :class:`~trainer_bridge.adapters.torch.KeyedJagged` to make, ``{name: columns}``, in
+        place of these columns (lists, or numbers as lists of one); ``{name: {column:
+        weights}}`` with a column of weights for each.
+    ragged
+        Columns of lists as ``"nested"`` tensors (deeper ones as parts), or all as
+        ``"parts"``: :class:`~trainer_bridge.adapters.torch.Jagged`, which keeps the mask of
+        null lists.
+    row_numbers
+        Adds ``row_number``, int64: each row's number in the snapshot.
+    pin_memory
+        Batches in pinned memory, made by a thread one batch ahead, so that
+        ``batch.to("cuda", non_blocking=True)`` copies beside the computing. For a loader
+        iterated over directly; a ``DataLoader`` has its own ``pin_memory=True``.
+    rank, world_size
+        Whose share to load. By default the reader's own; where that was made without, those of
+        ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE`` (``torchrun``). ``loader.reader``
+        is the reader of that share.
+
+    Raises
+    ------
+    ConfigurationError
+        For a reader with ``output="arrow"``, columns that do not go together in one stack or
+        key, ``pin_memory`` without a GPU, one of ``rank`` and ``world_size`` without the other.
+    UnknownNameError
+        For a column in ``stack`` or ``keyed`` that is not read.
+    """
+    if (rank is None) != (world_size is None):
+        raise ConfigurationError("give rank and world_size together, or neither")
+    if isinstance(reader, FollowingReader):
+        if pin_memory or rank is not None:
+            raise ConfigurationError(
+                "a stream takes rank and world_size where its FollowingReader is made, and is "
+                "pinned by DataLoader(..., pin_memory=True)"
+            )
+        return StreamLoader(
+            reader, TensorForm(reader, stack or {}, keyed or {}, ragged, row_numbers)
+        )
+    if pin_memory and not torch.cuda.is_available():
+        raise ConfigurationError(
+            "pin_memory=True needs a CUDA device, and there is none: say "
+            "pin_memory=torch.cuda.is_available()"
+        )
+    form = TensorForm(reader, stack or {}, keyed or {}, ragged, row_numbers)
+    place = (rank, world_size)
+    if rank is None and not reader.has_rank:
+        place = rank_and_world_size()
+    own = reader
+    if place[0] is not None and place != (reader.rank, reader.world_size):
+        assert place[1] is not None
+        own = reader.with_rank(place[0], place[1])
+    return TorchLoader(own, form, pin_memory, lent=None if own is reader else reader)
+
+
+class TorchLoader(IterableDataset[TensorBatch]):
+    """What :func:`loader` makes: batches, a length, a place that can be saved and restored.
+
+    The place is that of :attr:`reader`. Worker processes have readers of their own that start
+    from it; they hear of :meth:`set_epoch` and :meth:`load_state_dict`, also those that a
+    ``DataLoader`` keeps from epoch to epoch, and go on with the next epoch after one is through.
+    One ``DataLoader`` at a time may read it; after leaving its loop early, say where to go on.
+    """
+
+    def __init__(
+        self,
+        reader: SnapshotReader,
+        form: Callable[[Batch], TensorBatch],
+        pin_memory: bool = False,
+        lent: SnapshotReader | None = None,
+    ) -> None:
+        super().__init__()
+        self.reader = reader
+        self.tensors = form
+        self.pin_memory = pin_memory
+        self._lent = lent
+        self._running: Callable[[], Generator[TensorBatch, None, None] | None] = _nothing
+        # of the iteration in this process: where it began, and how many batches were had
+        self._start: str | None = None
+        self._count = 0
+        self._known = self._text()
+        self._place = SharedPlace(self._known)
+        # in a worker process: its own id, where its iteration began, what it was told last
+        self._process = os.getpid()
+        self._base = self._told = ""
+        self._resumed: tuple[str, int] | None = None
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch on this rank: as many as on every other."""
+        return len(self.reader)
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        """The batches from where the loader stands to the end of the epoch."""
+        info = get_worker_info()
+        if info is not None:
+            return self._share(info.id, info.num_workers)
+        self._go_back()
+        self._start, self._count = self._text(), 0
+        batches = self._batches()
+        self._running = weakref.ref(batches)
+        return batches
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the start of an epoch; stays where it is if it is in that epoch already."""
+        self._go_back()
+        before = self._text()
+        self.reader.set_epoch(epoch)
+        if self._text() != before:
+            self._publish()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was handed out, as small JSON: see ``SnapshotReader.state_dict``.
+
+        In a worker process, where torchdata asks for it, the worker's own place.
+
+        Raises
+        ------
+        RequestError
+            While a plain ``DataLoader`` reads this loader by worker processes, because only
+            the loop knows how far it is: see :meth:`state_after`.
+        """
+        if get_worker_info() is not None:
+            return {"kind": _OF_WORKER, "base": self._start, "batches": self._count}
+        if self._begun() is not None:
+            raise RequestError(
+                "worker processes read this loader, so it does not know how many of their batches "
+                "the loop has had: use torchdata's StatefulDataLoader and its state_dict(), or "
+                "loader.state_after(batches), with the number of them since the loop began"
+            )
+        if self.pin_memory and self._start is not None:
+            return self.state_after(self._count)  # the reader is ahead
+        return self.reader.state_dict()
+
+    def state_after(self, num_batches: int) -> dict[str, Any]:
+        """The state when ``num_batches`` of the iteration that runs, or ran last, are through.
+
+        The same for any number of workers. Before the first iteration: counted from where the
+        loader stands.
+        """
+        reader, begun = copy.copy(self.reader), self._begun()
+        if begun is not None:
+            reader.load_state_dict(_state(self._command()))
+            reader.set_epoch(begun[0])
+        elif self._start is not None:
+            reader.load_state_dict(json.loads(self._start))
+        return reader.state_after(num_batches)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a state was taken: see ``SnapshotReader.load_state_dict``."""
+        info = get_worker_info()
+        if info is not None:
+            # by torchdata: this worker goes on after the batches that it had handed out
+            self._resumed = str(state["base"]), int(state["batches"])
+            self._place.resume(self._resumed[0], info.id)
+            return
+        if state.get("kind") == _OF_WORKER:
+            raise RequestError("the state of a worker process; expected that of a loader")
+        self._stop()
+        self.reader.load_state_dict(state)
+        self._publish()
+
+    def close(self) -> None:
+        """End what is running and let the reader go. Can be repeated."""
+        self._stop()
+        self.reader.close()
+        if self._lent is not None:
+            self._lent.close()
+
+    def __enter__(self) -> TorchLoader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For worker processes: a place, and nothing of what is running here."""
+        return {**vars(self), "_running": _nothing, "_lent": None}
+
+    def _batches(self) -> Generator[TensorBatch, None, None]:
+        batches = map(self.tensors, self.reader)
+        for batch in ahead(batches, TensorBatch.pin_memory) if self.pin_memory else batches:
+            self._count += 1
+            yield batch
+
+    def _stop(self) -> None:
+        running, self._running = self._running(), _nothing
+        if running is not None:
+            running.close()
+
+    def _go_back(self) -> None:
+        """Stop, and let the reader stand where batches were handed out, here or by workers."""
+        self._stop()
+        begun = self._begun()
+        if begun is not None:
+            command = self._command()
+            self.reader.load_state_dict(_state(command))
+            ended = self._place.epoch(tag(command), begun[1])
+            self.reader.set_epoch(max(self.reader.epoch, ended))
+        elif self.pin_memory and self._start is not None:
+            self.reader.load_state_dict(self.state_after(self._count))
+
+    def _publish(self) -> None:
+        """Tell the workers, those to come and those kept, where to start."""
+        self._start, self._count = None, 0
+        self._known = self._text()
+        self._place.write(self._known)
+
+    def _command(self) -> str:
+        """From where workers start that are made now."""
+        own = self._text()
+        # a reader that was moved by itself is right; else they may have been resumed elsewhere
+        return self._place.read() if own == self._known else self._place.versioned(own)
+
+    def _begun(self) -> tuple[int, int] | None:
+        """Epoch and number of workers that read from where this loader stands, if some did."""
+        return self._place.begun(tag(self._command()))
+
+    def _text(self) -> str:
+        return json.dumps(self.reader.state_dict())
+
+    def _share(self, worker: int, workers: int) -> Iterator[TensorBatch]:
+        """In a worker process: its batches."""
+        if self.pin_memory:
+            raise ConfigurationError(
+                "a worker process cannot pin memory: leave pin_memory out in loader(), and say "
+                "DataLoader(..., pin_memory=True), which does it in the main process"
+            )
+        if workers > MAX_WORKERS:
+            raise ConfigurationError(f"{workers} workers; expected at most {MAX_WORKERS}")
+        self._base, skip = self._told_to_start(), 0
+        if self._resumed is not None:
+            skip, self._resumed = self._resumed[1], None
+        reader, start = self.reader, tag(self._base)
+        reader.load_state_dict(_state(self._base))
+        reader.set_epoch(max(reader.epoch, self._place.epoch(start, workers)))
+        epoch = reader.epoch
+        self._start, self._count = self._text(), skip
+        self._place.begin(start, epoch, workers)
+        left = len(range(worker, reader.remaining(), workers)) - skip
+        if left <= 0:
+            self._place.end(start, worker, epoch + 1)
+
+        def share(batches: Iterator[Batch]) -> Iterator[TensorBatch]:
+            for batch in batches:
+                self._count += 1
+                yield self.tensors(batch)
+            self._place.end(start, worker, epoch + 1)
+
+        return share(reader.iterate(worker, workers, skip))
+
+    def _told_to_start(self) -> str:
+        """In a worker process: the newest of what it was made with and what it was told since."""
+        told = self._place.read()
+        if self._process != os.getpid():
+            self._process = os.getpid()
+            base = told if self._resumed is not None else self._command()
+            # a fork copies locks that threads of the parent may hold: none of them is used
+            self.reader = copy.copy(self.reader)
+        else:
+            base = self._base if told == self._told else told
+        self._told = told
+        return base
+
+
+def ahead(
+    batches: Iterator[TensorBatch], change: Callable[[TensorBatch], TensorBatch]
+) -> Iterator[TensorBatch]:
+    """Each batch changed, by a thread that is one batch ahead.
+
+    >>> list(ahead(iter([TensorBatch({"n": 1})]), lambda batch: TensorBatch({"n": 2})))
+    [{'n': 2}]
+    """
+
+    def fetch() -> TensorBatch | None:
+        batch = next(batches, None)
+        return None if batch is None else change(batch)
+
+    with ThreadPoolExecutor(1, thread_name_prefix="batch-ahead") as pool:
+        coming = pool.submit(fetch)
+        while (batch := coming.result()) is not None:
+            coming = pool.submit(fetch)
+            yield batch
+
+
+def _nothing() -> None:
+    """In place of a weak reference to an iteration, while none is running."""
+
+
+def _state(command: str) -> dict[str, Any]:
+    """The state that a command of the shared place holds, after its version."""
+    found: dict[str, Any] = json.loads(command.split(" ", 1)[1])
+    return found

@@ -1,0 +1,111 @@
+"""Where a loader stands, told to its worker processes and back through shared memory.
+
+A ``DataLoader`` copies its data set into worker processes, for each epoch or, persistent, once
+for all of them. Without more, ``set_epoch`` and ``load_state_dict`` of the main process would
+not reach persistent workers, and the end of an epoch in the workers would not reach the main
+process. One page of shared memory does both: the state from which to start, as JSON, and for
+each worker the epoch that it has come to.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import Any
+
+import numpy as np
+import torch
+
+from paimon_features.errors import ConfigurationError, RequestError
+
+MAX_WORKERS = 256
+_ROOM = 1 << 16
+_LENGTH, _CHECKSUM, _VERSION, _BEGUN_TAG, _BEGUN_EPOCH, _BEGUN_WORKERS = range(6)
+_ENDED = 6
+_WORDS = _ENDED + 2 * MAX_WORKERS
+
+
+def tag(command: str) -> int:
+    """A number that tells apart what :meth:`SharedPlace.read` says; never 0."""
+    return zlib.crc32(command.encode()) + 1
+
+
+class SharedPlace:
+    """The page. Copies in other processes show the same memory; it ends with the last of them."""
+
+    def __init__(self, text: str) -> None:
+        # file and name are gone at once, so that nothing is left if processes are killed
+        self._memory = torch.zeros(_WORDS * 8 + _ROOM, dtype=torch.uint8).share_memory_()
+        self.write(text)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._memory.share_memory_()  # a copy within a process begins a page of its own
+
+    @property
+    def _words(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return self._memory.numpy()[: _WORDS * 8].view(np.int64)
+
+    @property
+    def _bytes(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        return self._memory.numpy()[_WORDS * 8 :]
+
+    def write(self, text: str) -> None:
+        """Say from which state to start; what was begun and ended before counts no more."""
+        self._store(f"{self._version + 1} {text}")
+
+    def resume(self, text: str, worker: int) -> None:
+        """A worker was resumed from a state, as all others are now."""
+        self.end(0, worker, 0)
+        self._store(f"{self._version} {text}")
+
+    def versioned(self, text: str) -> str:
+        """What :meth:`read` would say of a state that was not written, but is the newest."""
+        return f"{self._version} {text}"
+
+    def read(self) -> str:
+        """From which state to start: a version, a space, the state."""
+        for _ in range(1_000):
+            length, checksum = int(self._words[_LENGTH]), int(self._words[_CHECKSUM])
+            data = self._bytes[:length].tobytes()
+            if zlib.crc32(data) + 1 == checksum:
+                return data.decode()
+            time.sleep(0.001)  # another process is writing
+        raise RequestError("a process ended while it wrote the place of the loader: make it anew")
+
+    @property
+    def _version(self) -> int:
+        return int(self._words[_VERSION])
+
+    def _store(self, command: str) -> None:
+        data = np.frombuffer(command.encode(), dtype=np.uint8)
+        if len(data) > _ROOM:
+            raise ConfigurationError(
+                f"a state of {len(data):,} bytes; workers can be told at most {_ROOM:,}"
+            )
+        words = self._words
+        words[_VERSION] = int(command.split(" ", 1)[0])
+        words[_CHECKSUM] = 0
+        self._bytes[: len(data)] = data
+        words[_LENGTH], words[_CHECKSUM] = len(data), tag(command)
+
+    def begin(self, start: int, epoch: int, workers: int) -> None:
+        """A worker begins an epoch, of the state with the tag ``start``."""
+        self._words[_BEGUN_EPOCH], self._words[_BEGUN_WORKERS] = epoch, workers
+        self._words[_BEGUN_TAG] = start
+
+    def begun(self, start: int) -> tuple[int, int] | None:
+        """Epoch and number of workers of the last iteration; None: none from that state."""
+        if self._words[_BEGUN_TAG] != start:
+            return None
+        return int(self._words[_BEGUN_EPOCH]), int(self._words[_BEGUN_WORKERS])
+
+    def end(self, start: int, worker: int, epoch: int) -> None:
+        """A worker has handed out its share, and stands at the beginning of ``epoch``."""
+        self._words[_ENDED + 2 * worker : _ENDED + 2 * worker + 2] = start, epoch
+
+    def epoch(self, start: int, workers: int) -> int:
+        """The epoch that all workers have come to; 0 where one has ended none."""
+        # axes: (worker, (tag, epoch))
+        ended = self._words[_ENDED : _ENDED + 2 * workers].reshape(-1, 2)
+        return int(np.where(ended[:, 0] == start, ended[:, 1], 0).min(initial=1 << 62))

@@ -1,0 +1,54 @@
+"""A table that grows, as tensors: batches without an end, in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch.utils.data import IterableDataset, get_worker_info
+
+from paimon_features.errors import ConfigurationError
+from trainer_bridge.adapters.torch.batch import TensorBatch
+from trainer_bridge.adapters.torch.tensors import TensorForm
+from trainer_bridge.follow import FollowingReader
+
+
+class StreamLoader(IterableDataset[TensorBatch]):
+    """What :func:`~.loader` makes of a ``FollowingReader``: batches, and a place to resume from.
+
+    A stream has no length and no epochs. It cannot be dealt out to worker processes: whoever is
+    waiting for the next commit would hold back those behind it. Threads read ahead.
+    """
+
+    def __init__(self, reader: FollowingReader, form: TensorForm) -> None:
+        super().__init__()
+        self.reader = reader
+        self.tensors = form
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        """The batches from where the reader stands; see ``FollowingReader.iterate``."""
+        info = get_worker_info()
+        if info is not None:
+            raise ConfigurationError(
+                f"a stream in {info.num_workers} worker processes: expected none; say "
+                "DataLoader(..., num_workers=0), the reader's threads read ahead"
+            )
+        return map(self.tensors, self.reader)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was handed out, as small JSON: see ``FollowingReader.state_dict``."""
+        return self.reader.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a state was taken: see ``FollowingReader.load_state_dict``."""
+        self.reader.load_state_dict(state)
+
+    def close(self) -> None:
+        """End what is running and let the reader go. Can be repeated."""
+        self.reader.close()
+
+    def __enter__(self) -> StreamLoader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
