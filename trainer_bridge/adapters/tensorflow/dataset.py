@@ -1,0 +1,133 @@
+"""``dataset``: the batches of a snapshot reader as a ``tf.data.Dataset``."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from paimon_features.errors import ConfigurationError, RequestError
+from trainer_bridge.adapters.tensorflow.element import Element, ListForms, plan
+from trainer_bridge.adapters.tensorflow.passes import Passes
+from trainer_bridge.adapters.tensorflow.roles import Roles
+from trainer_bridge.reader import SnapshotReader
+
+
+def dataset(
+    reader: SnapshotReader,
+    *,
+    features: str | Sequence[str] | None = None,
+    label: str | Sequence[str] | None = None,
+    weight: str | None = None,
+    stack: Mapping[str, Sequence[str]] | None = None,
+    sparse: Collection[str] = (),
+    to_dense: Mapping[str, Any] | None = None,
+    texts: Collection[str] = (),
+    row_numbers: bool = False,
+    prefetch: int = 2,
+) -> tf.data.Dataset:
+    """The reader's batches as a dataset: whole batches, never rows.
+
+    One pass gives what is left of the reader's epoch, usually all of it; the next pass (of
+    ``repeat()``, or an epoch of ``model.fit``) is the next epoch in its own order. A pass that
+    is broken off, by looking at the first batch say, puts the reader back to where the pass
+    began. Its length is known to Keras; a dataset that was made in the middle of an epoch is
+    for the rest of that epoch.
+
+    A reader with ``output="arrow"`` gives its columns one by one as Arrow decoded them, which for
+    many columns in the order of the files (``shuffle=False``) is twice as fast; numbers and times
+    without nulls, no stacks, no lists.
+
+    Parameters
+    ----------
+    features
+        Which tensors are the features: the name of one, which then stands by itself, or a list
+        of names for a dict of tensors; everything else by default.
+    label, weight
+        Which tensors are the labels (a list gives a dict) and loss weights. With a label an
+        element is ``(features, label)`` or ``(features, label, weight)``, as Keras takes it,
+        else ``features`` alone. Loss weights of the reader's sampler are taken by default.
+    stack
+        Matrices to make, ``{name: columns}``: shape (rows, columns), in place of these columns.
+        Columns of one dtype that are all that is read of it, in their order, are not copied.
+    sparse, to_dense
+        Columns of lists of any length, which are a ``RaggedTensor`` otherwise, as a
+        ``SparseTensor`` or as a tensor padded to the longest list of the batch:
+        ``to_dense={"tags": True}`` pads with zeros, ``{"tags": -1}`` with -1.
+    texts
+        Columns of codes (``SnapshotReader(codes=...)``) as ``tf.string``: the words of the
+        codes, looked up by TensorFlow.
+    row_numbers
+        Adds ``row_number``, int64: each row's number in the snapshot.
+    prefetch
+        How many batches TensorFlow has ready beyond what the reader has. 0: a batch is asked
+        for when it is needed, and ``reader.state_dict()`` is exactly what was had. Otherwise
+        keep a :class:`Progress`.
+
+    Raises
+    ------
+    ConfigurationError, UnknownNameError
+        For arguments that do not fit the columns read.
+    RequestError
+        For a column that has no tensor form.
+
+    Errors of the reader are raised by the iteration as ``tf.errors.UnknownError`` or
+    ``InvalidArgumentError`` with the reader's message and traceback in theirs.
+    """
+    if prefetch < 0:
+        raise ConfigurationError(f"prefetch={prefetch}: expected 0 or more")
+    element = plan(
+        reader, stack or {}, ListForms(reader, sparse, to_dense or {}, texts), row_numbers
+    )
+    roles = Roles.of(element.names, features, label, weight)
+    length = reader.remaining()
+    passes = Passes(reader, length)
+    made = _whole_passes(passes, element, roles, prefetch)
+    made = made.apply(tf.data.experimental.assert_cardinality(length))
+    options = tf.data.Options()
+    # the reader shards by rank; TensorFlow has not to do it again
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    # a prefetch that TensorFlow adds by itself would run ahead of what `prefetch` says
+    options.experimental_optimization.inject_prefetch = False
+    made = made.with_options(options)
+    # Python functions of a graph are never freed; what they need lives as long as the dataset
+    made._snapshot_passes = passes
+    return made
+
+
+def _whole_passes(passes: Passes, element: Element, roles: Roles, prefetch: int) -> tf.data.Dataset:
+    # a pass is all of its batches but the last, fetched ahead, and then the last: only when that
+    # one is asked for, the epoch is through
+    found, length = weakref.ref(passes), passes.length
+    signature = element.signature
+    dtypes = [spec.dtype for spec in signature]
+
+    def alive() -> Passes:
+        there = found()
+        if there is None:
+            raise RequestError("the dataset of a snapshot reader was deleted while it is read")
+        return there
+
+    def run() -> Iterator[int]:
+        return alive().run()
+
+    def take(number: int) -> list[Any]:
+        return element.arrays(alive().take(int(number)))
+
+    def one_pass(number: Any) -> tf.data.Dataset:
+        def next_batch(_: Any) -> Any:
+            # arrays that are aligned become tensors without a copy, as by dlpack; others are
+            # copied, where dlpack would end the process
+            arrays = tf.numpy_function(take, [number], dtypes)
+            for array, spec in zip(arrays, signature, strict=True):
+                array.set_shape(spec.shape)
+            return roles(element.tensors(arrays))
+
+        ahead = tf.data.Dataset.range(length - 1).map(next_batch)
+        last = tf.data.Dataset.range(1).map(next_batch)
+        return (ahead.prefetch(prefetch) if prefetch else ahead).concatenate(last)
+
+    numbers = tf.data.Dataset.from_generator(run, output_signature=tf.TensorSpec((), tf.int64))
+    return numbers.flat_map(one_pass)

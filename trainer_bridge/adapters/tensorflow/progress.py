@@ -1,0 +1,49 @@
+"""Where a training stands that fetches ahead: what it has had, not what was read for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainer_bridge.reader import SnapshotReader
+
+
+class Progress:
+    """Counts the batches that a training has had; its state is that of the reader then.
+
+    ``tf.data`` asks a reader for batches before they are needed, so the reader's own state is
+    ahead. A loop calls :meth:`advance` after each step, Keras calls
+    ``trainer_bridge.tensorflow.ProgressCallback``; a checkpoint holds :meth:`state_dict`.
+    Made while the reader stands where training begins.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from paimon_features.tables import Lake
+    >>> from trainer_bridge.testing import make_samples
+    >>> with TemporaryDirectory() as folder:
+    ...     lake = Lake.open(folder, "shop")
+    ...     reader = SnapshotReader(lake, make_samples(lake, [10]), columns=["x"], batch_size=4)
+    ...     progress = Progress(reader)
+    ...     for _ in range(4):  # an epoch has three batches
+    ...         progress.advance()
+    >>> state = progress.state_dict()
+    >>> state["epoch"], state["position"]
+    (1, 4)
+    """
+
+    def __init__(self, reader: SnapshotReader) -> None:
+        self._reader = reader
+        self._state = reader.state_dict()
+
+    def advance(self, batches: int = 1) -> None:
+        """So many batches more were had; epoch follows on epoch."""
+        for _ in range(batches):
+            self._state = self._reader.state_after(1, self._state)
+
+    def state_dict(self) -> dict[str, Any]:
+        """A state for ``SnapshotReader.load_state_dict``: small JSON."""
+        return dict(self._state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go, with the reader, to where a state was taken; make the dataset after that."""
+        self._reader.load_state_dict(state)
+        self._state = self._reader.state_dict()

@@ -1,0 +1,46 @@
+"""The public names for TensorFlow and Keras; each is imported when it is first used."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainer_bridge.adapters.tensorflow.builder import DatasetPipelineBuilder
+    from trainer_bridge.adapters.tensorflow.dataset import dataset
+    from trainer_bridge.adapters.tensorflow.distribute import DistributedPaimonDatasetBuilder
+    from trainer_bridge.adapters.tensorflow.keras import ProgressCallback
+    from trainer_bridge.adapters.tensorflow.optimize import TensorFlowPipelineOptimizer
+    from trainer_bridge.adapters.tensorflow.progress import Progress
+    from trainer_bridge.adapters.tensorflow.strategies import DistributedStrategy
+
+_HOMES = {
+    "DatasetPipelineBuilder": "builder",
+    "DistributedPaimonDatasetBuilder": "distribute",
+    "DistributedStrategy": "strategies",
+    "Progress": "progress",
+    "ProgressCallback": "keras",
+    "TensorFlowPipelineOptimizer": "optimize",
+    "dataset": "dataset",
+}
+
+__all__ = [
+    "DatasetPipelineBuilder",
+    "DistributedPaimonDatasetBuilder",
+    "DistributedStrategy",
+    "Progress",
+    "ProgressCallback",
+    "TensorFlowPipelineOptimizer",
+    "dataset",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    home = importlib.import_module(f"trainer_bridge.adapters.tensorflow.{_HOMES[name]}")
+    return getattr(home, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
