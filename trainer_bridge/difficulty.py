@@ -13,6 +13,7 @@ import pyarrow as pa
 from paimon_features.aggregates import Count, DecayedMean, Last, Max, Mean, Sum, Variance
 from paimon_features.definitions import Entity, FeatureView, FeedbackSource
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.offline.pins import AsOf, Pin
 from paimon_features.schema import DataType
 from paimon_features.windows import parse_duration
 
@@ -64,12 +65,15 @@ class Difficulty:
     snapshot_id
         Snapshot of the tile table that was read, to be named in a sampler's state; None
         where nothing was committed yet.
+    pins
+        All snapshots that were read, to read the same again (``as_of``).
     """
 
     samples: pa.Table
     features: pa.Table
     q_ms: int
     snapshot_id: int | None
+    pins: tuple[Pin, ...] = ()
 
     def scores(self, *, half_life: str = "7d", unseen_quantile: float = 0.75) -> Scores:
         """One score per row of ``samples``; see :func:`scores_from_features`."""
@@ -136,13 +140,14 @@ def read_difficulty(
     samples: pa.Table,
     q_ms: int,
     *,
-    as_of: int | None = None,
+    as_of: AsOf = None,
 ) -> Difficulty:
     """The difficulty of samples at ``q_ms``, by the offline path.
 
     ``samples`` holds the sample keys and nothing else, in the order of the row numbers
-    (``reader.read_columns`` gives them). ``as_of`` (UTC milliseconds) limits what is read
-    to what had been committed by then, so that a run can be repeated.
+    (``reader.read_columns`` gives them). Two reads of the same snapshots give the same
+    bits; ``as_of`` limits what is read to what had been committed by a time (UTC ms), or names
+    the snapshots (the ``pins`` of an earlier read), so that a run can be repeated.
 
     Raises
     ------
@@ -151,11 +156,11 @@ def read_difficulty(
     """
     name = view if isinstance(view, str) else view.name
     refs = project.refs([f"{name}:{feature}" for feature in FEATURES])
-    pinned = project.offline.pin(refs, as_of=as_of)
+    pinned = project.offline.pin(refs, as_of=as_of, repeatable=True)
     once = samples.group_by(samples.column_names).aggregate([])
     times = pa.repeat(pa.scalar(q_ms, pa.int64()), once.num_rows)
     features = pinned.read(once.append_column("event_time_ms", times))
-    return Difficulty(samples, features, q_ms, pinned.pins[0].snapshot_id)
+    return Difficulty(samples, features, q_ms, pinned.pins[0].snapshot_id, pinned.pins)
 
 
 def scores_from_features(

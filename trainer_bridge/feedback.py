@@ -27,12 +27,15 @@ import pyarrow.compute as pc
 
 from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import ConfigurationError, RequestError, TableError
+from paimon_features.online.queue import Queue
 from paimon_features.schema import DataType
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.files import locked
 from paimon_features.tables.reader import iter_batches
 from paimon_features.tables.specs import feedback_spec
 from paimon_features.tables.writer import append_arrow, committed_identifiers
+from trainer_bridge.feedback_queue import HandOver
+from trainer_bridge.feedback_rows import Call, columns_of, finite_losses, rows_of
 from trainer_bridge.memory import LastCorrect, key_hashes
 
 _FIRST_RETRY_S = 0.1
@@ -79,8 +82,9 @@ class FeedbackWriter:
         Of the model that makes the losses; can be set anew at any time.
     flush_rows, flush_interval_s
         A commit is made when so many events wait, or the oldest waits so long.
-    max_pending
-        Most events that wait for a commit.
+    max_pending, max_pending_bytes
+        Most events, and most bytes of them, that wait for a commit. While a commit is made it
+        takes about twice the bytes of what it commits besides.
     max_block_s, on_full
         How long :meth:`write` may wait for room, and what it does then: ``"error"`` or
         ``"drop"`` the call's events and count them.
@@ -88,6 +92,9 @@ class FeedbackWriter:
         How long a commit is tried again before the writer fails.
     clock_ms
         Gives the event time.
+    through
+        A queue to hand commits over by, which a :class:`trainer_bridge.FeedbackDrain` makes:
+        for ranks on several hosts. Without it the writer commits by itself.
 
     Raises
     ------
@@ -109,10 +116,12 @@ class FeedbackWriter:
         flush_rows: int = 50_000,
         flush_interval_s: float = 1.0,
         max_pending: int = 1_000_000,
+        max_pending_bytes: int = 256 << 20,
         max_block_s: float = 1.0,
         on_full: Literal["error", "drop"] = "error",
         give_up_s: float = 120.0,
         clock_ms: Callable[[], int] = _system_clock_ms,
+        through: Queue | None = None,
     ) -> None:
         if isinstance(loop, FeedbackSource):
             sample_keys = loop.sample_keys if sample_keys is None else sample_keys
@@ -127,32 +136,39 @@ class FeedbackWriter:
             )
         if on_full not in ("error", "drop"):
             raise ConfigurationError(f"on_full={on_full!r}: expected 'error' or 'drop'")
-        if flush_rows < 1 or max_pending < 1 or flush_interval_s < 0 or max_block_s < 0:
+        if min(flush_rows, max_pending, max_pending_bytes) < 1 or flush_interval_s < 0:
             raise ConfigurationError(
-                f"flush_rows={flush_rows} and max_pending={max_pending} have to be at least 1, "
-                f"flush_interval_s={flush_interval_s} and max_block_s={max_block_s} at least 0"
+                f"flush_rows={flush_rows}, max_pending={max_pending} and max_pending_bytes="
+                f"{max_pending_bytes} have to be at least 1, flush_interval_s={flush_interval_s} "
+                "at least 0"
+            )
+        if max_block_s < 0 or give_up_s < 0:
+            raise ConfigurationError(
+                f"max_block_s={max_block_s} and give_up_s={give_up_s}: expected 0 or more"
             )
         self.lake, self.run_id, self.rank = lake, run_id, rank
         self.sample_keys = dict(sample_keys)
         self.model_version = model_version
         self.stats = FeedbackStats()
         self.flush_rows, self.flush_interval_s = flush_rows, flush_interval_s
-        self.max_pending, self.max_block_s, self.on_full = max_pending, max_block_s, on_full
+        self.max_pending, self.max_pending_bytes = max_pending, max_pending_bytes
+        self.max_block_s, self.on_full = max_block_s, on_full
         self.give_up_s, self._clock_ms = give_up_s, clock_ms
         self._user = f"{run_id}-{rank}"
-        lake.create(feedback_spec(self.table, self.sample_keys))
+        if through is None:
+            lake.create(feedback_spec(self.table, self.sample_keys))
 
-        self._resources = ExitStack()
-        lock = f"{lake.database}.{self.table}.{quote(self._user, safe='')}.lock"
-        self._resources.enter_context(
-            locked(lake.side_folder / "feedback" / lock, f"feedback writer {self._user!r}", 0.2)
+        self._way: _Commits | HandOver = (
+            _Commits(lake, self.table, self._user)
+            if through is None
+            else HandOver(lake, self.table, through, self._user)
         )
-        self._committed = committed_identifiers(lake, self.table, self._user) or 0
+        self._committed = self._handed = self._done = self._way.committed()
         self._seq = 0
         self._memory = LastCorrect()
         self._changed = threading.Condition()
-        self._waiting: deque[tuple[int, pa.Table, float]] = deque()
-        self._waiting_rows = 0
+        self._waiting: deque[Call] = deque()
+        self._waiting_rows = self._waiting_bytes = 0
         self._flush_wanted = False
         self._closing = False
         self._error: BaseException | None = None
@@ -171,44 +187,81 @@ class FeedbackWriter:
         correct: Any = None,
         *,
         event_time_ms: int | None = None,
+        seq: int | None = None,
     ) -> int:
         """Hand over the samples of one step; returns the ``seq`` of this call.
 
         ``keys`` maps each key column to values, ``loss`` and ``correct`` (whether the
         prediction was right; optional) are arrays of the same length: NumPy, Arrow, lists,
-        torch tensors on the CPU. Returns at once if there is room. ``forgot`` is set for a
-        sample that is wrong now and was right when it came last, as far as this writer has
-        seen (:meth:`remember` tells it what others saw).
+        tensors on any device. They are copied; returns at once if there is room. ``forgot``
+        is set for a sample that is wrong now and was right when it came last, as far as this
+        writer has seen (:meth:`remember` tells it what others saw).
+
+        ``seq`` numbers the call: by default one more than the last; a loop whose checkpoint
+        holds a number that grows with every step (an optimiser's) may give that one.
 
         Raises
         ------
         RequestError
-            For missing keys or lengths that differ. Nothing is written, ``seq`` not used.
+            For missing keys, lengths that differ, or a ``seq`` that is not above the last
+            one. Nothing is written, ``seq`` not used.
         TableError
             If there was no room for ``max_block_s`` (the events of this call are then
             lost), or commits have failed for ``give_up_s``.
         """
-        table = self._events(keys, loss, step, correct, event_time_ms)
-        self._seq += 1
-        table = self._with_seq(table)
-        finite = pc.is_finite(table.column("loss"))
-        kept = table.filter(finite)
-        self.stats.not_finite += table.num_rows - kept.num_rows
+        number = self._seq + 1 if seq is None else seq
+        if number <= self._seq:
+            raise RequestError(
+                f"feedback writer {self._user!r}: call {number} after call {self._seq}; calls are "
+                "numbered upwards"
+            )
+        who = f"feedback writer {self._user!r}"
+        columns, losses, right = columns_of(self.sample_keys, keys, loss, correct, who)
+        finite = finite_losses(losses)
+        call = Call(
+            seq=number,
+            step=int(step),
+            event_time_ms=self._clock_ms() if event_time_ms is None else event_time_ms,
+            model_version=self.model_version,
+            keys=columns,
+            loss=losses,
+            correct=right,
+            finite=finite,
+            done=number <= self._done,
+            since_s=time.monotonic(),
+        )
+        rows, size = call.num_rows, call.num_bytes
+        numbers = len(losses) if finite is None else int(np.count_nonzero(finite))
         with self._changed:
             self._raise_error()
             if self._closing:
-                raise TableError(f"feedback writer {self._user!r} is closed")
-            if self._seq <= self._committed:
-                self.stats.skipped += kept.num_rows
-                return self._seq
-            if not self._wait_for_room(kept.num_rows):
-                return self._seq
-            if kept.num_rows:
-                self._waiting.append((self._seq, kept, time.monotonic()))
-                self._waiting_rows += kept.num_rows
-                self.stats.written += kept.num_rows
+                raise TableError(f"{who} is closed")
+            self._seq = number
+            self.stats.not_finite += len(losses) - numbers
+            if call.done:
+                self.stats.skipped += numbers
+            if not len(losses) or (call.done and right is None):
+                return number
+            if not self._wait_for_room(rows, size):
+                return number
+            self._waiting.append(call)
+            self._waiting_rows += rows
+            self._waiting_bytes += size
+            self.stats.written += rows
+            # between the first call and the last one of a commit the thread may sleep
+            if len(self._waiting) == 1 or self._waiting_rows >= self.flush_rows:
                 self._changed.notify_all()
+        return number
+
+    @property
+    def seq(self) -> int:
+        """Number of the last call of :meth:`write`, 0 before the first."""
         return self._seq
+
+    @property
+    def committed(self) -> int:
+        """Number of the last call of this run and rank that is in the table."""
+        return self._committed
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until everything written so far is committed.
@@ -241,8 +294,9 @@ class FeedbackWriter:
             "version": VERSION,
             "run_id": self.run_id,
             "rank": self.rank,
+            "way": self._way.way,
             "seq": self._seq,
-            "committed": self._committed,
+            "committed": self._handed,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -253,35 +307,57 @@ class FeedbackWriter:
         Raises
         ------
         RequestError
-            For the state of another version, run or rank, or after the first ``write``.
+            For the state of another version, run, rank or way, or after the first ``write``.
         TableError
             If the table lacks what was committed when the state was taken.
         """
-        own = (VERSION, self.run_id, self.rank)
-        got = tuple(state.get(name) for name in ("version", "run_id", "rank"))
+        own = (VERSION, self.run_id, self.rank, self._way.way)
+        got = tuple(state.get(name) for name in ("version", "run_id", "rank", "way"))
         if got != own or self._seq:
             raise RequestError(
-                f"a state of (version, run_id, rank) {got} for a feedback writer of {own} "
+                f"a state of (version, run_id, rank, way) {got} for a feedback writer of {own} "
                 f"after {self._seq} calls of write; expected the same, before the first call"
             )
+        if state["committed"] > self._committed:
+            self._committed = self._handed = self._done = self._way.committed(state["committed"])
         if state["committed"] > self._committed:
             raise TableError(
                 f"table {self.table!r} has the feedback of {self._user!r} up to call "
                 f"{self._committed}, the state says {state['committed']}: the table was rolled "
                 "back or made anew; start a run with another run_id"
             )
-        self._seq = int(state["seq"])
+        self.resume_after(int(state["seq"]))
+
+    def resume_after(self, seq: int) -> None:
+        """Go on after a call that a checkpoint has, before the first ``write``.
+
+        For loops that number their calls themselves; others use :meth:`load_state_dict`, which
+        also checks that nothing is missing in the table.
+
+        Raises
+        ------
+        RequestError
+            After the first ``write``.
+        """
+        if self._seq:
+            raise RequestError(
+                f"feedback writer {self._user!r} is at call {self._seq}; it resumes only before "
+                "the first one"
+            )
+        self._seq = seq
         self.remember()
 
     def remember(self) -> None:
         """Learn from the table which samples were right last, on any rank of this run.
 
-        Called by :meth:`load_state_dict`; with several ranks, call it before each epoch,
-        because a sample may have been on another rank in the one before.
+        Called when a state is loaded; with several ranks, call it before each epoch, because
+        a sample may have been on another rank in the one before. Commits first.
         """
+        self.flush()
         columns = [*self.sample_keys, "run_id", "rank", "seq", "event_time_ms", "correct"]
         parts = []
-        for batch in iter_batches(self.lake, self.table, columns):
+        exists = self.lake.exists(self.table)  # made by the drain, where there is one
+        for batch in iter_batches(self.lake, self.table, columns) if exists else ():
             mine = pc.equal(batch.column("run_id"), self.run_id)
             # own calls that will be repeated lie in this writer's future
             later = pc.and_(
@@ -295,8 +371,9 @@ class FeedbackWriter:
             table = pa.Table.from_batches(parts).combine_chunks()
             table = table.sort_by([("event_time_ms", "ascending"), ("seq", "ascending")])
             table = table.combine_chunks()
-            hashes = key_hashes([_array(table.column(name)) for name in self.sample_keys])
-            memory.update(hashes, _array(table.column("correct")).to_numpy(zero_copy_only=False))
+            keys = [_array(table.column(name)) for name in self.sample_keys]
+            right = _array(table.column("correct")).to_numpy(zero_copy_only=False)
+            memory.update(key_hashes(keys), right)
         self._memory = memory
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -318,7 +395,7 @@ class FeedbackWriter:
                 f"feedback writer {self._user!r}: {self._waiting_rows} events are not committed "
                 f"after {timeout_s:g} s"
             )
-        self._resources.close()
+        self._way.close()
         with self._changed:
             self._raise_error()
 
@@ -330,62 +407,15 @@ class FeedbackWriter:
 
     # --- inside ---
 
-    def _events(
-        self, keys: Mapping[str, Any], loss: Any, step: int, correct: Any, time_ms: int | None
-    ) -> pa.Table:
-        if set(keys) != set(self.sample_keys):
-            raise RequestError(
-                f"feedback writer {self._user!r}: got the keys {', '.join(keys) or 'none'}; "
-                f"expected {', '.join(self.sample_keys)}"
-            )
-        losses = _to_arrow(loss, pa.float64(), "loss")
-        size = len(losses)
-        columns = {
-            name: _to_arrow(keys[name], kind.arrow, name) for name, kind in self.sample_keys.items()
-        }
-        right = (
-            pa.nulls(size, pa.bool_())
-            if correct is None
-            else _to_arrow(correct, pa.bool_(), "correct")
-        )
-        for name, values in {**columns, "correct": right}.items():
-            if len(values) != size:
-                raise RequestError(
-                    f"feedback writer {self._user!r}: {len(values)} values of {name!r} "
-                    f"for {size} losses"
-                )
-            if values.null_count and name in columns:
-                raise RequestError(f"feedback writer {self._user!r}: key {name!r} has a null")
-        known = right.is_valid().to_numpy(zero_copy_only=False)
-        forgot = np.zeros(size, dtype=np.bool_)
-        if known.any():
-            hashes = key_hashes(list(columns.values()))[known]
-            shown = right.fill_null(False).to_numpy(zero_copy_only=False)[known]
-            forgot[known] = self._memory.update(hashes, shown)
-        now_ms = self._clock_ms() if time_ms is None else time_ms
-        return pa.table(
-            {
-                **columns,
-                "run_id": _constant(self.run_id, size, pa.string()),
-                "rank": _constant(self.rank, size, pa.int32()),
-                "step": _constant(int(step), size, pa.int64()),
-                "loss": losses,
-                "event_time_ms": _constant(now_ms, size, pa.int64()),
-                "model_version": _constant(self.model_version, size, pa.string()),
-                "correct": right,
-                "forgot": pa.array(forgot),
-            }
-        )
-
-    def _with_seq(self, table: pa.Table) -> pa.Table:
-        return table.append_column("seq", _constant(self._seq, table.num_rows, pa.int64()))
-
-    def _wait_for_room(self, rows: int) -> bool:
-        """Whether the rows may wait; the lock is held."""
+    def _wait_for_room(self, rows: int, size: int) -> bool:
+        """Whether so many rows and bytes may wait; the lock is held."""
 
         def fits() -> bool:
             # a call larger than the bound waits alone
-            return not self._waiting or self._waiting_rows + rows <= self.max_pending
+            return not self._waiting or (
+                self._waiting_rows + rows <= self.max_pending
+                and self._waiting_bytes + size <= self.max_pending_bytes
+            )
 
         if not fits():
             self._flush_wanted = True
@@ -398,9 +428,10 @@ class FeedbackWriter:
             self.stats.dropped += rows
             return False
         raise TableError(
-            f"feedback writer {self._user!r}: {self._waiting_rows} events wait for a commit and "
-            f"there was no room for {rows} more within max_block_s={self.max_block_s:g}; raise "
-            "max_pending or max_block_s, write less often, or allow losses by on_full='drop'"
+            f"feedback writer {self._user!r}: {self._waiting_rows} events "
+            f"({self._waiting_bytes >> 20} MiB) wait for a commit and there was no room for {rows} "
+            f"more within max_block_s={self.max_block_s:g}; raise max_pending, max_pending_bytes "
+            "or max_block_s, write less often, or allow losses by on_full='drop'"
         )
 
     def _raise_error(self) -> None:
@@ -420,26 +451,30 @@ class FeedbackWriter:
                             return
                     self._changed.wait(self._wait_s())
                 group = list(self._waiting)
-            rows = pa.concat_tables([table for _, table, _ in group])
+            last = group[-1].seq
             try:
-                self._commit(rows, group[-1][0])
+                rows = rows_of(group, list(self.sample_keys), self.run_id, self.rank, self._memory)
+                if rows.num_rows:
+                    self._commit(rows, last)
+                    self._handed = last
             except BaseException as error:  # told to the training loop at its next call
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()
                 return
             with self._changed:
-                for _ in group:
+                for call in group:
                     self._waiting.popleft()
+                    self._waiting_bytes -= call.num_bytes
                 self._waiting_rows -= rows.num_rows
-                self._committed = group[-1][0]
+                self._committed = max(self._committed, last)
                 self.stats.committed += rows.num_rows
                 self._changed.notify_all()
 
     def _is_due(self) -> bool:
         if not self._waiting:
             return False
-        waited_s = time.monotonic() - self._waiting[0][2]
+        waited_s = time.monotonic() - self._waiting[0].since_s
         return (
             self._closing
             or self._flush_wanted
@@ -450,16 +485,14 @@ class FeedbackWriter:
     def _wait_s(self) -> float | None:
         if not self._waiting:
             return None
-        return max(0.0, self._waiting[0][2] + self.flush_interval_s - time.monotonic())
+        return max(0.0, self._waiting[0].since_s + self.flush_interval_s - time.monotonic())
 
     def _commit(self, rows: pa.Table, seq: int) -> None:
         until = time.monotonic() + self.give_up_s
         pause_s = _FIRST_RETRY_S
         while True:
             try:
-                append_arrow(
-                    self.lake, self.table, rows, commit_user=self._user, commit_identifier=seq
-                )
+                self._way.commit(rows, self._handed, seq)
                 return
             except Exception:
                 if time.monotonic() + pause_s > until:
@@ -467,6 +500,29 @@ class FeedbackWriter:
                 self.stats.retries += 1
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+
+
+class _Commits:
+    """Commits of the writer itself, under the locks of this host."""
+
+    way = "table"
+
+    def __init__(self, lake: Lake, table: str, user: str) -> None:
+        self._lake, self._table, self._user = lake, table, user
+        self._resources = ExitStack()
+        lock = f"{lake.database}.{table}.{quote(user, safe='')}.lock"
+        self._resources.enter_context(
+            locked(lake.side_folder / "feedback" / lock, f"feedback writer {user!r}", 0.2)
+        )
+
+    def committed(self, at_least: int = 0) -> int:
+        return committed_identifiers(self._lake, self._table, self._user) or 0
+
+    def commit(self, rows: pa.Table, previous: int, last: int) -> None:
+        append_arrow(self._lake, self._table, rows, commit_user=self._user, commit_identifier=last)
+
+    def close(self) -> None:
+        self._resources.close()
 
 
 _OPEN: weakref.WeakSet[FeedbackWriter] = weakref.WeakSet()
@@ -484,24 +540,5 @@ def _close_all() -> None:
 getattr(threading, "_register_atexit", atexit.register)(_close_all)
 
 
-def _constant(value: Any, size: int, kind: pa.DataType) -> pa.Array:
-    return pa.repeat(pa.scalar(value, kind), size)
-
-
 def _array(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _to_arrow(values: Any, kind: pa.DataType, name: str) -> pa.Array:
-    if isinstance(values, pa.ChunkedArray):
-        values = _array(values)
-    if not isinstance(values, pa.Array):
-        if not isinstance(values, list | tuple | np.ndarray):
-            values = np.asarray(values)
-        values = pa.array(values)
-    try:
-        return values.cast(kind)
-    except pa.ArrowException as error:
-        raise RequestError(
-            f"feedback: {name!r} is {values.type}, expected {kind}: {error}"
-        ) from error

@@ -12,6 +12,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,45 @@ def test_two_writers_of_one_run_and_rank_are_refused(lake: Lake) -> None:
     make(lake).close()
 
 
+def test_what_was_handed_over_is_a_copy(lake: Lake) -> None:
+    ids, losses, right = np.arange(3), np.full(3, 0.5), np.array([True, False, True])
+    with make(lake, flush_interval_s=60) as writer:
+        writer.write({"sample_id": ids}, losses, 0, right)
+        ids += 7  # as a training loop that uses its arrays again
+        losses += 7
+        right[:] = False
+    found = [(row["sample_id"], row["loss"], row["correct"]) for row in events(lake)]
+    assert found == [(0, 0.5, True), (1, 0.5, False), (2, 0.5, True)]
+
+
+@pytest.mark.torch
+def test_tensors_of_a_graph_are_taken_as_they_are(lake: Lake) -> None:
+    torch = pytest.importorskip("torch")
+    scale = torch.ones(2, requires_grad=True)
+    loss = (scale * torch.tensor([1.0, 2.0])).bfloat16()
+    with make(lake) as writer:
+        writer.write({"sample_id": torch.tensor([4, 5])}, loss, 0, loss > 1.5)
+    found = [(row["sample_id"], row["loss"], row["correct"]) for row in events(lake)]
+    assert found == [(4, 1.0, False), (5, 2.0, True)]
+
+
+def test_a_loop_may_number_its_calls_upwards(lake: Lake) -> None:
+    with make(lake) as writer:
+        assert writer.write({"sample_id": [1]}, [0.1], 0, seq=4) == 4
+        assert writer.write({"sample_id": [2]}, [0.1], 0) == 5
+        with pytest.raises(RequestError, match="call 5 after call 5; calls are numbered upwards"):
+            writer.write({"sample_id": [3]}, [0.1], 0, seq=5)
+        with pytest.raises(RequestError, match="is at call 5; it resumes only before the first"):
+            writer.resume_after(5)
+        writer.flush()
+        assert (writer.seq, writer.committed) == (5, 5)
+    with make(lake) as writer:
+        writer.resume_after(3)
+        for seq in (4, 5, 6):
+            writer.write({"sample_id": [seq]}, [0.1], 0, seq=seq)
+    assert [(row["seq"], row["sample_id"]) for row in events(lake)] == [(4, 1), (5, 2), (6, 6)]
+
+
 # --- states ---
 
 
@@ -141,7 +181,8 @@ def test_a_state_is_taken_after_the_commit_and_resumed_by_the_repeated_run(lake:
         assert len(events(lake)) == 4
         for step in range(4, 10):
             writer.write({"sample_id": [step]}, [0.1], step)
-    assert state == {"version": 1, "run_id": "run", "rank": 0, "seq": 4, "committed": 4}
+    about = {"version": 1, "run_id": "run", "rank": 0, "way": "table"}
+    assert state == {**about, "seq": 4, "committed": 4}
     with make(lake) as writer:
         writer.load_state_dict(state)
         for step in range(4, 12):
@@ -194,6 +235,10 @@ _TRAINER = """
 """
 
 
+KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "6"))
+
+
+@pytest.mark.timeout(120 + 10 * KILLS)
 def test_a_training_killed_again_and_again_loses_and_doubles_nothing(
     lake: Lake, tmp_path: Path
 ) -> None:
@@ -205,7 +250,7 @@ def test_a_training_killed_again_and_again_loses_and_doubles_nothing(
     command = [sys.executable, str(script), lake.warehouse, str(checkpoint), str(stop)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])}
     dice, done = random.Random(), 0
-    for kill in range(7):
+    for kill in range(KILLS + 1):
         with subprocess.Popen(
             command, env=environment, stdout=subprocess.PIPE, text=True
         ) as process:
@@ -213,7 +258,7 @@ def test_a_training_killed_again_and_again_loses_and_doubles_nothing(
             assert process.stdout.readline() == "ready\n"
             if kill % 3:  # else while it opens
                 assert process.stdout.readline() == "open\n"
-            if kill < 6:
+            if kill < KILLS:
                 time.sleep(dice.uniform(0, 0.4))
                 process.send_signal(signal.SIGKILL)
             else:
@@ -290,6 +335,22 @@ def test_write_waits_no_longer_than_declared_and_then_says_so(
     assert len(events(lake)) == 81
 
 
+def test_bytes_that_wait_are_bounded_too(lake: Lake, gate: threading.Event) -> None:
+    writer = FeedbackWriter(
+        lake, "loop", {"name": String}, "run", max_pending_bytes=1_000_000, max_block_s=0.05
+    )
+    keys, losses = {"name": ["n" * 1_000] * 400}, np.zeros(400)
+    for step in range(2):
+        writer.write(keys, losses, step)
+    with pytest.raises(TableError, match=r"800 events \(0 MiB\) wait .* no room for 400 more"):
+        writer.write(keys, losses, 2)
+    gate.set()
+    writer.flush()
+    writer.write({"name": ["n" * 10_000] * 400}, losses, 3)  # more than the bound waits alone
+    writer.close()
+    assert writer.stats.committed == 1_200
+
+
 def test_events_are_dropped_and_counted_only_where_that_is_declared(
     lake: Lake, gate: threading.Event
 ) -> None:
@@ -350,6 +411,33 @@ def naive_forgot(history: list[tuple[int, bool]]) -> list[bool]:
         result.append(last.get(sample, False) and not right)
         last[sample] = right
     return result
+
+
+def test_a_large_memory_forgets_like_a_dictionary() -> None:
+    rng = np.random.default_rng(4)
+    memory, last = LastCorrect(), {}
+    for size in rng.integers(1, 3_000, 60).tolist():
+        samples = rng.integers(0, 20_000, size)
+        right = rng.random(size) < 0.5
+        forgot = memory.update(key_hashes([pa.array(samples)]), right)
+        expected = []
+        for sample, correct in zip(samples.tolist(), right.tolist(), strict=True):
+            expected.append(last.get(sample, False) and not correct)
+            last[sample] = correct
+        assert forgot.tolist() == expected
+    assert len(memory) == len(last)
+    sizes = [len(hashes) for hashes, _ in memory._levels]
+    assert all(longer >= 4 * shorter for longer, shorter in pairwise(sizes))
+
+
+@given(st.lists(st.one_of(st.text(max_size=30), st.text("ab\0", max_size=20)), max_size=30))
+def test_texts_have_one_hash_where_they_are_equal_wherever_they_stand(texts: list[str]) -> None:
+    hashes = key_hashes([pa.array(texts, pa.string())]).tolist()
+    assert len(set(hashes)) == len(set(texts))
+    assert [hashes[texts.index(text)] for text in texts] == hashes
+    shifted = pa.array(["x" * 9, *texts, "y"], pa.string()).slice(1, len(texts))
+    assert key_hashes([shifted]).tolist() == hashes
+    assert key_hashes([pa.array([t.encode() for t in texts], pa.binary())]).tolist() == hashes
 
 
 @given(
@@ -443,6 +531,8 @@ def test_events_that_do_not_fit_are_refused_and_use_no_number(
         {"rank": -1},
         {"on_full": "wait"},
         {"flush_rows": 0},
+        {"max_pending_bytes": 0},
+        {"give_up_s": -1.0},
         {"max_block_s": -1.0},
         {"sample_keys": {}},
     ],

@@ -1,0 +1,335 @@
+"""Feedback from several hosts: every rank hands its commits over, and one drain makes them.
+
+::
+
+    rank 0   FeedbackWriter ──┐   messages     ┌───────────────┐
+    rank 1   FeedbackWriter ──┼──> [ | | | ] ──> FeedbackDrain ├──> feedback_<loop>
+    rank 2   FeedbackWriter ──┘                └───────┬───────┘
+                   ^          notes: run-rank -> call  │
+                   └───────────────────────────────────┘
+
+A writer keeps what it handed over until the drain has noted that it is in the table, and hands
+it over again if it got lost. A message says which calls it holds and which one came before
+them, so the drain knows what it has already and what is missing between: a message is committed
+behind what came before it or not at all. So what the queue loses, doubles or delays changes
+nothing in the table.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.definitions import FeedbackSource
+from paimon_features.errors import ConfigurationError, OnlineStoreError, TableError
+from paimon_features.online.queue import BEGINNING, Queue
+from paimon_features.schema import DataType
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.files import locked, read_json, write_json
+from paimon_features.tables.reader import iter_batches
+from paimon_features.tables.specs import feedback_spec
+from paimon_features.tables.writer import append_arrow, committed_identifiers
+
+USER = "feedback-drain"
+_MESSAGE_BYTES = 4 << 20
+_MESSAGES_PER_READ = 16
+_FIRST_POLL_S, _LONGEST_POLL_S = 0.01, 0.2
+_COMMITS = "#commits"
+"""A note of how many commits the drain has made; while it is there the others are."""
+
+
+class HandOver:
+    """Where a feedback writer's commits go: into a queue, until the drain has noted them."""
+
+    way = "queue"
+
+    def __init__(
+        self, lake: Lake, table: str, queue: Queue, user: str, *, patience_s: float = 5.0
+    ) -> None:
+        self._queue, self._user, self._patience_s = queue, user, patience_s
+        self._sent: tuple[int, bytes] | None = None
+        # notes outlive what they are about where a table is rolled back or made anew
+        commits = queue.noted(_COMMITS) or 0
+        if commits and commits > _commits(lake, table):
+            queue.forget_notes()  # a drain that runs notes everything again
+
+    def committed(self, at_least: int = 0) -> int:
+        """Up to which call everything is in the table, as far as the drain has noted.
+
+        Waits a while for ``at_least`` to be there: the drain may have just begun.
+        """
+        until = time.monotonic() + self._patience_s
+        while True:
+            noted = self._queue.noted(self._user) or 0
+            if noted >= at_least or time.monotonic() > until:
+                return noted
+            time.sleep(_LONGEST_POLL_S)
+
+    def commit(self, rows: pa.Table, previous: int, last: int) -> None:
+        """Hand over the calls behind ``previous`` up to ``last``; wait until they are committed.
+
+        Raises
+        ------
+        TableError
+            If that took too long: to be called again with the same. If the table has lost
+            what came before.
+        """
+        until = time.monotonic() + self._patience_s
+        poll_s = _FIRST_POLL_S
+        while True:
+            # in this order: the drain notes a message before it deletes it
+            there = self._sent is not None and self._queue.holds(self._sent[1])
+            noted = self._queue.noted(self._user)
+            if noted is not None and noted >= last:
+                self._sent = None
+                return
+            if not there:
+                if noted is not None and self._sent is not None and noted < previous:
+                    raise TableError(
+                        f"the drain has the feedback of {self._user!r} up to call {noted}, and up "
+                        f"to call {previous} it was committed before: the table was rolled back "
+                        "or made anew; start a run with another run_id"
+                    )
+                ids = self._queue.append(messages_of(rows, self._user, previous))
+                self._sent = (last, ids[-1])
+            if time.monotonic() > until:
+                raise TableError(
+                    f"call {last} of {self._user!r} was handed over and is not committed after "
+                    f"{self._patience_s:g} s; is a FeedbackDrain of this queue running?"
+                )
+            time.sleep(poll_s)
+            poll_s = min(2 * poll_s, _LONGEST_POLL_S)
+
+    def close(self) -> None:
+        """The queue is the caller's."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """Whole calls of one run and rank: those behind ``previous`` up to ``last``."""
+
+    user: str
+    previous: int
+    last: int
+    rows: pa.Table
+
+    def encoded(self) -> bytes:
+        """An Arrow stream with what the message is about in its schema."""
+        about = {"user": self.user, "previous": str(self.previous), "last": str(self.last)}
+        table = self.rows.replace_schema_metadata(about)
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(sink, table.schema, options=options) as stream:
+            stream.write_table(table)
+        return bytes(sink.getvalue().to_pybytes())
+
+    @classmethod
+    def decoded(cls, text: bytes) -> Message:
+        table = pa.ipc.open_stream(text).read_all()
+        about = {key.decode(): value.decode() for key, value in table.schema.metadata.items()}
+        rows = table.replace_schema_metadata(None)
+        return cls(about["user"], int(about["previous"]), int(about["last"]), rows)
+
+
+def messages_of(rows: pa.Table, user: str, previous: int) -> list[bytes]:
+    """Rows in the order of their calls as messages of about 4 MiB, each of whole calls."""
+    calls = rows.column("seq").to_numpy()
+    step = max(1, rows.num_rows * _MESSAGE_BYTES // max(rows.nbytes, 1))
+    messages, start = [], 0
+    while start < len(calls):
+        last = int(calls[min(start + step, len(calls)) - 1])
+        end = int(np.searchsorted(calls, last, side="right"))
+        messages.append(Message(user, previous, last, rows.slice(start, end - start)).encoded())
+        previous, start = last, end
+    return messages
+
+
+class FeedbackDrain:
+    """Commits what the ranks of all runs of a loop hand over, each call of each rank once.
+
+    One drain at a time for a loop (a lock in the warehouse sees to it on one host): in the
+    process of rank 0, as a context manager around its training, or a process of its own. While
+    there is none the writers wait, as they are declared to; a drain that was killed goes on
+    where the table ends.
+
+    Parameters
+    ----------
+    lake, loop, sample_keys
+        As for :class:`trainer_bridge.FeedbackWriter`.
+    queue
+        ``paimon_features.online.open_queue(address, name)``, with the name that the writers use.
+    interval_s
+        How long messages are gathered for a commit.
+    give_up_s
+        How long the queue or the table may be away until the drain fails.
+
+    Attributes
+    ----------
+    rows
+        Rows committed so far.
+
+    Raises
+    ------
+    TableError
+        If the table has other columns, or another drain of the loop runs.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        loop: FeedbackSource | str,
+        sample_keys: Mapping[str, DataType] | None = None,
+        *,
+        queue: Queue,
+        interval_s: float = 0.2,
+        give_up_s: float = 120.0,
+    ) -> None:
+        if isinstance(loop, FeedbackSource):
+            sample_keys = loop.sample_keys if sample_keys is None else sample_keys
+            self.table = loop.table
+        else:
+            self.table = f"feedback_{loop}"
+        if not sample_keys:
+            raise ConfigurationError(f"feedback drain of {self.table!r}: give sample_keys")
+        self.lake, self.queue = lake, queue
+        self.interval_s, self.give_up_s = interval_s, give_up_s
+        self.rows = 0
+        lake.create(feedback_spec(self.table, sample_keys))
+        folder = lake.side_folder / "feedback"
+        self._record = folder / f"{lake.database}.{self.table}.drain.json"
+        self._lock_path = folder / f"{lake.database}.{self.table}.drain.lock"
+        self._resources = ExitStack()
+        self._identifier = self._committed = 0
+        self._known: dict[str, int] = {}
+        self._sure = False
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._work, name="feedback-drain", daemon=True)
+
+    def __enter__(self) -> FeedbackDrain:
+        what = f"feedback drain of {self.table!r}"
+        self._resources.enter_context(locked(self._lock_path, what, 0.2))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Commit what is left in the queue, and end. Can be repeated.
+
+        Raises
+        ------
+        PaimonFeaturesError
+            What made the drain fail, if anything did.
+        """
+        self._stop.set()
+        self._thread.join()
+        self._resources.close()
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    # --- inside ---
+
+    def _work(self) -> None:
+        since = None
+        while True:
+            ending = self._stop.is_set()
+            try:
+                taken = self._drain()
+                since = None
+                if ending and not taken:
+                    return
+                if taken < _MESSAGES_PER_READ:
+                    self._stop.wait(self.interval_s)
+            except (OnlineStoreError, OSError, TableError) as error:
+                since = time.monotonic() if since is None else since
+                if time.monotonic() - since > self.give_up_s:
+                    self._error = error
+                    return
+                time.sleep(_LONGEST_POLL_S)
+            except BaseException as error:  # told by close
+                self._error = error
+                return
+
+    def _drain(self) -> int:
+        """Commit what is there now; returns how many messages were taken."""
+        if not self._sure:
+            self._look()
+        if self.queue.noted(_COMMITS) is None:  # the server lost its memory
+            self.queue.note({**self._known, _COMMITS: self._committed})
+        found = self.queue.read(BEGINNING, _MESSAGES_PER_READ)
+        known, parts, users = dict(self._known), [], set()
+        for number, text in found:
+            message = self._decoded(number, text)
+            users.add(message.user)
+            have = known.get(message.user, 0)
+            # refused if calls before it are missing: its writer will hand all of them over again
+            if message.previous <= have < message.last:
+                parts.append(message.rows.filter(pc.greater(message.rows.column("seq"), have)))
+                known[message.user] = message.last
+        if parts:
+            self._commit(pa.concat_tables(parts), known)
+        if users:
+            notes = {user: self._known.get(user, 0) for user in users}
+            self.queue.note({**notes, _COMMITS: self._committed})
+        self.queue.delete([number for number, _ in found])
+        return len(found)
+
+    def _look(self) -> None:
+        """See what the table has, at the start and after a commit that may have been made."""
+        record = read_json(self._record) or {"identifier": 0, "before": {}, "after": {}}
+        done = self._committed = _commits(self.lake, self.table)
+        if done == record["identifier"]:
+            self._known = record["after"]
+        elif done == record["identifier"] - 1:
+            self._known = record["before"]
+        else:  # rolled back, or the record was lost
+            self._known = self._in_table()
+        self._identifier = max(done, record["identifier"])
+        self.queue.forget_notes()
+        self._sure = True
+
+    def _commit(self, rows: pa.Table, known: dict[str, int]) -> None:
+        # written before: whether the commit was made then tells which of the two holds
+        identifier = self._identifier + 1
+        record = {"identifier": identifier, "before": self._known, "after": known}
+        self._sure = False
+        write_json(self._record, record)
+        append_arrow(self.lake, self.table, rows, commit_user=USER, commit_identifier=identifier)
+        self._identifier = self._committed = identifier
+        self._known, self._sure = known, True
+        self.rows += rows.num_rows
+
+    def _decoded(self, number: bytes, text: bytes) -> Message:
+        try:
+            return Message.decoded(text)
+        except (pa.ArrowException, KeyError, ValueError, AttributeError) as error:
+            raise ConfigurationError(
+                f"{self.queue!r}: message {number.decode()} is none of a feedback writer "
+                f"({error}); another program uses this queue: delete the message, or take "
+                "another name"
+            ) from error
+
+    def _in_table(self) -> dict[str, int]:
+        known: dict[str, int] = {}
+        for batch in iter_batches(self.lake, self.table, ["run_id", "rank", "seq"]):
+            grouped: Any = pa.Table.from_batches([batch]).group_by(["run_id", "rank"])
+            for row in grouped.aggregate([("seq", "max")]).to_pylist():
+                user = f"{row['run_id']}-{row['rank']}"
+                known[user] = max(known.get(user, 0), row["seq_max"])
+        return known
+
+
+def _commits(lake: Lake, table: str) -> int:
+    """The number of the drain's last commit in a table, 0 where there is none."""
+    return (committed_identifiers(lake, table, USER) or 0) if lake.exists(table) else 0
