@@ -17,29 +17,51 @@ if TYPE_CHECKING:
         scores_from_features,
     )
     from trainer_bridge.feedback import FeedbackWriter
+    from trainer_bridge.feedback_queue import FeedbackDrain
+    from trainer_bridge.follow import FollowingReader
     from trainer_bridge.forms import Batch
+    from trainer_bridge.mixing import MixedReader, mix
     from trainer_bridge.order import GlobalOrder
+    from trainer_bridge.ragged import Ragged
     from trainer_bridge.reader import SnapshotReader
+    from trainer_bridge.schedule import ScoreSchedule, scheduled_batches
+    from trainer_bridge.vocabulary import Vocabulary
 
 _HOMES = {
     "Batch": "forms",
     "Difficulty": "difficulty",
+    "FeedbackDrain": "feedback_queue",
     "FeedbackWriter": "feedback",
+    "FollowingReader": "follow",
     "GlobalOrder": "order",
+    "MixedReader": "mixing",
+    "ScoreSchedule": "schedule",
+    "Ragged": "ragged",
     "SnapshotReader": "reader",
+    "Vocabulary": "vocabulary",
     "difficulty_view": "difficulty",
+    "mix": "mixing",
     "read_difficulty": "difficulty",
+    "scheduled_batches": "schedule",
     "scores_from_features": "difficulty",
 }
 
 __all__ = [
     "Batch",
     "Difficulty",
+    "FeedbackDrain",
     "FeedbackWriter",
+    "FollowingReader",
     "GlobalOrder",
+    "MixedReader",
+    "Ragged",
+    "ScoreSchedule",
     "SnapshotReader",
+    "Vocabulary",
     "difficulty_view",
+    "mix",
     "read_difficulty",
+    "scheduled_batches",
     "scores_from_features",
 ]
 

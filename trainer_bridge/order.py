@@ -246,6 +246,28 @@ class GlobalOrder:
         spans = [np.arange(f, u + 1) for f, u in zip(first, until, strict=True) if u > f]
         return np.unique(self._blocks[np.concatenate([first, *spans]).astype(np.int64)])
 
+    def next_blocks(self, position: int, most: int, streams: Ints | None = None) -> list[int]:
+        """Blocks that these streams come to after the ones open at ``position``: at most so many,
+        in the order in which they are needed. ``streams=None`` means all of them.
+
+        >>> order = GlobalOrder([3, 3, 3, 3], streams=2, seed=1, epoch=0, shuffle=True)
+        >>> opened = order.open_blocks(0, 1).tolist()
+        >>> sorted(opened + order.next_blocks(0, 4)) == [0, 1, 2, 3]
+        True
+        """
+        own = np.arange(self.streams, dtype=np.int64) if streams is None else streams
+        slots = np.minimum(self._cuts[own] + position // self.streams, self._cuts[own + 1] - 1)
+        piece = np.searchsorted(self._starts, slots, side="right") - 1
+        each = -(-most // len(own)) + 1
+        # axes: (stream, piece after the one that is open)
+        after = piece[:, None] + np.arange(1, each + 1)
+        inside = after < np.searchsorted(self._starts, self._cuts[own + 1])[:, None]
+        found, (home, _) = after[inside], np.nonzero(inside)
+        first = (self._starts[found] - self._cuts[own[home]]) * self.streams + own[home]
+        ordered = self._blocks[found[np.argsort(first, kind="stable")]]
+        blocks: list[int] = ordered[:most].tolist()
+        return blocks
+
 
 def choose_streams(block_sizes: Sequence[int] | Ints, limit: int, open_bytes: int) -> int:
     """Number of canonical streams of a table: the largest divisor of ``limit`` that fits.

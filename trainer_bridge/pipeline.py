@@ -12,6 +12,7 @@ by itself: the block that is needed next, and a chunk of a single batch.
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -28,12 +29,32 @@ from trainer_bridge.order import Ints
 
 @dataclass
 class ReadStats:
-    """What has been read since the reader was made; a repeat counts again."""
+    """What has been read since the reader was made; a repeat counts again.
+
+    ``rows_replaced`` counts rows of bad blocks, in place of which others came.
+    ``retries`` is how often a block was fetched anew, because a remote store failed in passing.
+
+    Seconds: ``read_s`` and ``decode_s`` were spent by the decoding threads, all of them together,
+    with reading files to Arrow and with bringing that into its final form; ``order_s`` and
+    ``gather_s`` by the producer with finding out which rows come, and with gathering them.
+    ``decode_wait_s`` it waited for blocks (or decoded one itself), ``blocked_s`` for room;
+    ``wait_s`` the consumer waited for the producer.
+    """
 
     blocks_decoded: int = 0
+    rows_decoded: int = 0
     file_bytes: int = 0
     rows_delivered: int = 0
     peak_bytes: int = 0
+    rows_replaced: int = 0
+    retries: int = 0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    decode_wait_s: float = 0.0
+    order_s: float = 0.0
+    gather_s: float = 0.0
+    blocked_s: float = 0.0
+    wait_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +99,7 @@ class BlockStore:
         self._lent: set[int] = set()
         self._needed: frozenset[int] = frozenset()
         self._ahead: deque[int] = deque()
+        self._later: dict[int, None] = {}
         self.chunk_bytes = 0
         self.pool: ThreadPoolExecutor | None = None
         self.threads = 0
@@ -85,14 +107,19 @@ class BlockStore:
     # Batches that are views belong to whoever gets them, and may be changed in place. So a
     # block that was lent for views is given up once it is through, never handed out again.
 
-    def plan(self, decode: Sequence[int], keep: Collection[int]) -> None:
-        """Say which blocks to decode ahead, in this order, and which must not be let go."""
+    def plan(self, decode: Sequence[int], keep: Collection[int], later: Sequence[int] = ()) -> None:
+        """Say which blocks to decode ahead, in this order, and which must not be let go.
+
+        Those that come ``later``, in their order, are decoded after them, and as long as half of
+        the budget stays free.
+        """
         with self._lock:
             self._needed = frozenset(keep)
+            self._later = dict.fromkeys(later)
             self._drop(self._lent - self._needed)
             self._ahead = deque(
                 number
-                for number in dict.fromkeys(decode)
+                for number in dict.fromkeys([*decode, *later])
                 if number not in self._held and number not in self._coming
             )
             self._make_room(0)
@@ -105,15 +132,20 @@ class BlockStore:
                 self._held.move_to_end(number)
                 return self._held[number]
             future = self._coming.get(number)
+        began = time.perf_counter()
         rows = self._decode(number) if future is None else future.result()
         with self._lock:
+            self.stats.decode_wait_s += time.perf_counter() - began
             self._coming.pop(number, None)
             size = self.form.nbytes(rows)
             self._make_room(size)
             self._held[number] = rows
             self._held_bytes += size
             self.stats.blocks_decoded += 1
+            self.stats.rows_decoded += self.layout.blocks[number].rows
             self.stats.file_bytes += self.layout.blocks[number].size
+            if number in self.layout.replaced:
+                self.stats.rows_replaced += self.layout.blocks[number].rows
             self._note_peak()
         self._start_decoding()
         return rows
@@ -135,6 +167,7 @@ class BlockStore:
 
     def add_chunk(self, chunk: Chunk) -> None:
         with self._lock:
+            self._make_room(chunk.nbytes)
             self.chunk_bytes += chunk.nbytes
             self._note_peak()
 
@@ -172,23 +205,40 @@ class BlockStore:
             self._drop(set(self._held))
 
     def _decode(self, number: int) -> Any:
-        return self.form.decode(self.layout.decode(number, self.schema))
+        storage, began = self.layout.storage, time.perf_counter()
+        table = storage.repeated(lambda: self.layout.decode(number, self.schema), self._retried)
+        read = time.perf_counter()
+        rows = self.form.decode(table)
+        with self._lock:
+            self.stats.read_s += read - began
+            self.stats.decode_s += time.perf_counter() - read
+        return rows
+
+    def _retried(self) -> None:
+        with self._lock:
+            self.stats.retries += 1
 
     def _start_decoding(self) -> None:
         with self._lock:
             while self.pool is not None and self._ahead and len(self._coming) < self.threads:
-                size = self.estimate(self._ahead[0])
-                self._make_room(size)
-                if self.used_bytes() + size > self.byte_budget:
+                number = self._ahead[0]
+                size, budget = self.estimate(number), self.byte_budget
+                if number in self._later and number not in self._needed:
+                    budget //= 2
+                else:
+                    self._make_room(size)
+                if self.used_bytes() + size > budget:
                     return  # get() decodes what is needed, budget or not
-                number = self._ahead.popleft()
+                self._ahead.popleft()
                 if number not in self._held and number not in self._coming:
                     self._coming[number] = self.pool.submit(self._decode, number)
 
     def _make_room(self, size: int) -> None:
         """Let go of blocks that nobody needs, the least lately used first."""
         excess = self.used_bytes() + size - self.byte_budget
-        for number in list(self._held):
+        # what comes later goes last, beginning with the latest
+        later = [number for number in reversed(self._later) if number in self._held]
+        for number in [*(number for number in self._held if number not in self._later), *later]:
             if excess <= 0:
                 return
             if number not in self._needed and number not in self._views:
@@ -209,7 +259,8 @@ class Assembler:
     """Makes the chunk of some work: looks the rows up, fetches blocks, gathers.
 
     ``rows_of`` maps positions to row numbers; ``open_blocks`` says which blocks some work
-    can touch and will go on touching (None: only those it touches, as with a sampler).
+    can touch and will go on touching (None: only those it touches, as with a sampler), and
+    ``next_blocks`` which come after those, to be decoded ahead while there is room.
     Positions from ``num_positions`` on are padding and stand for ``p % num_positions``.
     """
 
@@ -219,8 +270,10 @@ class Assembler:
         rows_of: Callable[[Ints], Ints],
         open_blocks: Callable[[Work], Ints] | None,
         num_positions: int,
+        next_blocks: Callable[[Work], list[int]] = lambda work: [],
     ) -> None:
         self.store = store
+        self.next_blocks = next_blocks
         self.num_positions = num_positions
         self.rows_of = rows_of
         self.open_blocks = open_blocks
@@ -233,7 +286,8 @@ class Assembler:
         while current is not None:
             following = next(works, None)
             ahead = self._open(following)
-            self.store.plan([*opened, *ahead], {*opened, *ahead})
+            later = self.next_blocks(current if following is None else following)
+            self.store.plan([*opened, *ahead], {*opened, *ahead}, later)
             yield self._assemble(current)
             current, opened = following, ahead
 
@@ -244,7 +298,7 @@ class Assembler:
         return found
 
     def _assemble(self, work: Work) -> Chunk:
-        form = self.store.form
+        form, began = self.store.form, time.perf_counter()
         positions = work.positions
         if positions[-1] >= self.num_positions:  # padding
             self.store.drop_lent()
@@ -253,6 +307,7 @@ class Assembler:
         size = len(numbers)
         first, last = int(numbers[0]), int(numbers[-1])
         if last - first == size - 1 and bool((np.diff(numbers) == 1).all()):
+            self.store.stats.order_s += time.perf_counter() - began
             return self._consecutive(work, numbers, first, last + 1)
         home = np.searchsorted(self._first_rows, numbers, side="right") - 1
         low, high = int(home.min()), int(home.max())
@@ -271,7 +326,11 @@ class Assembler:
             (self.store.get(block), numbers[part] - self._first_rows[block], part)
             for block, part in zip(touched, parts, strict=True)
         )
+        ordered, waited = time.perf_counter(), self.store.stats.decode_wait_s
+        self.store.stats.order_s += ordered - began
         rows = form.gather(sources, size)
+        waited = self.store.stats.decode_wait_s - waited
+        self.store.stats.gather_s += time.perf_counter() - ordered - waited
         chunk = Chunk(work, rows, numbers, form.nbytes(rows))
         self.store.add_chunk(chunk)
         return chunk
@@ -307,7 +366,7 @@ class Prefetcher:
     def __init__(self, chunks: Iterator[Chunk], store: BlockStore, depth: int = 2) -> None:
         self._chunks = chunks
         self._store = store
-        self._depth = depth
+        self.depth = depth
         self._ready: deque[Chunk] = deque()
         self._changed = threading.Condition()
         self._done = False
@@ -320,7 +379,10 @@ class Prefetcher:
     def __iter__(self) -> Iterator[Chunk]:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._ready or self._done)
+                if not self._ready and not self._done:
+                    began = time.perf_counter()
+                    self._changed.wait_for(lambda: self._ready or self._done)
+                    self._store.stats.wait_s += time.perf_counter() - began
                 if not self._ready:
                     if self._error is not None:
                         raise self._error
@@ -342,13 +404,13 @@ class Prefetcher:
         try:
             for chunk in self._chunks:
                 with self._changed:
-                    self._changed.wait_for(self._has_room)
+                    self._wait_for_room()
                     if self._stopped:
                         return
                     self._ready.append(chunk)
                     self._changed.notify_all()
                     # Wait before the next one is made, so that it counts from its making.
-                    self._changed.wait_for(self._has_room)
+                    self._wait_for_room()
                     if self._stopped:
                         return
         except BaseException as error:  # handed to the consumer, whatever it is
@@ -358,8 +420,14 @@ class Prefetcher:
                 self._done = True
                 self._changed.notify_all()
 
+    def _wait_for_room(self) -> None:
+        if not self._has_room():
+            began = time.perf_counter()
+            self._changed.wait_for(self._has_room)
+            self._store.stats.blocked_s += time.perf_counter() - began
+
     def _has_room(self) -> bool:
         if self._stopped or not self._ready:
             return True
         within = self._store.used_bytes() <= self._store.byte_budget
-        return len(self._ready) < self._depth and within
+        return len(self._ready) < self.depth and within

@@ -29,6 +29,8 @@ class ReaderState:
         Rows of this epoch, over all ranks, that have been handed out.
     sampler
         State of the sampler that chooses the rows, if there is one.
+    where
+        The condition that the rows fulfil, if there is one.
 
     >>> state = ReaderState("t", 3, 100, "c0ffee", seed=1, epoch=0, shuffle=True, streams=4,
     ...                     block_rows=10, position=20)
@@ -51,6 +53,7 @@ class ReaderState:
     block_rows: int
     position: int
     sampler: dict[str, Any] | None = None
+    where: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Only what JSON knows; O(1)."""
@@ -71,6 +74,7 @@ class ReaderState:
                 f"this release reads version {VERSION}"
             )
         names = {field.name for field in fields(cls)}
+        state = {"where": None, **state}  # those of earlier releases have none
         got = set(state) - {"version"}
         if got != names:
             wrong = ", ".join(sorted(got ^ names))

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
 from functools import reduce
 from itertools import accumulate, groupby
 from math import isqrt
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +18,9 @@ from paimon_features.schema import Bool, Float64, Int64, String
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
+from trainer_bridge.columns import ColumnSpec
 from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.samplers.contract import SamplerContract as SamplerContract
 
 _M = (1 << 64) - 1
 _G, _C1, _C2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
@@ -73,6 +79,105 @@ def reference_batches(
         whole = [order[p % len(order)] for p in range(position, position + size)]
         yield whole[rank::world_size]
         position += global_batch_size
+
+
+def reference_stream(
+    commits: Mapping[int, list[int]],
+    streams: Mapping[int, int],
+    seed: int,
+    global_batch_size: int,
+    world_size: int,
+    rank: int,
+) -> Iterator[tuple[int, list[int]]]:
+    """What a rank gets of commits, as (snapshot, numbers within its commit) for each batch.
+
+    ``commits`` has the rows of each block of a commit, by snapshot id; ``streams`` their number.
+
+    >>> commits = {3: [2, 3], 5: [1]}
+    >>> [snapshot for snapshot, _ in reference_stream(commits, {3: 2, 5: 1}, 0, 4, 1, 0)]
+    [3, 3, 5]
+    """
+    for snapshot_id in sorted(commits):
+        order = reference_order(commits[snapshot_id], streams[snapshot_id], seed, snapshot_id)
+        for batch in reference_batches(order, global_batch_size, world_size, rank, 0, "short"):
+            yield snapshot_id, batch
+
+
+def naive_rows(
+    column: pa.ChunkedArray,
+    spec: ColumnSpec,
+    fill: float | None = None,
+    words: Sequence[str] = (),
+) -> list[Any]:
+    """A column's rows as tensors hold them, value by value, as Python lists.
+
+    Null lists are None, other nulls ``fill``; fixed dimensions of a null are full of ``fill``.
+
+    >>> column = pa.chunked_array([[[1, None], None, []]])
+    >>> naive_rows(column, ColumnSpec("x", np.dtype(np.int64), 1), fill=7)
+    [[1, 7], None, []]
+    """
+    filler = fill or 0
+
+    def full(shape: Sequence[int]) -> Any:
+        return [full(shape[1:]) for _ in range(shape[0])] if shape else filler
+
+    def row(value: pa.Scalar, level: int) -> Any:
+        fixed = spec.shape[level - spec.ragged_rank :] if level >= spec.ragged_rank else None
+        if pa.types.is_dictionary(value.type):
+            value = value.dictionary[value.index.as_py()] if value.is_valid else value
+        if not value.is_valid:
+            if fixed is not None:
+                return full(fixed)
+            return [] if level else None
+        if pa.types.is_nested(value.type):
+            return [row(item, level + 1) for item in value.values]
+        return number(value)
+
+    def number(value: pa.Scalar) -> Any:
+        kind = value.type
+        if pa.types.is_timestamp(kind) or pa.types.is_time(kind) or pa.types.is_duration(kind):
+            per_second = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}[kind.unit]
+            return value.value * 1000 // per_second
+        if pa.types.is_date(kind):
+            return value.value // (86_400_000 if pa.types.is_date64(kind) else 1)
+        if pa.types.is_decimal(kind):
+            return int(value.as_py().scaleb(kind.scale))
+        found = value.as_py()
+        return list(words).index(found) if isinstance(found, str) else found
+
+    return [row(value, 0) for value in column]
+
+
+def reference_mix(shares: Sequence[int], classes: int, count: int) -> list[tuple[int, int]]:
+    """Source and source position at the first positions of a mixture, in plain loops.
+
+    >>> reference_mix([2, 1], classes=2, count=6)
+    [(1, 0), (0, 1), (0, 0), (1, 1), (0, 2), (0, 3)]
+    """
+    pattern = [
+        i
+        for _, i in sorted(
+            (Fraction(2 * k + 1, 2 * share), i)
+            for i, share in enumerate(shares)
+            for k in range(share)
+        )
+    ]
+    taken: Counter[tuple[int, int]] = Counter()
+    found = []
+    for position in range(count):
+        turn, of_class = divmod(position, classes)
+        first = ((of_class + 1) * _G & _M) >> 32
+        source = pattern[(turn + (first * len(pattern) >> 32)) % len(pattern)]
+        found.append((source, of_class + classes * taken[source, of_class]))
+        taken[source, of_class] += 1
+    return found
+
+
+def own_threads() -> int:
+    """Threads of readers and pipelines; others, TensorFlow's say, come and go as they like."""
+    names = ("snapshot-", "data-frame", "prefetch", "table-scan", "batch-ahead")
+    return sum(thread.name.startswith(names) for thread in threading.enumerate())
 
 
 def sample_rows(first: int, count: int) -> pa.Table:

@@ -2,21 +2,76 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+
+def benchmark(name: str) -> Any:
+    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_all_who_merge_in_the_benchmark_come_to_the_same(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = {"rows": 2_000, "slow_rows": 200, "columns": 2, "commits": 2, "buckets": 2}
+    engines = ["deduplicate", "partial-update", "aggregation"]
+    # `run` raises where a contender has other rows
+    benchmark("merge").run(**sizes, share=0.3, repeats=1, engines=engines, key="text")
+    assert capsys.readouterr().out.count("merge, opened before") == 3
 
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")  # pypaimon's own torch data set warns
 def test_all_readers_of_the_benchmark_read_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "loader.py"
-    spec = importlib.util.spec_from_file_location("benchmark_loader", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = benchmark("loader")
     # `run` raises where a reader has other rows
     module.run(rows=20_000, columns=3, files=4, repeats=1, slow_rows=100)
     assert "torch adapter, shuffled" in capsys.readouterr().out
+
+
+def test_deduplicated_data_are_read_the_same_however(capsys: pytest.CaptureFixture[str]) -> None:
+    dedup = importlib.import_module("benchmarks.dedup")
+    # `run` raises where a contender has other rows
+    dedup.run(batches=1, columns=2, users=5, items=2, repeats=1)
+    assert "deduplicated, (values, inverse)" in capsys.readouterr().out
+
+
+@pytest.mark.torch
+def test_the_readers_of_hybrid_backends_workload_read_the_same(tmp_path: Path) -> None:
+    workload = importlib.import_module("benchmarks._hybrid_backend")
+    data = workload.make_data(tmp_path, steps=2, columns=5, batch=300)
+    for read in (workload.blocks, workload.torch_tensors, workload.data_frame):
+        assert read(data, 200) == data.seen
+
+
+@pytest.mark.tensorflow
+def test_all_pipelines_of_the_csv_benchmark_read_the_same(tmp_path: Path) -> None:
+    from benchmarks import _hybrid_backend, tensorflow_csv
+
+    # `run` also holds TensorFlow to one thread, which a process that has used it cannot
+    data = _hybrid_backend.make_data(tmp_path, steps=3, columns=4, batch=64)
+    contenders = tensorflow_csv.contenders(data, batch=64)
+    assert len(contenders) == 7
+    assert {name: read() for name, read in contenders.items()} == dict.fromkeys(
+        contenders, data.seen
+    )
+
+
+def test_caches_of_the_benchmark_give_the_same_batches_within_the_memory_limit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    module = benchmark("tensorflow_tuning")
+    # `run` raises where one has other labels, or holds too much
+    options = {"images": 0, "side": 0, "trial_s": 0.0, "part": "caches"}
+    module.run(rows=600, block_rows=20, repeats=1, **options)
+    assert "disk cache, prefetch" in capsys.readouterr().out

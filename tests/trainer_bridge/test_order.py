@@ -163,3 +163,26 @@ def test_uniform_numbers_are_uniform_and_depend_on_the_key() -> None:
     counts = np.histogram(shares, 100, (0, 1))[0]
     assert ((counts - 1_000) ** 2 / 1_000).sum() < 99 + 5 * np.sqrt(2 * 99)
     assert not np.isin(uniform(derive_key(2), np.arange(1_000)), shares).any()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_blocks_that_come_next_are_those_that_a_walk_over_the_positions_meets(
+    seed: int,
+) -> None:
+    dice = np.random.default_rng(seed)
+    sizes = dice.integers(1, 12, size=int(dice.integers(1, 14)))
+    streams = int(dice.integers(1, len(sizes) + 1))
+    order = GlobalOrder(sizes, streams=streams, seed=seed, epoch=1)
+    last_rows = np.cumsum(sizes) - 1
+    block = np.searchsorted(last_rows, order.rows(np.arange(len(order))))
+    own = np.flatnonzero(dice.random(streams) < 0.7)
+    own = own if len(own) else np.arange(streams)
+    for position in range(len(order)):
+        now = position // streams
+        walked = []
+        for later in range(len(order)):
+            stream, slot = later % streams, later // streams
+            if stream in own and slot > now and block[later] != block[later - streams]:
+                walked.append(int(block[later]))
+        assert order.next_blocks(position, len(order), own.astype(np.int64)) == walked
+        assert order.next_blocks(position, 2, own.astype(np.int64)) == walked[:2]

@@ -6,7 +6,6 @@ import gc
 import itertools
 import json
 import os
-import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from trainer_bridge.reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
 from trainer_bridge.testing import (
     make_samples,
+    own_threads,
     reference_batches,
     reference_order,
     sample_rows,
@@ -187,7 +187,7 @@ def test_resuming_does_not_read_what_was_consumed(lake: Lake) -> None:
 
 def test_breaking_off_ends_the_threads_and_going_on_gives_the_rest(lake: Lake) -> None:
     table = make_samples(lake, SIZES)
-    before = threading.active_count()
+    before = own_threads()
     with SnapshotReader(lake, table, batch_size=5, threads=3, **OPTIONS) as reader:
         seen = []
         for batch in reader:
@@ -196,15 +196,15 @@ def test_breaking_off_ends_the_threads_and_going_on_gives_the_rest(lake: Lake) -
                 break
         del batch
         gc.collect()
-        assert threading.active_count() == before
+        assert own_threads() == before
         seen += values(reader)
     assert seen == expected(lake, table, 0, 5, 1, 0, 0, "short")
-    assert threading.active_count() == before
+    assert own_threads() == before
 
 
 def test_an_error_while_reading_reaches_the_loop_and_names_the_file(lake: Lake) -> None:
     table = make_samples(lake, SIZES)
-    before = threading.active_count()
+    before = own_threads()
     reader = SnapshotReader(lake, table, batch_size=5, **OPTIONS)
     path = Path(reader.layout.blocks[3].spans[0].path)
     content = path.read_bytes()
@@ -216,7 +216,7 @@ def test_an_error_while_reading_reaches_the_loop_and_names_the_file(lake: Lake) 
         list(reader)
     path.write_bytes(content)
     assert values(reader) == expected(lake, table, 0, 5, 1, 0, 0, "short")
-    assert threading.active_count() == before
+    assert own_threads() == before
 
 
 def test_a_state_of_something_else_is_refused(lake: Lake) -> None:
@@ -423,6 +423,7 @@ def test_floats_can_be_cast_and_columns_of_one_dtype_share_a_block(lake: Lake) -
         ({"batch_size": 2, "columns": ["z"]}, UnknownNameError, "no column.*'z'"),
         ({"batch_size": 2, "output": "rows"}, ConfigurationError, "'numpy' or 'arrow'"),
         ({"batch_size": 2, "threads": -1}, ConfigurationError, "expected 0 or more"),
+        ({"batch_size": 2, "threads": "many"}, ConfigurationError, "or .auto."),
         ({"batch_size": 2, "snapshot_id": 9}, SnapshotExpiredError, "9"),
     ],
 )
@@ -437,12 +438,8 @@ def test_arguments_that_cannot_mean_anything_are_refused(
         SnapshotReader(lake, table, **{"columns": ["x"], **arguments})
 
 
-def test_tables_with_keys_or_without_rows_are_refused(lake: Lake) -> None:
-    lake.create(TableSpec("keyed", {"x": Int64}, primary_key=("x",), options={"bucket": "1"}))
+def test_a_table_without_rows_is_refused(lake: Lake) -> None:
     lake.create(TableSpec("empty", {"x": Int64}))
-    append_arrow(lake, "keyed", pa.table({"x": [1]}))
-    with pytest.raises(TableError, match="takes append tables so far"):
-        SnapshotReader(lake, "keyed", batch_size=1)
     with pytest.raises(TableError, match="has no rows yet"):
         SnapshotReader(lake, "empty", batch_size=1)
 

@@ -1,0 +1,88 @@
+"""What opening a snapshot found out, on disk: a second opening reads no keys.
+
+A file per set of data files, rules and condition, named by their hash: data files never
+change, so what it says stays true. It can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from trainer_bridge.opening import Opened
+from trainer_bridge.spans import Source
+
+_VERSION = 1
+_KEPT = 8
+"""Files in the folder of a table; those used longest ago go first."""
+
+
+def mask_key(source: Source, condition: str | None) -> str:
+    """A hash of everything that the masks depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    rules = source.content.rules
+    head = (rules.engine, rules.keys, rules.sequence, rules.ascending, rules.ignore_delete)
+    # a fold's rows depend on its functions only through a condition
+    parts = (head, sorted(rules.functions.items()), sorted(rules.delimiters.items()), condition)
+    digest.update(repr((_VERSION, parts)).encode())
+    for path in sorted(source.files):
+        file = source.files[path]
+        vector = file.deletion and (file.deletion.dv_index_path, file.deletion.offset)
+        digest.update(repr((file.name, file.rows, file.size, vector, file.merges)).encode())
+    return digest.hexdigest()
+
+
+def load_masks(folder: Path, key: str) -> Opened | None:
+    """What :func:`save_masks` kept; None if it is not there or damaged."""
+    path = folder / f"{key}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            head = json.loads(bytes(stored["head"]).decode())
+            bits = stored["bits"].tobytes()
+        with contextlib.suppress(OSError):
+            os.utime(path)
+    except (OSError, ValueError, KeyError):
+        return None
+    cuts = [0, *np.cumsum(head["sizes"], dtype=np.int64).tolist()]
+    masks = {
+        path: bits[start:end]
+        for path, (start, end) in zip(head["paths"], pairwise(cuts), strict=True)
+    }
+    return Opened(masks, head["folded"], head["counts"])
+
+
+def save_masks(folder: Path, key: str, opened: Opened) -> None:
+    """Keep what was found out; where the folder cannot be written, nothing is kept."""
+    paths: Sequence[str] = sorted(opened.masks)
+    head = {
+        "paths": paths,
+        "sizes": [len(opened.masks[path]) for path in paths],
+        "folded": opened.folded,
+        "counts": opened.counts,
+    }
+    bits = np.frombuffer(b"".join(opened.masks[path] for path in paths), np.uint8)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(".part", dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, head=np.frombuffer(json.dumps(head).encode(), np.uint8), bits=bits)
+            os.replace(temporary, folder / f"{key}.npz")
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        _trim(folder)
+
+
+def _trim(folder: Path) -> None:
+    found = sorted(folder.glob("*.npz"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[_KEPT:]:
+        path.unlink(missing_ok=True)

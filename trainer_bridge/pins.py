@@ -1,0 +1,52 @@
+"""Which snapshot a reader is pinned to."""
+
+from __future__ import annotations
+
+from paimon_features.errors import ConfigurationError, TableError, UnknownNameError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.reader import latest_snapshot, snapshot_as_of
+from paimon_features.tables.snapshots import tagged
+
+
+def pinned_snapshot(
+    lake: Lake,
+    table: str,
+    snapshot_id: int | None = None,
+    tag: str | None = None,
+    as_of_ms: int | None = None,
+) -> int:
+    """The id of a snapshot: given, that of a tag, the newest of a time, or the newest.
+
+    Whether a given id is there shows when it is opened.
+
+    Raises
+    ------
+    ConfigurationError
+        If more than one is given.
+    UnknownNameError
+        For a tag, or a table, that is not there; names those that are.
+    TableError
+        If nothing had been committed by then.
+    SnapshotExpiredError
+        If the snapshot of that time has expired.
+    """
+    given = {"snapshot_id": snapshot_id, "tag": tag, "as_of_ms": as_of_ms}
+    named = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if len(named) > 1:
+        raise ConfigurationError(f"{' and '.join(named)}: expected one of them, or none")
+    if snapshot_id is not None:
+        return snapshot_id
+    if tag is not None:
+        tags = tagged(lake, table)
+        if tag not in tags:
+            raise UnknownNameError.of(f"tag of table {table!r}", tag, tags)
+        return tags[tag].id
+    if as_of_ms is not None:
+        found = snapshot_as_of(lake, table, as_of_ms)
+        if found is None:
+            raise TableError(f"table {table!r} had no commit yet at {as_of_ms} ms (UTC)")
+        return found.id
+    newest = latest_snapshot(lake, table)
+    if newest is None:
+        raise TableError(f"table {table!r} has no rows yet: nothing was committed to it")
+    return newest.id

@@ -1,0 +1,131 @@
+"""Runs of row groups in data files, read with today's columns, whatever schema wrote them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paimon_features.errors import TableError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.content import KEY_PREFIX, SEQUENCE_NUMBER, Content, ContentFile
+from paimon_features.tables.deltas import VALUE_KIND
+
+INTERNAL = {SEQUENCE_NUMBER: pa.int64(), VALUE_KIND: pa.int8()}
+"""Columns of data files that are none of the table's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Row groups ``[first, stop)`` of one file; ``stop`` None is the whole file.
+
+    ``rows`` come out of it. ``stored`` are in it (None: as many), from row ``skip`` of the
+    file on: where some do not come out, the file has a mask.
+    """
+
+    path: str
+    rows: int
+    first: int = 0
+    stop: int | None = None
+    skip: int = 0
+    stored: int | None = None
+
+    @property
+    def stored_rows(self) -> int:
+        return self.rows if self.stored is None else self.stored
+
+
+@dataclass(frozen=True)
+class Source:
+    """The files of a snapshot, by path, and what is needed to read them."""
+
+    lake: Lake
+    content: Content
+    files: Mapping[str, ContentFile]
+
+    @classmethod
+    def of(cls, lake: Lake, content: Content) -> Source:
+        return cls(lake, content, {file.path: file for file in content.files})
+
+    def open(self, path: str) -> pq.ParquetFile:
+        """A data file, to be closed by the caller; whatever reads rows or footers asks here."""
+        return self.lake.storage.open_parquet(path)
+
+    def read(self, span: Span, schema: pa.Schema) -> pa.Table:
+        """All stored rows of a span, with the columns and types of ``schema``.
+
+        A column that is younger than the file is null, a renamed one is found by its id, and
+        one of another type is converted where that loses nothing. ``_SEQUENCE_NUMBER``,
+        ``_VALUE_KIND`` and ``_KEY_<column>`` are columns too.
+
+        Raises
+        ------
+        TableError
+            If the file has another number of rows than the manifest says, lacks a column that
+            its schema has, or holds a value that does not fit today's type.
+        OSError, pyarrow.ArrowException
+            If it is not there or damaged.
+        """
+        stored = self.content.schemas[self.files[span.path].schema_id]
+        with self.open(span.path) as file:
+            there = set(file.schema_arrow.names)
+            places = {name: self._place(name, there, stored) for name in schema.names}
+            wanted = list(dict.fromkeys(place for place in places.values() if place is not None))
+            if span.stop is None:
+                table = file.read(wanted, use_threads=False)
+                rows = file.metadata.num_rows
+            else:
+                groups = list(range(span.first, span.stop))
+                table = file.read_row_groups(groups, wanted, use_threads=False)
+                rows = sum(file.metadata.row_group(group).num_rows for group in groups)
+        if rows != span.stored_rows:
+            raise TableError(f"it has {rows} rows; its manifest says {span.stored_rows}")
+        columns = [
+            pa.chunked_array([pa.nulls(rows, field.type)])
+            if place is None
+            else _as_type(table.column(place), field)
+            for field, place in zip(schema, places.values(), strict=True)
+        ]
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def metadata(self, path: str) -> Any:
+        """The footer of a file; raises as :meth:`read` does where it cannot be opened."""
+
+        def read() -> Any:
+            with self.open(path) as file:
+                return file.metadata
+
+        return self.lake.storage.repeated(read)
+
+    def _place(self, name: str, there: set[str], stored: Mapping[int, object]) -> str | None:
+        """The name that a column has in the file; None where it did not exist yet."""
+        key = name.removeprefix(KEY_PREFIX)
+        if name in INTERNAL or (key != name and name in there):
+            own: str = name
+        else:
+            found = stored.get(self.content.fields[key].id)
+            if found is None:
+                return None
+            own = found.name  # type: ignore[attr-defined]
+        if own not in there:
+            raise TableError(
+                f"it has no column {own!r}, which its schema has; write the table anew, or leave "
+                "the column out by columns="
+            )
+        return own
+
+
+def _as_type(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
+    # a file may hold "not null" or nanoseconds where the table has neither
+    if values.type == field.type:
+        return values
+    try:
+        return values.cast(field.type)
+    except pa.ArrowException as error:
+        raise TableError(
+            f"its column {field.name!r} is {values.type}, today {field.type}, and {error}; "
+            "leave the column out by columns=, or write the table anew"
+        ) from error

@@ -1,0 +1,96 @@
+"""Texts as numbers: which text has which code, the same over a whole read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.errors import ConfigurationError, RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A text's code is its place in ``words``, int32.
+
+    Attributes
+    ----------
+    words
+        All texts, none of them twice.
+    unknown
+        Code of a text that is not among them; None refuses it.
+
+    Examples
+    --------
+    >>> cities = Vocabulary.of(["Oslo", "Rome"], unknown=-1)
+    >>> cities.encode(pa.array(["Rome", None, "Paris"])).to_pylist()
+    [1, None, -1]
+    >>> len(cities), cities.words.to_pylist()
+    (2, ['Oslo', 'Rome'])
+    >>> Vocabulary.of(["Oslo"]).encode(pa.array(["Paris"]))
+    Traceback (most recent call last):
+    ...
+    paimon_features.errors.RequestError: 'Paris' is not among the 1 words of the vocabulary; ...
+    """
+
+    words: pa.StringArray
+    unknown: int | None = None
+
+    @classmethod
+    def of(cls, words: Sequence[str], unknown: int | None = None) -> Vocabulary:
+        """A declared vocabulary.
+
+        Raises
+        ------
+        ConfigurationError
+            For words that are no texts, or come twice.
+        """
+        try:
+            array = pa.array(words, pa.string())
+        except (pa.ArrowException, TypeError) as error:
+            raise ConfigurationError(f"a vocabulary of {words!r}: expected texts") from error
+        if array.null_count or len(pc.unique(array)) != len(array):
+            raise ConfigurationError(
+                "a vocabulary with a null or with a word that comes twice; "
+                "a word's code is its place, so each has to be there once"
+            )
+        return cls(array, unknown)
+
+    @classmethod
+    def collected(cls, columns: Iterable[pa.ChunkedArray]) -> Vocabulary:
+        """All texts in some columns, or in lists within them, in the order of their UTF-8 bytes."""
+        found = pa.array([], pa.string())
+        for column in columns:
+            for chunk in column.chunks:
+                while pa.types.is_nested(chunk.type):
+                    chunk = chunk.flatten()
+                words = pc.unique(chunk).drop_null()
+                if pa.types.is_dictionary(words.type):
+                    words = words.dictionary_decode()
+                found = pc.unique(pa.concat_arrays([found, words.cast(pa.string())]))
+        return cls(found.take(pc.sort_indices(found)))
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, texts: pa.Array) -> pa.Int32Array:
+        """The codes of texts; nulls stay nulls.
+
+        Raises
+        ------
+        RequestError
+            For a text that is not among the words, where ``unknown`` is None.
+        """
+        codes = pc.index_in(texts, value_set=self.words, skip_nulls=True)
+        if codes.null_count == texts.null_count:
+            return codes
+        missing = pc.and_(pc.is_valid(texts), pc.is_null(codes))
+        if self.unknown is None:
+            text = texts.filter(missing)[0].as_py()
+            raise RequestError(
+                f"{text!r} is not among the {len(self)} words of the vocabulary; add it, or "
+                "declare a code for the rest: Vocabulary.of(words, unknown=<code>)"
+            )
+        return pc.if_else(missing, pa.scalar(self.unknown, pa.int32()), codes)
