@@ -12,6 +12,7 @@ import importlib.util
 import os
 import random
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -34,11 +35,17 @@ ROOT = Path(__file__).parent
 ENGINE_OF_MODULES = {
     "jobs/flink": "pyflink",
     "paimon_features/online/redis_store": "redis",
+    "trainer_bridge/adapters/duckdb.py": "duckdb",
+    "trainer_bridge/adapters/polars.py": "polars",
     "trainer_bridge/adapters/torch.py": "torch",
     "trainer_bridge/adapters/torch": "torch",
     "trainer_bridge/adapters/tensorflow": "tensorflow",
     "trainer_bridge/tensorflow.py": "tensorflow",
 }
+
+# TensorFlow and Triton (which torch's optimisers look for) each bring an LLVM: the second one to be
+# imported aborts the process; nothing here compiles by Triton
+sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # so a script starts what it leaves in the background; here tests send Ctrl-C to themselves

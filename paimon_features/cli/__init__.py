@@ -137,6 +137,9 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "fitted": LazyCommand(
             "paimon_features.cli.fitted:fitted", "Show and export fitted transformers."
         ),
+        "inspect-loader": LazyCommand(
+            "trainer_bridge.cli_inspect:inspect_loader", "Show how fast a table loads, and why."
+        ),
         "derive": LazyCommand(
             "paimon_features.cli.derive:derive", "Write daily rows or sessions of a view."
         ),

@@ -19,6 +19,7 @@ from paimon_features.errors import ConfigurationError, PaimonFeaturesError
 from paimon_features.online.store import OnlineStore
 from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.logs import LOGGER
+from paimon_features.serving.http.no_pandas import pandas_allowed
 from paimon_features.serving.http.served import Served
 from paimon_features.serving.http.tokens import Tokens
 from paimon_features.transformers.fitted import FOLDER
@@ -46,7 +47,9 @@ class Reloader:
     def first(self) -> tuple[Served, Tokens | None]:
         """What to begin with; raises as ``load_definitions`` and ``Tokens`` do."""
         self._stamp = self._look()
-        served = self._served(load_definitions(self._path))
+        with pandas_allowed():
+            definitions = load_definitions(self._path)
+        served = self._served(definitions)
         return served, None if self._tokens is None else Tokens(self._tokens)
 
     async def watch(self, app: FeatureApp) -> None:
@@ -83,7 +86,8 @@ class Reloader:
     def _load(self, before: Served) -> tuple[Served, Tokens | None]:
         tokens = None if self._tokens is None else Tokens(self._tokens)
         forget_modules_beside(self._path)
-        definitions: Definitions = load_definitions(self._path)
+        with pandas_allowed():
+            definitions: Definitions = load_definitions(self._path)
         if not any(view.compiled.is_online for view in definitions.views.values()):
             raise ConfigurationError(f"{self._path} has no feature view that is read online")
         beside = before.variants[-_GENERATIONS_BESIDE - len(before.views) :]

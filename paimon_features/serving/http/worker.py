@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -27,6 +26,7 @@ from paimon_features.online import OnlineSettings, open_store
 from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.logs import LOGGER, AccessLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
+from paimon_features.serving.http.no_pandas import forbid_pandas
 from paimon_features.serving.http.reload import Reloader
 from paimon_features.serving.request_log import open_request_log
 
@@ -119,7 +119,7 @@ def main() -> None:
         config = read_config(Path(settings.root))
         serve = with_overrides(config.serve, settings.overrides)
         set_up_logging(serve.log_level)
-        without_pandas()
+        forbid_pandas()
         # a request makes hundreds of objects and no cycles; looking for some after every 700 of
         # them was 6 % of the time
         gc.set_threshold(20_000, 20, 50)
@@ -213,28 +213,6 @@ def with_overrides(
 ) -> ServeConfig:
     """The configuration with what the command line says instead."""
     return replace(config, **overrides)  # type: ignore[arg-type]
-
-
-def without_pandas() -> None:
-    """Keep pyarrow from loading pandas where it is installed: 40 MB and 0.4 s, for nothing here.
-
-    pyarrow looks for it once, at its first conversion, and remembers. Definitions may still
-    import it.
-    """
-    if "pandas" in sys.modules:
-        return
-    blocker = _NoPandas()
-    sys.meta_path.insert(0, blocker)
-    try:
-        pa.array([0])
-    finally:
-        sys.meta_path.remove(blocker)
-
-
-class _NoPandas:
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError(name)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -278,6 +279,8 @@ def test_no_bytes_make_a_fault(server: Server, after_warm_up: dict[int, float], 
     server.log.write_text("")
     assert sorted(server.workers) == sorted(server.pids), "a worker has died"
     for pid in server.workers:
+        maps = Path(f"/proc/{pid}/maps")
+        assert not maps.exists() or "/pandas/" not in maps.read_text()
         after_warm_up.setdefault(pid, resident_mb(pid))
     # what the largest request took of one worker, another may still take once
     most = max(after_warm_up.values())
