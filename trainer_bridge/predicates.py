@@ -15,24 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.columns import Column, Mask
+from paimon_features.columns import Mask
 from paimon_features.errors import ExpressionError, RequestError
 from paimon_features.expressions import Expression, evaluate, parse
 from paimon_features.expressions.nodes import Call, Literal, Name
-from paimon_features.schema import (
-    Bool,
-    Bytes,
-    DataType,
-    Date,
-    Decimal,
-    Float32,
-    Float64,
-    Int32,
-    Int64,
-    String,
-    Timestamp,
-)
+from paimon_features.schema import Bool, Float64
 from paimon_features.tables.content import Bounds
+from trainer_bridge.expression_columns import column_of, data_type_of
 
 Outcomes = frozenset[bool | None]
 _ANY: Outcomes = frozenset({True, False, None})
@@ -61,7 +50,7 @@ class RowFilter:
     """
 
     def __init__(self, text: str, schema: pa.Schema, *, table: str) -> None:
-        kinds = {field.name: _data_type(field.type) for field in schema}
+        kinds = {field.name: data_type_of(field.type) for field in schema}
         usable = {name: kind for name, kind in kinds.items() if kind is not None}
         try:
             expression = parse(text, usable)
@@ -92,7 +81,7 @@ class RowFilter:
 
     def mask(self, rows: pa.Table) -> Mask:
         """True for each row to keep; ``rows`` has at least ``columns``."""
-        columns = {name: _column(rows.column(name)) for name in self.columns}
+        columns = {name: column_of(rows.column(name)) for name in self.columns}
         found = evaluate(self.expression, columns, rows.num_rows)
         values: Mask = found.values.astype(bool)
         return values if found.valid is None else values & found.valid
@@ -220,23 +209,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dt.date):
         return (value - _EPOCH.date()).days
     return value
-
-
-def _column(values: pa.ChunkedArray) -> Column:
-    if not pa.types.is_timestamp(values.type):
-        return Column.from_arrow(values)
-    found = Column.from_arrow(values.cast(pa.int64()))
-    per_ms = {"s": -1000, "ms": 1, "us": 1000, "ns": 1_000_000}[values.type.unit]
-    numbers = found.values * -per_ms if per_ms < 0 else found.values // per_ms
-    return Column(numbers, found.valid)
-
-
-def _data_type(kind: pa.DataType) -> DataType | None:
-    if pa.types.is_decimal128(kind):
-        return Decimal(kind.precision, kind.scale)
-    if pa.types.is_timestamp(kind):
-        return Timestamp
-    if pa.types.is_int8(kind) or pa.types.is_int16(kind):
-        return Int32
-    plain = {t.arrow: t for t in (Bool, Int32, Int64, Float32, Float64, String, Bytes, Date)}
-    return plain.get(kind)

@@ -11,19 +11,8 @@ import pyarrow as pa
 from paimon_features.columns import Column
 from paimon_features.errors import ExpressionError
 from paimon_features.expressions import Expression, evaluate, parse
-from paimon_features.schema import (
-    Bool,
-    Bytes,
-    DataType,
-    Date,
-    Decimal,
-    Float32,
-    Float64,
-    Int32,
-    Int64,
-    String,
-    Timestamp,
-)
+from paimon_features.schema import Bool, DataType, Int64
+from trainer_bridge.expression_columns import column_of, data_type_of
 from trainer_bridge.preprocess.rows import RowBlock
 from trainer_bridge.preprocess.stages import Values
 
@@ -89,18 +78,8 @@ def _kind(values: Values) -> DataType | None:
         arrow = pa.from_numpy_dtype(values.dtype)
     else:
         arrow = values.type
-    plain = {
-        pa.bool_(): Bool, pa.int8(): Int32, pa.int16(): Int32, pa.int32(): Int32,
-        pa.int64(): Int64, pa.uint8(): Int32, pa.uint16(): Int32, pa.uint32(): Int64,
-        pa.float32(): Float32, pa.float64(): Float64, pa.string(): String,
-        pa.large_string(): String, pa.binary(): Bytes, pa.date32(): Date,
-    }  # fmt: skip
-    if pa.types.is_timestamp(arrow):
-        return Timestamp
-    if pa.types.is_decimal(arrow):
-        return Decimal(arrow.precision, arrow.scale)
-    return plain.get(arrow)
+    return data_type_of(arrow)
 
 
 def _column(values: Values) -> Column:
-    return Column(values) if isinstance(values, np.ndarray) else Column.from_arrow(values)
+    return Column(values) if isinstance(values, np.ndarray) else column_of(values)

@@ -1,0 +1,54 @@
+"""Arrow's types and columns as the expression language has them, for every condition on rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from paimon_features.columns import Column
+from paimon_features.schema import (
+    Bool,
+    Bytes,
+    DataType,
+    Date,
+    Decimal,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    String,
+    Timestamp,
+)
+
+_PLAIN = {
+    **{t.arrow: t for t in (Bool, Int32, Int64, Float32, Float64, String, Bytes, Date)},
+    **dict.fromkeys((pa.int8(), pa.int16(), pa.uint8(), pa.uint16()), Int32),
+    pa.uint32(): Int64,
+    pa.large_string(): String,
+}
+
+
+def data_type_of(kind: pa.DataType) -> DataType | None:
+    """The type that expressions see; None where they take none of it.
+
+    >>> data_type_of(pa.int16()) is Int32, data_type_of(pa.list_(pa.int8()))
+    (True, None)
+    """
+    if pa.types.is_decimal(kind):
+        return Decimal(kind.precision, kind.scale)
+    if pa.types.is_timestamp(kind):
+        return Timestamp
+    return _PLAIN.get(kind)
+
+
+def column_of(values: pa.Array | pa.ChunkedArray) -> Column:
+    """The values as expressions read them; a time within a millisecond counts as its begin.
+
+    >>> column_of(pa.array([-1, 1999], pa.timestamp("us"))).values.tolist()
+    [-1, 1]
+    """
+    if not pa.types.is_timestamp(values.type):
+        return Column.from_arrow(values)
+    found = Column.from_arrow(values.cast(pa.int64()))
+    per_ms = {"s": -1000, "ms": 1, "us": 1000, "ns": 1_000_000}[values.type.unit]
+    numbers = found.values * -per_ms if per_ms < 0 else found.values // per_ms
+    return Column(numbers, found.valid)
