@@ -6,7 +6,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from paimon_features.definitions import Entity, EventSource, FeatureRef, Feature
 from paimon_features.errors import OverloadedError, RequestError
 from paimon_features.online import MemoryStore, OnlineStore, ViewState, open_store
 from paimon_features.online.keys import ViewKeys
+from paimon_features.online.settings import from_url
 from paimon_features.schema import Int64, String
 from paimon_features.serving.ask import Ask
 from paimon_features.serving.cache import CachedFetcher
@@ -155,7 +156,9 @@ def store(request: pytest.FixtureRequest) -> Iterator[OnlineStore]:
     if request.param == "memory":
         yield MemoryStore()
         return
-    store = open_store(request.getfixturevalue("redis_url"))
+    # three threads and a writer on a machine that others use: slowness is not what is tested
+    settings = replace(from_url(request.getfixturevalue("redis_url")), timeout_ms=60_000)
+    store = open_store(settings)
     yield store
     store.close()
 

@@ -187,11 +187,11 @@ class DiskPlan:
             self._let_go = weakref.finalize(self, os.close, handle)  # also if nobody closes it
             fcntl.flock(handle, fcntl.LOCK_SH)
             os.utime(self.folder / ".in-use")
-        description = self.folder / "plan.json"
-        if not description.exists():
-            part = self.folder / f"plan.json.{os.getpid()}.part"
-            part.write_text(json.dumps(self.plan, indent=2))
-            part.replace(description)
+            description = self.folder / "plan.json"
+            if not description.exists():  # here, so that threads do not move one file twice
+                part = self.folder / f"plan.json.{os.getpid()}.part"
+                part.write_text(json.dumps(self.plan, indent=2))
+                part.replace(description)
         for part in self.folder.glob("*.part"):  # of writers that were killed
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - part.stat().st_mtime > _ORPHAN_AGE_S:
