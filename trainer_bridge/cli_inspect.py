@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -12,6 +12,20 @@ from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.project import Project
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.inspection import Inspection, inspect
+
+
+class Threads(click.ParamType):
+    """A number from 0 on, or ``auto``."""
+
+    name = "integer or auto"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | Literal["auto"]:
+        if value == "auto":
+            return "auto"
+        number: int = click.IntRange(0).convert(value, param, ctx)
+        return number
 
 
 @click.command()
@@ -27,8 +41,13 @@ from trainer_bridge.inspection import Inspection, inspect
     help="How many ranks would train together; what rank 0 reads is measured.",
 )  # fmt: skip
 @click.option(
-    "--threads", type=click.IntRange(0), default=2, show_default=True, help="Decoding threads."
+    "--where",
+    help="A condition on rows, such as \"country = 'France'\": the others are not read.",
 )
+@click.option(
+    "--threads", type=Threads(), default=2, show_default=True,
+    help="Decoding threads; auto: found while it reads.",
+)  # fmt: skip
 @click.option(
     "--memory-mb", type=click.IntRange(1), default=1024, show_default=True, help="Byte budget."
 )
@@ -47,7 +66,8 @@ def inspect_loader(
     snapshot: int | None,
     batch_size: int,
     world_size: int,
-    threads: int,
+    where: str | None,
+    threads: int | Literal["auto"],
     memory_mb: int,
     in_order: bool,
     seconds: float,
@@ -71,6 +91,7 @@ def inspect_loader(
     \b
       paimon-features inspect-loader training_churn
       paimon-features inspect-loader training_churn --columns spent,bought --world-size 8
+      paimon-features inspect-loader events --where "day >= '2026-01-01'" --threads auto
       paimon-features inspect-loader events --warehouse s3://bucket/lake --threads 16 --json
     """
     if warehouse is None:
@@ -86,6 +107,7 @@ def inspect_loader(
         columns=None if columns is None else [name.strip() for name in columns.split(",")],
         batch_size=batch_size,
         world_size=world_size,
+        where=where,
         shuffle=not in_order,
         byte_budget=memory_mb << 20,
     )
@@ -107,6 +129,10 @@ def _lines(found: Inspection) -> Iterator[str]:
         f"  columns      {files.columns_read} of {files.columns}: {files.share:.0%} of the bytes, "
         "the rest is not read"
     )
+    if plan["not_read"]:
+        yield "  left out     " + ", ".join(
+            f"{count:,} {what.replace('_', ' ')}" for what, count in plan["not_read"].items()
+        )
     yield f"  blocks       {plan['blocks']:,}, each decoded as a whole"
     each = "read once" if plan["reads_each_block_once"] else f"by {plan['ranks_per_block']:g} ranks"
     yield f"  streams      {plan['streams']:,}; each block {each}"

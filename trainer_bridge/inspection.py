@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal
 
 from paimon_features.errors import RequestError
 from paimon_features.tables.catalog import Lake
@@ -14,6 +14,7 @@ from trainer_bridge.blocks import Layout
 from trainer_bridge.reader import SnapshotReader
 
 _FOOTERS = 64
+_IN_THREADS = ("read files", "decode")
 SMALL_GROUP_ROWS, FEW_STREAMS, SMALL_BATCH = 8_192, 8, 256
 
 
@@ -80,7 +81,12 @@ class Inspection:
 
 
 def inspect(
-    lake: Lake, table: str, *, seconds: float = 3.0, threads: int = 2, **options: Any
+    lake: Lake,
+    table: str,
+    *,
+    seconds: float = 3.0,
+    threads: int | Literal["auto"] = 2,
+    **options: Any,
 ) -> Inspection:
     """Read a table for about ``seconds``, once with one thread and once as asked for.
 
@@ -91,6 +97,8 @@ def inspect(
     ------
     ConfigurationError, TableError, SnapshotExpiredError, UnknownNameError
         As the reader does.
+
+    With ``threads="auto"``, the stages count as many threads as were chosen in that time.
     """
     outputs = [options.pop("output")] if "output" in options else ["numpy", "arrow"]
     for output in outputs:
@@ -103,32 +111,42 @@ def inspect(
 
 
 def _inspect(
-    lake: Lake, table: str, seconds: float, threads: int, options: dict[str, Any]
+    lake: Lake,
+    table: str,
+    seconds: float,
+    threads: int | Literal["auto"],
+    options: dict[str, Any],
 ) -> Inspection:
     with SnapshotReader(lake, table, threads=0, **options) as alone:
         convert_s, rows = _run(alone, seconds / 2)
         stats = alone.stats
-        stages = [
-            Stage("read files", _rate(stats.rows_decoded, stats.read_s), max(threads, 1)),
-            Stage("decode", _rate(stats.rows_decoded, stats.decode_s), max(threads, 1)),
-            Stage("order", _rate(rows, stats.order_s), 1),
-            Stage("gather", _rate(rows, stats.gather_s), 1),
-        ]
-        if convert_s:
-            stages.append(Stage("to tensors", _rate(rows, convert_s), 1))
+        rates = {
+            "read files": _rate(stats.rows_decoded, stats.read_s),
+            "decode": _rate(stats.rows_decoded, stats.decode_s),
+            "order": _rate(rows, stats.order_s),
+            "gather": _rate(rows, stats.gather_s),
+            "to tensors": _rate(rows, convert_s),
+        }
         files = _files(lake, alone.layout, alone.columns_read)
     with SnapshotReader(lake, table, threads=threads, **options) as together:
         began = time.perf_counter()
         _, rows = _run(together, seconds / 2)
         elapsed_s = time.perf_counter() - began
         whole = together.stats
+        plan = together.describe()
+        chosen = plan["autotune"]["threads"] if threads == "auto" else threads
+        stages = [
+            Stage(name, rate, max(chosen, 1) if name in _IN_THREADS else 1)
+            for name, rate in rates.items()
+            if rate
+        ]
         found = Inspection(
-            plan=together.describe(),
+            plan=plan,
             output=options["output"],
             files=files,
-            stages=tuple(stage for stage in stages if stage.rows_per_s),
+            stages=tuple(stages),
             rows_per_s=rows / elapsed_s,
-            waiting=min(whole.wait_s / elapsed_s, 1.0) if threads else 1.0,
+            waiting=min(whole.wait_s / elapsed_s, 1.0) if chosen else 1.0,
             peak_bytes=whole.peak_bytes,
             retries=stats.retries + whole.retries,
             bound=_bound(stages),
@@ -207,7 +225,7 @@ def _bound(stages: list[Stage]) -> str:
     """The step that most of the time goes into, if each worked alone: what decoding threads do
     is one step, what the producer does another."""
     steps = {
-        "reading and decoding files": ("read files", "decode"),
+        "reading and decoding files": _IN_THREADS,
         "ordering and gathering rows": ("order", "gather"),
         "making tensors": ("to tensors",),
     }
@@ -257,9 +275,9 @@ def _advice(found: Inspection, asked: dict[str, Any], decoded: int, remote: bool
             "size; take larger ones and cut them on the device"
         )
     if found.bound.startswith("reading"):
-        if remote:
+        if remote and asked["threads"] != "auto":
             yield "a remote store answers many requests at once: threads='auto' goes to 4 a core"
-        elif asked["threads"] < 2:
+        elif asked["threads"] != "auto" and asked["threads"] < 2:
             yield "more threads decode side by side: threads='auto'"
     if found.bound.startswith("ordering") and shuffled:
         yield "most of the time goes into shuffling; more threads do not help, larger batches may"

@@ -58,6 +58,16 @@ def test_it_tells_the_plan_the_stages_and_what_bounds_them(lake: Lake) -> None:
     assert any(line.startswith("bound by ") for line in lines)
 
 
+def test_a_condition_leaves_rows_out_and_the_plan_says_how_many(lake: Lake) -> None:
+    numbers(lake, 50_000, row_group=10_000)
+    result = run(lake, "numbers", "--where", "f0 < 0.5", "--threads", "auto")
+    assert result.exit_code == 0, result.output
+    rows = int(result.output.splitlines()[0].split(": ")[1].split()[0].replace(",", ""))
+    assert 24_000 < rows < 26_000
+    assert f"  left out     {50_000 - rows:,} rows filtered" in result.output
+    assert run(lake, "numbers", "--threads", "many").exit_code == 2
+
+
 def test_json_is_one_document_with_every_figure(lake: Lake) -> None:
     numbers(lake, 20_000)
     result = run(lake, "numbers", "--json", "--world-size", "3", "--batch-size", "100")
