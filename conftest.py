@@ -8,6 +8,7 @@ a green run means that everything ran.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib.util
 import os
 import random
@@ -134,6 +135,12 @@ def _is_random(item: pytest.Item) -> bool:
         return True
     of_pytest = getattr(item, "callspec", None)
     return of_pytest is not None and "seed" in of_pytest.params
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # a collection would else visit all that the engines' packages made, a second each time
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
