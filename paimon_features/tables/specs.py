@@ -197,7 +197,8 @@ def tiles_spec(
             "merge-engine": "aggregation",
             **merges,
             "bucket": str(buckets),
-            "bucket-key": ",".join(keys),
+            # a table without keys has one bucket, whatever decides on it
+            **({"bucket-key": ",".join(keys)} if keys else {}),
             "changelog-producer": "none",
             **(_TILES_WITH_LISTS if "listagg" in merges.values() else _FAST_TILES),
         },
