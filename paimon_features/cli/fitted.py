@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -82,18 +83,40 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
 @fitted.command()
 @NAME
 @VERSION
+@click.option(
+    "--onnx",
+    "onnx_file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write an ONNX model to this file instead.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "float64"]),
+    default="float32",
+    show_default=True,
+    help="The numbers that go into an ONNX model and come out.",
+)
 @PROJECT
-def export(name: str, version: int | None, path: str) -> None:
+def export(name: str, version: int | None, onnx_file: Path | None, dtype: str, path: str) -> None:
     """Write a version as fitted/NAME/vVERSION.json; the newest one without VERSION.
 
     The file is what services read, on hosts that do not see the lake. Writing it again is
-    harmless; a file with another content is refused.
+    harmless; a file with another content is refused. With --onnx it is a model for onnxruntime
+    and the like, with one input for each column; its metadata name the version.
 
     \b
     paimon-features fitted export amount_scaler 3
+    paimon-features fitted export amount_scaler 3 --onnx amount_scaler.onnx
     """
     project = Project.open(path)
     found = project.fitted(name, version)
+    if onnx_file is not None:
+        from paimon_features.transformers.onnx import to_onnx
+
+        model = to_onnx(found, dtype=dtype)
+        onnx_file.write_bytes(model.SerializeToString())
+        click.echo(f"{found}: {onnx_file}, inputs {', '.join(i.name for i in model.graph.input)}")
+        return
     click.echo(f"{found}: {project.export_fitted(name, found.version)}")
     click.echo(
         f'pin it in a definition: pf.Transformed(..., pf.Fitted("{name}", version={found.version}))'

@@ -236,6 +236,11 @@ class Transformations:
                 f"{fitted} was fitted on {transformer.width} columns{names}, and of= names "
                 f"{len(parts)}: {', '.join(map(str, parts))}"
             )
+        if not transformer.gives_numbers:
+            raise DefinitionError(
+                f"{fitted}, of kind {fitted.kind}, gives texts, and a transformed feature is a "
+                "number or a list of them; put an encoder behind it in a Pipeline"
+            )
         types = [self._type(part) for part in parts]
         for index, (part, kind) in enumerate(zip(parts, types, strict=True)):
             if not transformer.accepts(index, kind):

@@ -15,7 +15,7 @@ from paimon_features.served.rows import LoggedRow, RequestKey
 from paimon_features.serving.logged import loads
 from paimon_features.serving.response import Status
 from paimon_features.testing.naive_interactions import agrees, interaction_value
-from paimon_features.testing.naive_transformers import transformed_value
+from paimon_features.testing.naive_transformers import agrees_transformed, transformed_value
 
 Computation = CompiledInteraction | CompiledTransformed
 
@@ -100,4 +100,4 @@ def _value(each: Computation, known: Mapping[str, Any]) -> tuple[Any, bool]:
 def _agrees(each: Computation, got: Any, wanted: Any) -> bool:
     if isinstance(each, CompiledInteraction):
         return agrees(each, got, wanted)
-    return type(got) is type(wanted) and bool(got == wanted)
+    return agrees_transformed(each, got, wanted)

@@ -31,6 +31,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "serve": ("redis", "the online store: materialize, lookup"),
     "torch": ("torch", "training batches for torch"),
     "tensorflow": ("tensorflow", "training batches for TensorFlow"),
+    "onnx": ("onnx", "fitted export --onnx"),
     "demo": ("matplotlib", "the pictures of the demo"),
 }
 """The module that tells whether an extra is installed, and what the extra is for."""

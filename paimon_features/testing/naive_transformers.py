@@ -7,14 +7,16 @@ step, categories are looked for in a list. Missing is None (NaN is made None on 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
 import pyarrow as pa
 
 from paimon_features.definitions import CompiledTransformed, Selection
+from paimon_features.testing.naive_fitted import row_of
 from paimon_features.testing.naive_interactions import plain_values
+from paimon_features.testing.naive_numeric import is_inexact, near
 
 Values = Sequence[Any]
 
@@ -162,42 +164,19 @@ def transformed_value(transformed: CompiledTransformed, row: Sequence[Any]) -> t
 
     It follows from the stored parameters alone, as they stand in the exported file.
     """
-    params = transformed.fitted.transformer.to_params()
-    out: list[Any] = []
-    failed = False
-    for index, value in enumerate(row):
-        if params["kind"] == "one_hot_encoder":
-            among = params["categories"][index]
-            if value not in among and params["handle_unknown"] == "error":
-                return None, all(v is not None for v in row)
-            out += hot(value, among)
-            continue
-        number = None if value is None else _scaled(params, index, float(value))
-        if number is not None and not math.isfinite(number):
-            failed = True
-        out.append(number)
-    if failed:
+    out, failed = row_of(transformed.fitted.transformer.to_params(), row)
+    if failed or any(number is not None and not math.isfinite(number) for number in out):
         return None, all(v is not None for v in row)
     if transformed.fitted.transformer.is_scalar:
         return out[0], False
     return (None if all(v is None for v in out) else out), False
 
 
-def _scaled(params: Mapping[str, Any], index: int, value: float) -> float:
-    if params["kind"] == "standard_scaler":
-        n, centre = params["count"][index], params["mean"][index]
-        if not n:
-            return math.nan
-        deviation = math.sqrt(params["squares"][index] / n)
-        constant = deviation <= abs(min(n, 10) * 2.0**-52 * centre)
-        return float((value - centre) / (1.0 if constant else deviation))
-    assert params["kind"] == "min_max_scaler", params["kind"]
-    low, high = params["min"][index], params["max"][index]
-    if low is None:
-        return math.nan
-    start, end = params["feature_range"]
-    scale = (end - start) / (1.0 if high - low < 10 * 2.0**-52 else high - low)
-    return float(value * scale + (start - low * scale))
+def agrees_transformed(transformed: CompiledTransformed, got: Any, expected: Any) -> bool:
+    """Whether a value is right: to the bit, unless a function in it is not exact."""
+    if is_inexact(transformed.fitted.transformer.to_params()):
+        return near(got, expected)
+    return type(got) is type(expected) and bool(got == expected)
 
 
 def wrong_transformed(
@@ -213,5 +192,5 @@ def wrong_transformed(
         for row, got in enumerate(values[transformed.name]):
             given = [part[row] for part in parts]
             expected, _ = transformed_value(transformed, given)
-            if type(got) is not type(expected) or got != expected:
+            if not agrees_transformed(transformed, got, expected):
                 yield transformed, row, f"got {got!r}, expected {expected!r} of {given}"

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.errors import TransformError, UnknownNameError
 from paimon_features.schema import DataType
-from paimon_features.transformers.frames import Frame, read_frame
+from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic, of_columns
+from paimon_features.transformers.frames import Floats, Frame, read_frame
 
 Params = dict[str, Any]
 """The state of a transformer in values of JSON: finite numbers, texts, lists, null."""
@@ -22,10 +23,10 @@ Params = dict[str, Any]
 class FeatureTransformer(ABC):
     """Learns from data and then transforms data: ``fit``, ``transform``, and both at once.
 
-    ``X`` may be a list of lists, a NumPy array, an Arrow table, a pandas or Polars frame, with
-    or without nulls, or one column of them; what goes in comes out. Subclass it with ``fit`` and
-    ``transform`` for a transformer of your own; see ``StoredTransformer`` for one that services
-    can pin.
+    ``X`` may be a list of lists, a NumPy array, an Arrow table, a pandas or Polars frame, a torch
+    tensor, with or without nulls, or one column of them; what goes in comes out. Subclass it with
+    ``fit`` and ``transform`` for a transformer of your own; see ``StoredTransformer`` for one that
+    services can pin.
     """
 
     @abstractmethod
@@ -99,6 +100,8 @@ class StoredTransformer(FeatureTransformer):
     """
 
     kind: ClassVar[str]
+    needs_target: ClassVar[bool] = False
+    """Whether ``fit`` takes the targets ``y`` besides."""
     names: tuple[str, ...] | None = None
     """The names of the columns that it was fitted on, where they had some."""
 
@@ -118,9 +121,42 @@ class StoredTransformer(FeatureTransformer):
         """How many columns it makes."""
 
     @property
+    def learns(self) -> bool:
+        """Whether what it makes of a row depends on the rows that it was fitted on."""
+        return True
+
+    @property
+    def event_time(self) -> str | None:
+        """The column that tells the time of a row, where it learns from targets of the past."""
+        return None
+
+    @property
     def is_scalar(self) -> bool:
         """Whether a value comes out of a value: a service then gives a number, else a list."""
         return self.width_out == 1
+
+    @property
+    def gives_numbers(self) -> bool:
+        """Whether all that comes out are numbers; services can apply no other."""
+        return True
+
+    @property
+    def takes_blocks(self) -> bool:
+        """Whether there is ``block``: all that goes in and comes out are numbers."""
+        return False
+
+    def block(self, values: Floats) -> Floats:
+        """A matrix of numbers transformed, index (rows, columns), NaN where there is none.
+
+        It gives the numbers that ``apply`` gives, to the bit, and may overwrite ``values`` and
+        give them back. Infinite values are for the caller to refuse.
+
+        Raises
+        ------
+        TransformError
+            For rows that ``transform`` would refuse.
+        """
+        raise TransformError(f"{type(self).__name__} takes no blocks of numbers")
 
     @property
     @abstractmethod
@@ -134,6 +170,16 @@ class StoredTransformer(FeatureTransformer):
     @abstractmethod
     def apply(self, columns: Sequence[Column]) -> Applied:
         """These columns transformed; ``failed`` marks rows that ``transform`` would refuse."""
+
+    def check(self, frame: Frame) -> None:
+        """Refuse values that ``transform`` does not take, whatever was learnt.
+
+        Raises
+        ------
+        TransformError
+            For texts among numbers, infinite values and the like; the message names the column.
+        """
+        return
 
     @abstractmethod
     def names_out(self, names: Sequence[str]) -> list[str]:
@@ -157,6 +203,31 @@ class StoredTransformer(FeatureTransformer):
     def _from_params(cls, params: Mapping[str, Any]) -> Self: ...
 
     @property
+    def learns_from(self) -> frozenset[Statistic]:
+        """Which statistics of a column are enough to fit it; none: only the rows are."""
+        return frozenset()
+
+    def fit_from_statistics(self, columns: Sequence[ColumnStatistics]) -> Self:
+        """Learn from what is known of each column, without its values; returns itself.
+
+        Learns what ``fit`` on the rows would have, up to the rounding of the statistics.
+
+        Raises
+        ------
+        TransformError
+            Where the statistics do not tell what it needs (``learns_from``), or not well enough.
+        """
+        if not self.learns_from:
+            raise TransformError(f"this {type(self).__name__} can only be fitted on the rows")
+        self._learn_statistics(columns, of_columns(columns))
+        self.names = tuple(column.column for column in columns)
+        return self
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        """Forget what was learnt, and learn these, for one that says ``learns_from``."""
+        raise NotImplementedError
+
+    @property
     def n_features_in_(self) -> int:
         """How many columns it takes, under scikit-learn's name."""
         self._check_fitted()
@@ -177,7 +248,8 @@ class StoredTransformer(FeatureTransformer):
     def _checked(self, X: Any) -> Frame:
         """Data as they have to be for what was learnt."""
         frame = read_frame(X)
-        if frame.rows and frame.width != self.width:
+        # of a list without a row nobody knows the width
+        if frame.width != self.width and (frame.rows or frame.width):
             raise TransformError(
                 f"got {frame.width} columns; this {type(self).__name__} was fitted on {self.width}"
             )
@@ -220,3 +292,25 @@ class StoredTransformer(FeatureTransformer):
 
 
 _KINDS: dict[str, type[StoredTransformer]] = {}
+
+
+def new_transformer(kind: str, settings: Mapping[str, Any] | None = None) -> StoredTransformer:
+    """An unfitted transformer by its kind, or the name of its class.
+
+    >>> type(new_transformer("MinMaxScaler", {"feature_range": [-1, 1]})).kind
+    'min_max_scaler'
+
+    Raises
+    ------
+    UnknownNameError
+        For a kind that there is not.
+    TransformError
+        For settings that it does not have.
+    """
+    named = {name: made for made in _KINDS.values() for name in (made.kind, made.__name__)}
+    if kind not in named:
+        raise UnknownNameError.of("transformer", kind, _KINDS)
+    try:
+        return named[kind](**(settings or {}))
+    except TypeError as error:
+        raise TransformError(f"{kind}: its settings are not these: {error}") from error

@@ -2,30 +2,141 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer
-from paimon_features.transformers.frames import Frame, missing, read_frame
-from paimon_features.transformers.numeric import names_of
+from paimon_features.transformers.blocks import run_blocks
+from paimon_features.transformers.categories import (
+    Category,
+    Vocabulary,
+    ascending,
+    categories_of,
+    check_groups,
+    chosen,
+    counted,
+    first_unknown,
+    together,
+)
+from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
+from paimon_features.transformers.frames import Floats, Frame, read_frame
+from paimon_features.transformers.known import counts_known
+from paimon_features.transformers.params import names_of
 
-Category = bool | int | float | str | None
+_UNKNOWN = ("error", "ignore", "infrequent_if_exist")
+_DROP = (None, "first", "if_binary")
+Counts = list[dict[Category, int]]
 
-_UNKNOWN = ("error", "ignore")
-_GROUPS = {bool: "truth values", int: "numbers", float: "numbers", str: "texts"}
+
+class Encoder(StoredTransformer):
+    """What encoders have in common: the categories of each column, and how many rows had them."""
+
+    _rows: int = 0
+    _seen: Sequence[Vocabulary] = ()
+
+    @property
+    def categories_(self) -> list[list[Category]]:
+        """The categories of each column, ascending, None (null and NaN) the last."""
+        return [each.categories for each in self._seen]
+
+    @property
+    def vocabularies_(self) -> list[Vocabulary]:
+        """The categories of each column, and how they are found."""
+        return list(self._seen)
+
+    def takes_text(self, index: int) -> bool:
+        """Whether a column that it was fitted on is texts."""
+        return self._seen[index].group == "texts"
+
+    @property
+    def width(self) -> int:
+        return len(self._seen)
+
+    @property
+    def rows_seen(self) -> int:
+        return self._rows
+
+    def accepts(self, index: int, kind: DataType) -> bool:
+        return self._seen[index].accepts(kind)
+
+    def check(self, frame: Frame) -> None:
+        check_groups(frame, self._seen)
+
+    @property
+    def takes_blocks(self) -> bool:
+        return all(each.fits_floats for each in self._seen)
+
+    def transform(self, X: Any) -> Any:
+        """The numbers of the categories of ``X``.
+
+        Raises
+        ------
+        TransformError
+            For a category that was not seen, where unknown ones are errors.
+        """
+        self._check_fitted()
+        if not self.width_out:
+            raise TransformError(
+                "no column is left: each has one category, and drop= leaves it out; use drop=None"
+            )
+        given = read_frame(X)
+        frame = self._checked(given)
+        self.check(frame)
+        names = frame.names or [f"x{index}" for index in range(self.width)]
+        if given.matrix is not None and given.rows and self.takes_blocks and not given.is_flat:
+            try:
+                return run_blocks(given, [self.block], self.width_out)
+            except TransformError:
+                pass  # told below: which value, and in which row
+        applied = self.apply(frame.columns)
+        if applied.failed is not None and applied.failed.any():
+            raise TransformError(f"{first_unknown(frame, self._seen)}; {self._advice}")
+        return given.like(applied.columns, names=self.names_out(names), flat=self._flat(given))
+
+    _advice = "handle_unknown='ignore' makes zeros of others"
+
+    def _flat(self, frame: Frame) -> bool:
+        """Whether what comes out is one column without a table, as what went in."""
+        return frame.is_flat and self.is_scalar
+
+    @abstractmethod
+    def block(self, values: Floats) -> Floats: ...
 
 
-class OneHotEncoder(StoredTransformer):
+class CountingEncoder(Encoder):
+    """An encoder that learns how often each category was there, and nothing else."""
+
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        return frozenset({"categories"})
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self._take(counts_known(columns), rows)
+
+    @abstractmethod
+    def _take(self, counts: Counts, rows: int) -> None:
+        """Work from these counts from now on."""
+
+
+class OneHotEncoder(CountingEncoder):
     """One column of 0 and 1 for each category of each column, categories in ascending order.
 
     Null and NaN are one category, the last, if the data that it was fitted on have one. An
     unknown category is an error, or with ``handle_unknown='ignore'`` zeros only. Learnt in parts,
     or merged in any order, it is the same.
+
+    Categories that fewer than ``min_frequency`` rows have (a share of the rows, if it is a
+    float) go into one column of infrequent ones, the last, and so do the rarest until at most
+    ``max_categories`` columns are left, that one among them; of equally frequent ones the lesser
+    are the infrequent. ``handle_unknown='infrequent_if_exist'`` puts unknown ones there.
+    ``drop='first'`` leaves out the first column of each, ``'if_binary'`` where there are two.
 
     >>> encoder = OneHotEncoder(handle_unknown="ignore").fit([["a", 1], ["b", 1]])
     >>> encoder.transform([["b", 1], ["c", 1]])
@@ -34,108 +145,119 @@ class OneHotEncoder(StoredTransformer):
     ['letter_a', 'letter_b', 'number_1']
     >>> encoder.inverse_transform([[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]])
     [['b', 1], [None, 1]]
+    >>> rare = OneHotEncoder("infrequent_if_exist", max_categories=2).fit(["a", "b", "b", "c"])
+    >>> rare.transform(["a", "b", "new"]), rare.names_out(["letter"])
+    ([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]], ['letter_b', 'letter_infrequent'])
     """
 
     kind = "one_hot_encoder"
 
-    def __init__(self, handle_unknown: str = "error") -> None:
+    def __init__(
+        self,
+        handle_unknown: str = "error",
+        *,
+        min_frequency: int | float | None = None,
+        max_categories: int | None = None,
+        drop: str | None = None,
+    ) -> None:
         if handle_unknown not in _UNKNOWN:
             raise TransformError(
                 f"handle_unknown={handle_unknown!r}; expected one of: {', '.join(_UNKNOWN)}"
             )
+        if drop not in _DROP:
+            raise TransformError(f"drop={drop!r}; expected None, 'first' or 'if_binary'")
+        whole, share = type(min_frequency) is int, type(min_frequency) is float
+        if min_frequency is not None and not (
+            (whole and min_frequency >= 1) or (share and 0 < min_frequency < 1)
+        ):
+            raise TransformError(
+                f"min_frequency={min_frequency!r}; expected a number of rows from 1, or a share "
+                "of them between 0.0 and 1.0"
+            )
+        if max_categories is not None and (type(max_categories) is not int or max_categories < 1):
+            raise TransformError(f"max_categories={max_categories!r}; expected 1 or more")
         self.handle_unknown = handle_unknown
-        self._rows = 0
-        self._take([])
-
-    @property
-    def width(self) -> int:
-        return len(self.categories_)
+        self.min_frequency = min_frequency
+        self.max_categories = max_categories
+        self.drop = drop
+        self._take([], 0)
 
     @property
     def width_out(self) -> int:
-        return sum(map(len, self.categories_))
+        return sum(self._widths)
 
     @property
     def is_scalar(self) -> bool:
         return False
 
     @property
-    def rows_seen(self) -> int:
-        return self._rows
+    def infrequent_categories_(self) -> list[list[Category] | None]:
+        """The categories of each column that share one column; None where there are none."""
+        return [
+            [v for v, rare in zip(each.categories, mask, strict=True) if rare]
+            if any(mask)
+            else None
+            for each, mask in zip(self._seen, self._rare, strict=True)
+        ]
 
-    def accepts(self, index: int, kind: DataType) -> bool:
-        known = {_group(value) for value in self.categories_[index] if value is not None}
-        own = (
-            "texts" if kind.text == "string"
-            else "truth values" if kind.text == "bool"
-            else "numbers" if kind.is_integer or kind.is_float
-            else ""
-        )  # fmt: skip
-        return bool(own) and known <= {own}
+    @property
+    def slots_(self) -> list[tuple[npt.NDArray[np.int64], int]]:
+        """Of each column the place of each category's 1, -1 for none, and how many places.
+
+        The last place is that of an unknown category.
+        """
+        return list(zip(self._slots, self._widths, strict=True))
 
     def names_out(self, names: Sequence[str]) -> list[str]:
-        return [
-            f"{name}_{category}"
-            for name, categories in zip(names, self.categories_, strict=True)
-            for category in categories
-        ]
+        out = []
+        for name, known, rare, dropped in zip(
+            names, self._seen, self._rare, self._dropped, strict=True
+        ):
+            own = [v for v, is_rare in zip(known.categories, rare, strict=True) if not is_rare]
+            labels = [f"{name}_{v}" for v in own] + [f"{name}_infrequent"] * any(rare)
+            out += labels[1:] if dropped else labels
+        return out
 
     def fit(self, X: Any) -> Self:
         """Learn the categories of ``X`` alone."""
-        self.names, self._rows = None, 0
-        self._take([])
+        self.names = None
+        self._take([], 0)
         return self.partial_fit(X)
 
     def partial_fit(self, X: Any) -> Self:
         """Learn the categories of ``X`` besides those that were learnt before; returns itself."""
         frame = self._to_learn(X)
-        found = [_distinct(c, frame.label(i)) for i, c in enumerate(frame.columns)]
-        if self.width and found:
-            found = [[*old, *new] for old, new in zip(self.categories_, found, strict=True)]
-        if found or not self.width:
-            self._take([_sorted(c, frame.label(i)) for i, c in enumerate(found)])
-        self._rows += frame.rows
+        found = [counted(c, frame.label(i)) for i, c in enumerate(frame.columns)]
+        before = self._counts or [{} for _ in found]
+        if found:
+            pairs = zip(before, found, strict=True)
+            both = [together(a, b, frame.label(i)) for i, (a, b) in enumerate(pairs)]
+            self._take(both, self._rows + frame.rows)
         return self
 
     def merge(self, other: Self) -> Self:
         """A new one with the categories of both; the same in either order."""
         names = self._to_merge(other)
-        if self.handle_unknown != other.handle_unknown:
-            raise TransformError(
-                f"handle_unknown is {self.handle_unknown!r} of one and {other.handle_unknown!r} "
-                "of the other; expected one rule"
-            )
-        out = type(self)(self.handle_unknown)
-        sides = [one.categories_ for one in (self, other) if one.width]
-        out._take(
-            [
-                _sorted([v for column in columns for v in column], f"column {index}")
-                for index, columns in enumerate(zip(*sides, strict=True))
-            ]
-        )
-        out.names, out._rows = names, self._rows + other._rows
+        for setting in ("handle_unknown", "min_frequency", "max_categories", "drop"):
+            mine, its = getattr(self, setting), getattr(other, setting)
+            if mine != its:
+                raise TransformError(
+                    f"{setting} is {mine!r} of one and {its!r} of the other; expected one rule"
+                )
+        out = self._like()
+        sides = [one._counts for one in (self, other) if one.width]
+        if len(sides) == 2:
+            pairs = zip(*sides, strict=True)
+            sides = [[together(a, b, f"column {i}") for i, (a, b) in enumerate(pairs)]]
+        out._take(sides[0] if sides else [], self._rows + other._rows)
+        out.names = names
         return out
-
-    def transform(self, X: Any) -> Any:
-        """A row of 0.0 and 1.0 for each row of ``X``.
-
-        Raises
-        ------
-        TransformError
-            For a category that was not seen, unless unknown ones are ignored.
-        """
-        self._check_fitted()
-        frame = self._checked(X)
-        columns, failed = self._encoded(frame)
-        if failed is not None and failed.any():
-            raise TransformError(self._refusal(frame, int(np.flatnonzero(failed)[0])))
-        names = frame.names or [f"x{index}" for index in range(self.width)]
-        return frame.like(columns, names=self.names_out(names), flat=False)
 
     def inverse_transform(self, X: Any) -> Any:
         """The categories of rows of 0 and 1: of each column the one with the greatest number.
 
-        Null stands where all are zero, if unknown categories are ignored.
+        Where all are zero, the category that was dropped, else null if unknown categories are
+        no errors. An infrequent category is null: which one it was is not known.
 
         Raises
         ------
@@ -147,133 +269,121 @@ class OneHotEncoder(StoredTransformer):
         if frame.rows and frame.width != self.width_out:
             raise TransformError(f"got {frame.width} columns; expected {self.width_out}")
         out, at = [], 0
-        for categories in self.categories_:
-            part = np.column_stack([c.values for c in frame.columns[at : at + len(categories)]])
-            at += len(categories)
-            none = ~(part.astype(np.float64) > 0).any(axis=1)
-            if none.any() and self.handle_unknown == "error":
+        for known, rare, slots, width, dropped in zip(
+            self._seen, self._rare, self._slots, self._widths, self._dropped, strict=True
+        ):
+            part = np.zeros((frame.rows, width))
+            for j, column in enumerate(frame.columns[at : at + width]):
+                part[:, j] = column.values
+            at += width
+            # of which category a 1 at each place is; the last one is for rows of zeros
+            values = np.full(width + 1, None, np.object_)
+            for value, slot, is_rare in zip(known.categories, slots[:-1], rare, strict=True):
+                if not is_rare:
+                    values[slot] = value
+            none = ~(part > 0).any(axis=1)
+            if none.any() and self.handle_unknown == "error" and not dropped:
                 row = int(np.flatnonzero(none)[0])
                 raise TransformError(f"row {row} has no category; expected a 1 among its columns")
-            values = np.empty(len(categories), np.object_)
-            values[:] = categories
-            chosen = values[part.argmax(axis=1)]
-            chosen[none] = None
-            valid = np.array([value is not None for value in chosen], np.bool_)
-            out.append(Column(_typed(chosen, valid, categories), None if valid.all() else valid))
+            best = part.argmax(axis=1) if width else np.zeros(frame.rows, np.int64)
+            out.append(chosen(values[np.where(none, width, best)], known.categories))
         names = self.names or tuple(f"x{index}" for index in range(self.width))
         return frame.like(out, names=names, flat=False)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []
         failed = None
-        for column, index, categories in zip(columns, self._index, self.categories_, strict=True):
-            codes = _codes(column, index)
-            hot = codes[:, None] == np.arange(len(categories))
-            out += [Column(hot[:, j].astype(np.float64)) for j in range(len(categories))]
+        for column, known, slots, width in zip(
+            columns, self._seen, self._slots, self._widths, strict=True
+        ):
+            codes = known.codes(column)
+            places = slots[codes]
+            out += [Column((places == j).astype(np.float64)) for j in range(width)]
             if self.handle_unknown == "error" and (codes < 0).any():
                 failed = codes < 0 if failed is None else failed | (codes < 0)
         return Applied(out, failed)
 
+    def block(self, values: Floats) -> Floats:
+        out = np.zeros((len(values), self.width_out))
+        at = 0
+        for j, (known, slots, width) in enumerate(
+            zip(self._seen, self._slots, self._widths, strict=True)
+        ):
+            codes = known.codes_of(values[:, j])
+            if self.handle_unknown == "error" and (codes < 0).any():
+                raise TransformError("there is an unknown category")
+            places = slots[codes]
+            hot = np.flatnonzero(places >= 0)
+            out[hot, places[hot] + at] = 1.0
+            at += width
+        return out
+
     def _learnt(self) -> Params:
-        return {
-            "handle_unknown": self.handle_unknown,
-            "categories": [list(column) for column in self.categories_],
-        }
+        out: Params = {"handle_unknown": self.handle_unknown, "categories": self.categories_}
+        if self.drop is not None:
+            out["drop"] = self.drop
+        if self._counts_matter:
+            out["min_frequency"] = self.min_frequency
+            out["max_categories"] = self.max_categories
+            out["counts"] = [list(each.values()) for each in self._counts]
+        return out
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(params["handle_unknown"])
-        found = [list(column) for column in params["categories"]]
-        if not found:
-            raise TransformError("there is no column")
-        out._take([_sorted(column, f"column {i}") for i, column in enumerate(found)])
-        if out.categories_ != found:
-            raise TransformError("the categories are not distinct and ascending")
-        out.names, out._rows = names_of(params, out.width), int(params["rows"])
+        out = cls(
+            params["handle_unknown"],
+            min_frequency=params.get("min_frequency"),
+            max_categories=params.get("max_categories"),
+            drop=params.get("drop"),
+        )
+        found = categories_of(params)
+        counts = params["counts"] if out._counts_matter else [[0] * len(c) for c in found]
+        pairs = zip(found, counts, strict=True)
+        out._take([dict(zip(c, map(int, n), strict=True)) for c, n in pairs], int(params["rows"]))
+        out.names = names_of(params, out.width)
         return out
 
-    def _take(self, categories: list[list[Category]]) -> None:
-        self.categories_ = categories
-        self._index: list[dict[Category, int]] = [
-            {value: at for at, value in enumerate(column)} for column in categories
+    @property
+    def _counts_matter(self) -> bool:
+        """Whether what it makes depends on how often each category was there."""
+        return self.min_frequency is not None or self.max_categories is not None
+
+    def _like(self) -> Self:
+        return type(self)(
+            self.handle_unknown,
+            min_frequency=self.min_frequency,
+            max_categories=self.max_categories,
+            drop=self.drop,
+        )
+
+    def _take(self, counts: Counts, rows: int) -> None:
+        self._counts, self._rows = counts, rows
+        self._seen = [Vocabulary(ascending(each, f"column {i}")) for i, each in enumerate(counts)]
+        self._rare = [
+            self._infrequent(np.array([each[v] for v in known.categories], np.int64))
+            for each, known in zip(counts, self._seen, strict=True)
         ]
+        self._slots, self._widths, self._dropped = [], [], []
+        for rare in self._rare:
+            width = int((~rare).sum()) + bool(rare.any())
+            # the place of each category among the columns; the last one is that of unknown ones
+            slots = np.where(rare, width - 1, np.cumsum(~rare) - 1)
+            to_rare = self.handle_unknown == "infrequent_if_exist" and rare.any()
+            slots = np.append(slots, width - 1 if to_rare else -1)
+            dropped = self.drop == "first" or (self.drop == "if_binary" and width == 2)
+            self._slots.append(np.where(slots >= 0, slots - dropped, slots))
+            self._widths.append(width - dropped)
+            self._dropped.append(dropped)
 
-    def _encoded(self, frame: Frame) -> tuple[list[Column], Any]:
-        for index, (column, categories) in enumerate(
-            zip(frame.columns, self.categories_, strict=True)
-        ):
-            known = {_group(value) for value in categories if value is not None}
-            own = {_group(v) for v in _sample(column)}
-            if known and own and not own <= known:
-                raise TransformError(
-                    f"{frame.label(index)} holds {own.pop()}; it was fitted on {known.pop()}"
-                )
-        applied = self.apply(frame.columns)
-        return applied.columns, applied.failed
-
-    def _refusal(self, frame: Frame, row: int) -> str:
-        for index, column in enumerate(frame.columns):
-            if _codes(column, self._index[index])[row] < 0:
-                value = None if missing(column)[row] else column.values[row]
-                known = ", ".join(map(repr, self.categories_[index][:20]))
-                return (
-                    f"{frame.label(index)} has the unknown category {value!r} in row {row}; it was "
-                    f"fitted on: {known}; handle_unknown='ignore' makes zeros of others"
-                )
-        raise AssertionError("no column has an unknown category")
-
-
-def _group(value: Category) -> str:
-    return _GROUPS.get(type(value), "decimals")
-
-
-def _sample(column: Column) -> list[Category]:
-    """The first value of a column, if there is one; the others are of its type."""
-    there = np.flatnonzero(~missing(column))[:1]
-    return [column.values[there].tolist()[0]] if len(there) else []
-
-
-def _distinct(column: Column, label: str) -> list[Category]:
-    """The distinct values of a column, None for null and NaN."""
-    none = missing(column)
-    values = column.values[~none]
-    known = set(values.tolist()) if values.dtype == np.object_ else set(np.unique(values).tolist())
-    if any(type(value) not in _GROUPS for value in known):
-        raise TransformError(f"{label} holds decimals; cast it to floats, or to texts")
-    if any(isinstance(value, float) and np.isinf(value) for value in known):
-        raise TransformError(f"{label} holds an infinite value; expected finite numbers or null")
-    return [*known, *([None] if none.any() else [])]
-
-
-def _sorted(values: Sequence[Category], label: str) -> list[Category]:
-    """Distinct categories, ascending, None last; whole numbers are integers."""
-    groups = {_group(value) for value in values if value is not None}
-    if len(groups) > 1:
-        raise TransformError(f"{label} holds {' and '.join(sorted(groups))}; expected one of them")
-    known: set[Any] = {
-        int(v) if isinstance(v, float) and v.is_integer() and abs(v) < 2**53 else v
-        for v in values
-        if v is not None
-    }
-    return [*sorted(known), *([None] if None in values else [])]
-
-
-def _codes(column: Column, index: Mapping[Category, int]) -> Any:
-    """The place of each value among the categories; -1 for one that is not there."""
-    codes = np.fromiter(
-        (index.get(value, -1) for value in column.values.tolist()), np.int64, len(column)
-    )
-    none = missing(column)
-    return np.where(none, index.get(None, -1), codes) if none.any() else codes
-
-
-def _typed(values: Any, valid: Any, categories: Sequence[Category]) -> Any:
-    """Chosen categories as NumPy's own type, where they are numbers or truth values."""
-    kinds = {type(value) for value in categories if value is not None}
-    if kinds == {bool} and valid.all():
-        return values.astype(np.bool_)
-    if not kinds or not kinds <= {int, float}:
-        return values
-    out = np.full(len(values), np.nan)
-    out[valid] = values[valid].tolist()
-    return out if float in kinds or None in categories or not valid.all() else out.astype(np.int64)
+    def _infrequent(self, counts: Any) -> Any:
+        """Which categories share one column, by the rules of scikit-learn."""
+        rare = np.zeros(len(counts), np.bool_)
+        if self.min_frequency is not None:
+            share = type(self.min_frequency) is float
+            rare |= counts < self.min_frequency * (self._rows if share else 1)
+        columns = len(counts) - int(rare.sum()) + 1
+        if self.max_categories is not None and self.max_categories < columns:
+            kept = self.max_categories - 1
+            order = np.argsort(counts, kind="stable")
+            rare[order[: len(order) - kept]] = True
+        return rare

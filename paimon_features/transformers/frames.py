@@ -1,7 +1,7 @@
-"""What goes into a transformer and comes out again: lists, NumPy, Arrow, pandas, Polars.
+"""What goes into a transformer and comes out again: lists, NumPy, Arrow, pandas, Polars, torch.
 
-Inside, data are columns of values with a mask (``Column``). pandas and Polars are never
-imported before data of theirs come in.
+Inside, data are columns of values with a mask (``Column``), or one matrix of numbers where they
+came as one. pandas, Polars and torch are never imported before data of theirs come in.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,12 @@ from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 
 Floats = npt.NDArray[np.float64]
+Matrix = npt.NDArray[Any]
 Rows = npt.NDArray[np.int64]
 
 _FORMS = (
-    "lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames and series "
-    "of numbers, texts or truth values"
+    "lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames and series, torch "
+    "tensors of numbers, texts or truth values"
 )
 
 
@@ -33,22 +35,39 @@ class Frame:
     """Data as columns, and how to give other columns the form that these came in.
 
     ``names`` are those of the columns, where the form has names. ``is_flat`` says that the data
-    were one column without a table around it. ``matrix`` is a two-dimensional array of numbers,
-    index (rows, columns), where the data were one.
+    were one column without a table around it.
     """
 
     rows: int
     width: int
     names: tuple[str, ...] | None
     is_flat: bool
-    matrix: npt.NDArray[Any] | None
     _read: Callable[[], tuple[Column, ...]]
     _write: Callable[[Sequence[Column], Sequence[str], bool, Rows | None], Any]
+    _matrix: Callable[[], Matrix | None] | None = None
+    _write_matrix: Callable[[Floats], Any] | None = None
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The columns, in order."""
         return self._read()
+
+    @cached_property
+    def matrix(self) -> Matrix | None:
+        """The data as one array of numbers, index (rows, columns); NaN is no value.
+
+        None for forms of columns (Arrow, pandas, Polars), and for data with nulls, texts or
+        truth values among lists.
+        """
+        return None if self._matrix is None else self._matrix()
+
+    def like_matrix(self, matrix: Floats, *, names: Sequence[str] | None = None) -> Any:
+        """A matrix in the form of these data; one column without a table if these had none."""
+        flat = self.is_flat and matrix.shape[1] == 1
+        if self._write_matrix is not None:
+            return self._write_matrix(matrix[:, 0] if flat else matrix)
+        columns = [Column(matrix[:, j]) for j in range(matrix.shape[1])]
+        return self.like(columns, names=names, flat=flat)
 
     def like(
         self,
@@ -67,6 +86,13 @@ class Frame:
         chosen = names if names is not None else (self.names or _numbered(len(columns)))
         return self._write(columns, chosen, self.is_flat if flat is None else flat, rows)
 
+    def part(self, indices: Sequence[int]) -> Frame:
+        """Some of the columns, as a frame inside of transformers."""
+        names = None if self.names is None else tuple(self.names[i] for i in indices)
+        if self.matrix is not None:
+            return inner_frame(matrix=self.matrix[:, list(indices)], names=names)
+        return inner_frame([self.columns[i] for i in indices], rows=self.rows, names=names)
+
     def label(self, index: int) -> str:
         """A column as it is called in messages.
 
@@ -76,23 +102,52 @@ class Frame:
         return f"column {index}" if self.names is None else f"column {self.names[index]!r}"
 
 
+def inner_frame(
+    columns: Sequence[Column] = (),
+    *,
+    rows: int = 0,
+    matrix: Matrix | None = None,
+    names: Sequence[str] | None = None,
+) -> Frame:
+    """Columns, or a matrix of numbers, between two transformers; what it writes is another one."""
+    if matrix is not None:
+        made, rows = matrix, len(matrix)
+        width = matrix.shape[1]
+    else:
+        width = len(columns)
+
+    def read() -> tuple[Column, ...]:
+        return tuple(columns) if matrix is None else tuple(Column(c) for c in made.T)
+
+    def write(out: Sequence[Column], labels: Sequence[str], flat: bool, kept: Rows | None) -> Any:
+        length = rows if kept is None else len(kept)
+        return inner_frame(out, rows=length, names=None if names is None else labels)
+
+    own = None if names is None else tuple(names)
+    return Frame(rows, width, own, False, read, write, lambda: matrix)
+
+
 def read_frame(data: Any) -> Frame:
-    """Data of any of the forms.
+    """Data of any of the forms; a frame is itself.
 
     Raises
     ------
     TransformError
         For anything else, rows of different lengths, or a column of mixed or other types.
     """
-    home = type(data).__module__.partition(".")[0]
+    if isinstance(data, Frame):
+        return data
     if isinstance(data, np.ndarray):
         return _numpy(data)
+    home = type(data).__module__.partition(".")[0]
     if isinstance(data, pa.Table | pa.RecordBatch | pa.Array | pa.ChunkedArray):
         return _arrow(data)
     if home == "pandas":
         return _pandas(data)
     if home == "polars":
         return _polars(data)
+    if home == "torch":
+        return _torch(data)
     if isinstance(data, list | tuple):
         return _lists(data)
     raise TransformError(f"got {type(data).__name__}; expected {_FORMS}")
@@ -106,15 +161,32 @@ def numbers(column: Column, label: str) -> Floats:
     TransformError
         For texts, and for infinite values.
     """
-    values = column.values
-    if values.dtype == np.object_ and any(isinstance(v, str) for v in values[column.mask]):
-        raise TransformError(f"{label} holds texts; expected numbers")
-    out = as_float(column)
-    if column.valid is not None:
-        out = np.where(column.valid, out, np.nan)
+    out = floats(column, label)
     if np.isinf(out).any():
-        raise TransformError(f"{label} holds an infinite value; expected finite numbers or null")
+        raise infinite(label)
     return out
+
+
+def floats(column: Column, label: str) -> Floats:
+    """As ``numbers``, but infinite values pass; a view of the column's own where that is one.
+
+    Raises
+    ------
+    TransformError
+        For texts.
+    """
+    values = column.values
+    if values.dtype == np.object_:
+        for kind, plural in ((str, "texts"), (list, "lists")):
+            if any(isinstance(v, kind) for v in values[column.mask]):
+                raise TransformError(f"{label} holds {plural}; expected numbers")
+    out = as_float(column)
+    return out if column.valid is None else np.where(column.valid, out, np.nan)
+
+
+def infinite(label: str) -> TransformError:
+    """The refusal of an infinite value."""
+    return TransformError(f"{label} holds an infinite value; expected finite numbers or null")
 
 
 def as_float(column: Column) -> Floats:
@@ -141,6 +213,19 @@ def _column(array: pa.Array | pa.ChunkedArray, label: str) -> Column:
     kind = array.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        item = kind.value_type
+        if not (
+            pa.types.is_string(item)
+            or pa.types.is_large_string(item)
+            or pa.types.is_integer(item)
+            or pa.types.is_boolean(item)
+            or pa.types.is_null(item)
+        ):
+            raise TransformError(
+                f"{label} is {kind}; expected lists of texts, integers or truth values"
+            )
+        return Column.from_arrow(array)
     if not (
         pa.types.is_null(kind)
         or pa.types.is_boolean(kind)
@@ -159,7 +244,33 @@ def _column(array: pa.Array | pa.ChunkedArray, label: str) -> Column:
     return column
 
 
+_FEW_ROWS = 64
+"""Up to here a loop over the values costs less than what Arrow has to set up."""
+
+
+def _of_few(values: Sequence[Any]) -> Column | None:
+    """The column of a few texts, floats or truth values; None where Arrow has to tell."""
+    kinds = set(map(type, values))
+    has_nulls = type(None) in kinds
+    kinds.discard(type(None))
+    if len(kinds) != 1 or not kinds <= {str, float, bool}:
+        return None
+    valid = np.array([v is not None for v in values], np.bool_) if has_nulls else None
+    kind = kinds.pop()
+    if kind is str:
+        texts = np.empty(len(values), np.object_)
+        texts[:] = values
+        return Column(texts, valid)
+    if kind is float:
+        return Column(np.array(values, np.float64), valid)  # None becomes NaN
+    return Column(np.array([bool(v) for v in values], np.bool_), valid)
+
+
 def _of_values(values: Sequence[Any], label: str) -> Column:
+    if len(values) <= _FEW_ROWS:
+        column = _of_few(values)
+        if column is not None:
+            return column
     try:
         array = pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -212,7 +323,18 @@ def _lists(data: Sequence[Any]) -> Frame:
         values = [_values(column) for column in columns]
         return values[0] if flat else [list(row) for row in zip(*values, strict=True)]
 
-    return Frame(len(data), width, None, is_flat, None, read, write)
+    def matrix() -> Matrix | None:
+        kinds = set(map(type, data if is_flat else chain.from_iterable(data)))
+        # None would become NaN, and truth values among numbers are refused
+        if not kinds or not kinds <= {float, int}:
+            return None
+        try:
+            values = np.array(data, np.float64)
+        except OverflowError:  # whole numbers beyond float64: what reads columns tells of them
+            return None
+        return values[:, None] if is_flat else values
+
+    return Frame(len(data), width, None, is_flat, read, write, matrix, lambda out: out.tolist())
 
 
 def _numpy(data: npt.NDArray[Any]) -> Frame:
@@ -235,8 +357,39 @@ def _numpy(data: npt.NDArray[Any]) -> Frame:
             plain = [np.fromiter(_values(c), np.object_, len(c)) for c in columns]
         return plain[0] if flat else np.column_stack(plain)
 
-    matrix = table if is_number else None
-    return Frame(len(data), table.shape[1], None, data.ndim == 1, matrix, read, write)
+    matrix = (lambda: table) if is_number else None
+    return Frame(
+        len(data), table.shape[1], None, data.ndim == 1, read, write, matrix, lambda out: out
+    )
+
+
+def _torch(data: Any) -> Frame:
+    torch = importlib.import_module("torch")
+    if not isinstance(data, torch.Tensor):
+        raise TransformError(f"got torch.{type(data).__name__}; expected a Tensor")
+    if data.requires_grad:
+        raise TransformError(
+            "got a tensor that requires grad, and no gradient passes a transformer; detach() it"
+        )
+    try:
+        # NumPy has no bfloat16
+        array = (data.double() if data.dtype == torch.bfloat16 else data).cpu().numpy()
+    except (TypeError, RuntimeError) as error:
+        raise TransformError(f"got a tensor that is no plain array: {error}") from error
+    inner = _numpy(array)
+
+    def tensor(out: Matrix) -> Any:
+        if out.dtype == np.object_:
+            raise TransformError("a tensor has no place for null or text; give lists or a frame")
+        return torch.from_numpy(out).to(data.device)
+
+    def write(columns: Sequence[Column], names: Sequence[str], flat: bool, rows: Any) -> Any:
+        return tensor(inner.like(columns, names=names, flat=flat, rows=rows))
+
+    return Frame(
+        inner.rows, inner.width, None, inner.is_flat, lambda: inner.columns, write,
+        lambda: inner.matrix, tensor,
+    )  # fmt: skip
 
 
 def _arrow(data: Any) -> Frame:
@@ -255,7 +408,7 @@ def _arrow(data: Any) -> Frame:
         make = pa.RecordBatch if isinstance(data, pa.RecordBatch) else pa.Table
         return make.from_arrays(arrays, names=list(labels))
 
-    return Frame(len(data), len(columns), names, is_flat, None, read, write)
+    return Frame(len(data), len(columns), names, is_flat, read, write)
 
 
 def _pandas(data: Any) -> Frame:
@@ -287,7 +440,7 @@ def _pandas(data: Any) -> Frame:
         frame.columns = data.columns if same else list(labels)
         return frame
 
-    return Frame(len(data), len(columns), names, is_flat, None, read, write)
+    return Frame(len(data), len(columns), names, is_flat, read, write)
 
 
 def _polars(data: Any) -> Frame:
@@ -311,4 +464,4 @@ def _polars(data: Any) -> Frame:
             return made[0].alias(data.name if is_flat else labels[0])
         return polars.DataFrame([s.alias(name) for s, name in zip(made, labels, strict=True)])
 
-    return Frame(len(data), len(columns), names, is_flat, None, read, write)
+    return Frame(len(data), len(columns), names, is_flat, read, write)

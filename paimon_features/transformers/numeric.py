@@ -2,101 +2,28 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.columns import Column
 from paimon_features.errors import TransformError
-from paimon_features.schema import DataType
-from paimon_features.transformers.base import Applied, Params, StoredTransformer
-from paimon_features.transformers.frames import Floats, Frame, as_float, numbers
-from paimon_features.transformers.moments import Moments
-
-EPS = float(np.finfo(np.float64).eps)
-_ALL = slice(None)
-Columns = int | slice
-
-
-class _Scaler(StoredTransformer):
-    """One output column for each input column, null where it is null."""
-
-    _rows: int = 0
-
-    @property
-    def width_out(self) -> int:
-        return self.width
-
-    @property
-    def rows_seen(self) -> int:
-        return self._rows
-
-    def accepts(self, index: int, kind: DataType) -> bool:
-        return kind.is_numeric or kind.text == "bool"
-
-    def names_out(self, names: Sequence[str]) -> list[str]:
-        return list(names)
-
-    def apply(self, columns: Sequence[Column]) -> Applied:
-        return Applied(
-            [
-                Column(self._forward(as_float(column), index), column.valid)
-                for index, column in enumerate(columns)
-            ]
-        )
-
-    def fit(self, X: Any) -> Self:
-        """Learn from ``X`` alone; null and NaN are skipped, infinite values refused."""
-        self.names, self._rows = None, 0
-        self._forget()
-        return self.partial_fit(X)
-
-    def partial_fit(self, X: Any) -> Self:
-        """Learn from ``X`` besides what was learnt before; returns itself."""
-        frame = self._to_learn(X)
-        self._learn(frame)
-        self._rows += frame.rows
-        return self
-
-    def transform(self, X: Any) -> Any:
-        """``X`` scaled; null stays null and NaN stays NaN."""
-        return self._mapped(X, self._forward)
-
-    def inverse_transform(self, X: Any) -> Any:
-        """``X`` as it was before ``transform``, up to rounding."""
-        return self._mapped(X, self._backward)
-
-    def _mapped(self, X: Any, step: Callable[[Floats, Columns], Floats]) -> Any:
-        self._check_fitted()
-        frame = self._checked(X)
-        if frame.matrix is not None:
-            matrix = frame.matrix.astype(np.float64, copy=False)
-            with np.errstate(over="ignore", invalid="ignore"):
-                may_be_infinite = not np.isfinite(matrix.sum())
-            if may_be_infinite:
-                _of_numbers(frame)
-            out = step(matrix, _ALL)
-            return out[:, 0] if frame.is_flat else out
-        return frame.like(
-            [
-                Column(step(numbers(column, frame.label(index)), index), column.valid)
-                for index, column in enumerate(frame.columns)
-            ]
-        )
-
-    @abstractmethod
-    def _forget(self) -> None: ...
-    @abstractmethod
-    def _learn(self, frame: Frame) -> None: ...
-    @abstractmethod
-    def _forward(self, values: Floats, columns: Columns) -> Floats: ...
-    @abstractmethod
-    def _backward(self, values: Floats, columns: Columns) -> Floats: ...
+from paimon_features.transformers.base import Params
+from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
+from paimon_features.transformers.columnwise import (
+    EPS,
+    Columns,
+    ColumnwiseTransformer,
+    checked_columns,
+    learnt_columns,
+)
+from paimon_features.transformers.frames import Floats, Frame, infinite
+from paimon_features.transformers.known import extremes_known, moments_known
+from paimon_features.transformers.moments import Moments, extremes_of
+from paimon_features.transformers.params import names_of, null_for_nan, same_length
 
 
-class StandardScaler(_Scaler):
+class StandardScaler(ColumnwiseTransformer):
     """Subtracts the mean of a column and divides by its standard deviation (of ``n``, ddof 0).
 
     A column whose values are all the same is only moved, not stretched; so is one whose deviation
@@ -155,18 +82,26 @@ class StandardScaler(_Scaler):
         out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
 
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        return frozenset({"moments"})
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self._take(moments_known(columns))
+        self._rows = rows
+
     def _forget(self) -> None:
         self._take(Moments.none(0))
 
     def _learn(self, frame: Frame) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
-            learnt = _moments(frame)
+            learnt = moments_in(frame)
             if self.width:
                 learnt = self._moments.merge(learnt)
         wrong = ~np.isfinite(learnt.squares) | ~np.isfinite(learnt.mean)
         if wrong.any():
             index = int(np.flatnonzero(wrong)[0])
-            numbers(frame.columns[index], frame.label(index))  # tells of infinite values
+            checked_columns(frame)  # tells of infinite values
             raise TransformError(
                 f"{frame.label(index)} has values whose squares are beyond float64; divide it by "
                 "its unit first"
@@ -183,18 +118,16 @@ class StandardScaler(_Scaler):
         constant = moments.squares / n <= noise * noise
         self.scale_ = np.where(none, np.nan, np.where(constant, 1.0, np.sqrt(moments.squares / n)))
 
-    def _forward(self, values: Floats, columns: Columns) -> Floats:
-        out: Floats = values - self.mean_[columns]
-        out /= self.scale_[columns]
-        return out
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.subtract(values, self.mean_[columns], out=out)
+        np.divide(out, self.scale_[columns], out=out)
 
-    def _backward(self, values: Floats, columns: Columns) -> Floats:
-        out: Floats = values * self.scale_[columns]
-        out += self.mean_[columns]
-        return out
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.multiply(values, self.scale_[columns], out=out)
+        np.add(out, self.mean_[columns], out=out)
 
 
-class MinMaxScaler(_Scaler):
+class MinMaxScaler(ColumnwiseTransformer):
     """Stretches a column so that its least value becomes ``feature_range[0]``, its greatest [1].
 
     Values beyond what was seen go beyond the range. A constant column (its range is below ten
@@ -239,8 +172,8 @@ class MinMaxScaler(_Scaler):
     def _learnt(self) -> Params:
         return {
             "feature_range": [float(end) for end in self.feature_range],
-            "min": _null_for_nan(self.data_min_),
-            "max": _null_for_nan(self.data_max_),
+            "min": null_for_nan(self.data_min_),
+            "max": null_for_nan(self.data_max_),
         }
 
     @classmethod
@@ -251,29 +184,25 @@ class MinMaxScaler(_Scaler):
         out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
 
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        return frozenset({"range"})
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self._take(*extremes_known(columns))
+        self._rows = rows
+
     def _forget(self) -> None:
         self._take(np.zeros(0), np.zeros(0))
 
     def _learn(self, frame: Frame) -> None:
-        if frame.matrix is not None:
-            matrix = frame.matrix.astype(np.float64, copy=False)
-            low = np.fmin.reduce(matrix, axis=0, initial=np.nan)
-            high = np.fmax.reduce(matrix, axis=0, initial=np.nan)
-        else:
-            known = [as_float(column)[column.mask] for column in _of_numbers(frame)]
-            low = np.array([np.fmin.reduce(c, initial=np.nan) for c in known])
-            high = np.array([np.fmax.reduce(c, initial=np.nan) for c in known])
-        infinite = np.isinf(low) | np.isinf(high)
-        if infinite.any():
-            index = int(np.flatnonzero(infinite)[0])
-            numbers(frame.columns[index], frame.label(index))
+        low, high = extremes_in(frame)
         self._include(low, high)
 
     def _include(self, low: Floats, high: Floats) -> None:
         if self.width:
             low, high = np.fmin(self.data_min_, low), np.fmax(self.data_max_, high)
-        # of two zeros either could be the lesser: + 0.0 leaves one of them
-        self._take(low + 0.0, high + 0.0)
+        self._take(low, high)
 
     def _take(self, low: Floats, high: Floats) -> None:
         self.data_min_, self.data_max_ = low, high
@@ -286,52 +215,107 @@ class MinMaxScaler(_Scaler):
         self.scale_ = (end - start) / np.where(constant, 1.0, self.data_range_)
         self.min_ = start - low * self.scale_
 
-    def _forward(self, values: Floats, columns: Columns) -> Floats:
-        out: Floats = values * self.scale_[columns]
-        out += self.min_[columns]
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.multiply(values, self.scale_[columns], out=out)
+        np.add(out, self.min_[columns], out=out)
+
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.subtract(values, self.min_[columns], out=out)
+        np.divide(out, self.scale_[columns], out=out)
+
+
+class MaxAbsScaler(ColumnwiseTransformer):
+    """Divides a column by its greatest absolute value, so that zeros stay zeros.
+
+    Values beyond what was seen go beyond -1 and 1. A column of zeros (of values below ten units
+    in the last place of 1) stays as it is; a column without a value gives NaN. Learnt in parts, or
+    merged in any order, it is the same to the bit.
+
+    >>> scaler = MaxAbsScaler().fit([[1.0, 0.0], [-4.0, 0.0]])
+    >>> scaler.transform([[2.0, 3.0], [None, 0.0]])
+    [[0.5, 3.0], [None, 0.0]]
+    """
+
+    kind = "max_abs_scaler"
+
+    def __init__(self) -> None:
+        self._forget()
+
+    @property
+    def width(self) -> int:
+        return len(self.max_abs_)
+
+    def merge(self, other: Self) -> Self:
+        """A new one that has learnt from the data of both; the same to the bit in either order."""
+        names = self._to_merge(other)
+        out = type(self)()
+        for one in (self, other):
+            if one.width:
+                out._include(one.max_abs_)
+        out.names, out._rows = names, self._rows + other._rows
         return out
 
-    def _backward(self, values: Floats, columns: Columns) -> Floats:
-        out: Floats = values - self.min_[columns]
-        out /= self.scale_[columns]
+    def _learnt(self) -> Params:
+        return {"max_abs": null_for_nan(self.max_abs_)}
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        out = cls()
+        (most,) = same_length(params, "max_abs")
+        out._include(most)
+        out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
 
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        return frozenset({"range"})
 
-def names_of(params: Mapping[str, Any], width: int) -> tuple[str, ...] | None:
-    """The names of columns in parameters; TransformError for another number of them."""
-    names = params["names"]
-    if names is not None and (len(names) != width or not all(isinstance(n, str) for n in names)):
-        raise TransformError(f"{len(names)} names of {width} columns")
-    return None if names is None else tuple(names)
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        low, high = extremes_known(columns)
+        self._take(np.maximum(np.abs(low), np.abs(high)))
+        self._rows = rows
 
+    def _forget(self) -> None:
+        self._take(np.zeros(0))
 
-def same_length(params: Mapping[str, Any], *keys: str) -> list[Floats]:
-    """Lists of numbers in parameters, null being NaN; TransformError for different lengths."""
-    out = [
-        np.array([np.nan if v is None else float(v) for v in params[key]], np.float64)
-        for key in keys
-    ]
-    lengths = {len(column) for column in out}
-    if len(lengths) != 1 or lengths == {0}:
-        raise TransformError(f"{', '.join(keys)} have {sorted(lengths)} values; expected one each")
-    return out
+    def _learn(self, frame: Frame) -> None:
+        low, high = extremes_in(frame)
+        self._include(np.maximum(np.abs(low), np.abs(high)))
 
+    def _include(self, most: Floats) -> None:
+        self._take(np.fmax(self.max_abs_, most) if self.width else most)
 
-def _null_for_nan(values: Floats) -> list[float | None]:
-    return [None if np.isnan(value) else float(value) for value in values]
+    def _take(self, most: Floats) -> None:
+        self.max_abs_ = most
+        self.scale_ = np.where(most < 10 * EPS, 1.0, most)
 
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.divide(values, self.scale_[columns], out=out)
 
-def _of_numbers(frame: Frame) -> Sequence[Column]:
-    """The columns of a frame; TransformError where one holds texts or infinite values."""
-    for index, column in enumerate(frame.columns):
-        numbers(column, frame.label(index))
-    return frame.columns
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.multiply(values, self.scale_[columns], out=out)
 
 
-def _moments(frame: Frame) -> Moments:
+def extremes_in(frame: Frame) -> tuple[Floats, Floats]:
+    """The least and the greatest value of each column; NaN where there is none.
+
+    Raises
+    ------
+    TransformError
+        For texts and infinite values.
+    """
     if frame.matrix is not None:
-        return Moments.of(frame.matrix.astype(np.float64, copy=False))
-    out = Moments.none(0)
-    for index, column in enumerate(frame.columns):
-        out = out.join(Moments.of(numbers(column, frame.label(index))[:, None]))
-    return out
+        low, high = extremes_of([frame.matrix])
+    else:
+        low, high = extremes_of([column[:, None] for column in learnt_columns(frame)])
+    wrong = np.isinf(low) | np.isinf(high)
+    if wrong.any():
+        raise infinite(frame.label(int(np.flatnonzero(wrong)[0])))
+    return low, high
+
+
+def moments_in(frame: Frame) -> Moments:
+    """The moments of each column; not finite where a value is infinite or too large to square."""
+    if frame.matrix is not None:
+        return Moments.of(frame.matrix)
+    return Moments.of_columns(learnt_columns(frame))

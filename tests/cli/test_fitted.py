@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -192,6 +193,21 @@ def test_another_version_is_a_change_and_another_content_of_one_is_refused(
     assert "it was changed or damaged since it was written" in run("plan", code=2).output
 
 
+def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:
+    pytest.importorskip("onnx", reason="pip install 'paimon-features[onnx]'")
+    runtime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
+    project.save_fitted("amount_scaler", fit(project))
+    told = run("fitted", "export", "amount_scaler", "1", "--onnx", "scaler.onnx").output
+    assert told == "amount_scaler v1: scaler.onnx, inputs sum_amount_30d, share\n"
+    assert not Path("fitted").exists()
+    session = runtime.InferenceSession("scaler.onnx", providers=["CPUExecutionProvider"])
+    feeds = {"sum_amount_30d": np.array([[8.0]], np.float32), "share": np.array([[0.75]], "f4")}
+    assert session.run(None, feeds)[0].tolist() == [[1.0, 1.0]]
+    told = session.get_modelmeta().custom_metadata_map
+    assert (told["name"], told["version"]) == ("amount_scaler", "1")
+    assert told["digest"] == project.fitted("amount_scaler").digest
+
+
 def test_wrong_names_are_told(project: Project) -> None:
     assert "no transformer was saved yet" in run("fitted", "list").output
     project.save_fitted("amount_scaler", fit(project))
@@ -223,9 +239,12 @@ def test_verify_covers_transformed_features_and_finds_one_that_is_computed_wrong
     assert report.compared == alone.compared + 2 * 2 * 2 * 2
 
     real = numeric.StandardScaler._forward
-    monkeypatch.setattr(
-        numeric.StandardScaler, "_forward", lambda *of: np.nextafter(real(*of), 9.0)
-    )
+
+    def wrong(self: StandardScaler, values: Any, columns: Any, out: Any) -> None:
+        real(self, values, columns, out)
+        np.nextafter(out, 9.0, out=out)
+
+    monkeypatch.setattr(numeric.StandardScaler, "_forward", wrong)
     done = run("verify", "model", "--wait", "0", "--json", code=1)
     said = "\n".join(json.loads(done.output)["differences"])
     assert "scaled of (" in said

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from paimon_features.aggregates import Count, Last, LastN, Sum
@@ -25,14 +26,20 @@ from paimon_features.definitions import (
 from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
 from paimon_features.schema import Bool, Float64, Int64, List, String
+from paimon_features.testing.naive_fitted import row_of
+from paimon_features.testing.naive_transformers import agrees_transformed, transformed_value
 from paimon_features.transformers import (
     FittedVersion,
+    HashingEncoder,
+    Imputer,
     MinMaxScaler,
     OneHotEncoder,
+    Pipeline,
     StandardScaler,
     StoredTransformer,
 )
 from paimon_features.transformers.fitted import write_version
+from tests.transformers.numeric import MAKERS
 
 SHOP = EventSource(
     "shop",
@@ -49,6 +56,7 @@ VIEW = FeatureView(
         Last("word", windows=["1d"]),
         Last("flag", windows=["1d"]),
         LastN("amount", n=2, windows=["1d"]),
+        LastN("word", n=2, windows=["1d"]),
     ],
 )
 NOW = RequestSource("now", schema={"price": Float64})
@@ -238,3 +246,54 @@ def test_what_cannot_be_transformed_is_null_and_marked_unless_a_null_went_in(fit
     values, failed = apply(tiny, [1e200, 0.0, None])
     assert (values[0], failed) == (None, [True, False, False])
     assert values[1:] == [pytest.approx(-1.0), None]
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_each_numeric_kind_is_applied_as_a_loop_over_its_parameters(
+    name: str, fitted: Path
+) -> None:
+    transformer = MAKERS[name]().fit([[1.0, 4.0], [2.5, None], [0.0, 1.0], [4.0, 8.0]])
+    export(fitted, "both", transformer, 2)
+    parts = ["spend:sum_amount_1d", "spend:count_1d"]
+    made = compiled(fitted, Transformed("x", parts, Fitted("both", 2)))
+    assert made.type == List(Float64, transformer.width_out)
+    columns: tuple[list[Any], list[Any]] = (
+        [1.0, None, 3.5, -20.0, None, 2.5],
+        [4, 2, None, 1, None, 0],
+    )
+    values, failed = apply(made, *columns)
+    for index, row in enumerate(zip(*columns, strict=True)):
+        expected, overflown = transformed_value(made, row)
+        assert agrees_transformed(made, values[index], expected)
+        assert overflown == bool(failed and failed[index])
+    # what is logged with an offset of 8 has no logarithm of -20
+    assert bool(failed) == (name == "log")
+
+
+def test_what_gives_texts_is_refused_as_a_feature(fitted: Path) -> None:
+    export(fitted, "words", Imputer("most_frequent").fit([["a"], [None]]))
+    with pytest.raises(
+        DefinitionError, match="words v1, of kind imputer, gives texts, .* in a Pipeline"
+    ):
+        of(fitted, Transformed("x", "spend:last_word_1d", Fitted("words", 1)))
+    pipeline = Pipeline([("fill", Imputer("most_frequent")), ("hot", OneHotEncoder())])
+    export(fitted, "filled", pipeline.fit([["a"], [None], ["b"]]))
+    made = compiled(fitted, Transformed("y", "spend:last_word_1d", Fitted("filled", 1)))
+    assert apply(made, ["b", None]) == ([[0.0, 1.0], [1.0, 0.0]], None)
+
+
+def test_lists_of_texts_are_hashed(fitted: Path) -> None:
+    encoder = HashingEncoder(4).fit([[["a"]]])
+    export(fitted, "words", encoder)
+    words = Transformed("words", "spend:last_n_word_2_1d", Fitted("words", 1))
+    made = compiled(fitted, words)
+    assert made.type == List(Float64, 4)
+    lists = [["a", "b"], ["b", None], [], None]
+    got = Column.from_arrow(pa.array(lists, pa.list_(pa.string())))
+    column, failed = made.apply([got])
+    assert failed is None
+    expected = encoder.transform(pa.table({"w": pa.array(lists, pa.list_(pa.string()))}))
+    values = column.to_arrow(made.type.arrow).to_pylist()
+    assert values == [list(row.values()) for row in expected.to_pylist()]
+    for row, value in zip(lists, values, strict=True):
+        assert row_of(encoder.to_params(), [row]) == (value, False)

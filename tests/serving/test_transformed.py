@@ -33,15 +33,24 @@ from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.testing.naive_interactions import apart
 from paimon_features.testing.naive_transformers import wrong_transformed
 from paimon_features.transformers import (
+    Clip,
+    ColumnTransformer,
     FittedVersion,
+    FrequencyEncoder,
+    Frozen,
+    HashingEncoder,
+    Imputer,
     MinMaxScaler,
     OneHotEncoder,
+    Pipeline,
     StandardScaler,
     StoredTransformer,
+    TargetEncoder,
 )
 from paimon_features.transformers.fitted import write_version
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.offline.lake_of_views import LakeOfViews
+from tests.transformers.numeric import MAKERS
 
 SHOP = EventSource(
     "shop",
@@ -70,20 +79,48 @@ PRICED = Transformed("priced", OVER, Fitted("amount", 1))
 THREE = Transformed("three", ["spend:mean_amount_1h", OVER, "spend:count_7d"], Fitted("three", 1))
 STRICT = Transformed("strict", "spend:last_word_7d", Fitted("strict", 1))
 LENIENT = Transformed("lenient", "spend:last_word_7d", Fitted("lenient", 1))
-SERVICE = FeatureService("model", [ONE, "spend:count_7d", THREE, STRICT, LENIENT, PRICED, MEAN])
-NAMES = ["one", "count_7d", "three", "strict", "lenient", "priced", "mean"]
+PIPED = Transformed(
+    "piped", ["spend:mean_amount_1h", "spend:last_word_7d", "spend:count_7d"], Fitted("piped", 1)
+)
+SERVICE = FeatureService(
+    "model", [ONE, "spend:count_7d", THREE, STRICT, LENIENT, PRICED, MEAN, PIPED]
+)
+NAMES = ["one", "count_7d", "three", "strict", "lenient", "priced", "mean", "piped"]
 
 
 def export(folder: Path, name: str, transformer: StoredTransformer, version: int = 1) -> None:
     write_version(folder, FittedVersion(name, version, transformer, 0))
 
 
-def definitions(folder: Path) -> Definitions:
+def definitions(folder: Path, service: FeatureService) -> Definitions:
     export(folder, "amount", StandardScaler().fit([[1.5], [20.0], [None], [3.1]]))
     export(folder, "three", MinMaxScaler((-1, 1)).fit([[1.0, 0.0, 1.0], [9.0, 0.5, 7.0]]))
     export(folder, "strict", OneHotEncoder().fit([["a"], ["b"]]))
     export(folder, "lenient", OneHotEncoder("ignore").fit([["a"], ["b"], [None]]))
-    return Definitions.of([SPEND, SERVICE], fitted=folder)
+    word = TargetEncoder(target_type="continuous").fit([["a"], ["b"], ["a"]], [0.5, 1.5, 2.5])
+    columns = ColumnTransformer([
+        ("mean", Pipeline([("fill", Imputer()), ("scale", StandardScaler())]), 0),
+        ("target", Frozen(word), 1),
+        ("hot", OneHotEncoder("infrequent_if_exist", max_categories=2), 1),
+        ("place", HashingEncoder(9, output="index"), 1),
+        ("share", FrequencyEncoder(handle_unknown="null"), 1),
+    ], remainder="passthrough")  # fmt: skip
+    piped = Pipeline([("columns", columns), ("clip", Clip(-2, 4))])
+    export(folder, "piped", piped.fit([[1.5, "a", 2], [None, "b", 1], [4.0, "a", 7]]))
+    for name, make in MAKERS.items():
+        export(folder, name, make().fit([[20.0, 1.0], [3.5, None], [0.0, 7.25], [61.5, 80.0]]))
+    return Definitions.of([SPEND, service], fitted=folder)
+
+
+NUMERIC = FeatureService(
+    "numeric",
+    [
+        Transformed(
+            f"made_{name}", ["spend:sum_amount_7d", "spend:mean_amount_1h"], Fitted(name, 1)
+        )
+        for name in MAKERS
+    ],
+)
 
 
 class Clock:
@@ -96,9 +133,11 @@ class Clock:
 class Shop:
     """A lake with the view, an online store made of it, and exported versions."""
 
-    def __init__(self, folder: Path, events: list[dict[str, Any]]) -> None:
-        self.defined = definitions(folder / "fitted")
-        self.outputs = self.defined.outputs(SERVICE.items())
+    def __init__(
+        self, folder: Path, events: list[dict[str, Any]], service: FeatureService = SERVICE
+    ) -> None:
+        self.defined = definitions(folder / "fitted", service)
+        self.outputs = self.defined.outputs(service.items())
         self.lake = LakeOfViews(folder / "lake", SPEND)
         self.lake.commit(pa.Table.from_pylist(events, schema=arrow_schema(SHOP.schema)))
         store = MemoryStore(Clock())
@@ -152,12 +191,38 @@ def test_online_offline_and_the_file_say_the_same_to_the_bit(tmp_path: Path) -> 
     assert all({"PRESENT", "MISSING", "EXPIRED"} <= told for told in statuses.values())
     # a word that is not known, and a price whose square is beyond float64
     assert all("ILL_CONDITIONED" in statuses[name] for name in ("strict", "three", "priced"))
-    assert not any("ILL_CONDITIONED" in statuses[name] for name in ("one", "lenient", "mean"))
+    assert not any(
+        "ILL_CONDITIONED" in statuses[name] for name in ("one", "lenient", "mean", "piped")
+    )
     assert nulls["one"] == {"MISSING", "EXPIRED"}
     assert nulls["mean"] == {"PRESENT", "MISSING", "EXPIRED"}  # an empty window has no mean
+    assert nulls["piped"] == set()  # a number stands in for a mean that is not there
     assert nulls["lenient"] == set()  # null is a category that it was fitted with
     assert "ILL_CONDITIONED" in nulls["strict"]
     assert nulls["three"] == {"MISSING", "EXPIRED"}  # a part that cannot be told is null in it
+
+
+def test_every_numeric_kind_is_the_same_online_offline_and_by_its_file(tmp_path: Path) -> None:
+    rng = random.Random(8)
+    events = [
+        event(rng.randrange(20), None, NOW - int(rng.expovariate(2) * DAY_MS) - 1,
+              rng.choice([None, round(rng.random() * 60, 2), 0.0, -30.0]))
+        for _ in range(200)
+    ]  # fmt: skip
+    shop = Shop(tmp_path, events, NUMERIC)
+    users = [rng.randrange(24) for _ in range(100)]
+    every = Selection.of(
+        [*Selection.of(shop.outputs).refs, *Selection.of(shop.outputs).transformed]
+    )
+    rows = pa.table({"user": users, "event_time_ms": [NOW] * 100})
+    online = shop.fetcher.get(every.outputs, {"user": users}, NOW, {}).table
+    tiles = shop.lake.store.get_historical_features(every.outputs, rows)
+    assert not [*wrong_transformed(every, online), *wrong_transformed(every, tiles)]
+    for name in MAKERS:
+        assert (
+            online[f"made_{name}"].combine_chunks().equals(tiles[f"made_{name}"].combine_chunks())
+        ), name
+        assert online[f"made_{name}"].null_count < 100
 
 
 def test_values_are_those_of_the_transformer_itself(tmp_path: Path) -> None:
@@ -171,11 +236,14 @@ def test_values_are_those_of_the_transformer_itself(tmp_path: Path) -> None:
     assert rows["priced"] == amount.transform([1.0, 4.0, None])
     assert rows["three"][:2] == three.transform([[20.0, 1.0, 1], [None, 4.0, 1]])
     assert rows["three"][2] is None
+    piped = shop.defined.transformation(PIPED).fitted.transformer
+    assert rows["piped"] == piped.transform([[20.0, "a", 1], [None, "z", 1], [None, None, None]])
     assert rows["strict"] == [[1.0, 0.0], None, None]
     assert rows["lenient"] == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 1.0]]
     assert got.statuses.to_pylist()[1] == {
         "one": "PRESENT", "count_7d": "PRESENT", "three": "PRESENT", "strict": "ILL_CONDITIONED",
         "lenient": "PRESENT", "priced": "PRESENT", "mean": "PRESENT",
+        "piped": "PRESENT",
     }  # fmt: skip
     assert set(got.statuses.to_pylist()[2].values()) == {"MISSING"}
     assert got.table.schema.field("three").type == pa.list_(pa.float64())

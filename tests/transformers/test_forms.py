@@ -123,7 +123,7 @@ def test_what_cannot_be_taken_is_told() -> None:
 
     assert told({"a": [1]}) == (
         "got dict; expected lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames "
-        "and series of numbers, texts or truth values"
+        "and series, torch tensors of numbers, texts or truth values"
     )
     assert told([[1.0], [1.0, 2.0]]) == "row 1 has 2 values, row 0 has 1"
     assert "mixed in one list" in told([[1.0], 2.0])

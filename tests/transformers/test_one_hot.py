@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from paimon_features.errors import TransformError
 from paimon_features.testing import naive_transformers as naive
+from paimon_features.testing.naive_fitted import row_of
 from paimon_features.transformers import FeatureTransformer, OneHotEncoder
 
 sklearn = pytest.importorskip("sklearn.preprocessing", reason="pip install scikit-learn")
@@ -65,6 +67,72 @@ def test_it_is_that_of_scikit_learn(seen: Any, asked: Any, handle: Any) -> None:
     assert ours.inverse_transform(got).tolist() == theirs.inverse_transform(expected).tolist()
 
 
+rules = st.fixed_dictionaries(
+    {},
+    optional={
+        "min_frequency": st.sampled_from([2, 4, 0.2]),
+        "max_categories": st.integers(1, 4),
+        "drop": st.sampled_from(["first", "if_binary"]),
+    },
+)
+
+
+@given(rows_of_both, rows_of_both, rules,
+       st.sampled_from(["error", "ignore", "infrequent_if_exist"]))  # fmt: skip
+def test_infrequent_and_dropped_categories_are_those_of_scikit_learn(
+    seen: Any, asked: Any, rule: Any, handle: Any
+) -> None:
+    def arrays(rows: Any) -> Any:
+        return np.array([*rows, [None, None]], object)[:-1]
+
+    theirs = sklearn.OneHotEncoder(handle_unknown=handle, sparse_output=False, **rule)
+    theirs.fit(arrays(seen))
+    ours = OneHotEncoder(handle, **rule).fit(arrays(seen))
+    names = [name.replace("infrequent_sklearn", "infrequent")
+             for name in theirs.get_feature_names_out(["a", "b"])]  # fmt: skip
+    assert ours.names_out(["a", "b"]) == names
+    if "min_frequency" in rule or "max_categories" in rule:
+        rare = [c if c is None else list(c) for c in theirs.infrequent_categories_]
+        assert ours.infrequent_categories_ == rare
+    params = json.loads(json.dumps(ours.to_params()))
+    assert FeatureTransformer.from_params(params) == ours
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it tells of unknown categories
+        try:
+            expected = theirs.transform(arrays(asked))
+        except ValueError:
+            assert [row for row in asked if row_of(params, row)[1]]
+            return
+    if not names:
+        with pytest.raises(TransformError, match="no column is left"):
+            ours.transform(arrays(asked))
+        return
+    got = ours.transform(arrays(asked))
+    assert (got == expected).all()
+    assert got.tolist() == [row_of(params, row)[0] for row in asked]
+    # a category comes back, and null where several could have been there
+    for row, back in zip(asked, ours.inverse_transform(got).tolist(), strict=True):
+        for value, own, among, rare_ones in zip(
+            row, back, ours.categories_, ours.infrequent_categories_, strict=True
+        ):
+            dropped = [c for c in among if rule.get("drop") and c not in (rare_ones or ())][:1]
+            assert own in ([value] if value in among and value not in (rare_ones or ()) else
+                           [None, *dropped])  # fmt: skip
+
+
+@given(st.lists(rows_of_both, min_size=1, max_size=4), st.randoms())
+def test_counts_of_categories_add_up(parts: Any, rng: Any) -> None:
+    def new() -> OneHotEncoder:
+        return OneHotEncoder("ignore", min_frequency=0.3, max_categories=3)
+
+    whole, stepwise, merged = new().fit([row for part in parts for row in part]), new(), new()
+    for part in parts:
+        stepwise.partial_fit(part)
+    for part in rng.sample(parts, len(parts)):
+        merged = merged.merge(new().fit(part))
+    assert whole == stepwise == merged
+
+
 @given(st.lists(rows_of_both, min_size=1, max_size=4), st.randoms())
 def test_neither_parts_nor_the_order_of_merging_matter(parts: Any, rng: Any) -> None:
     whole_ = OneHotEncoder().fit([row for part in parts for row in part])
@@ -109,6 +177,14 @@ def test_truth_values_numbers_and_texts_are_kept_apart() -> None:
 def test_wrong_use_is_told() -> None:
     with pytest.raises(TransformError, match="handle_unknown='warn'; expected one of: error, ign"):
         OneHotEncoder("warn")
+    for settings, message in (
+        ({"min_frequency": 0}, "min_frequency=0; expected a number of rows from 1, or a share"),
+        ({"min_frequency": 1.0}, "min_frequency=1.0; expected a number of rows"),
+        ({"max_categories": 0}, "max_categories=0; expected 1 or more"),
+        ({"drop": "last"}, "drop='last'; expected None, 'first' or 'if_binary'"),
+    ):
+        with pytest.raises(TransformError, match=message):
+            OneHotEncoder(**settings)  # type: ignore[arg-type]
     encoder = OneHotEncoder().fit([["a"], ["b"]])
     with pytest.raises(TransformError, match="row 1 has no category"):
         encoder.inverse_transform([[1, 0], [0, 0]])

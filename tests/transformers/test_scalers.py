@@ -7,9 +7,11 @@ import json
 import math
 import random
 import warnings
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -220,3 +222,46 @@ def test_every_grouping_of_parts_gives_one_scaler(seed: int) -> None:
             merged = merged.merge(StandardScaler().fit(part))
         found.add(float(merged.var_[0]))
     assert max(found) - min(found) <= 1e-12 * max(found)
+
+
+def exactly(values: list[float]) -> tuple[Fraction, Fraction]:
+    """Mean and variance as fractions: the same as the naive ones, in whole numbers."""
+    ratios = [value.as_integer_ratio() for value in values]
+    whole = max(below for _, below in ratios)
+    scaled = [above * (whole // below) for above, below in ratios]
+    n, total, squares = len(scaled), sum(scaled), sum(v * v for v in scaled)
+    return Fraction(total, whole * n), Fraction(squares * n - total * total, (whole * n) ** 2)
+
+
+@pytest.mark.parametrize("far", [0.0, 1.0, 1e3, 1e6, 1e9, 1e12, -1e12])
+@pytest.mark.parametrize("form", ["matrix", "columns", "parts"])
+def test_a_variance_keeps_its_digits_at_every_condition_number(far: float, form: str) -> None:
+    # the condition number of a variance is about |mean| / deviation
+    dice = np.random.default_rng(int(abs(far)) % 1000)
+    data = far + dice.normal(size=(20_000, 3)) * [1.0, 1e-2, 1e-3] + [0.0, 0.0, far]
+    data[0] += [1e4, 0.0, 3.0]  # the first value is no good place to measure from
+    data[dice.random(data.shape) < 0.01] = math.nan
+    scaler = StandardScaler()
+    if form == "matrix":
+        scaler.fit(data)
+    elif form == "columns":
+        scaler.fit(pa.table({name: data[:, j] for j, name in enumerate("abc")}))
+    else:
+        for part in np.array_split(data, 71):
+            scaler.partial_fit(part)
+    for column in range(3):
+        mean, variance = exactly([v for v in data[:, column].tolist() if v == v])
+        # an error of the mean shows in a deviation that is not much more than its rounding
+        largest = float(np.nanmax(np.abs(data[:, column])))
+        assert abs(scaler.mean_[column] - float(mean)) <= 4 * EPS * largest
+        assert scaler.var_[column] == pytest.approx(float(variance), rel=1e-12)
+
+
+def test_values_that_nearly_overflow_and_whole_numbers_are_learnt_from() -> None:
+    big = np.array([[1e150], [-1e150], [0.0]])
+    assert StandardScaler().fit(big).var_[0] == pytest.approx(2e300 / 3)
+    whole = np.arange(100_000, dtype=np.int64)[:, None] + 2**52
+    assert StandardScaler().fit(whole).var_[0] == pytest.approx((100_000**2 - 1) / 12, rel=1e-12)
+    flags = np.tile([[True], [False]], (30_000, 1))
+    assert StandardScaler().fit(flags).mean_.tolist() == [0.5]
+    assert StandardScaler().fit(flags).var_[0] == pytest.approx(0.25, rel=1e-12)

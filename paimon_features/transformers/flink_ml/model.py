@@ -1,0 +1,248 @@
+"""What the models have in common: model data, settings, tables in and out, storage."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.columns import Column
+from paimon_features.errors import TransformError
+from paimon_features.schema import DataType
+from paimon_features.transformers.base import Applied, Params, StoredTransformer
+from paimon_features.transformers.flink_ml.vectors import (
+    Floats,
+    Matrix,
+    SparseRows,
+    as_table,
+    dense,
+    read_features,
+    read_matrix,
+    to_column,
+)
+
+ModelData = Mapping[str, Any]
+"""What was learnt, by the names of Flink ML's model data; arrays and numbers."""
+
+
+class Model(StoredTransformer):
+    """What an algorithm of ``jobs.iteration.algorithms`` learnt, as Flink ML has it.
+
+    ``model_data`` are arrays under Flink ML's names, ``settings`` the parameters that
+    ``transform`` needs. ``transform`` of a table adds columns to it; of an array it gives an
+    array of what a service would give: the same steps for a table, a training set and a request.
+
+    A column ``features_col`` holds vectors (lists or sparse ones); several names are the columns
+    of numbers of which a vector is made.
+    """
+
+    estimator: ClassVar[str]
+    """What makes it."""
+    data_names: ClassVar[tuple[str, ...]]
+    """The names of its model data, in order."""
+    defaults: ClassVar[Mapping[str, Any]]
+    """Its settings and their defaults."""
+
+    def __init__(
+        self,
+        model_data: ModelData,
+        *,
+        rows: int = 0,
+        names: Sequence[str] | None = None,
+        **settings: Any,
+    ) -> None:
+        if unknown := settings.keys() - self.defaults.keys():
+            raise TransformError(
+                f"a {type(self).__name__} has no setting {sorted(unknown)[0]!r}; "
+                f"it has: {', '.join(self.defaults)}"
+            )
+        if set(model_data) != set(self.data_names):
+            raise TransformError(
+                f"the model data of a {type(self).__name__} are {', '.join(self.data_names)}; "
+                f"got {', '.join(model_data) or 'none'}"
+            )
+        self.settings = {**self.defaults, **settings}
+        self.model_data = self._checked_data(model_data)
+        self.names = None if names is None else tuple(names)
+        self._rows = int(rows)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(width={self.width}, rows={self._rows})"
+
+    @property
+    def rows_seen(self) -> int:
+        return self._rows
+
+    def accepts(self, index: int, kind: DataType) -> bool:
+        return kind.is_numeric or kind.text == "bool"
+
+    def fit(self, X: Any) -> Self:
+        """Refused: a model is what its estimator gives."""
+        raise TransformError(
+            f"a {type(self).__name__} is not fitted itself; {self.estimator}().fit(data) gives one"
+        )
+
+    def apply(self, columns: Sequence[Column]) -> Applied:
+        """These columns through the model; a null in one of them makes every result null."""
+        known = [column.valid for column in columns if column.valid is not None]
+        valid = np.logical_and.reduce(known) if known else None
+        with np.errstate(all="ignore"):
+            values = [column.values.astype(np.float64, copy=False) for column in columns]
+            made, failed = self._made(values), self._refused(values)
+        if failed is not None and valid is not None:
+            failed = failed & valid
+        return Applied([Column(each, valid) for each in made], failed)
+
+    def transform(self, X: Any) -> Any:
+        """A table with columns added, or the results as an array for an array of vectors.
+
+        Raises
+        ------
+        TransformError
+            For missing columns, vectors of another size than the model's, or values that it
+            cannot take.
+        """
+        found = as_table(X)
+        if found is None:
+            made = self._results(self._fitting(read_matrix(X)))
+            return made[0] if self.is_scalar else np.column_stack(made)
+        table, back = found
+        for name, column in self._outputs(table).items():
+            if name in table.column_names:
+                raise TransformError(f"the table has a column {name!r} already; rename the output")
+            table = table.append_column(name, column)
+        return back(table)
+
+    def _results(self, features: Matrix) -> list[Floats]:
+        """One array for each number that comes out of a row."""
+        with np.errstate(all="ignore"):
+            # index: (width, rows): each step goes over whole columns
+            columns = list(np.ascontiguousarray(dense(features).T))
+            failed = self._refused(columns)
+            if failed is not None and failed.any():
+                row = int(np.flatnonzero(failed)[0])
+                raise TransformError(f"row {row}: {self._why([c[row] for c in columns])}")
+            return self._made(columns)
+
+    def _fitting(self, features: Matrix) -> Matrix:
+        if features.shape[1] != self.width and len(features):
+            raise TransformError(
+                f"number of features must be {self.width} but got {features.shape[1]}"
+            )
+        return features
+
+    @abstractmethod
+    def _made(self, columns: Sequence[Floats]) -> list[Floats]:
+        """Columns to columns, the same steps for each row whatever the other rows are."""
+
+    @abstractmethod
+    def _outputs(self, table: pa.Table) -> dict[str, pa.Array]:
+        """The columns that ``transform`` adds to a table."""
+
+    def _refused(self, columns: Sequence[Floats]) -> Any:
+        """The rows that the model cannot take; None: it takes all."""
+        return None
+
+    def _why(self, row: Sequence[float]) -> str:
+        """Why a row is refused."""
+        raise AssertionError("no row is refused")
+
+    def _checked_data(self, model_data: ModelData) -> dict[str, Any]:
+        """Model data as arrays of the right shapes; TransformError for others."""
+        return one_number_per_feature({name: model_data[name] for name in self.data_names})
+
+    def _learnt(self) -> Params:
+        return {"settings": _plain(self.settings), "model_data": self._stored_data()}
+
+    def _stored_data(self) -> Params:
+        return {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in self.model_data.items()
+        }
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        settings = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in params["settings"].items()
+        }
+        data = cls._read_data(params["model_data"])
+        return cls(data, rows=params["rows"], names=params["names"], **settings)
+
+    @classmethod
+    def _read_data(cls, stored: Mapping[str, Any]) -> ModelData:
+        return stored
+
+
+class VectorModel(Model):
+    """A model that makes one vector of one: scalers and bins (``input_col`` to ``output_col``)."""
+
+    keeps_zeros: ClassVar[bool] = False
+    """Whether a zero stays a zero, so that sparse vectors can stay sparse."""
+
+    @property
+    def width(self) -> int:
+        return len(self.model_data[self.data_names[0]])
+
+    @property
+    def width_out(self) -> int:
+        return self.width
+
+    def names_out(self, names: Sequence[str]) -> list[str]:
+        return list(names)
+
+    def apply(self, columns: Sequence[Column]) -> Applied:
+        """These columns through the model; a null stays null."""
+        with np.errstate(all="ignore"):
+            made = self._made([c.values.astype(np.float64, copy=False) for c in columns])
+        return Applied([Column(v, c.valid) for v, c in zip(made, columns, strict=True)])
+
+    def transform(self, X: Any) -> Any:
+        if isinstance(X, SparseRows) and self._stays_sparse:
+            return self._scaled(self._fitting(X))
+        return super().transform(X)
+
+    def _outputs(self, table: pa.Table) -> dict[str, pa.Array]:
+        features = self._fitting(read_features(table, self.settings["input_col"]))
+        if isinstance(features, SparseRows) and self._stays_sparse:
+            return {self.settings["output_col"]: to_column(self._scaled(features))}
+        made = np.column_stack(self._results(features))
+        return {self.settings["output_col"]: to_column(made)}
+
+    @property
+    def _stays_sparse(self) -> bool:
+        return self.keeps_zeros
+
+    def _scaled(self, features: Matrix) -> SparseRows:
+        assert isinstance(features, SparseRows)
+        # each place is scaled by itself, so its factor is what it makes of 1
+        factors = np.concatenate(self._made([np.ones(1)] * self.width))
+        values = features.values * factors[features.indices]
+        return SparseRows(features.starts, features.indices, values, features.width)
+
+
+def one_number_per_feature(model_data: ModelData) -> dict[str, Any]:
+    """Model data as arrays of one length; TransformError for others."""
+    out = {name: np.asarray(values, np.float64) for name, values in model_data.items()}
+    shapes = {name: values.shape for name, values in out.items()}
+    if any(len(shape) != 1 for shape in shapes.values()) or len(set(shapes.values())) != 1:
+        raise TransformError(f"model data of the shapes {shapes}; expected one number per feature")
+    for name, values in out.items():
+        check_finite(name, values)
+    return out
+
+
+def check_finite(name: str, values: Floats) -> None:
+    """TransformError for model data that are no numbers."""
+    if not np.isfinite(values).all():
+        raise TransformError(
+            f"the model data {name} have NaN or infinite values: so had the training data, or "
+            "the learning rate was too large"
+        )
+
+
+def _plain(settings: Mapping[str, Any]) -> Params:
+    return {n: list(v) if isinstance(v, tuple) else v for n, v in settings.items()}

@@ -1,0 +1,323 @@
+"""Something in place of what is missing, learnt from what is there."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from paimon_features.columns import Column
+from paimon_features.errors import TransformError
+from paimon_features.schema import DataType
+from paimon_features.transformers.base import Applied, Params
+from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
+from paimon_features.transformers.columnwise import NumericTransformer
+from paimon_features.transformers.frames import (
+    Floats,
+    Frame,
+    as_float,
+    missing,
+    numbers,
+    read_frame,
+)
+from paimon_features.transformers.grid import Grid, check_grid, grid_params
+from paimon_features.transformers.known import counts_known, grid_known, moments_known
+from paimon_features.transformers.params import names_of
+from paimon_features.transformers.statistics import (
+    Constants,
+    Fill,
+    Means,
+    Medians,
+    Modes,
+    is_text,
+)
+from paimon_features.transformers.statistics import Statistic as Filling
+
+STRATEGIES = ("mean", "median", "most_frequent", "constant")
+_LEARNS_FROM: Mapping[str, frozenset[Statistic]] = {
+    # besides, of each column how many values are missing
+    "mean": frozenset({"moments"}),
+    "median": frozenset({"bins", "range"}),
+    "most_frequent": frozenset({"categories"}),
+}
+
+
+class Imputer(NumericTransformer):
+    """Puts the mean, the median, the most frequent value or a constant where null or NaN is.
+
+    Of values as frequent the least counts. ``constant`` is ``fill_value``, by default 0, and
+    ``missing_value`` among texts; texts are taken by it and by ``most_frequent``. A column in
+    which nothing was seen is left out, unless ``keep_empty_features``: then it is filled with 0,
+    or the constant. ``add_indicator`` adds, at the end, a column of 0 and 1 for each column in
+    which something was missing when it was fitted. Medians are exact from ``fit``; over a
+    ``grid`` of edges, parts and merges are exact, too, and a median is within the width of a bin.
+
+    >>> imputer = Imputer(add_indicator=True).fit([[1.0, 7.0], [None, 8.0], [3.0, 9.0]])
+    >>> imputer.transform([[None, None], [5.0, 6.0]])
+    [[2.0, 8.0, 1.0], [5.0, 6.0, 0.0]]
+    >>> imputer.names_out(["a", "b"])
+    ['a', 'b', 'missingindicator_a']
+    >>> imputer.inverse_transform([[2.0, 8.0, 1.0]])
+    [[None, 8.0]]
+    """
+
+    kind = "imputer"
+
+    def __init__(
+        self,
+        strategy: str = "mean",
+        *,
+        fill_value: float | str | None = None,
+        add_indicator: bool = False,
+        keep_empty_features: bool = False,
+        grid: Sequence[Any] | None = None,
+    ) -> None:
+        if strategy not in STRATEGIES:
+            raise TransformError(f"strategy={strategy!r}; expected one of: {', '.join(STRATEGIES)}")
+        if fill_value is not None and strategy != "constant":
+            raise TransformError(f"fill_value={fill_value!r} is for 'constant', not {strategy!r}")
+        if grid is not None and strategy != "median":
+            raise TransformError(f"grid= is for 'median', not {strategy!r}")
+        if isinstance(fill_value, float) and not math.isfinite(fill_value):
+            raise TransformError(f"fill_value={fill_value!r}; expected a finite number or a text")
+        self.strategy = strategy
+        self.fill_value = fill_value if isinstance(fill_value, str | None) else float(fill_value)
+        self.add_indicator = bool(add_indicator)
+        self.keep_empty_features = bool(keep_empty_features)
+        self.grid: Grid | None = check_grid(grid, "Imputer")
+        self._forget()
+
+    @property
+    def width(self) -> int:
+        return len(self._gaps)
+
+    @property
+    def width_out(self) -> int:
+        return len(self._kept) + len(self._shown)
+
+    @property
+    def gives_numbers(self) -> bool:
+        return not any(isinstance(fill, str) for fill in self._fills)
+
+    @property
+    def takes_blocks(self) -> bool:
+        return self.gives_numbers
+
+    @property
+    def learns(self) -> bool:
+        declared = self.strategy == "constant" and self.fill_value is not None
+        return not declared or self.add_indicator or not self.keep_empty_features
+
+    def accepts(self, index: int, kind: DataType) -> bool:
+        if isinstance(self._fills[index], str):
+            return kind.text == "string"
+        return super().accepts(index, kind)
+
+    def check(self, frame: Frame) -> None:
+        for index, column in enumerate(frame.columns):
+            expected = self._fills[index] if self.width else None
+            own = is_text(column)
+            if not own:
+                numbers(column, frame.label(index))
+            # nothing is known of the type of a column in which nothing was seen
+            if (
+                expected is not None
+                and not missing(column).all()
+                and isinstance(expected, str) != own
+            ):
+                kinds = ("texts", "numbers") if own else ("numbers", "texts")
+                raise TransformError(
+                    f"{frame.label(index)} holds {kinds[0]}; it was fitted on {kinds[1]}"
+                )
+
+    @property
+    def statistics_(self) -> list[Fill]:
+        """What each column is filled with; None for one that is left out."""
+        self._check_fitted()
+        return [fill if j in self._kept else None for j, fill in enumerate(self._fills)]
+
+    @property
+    def indicated_(self) -> list[int]:
+        """The columns whose gaps are told in a column of 0 and 1."""
+        return list(self._shown)
+
+    def names_out(self, names: Sequence[str]) -> list[str]:
+        shown = [f"missingindicator_{names[j]}" for j in self._shown]
+        return [*(names[j] for j in self._kept), *shown]
+
+    def merge(self, other: Self) -> Self:
+        """A new one that has learnt from the data of both.
+
+        Exact, but for means as those of ``StandardScaler``; medians need a grid.
+        """
+        names = self._to_merge(other)
+        if self._settings() != other._settings():
+            raise TransformError(
+                f"an Imputer with {self._settings()} cannot be merged with one with "
+                f"{other._settings()}"
+            )
+        out = type(self)(**self._settings())
+        for one in (self, other):
+            if one._statistic is not None:
+                out._include(one._statistic, one._gaps)
+        out.names, out._rows = names, self._rows + other._rows
+        return out
+
+    def block(self, values: Floats) -> Floats:
+        gaps = np.isnan(values)
+        np.copyto(values, self._numbers, where=gaps)
+        if len(self._kept) == self.width and not self._shown:
+            return values
+        return np.concatenate([values[:, self._kept], gaps[:, self._shown]], axis=1)
+
+    def apply(self, columns: Sequence[Column]) -> Applied:
+        out = []
+        gaps = [missing(column) for column in columns]
+        for j in self._kept:
+            fill = self._fills[j]
+            if isinstance(fill, str):
+                values = columns[j].values.astype(np.object_)
+                values[gaps[j]] = fill
+            else:
+                assert fill is not None
+                values = np.where(gaps[j], fill, as_float(columns[j]))
+            out.append(Column(values))
+        return Applied(out + [Column(gaps[j].astype(np.float64)) for j in self._shown])
+
+    def transform(self, X: Any) -> Any:
+        """``X`` without gaps.
+
+        Raises
+        ------
+        TransformError
+            For infinite values, texts in a column of numbers or the reverse, and where all
+            columns would be left out.
+        """
+        self._check_fitted()
+        if not self.width_out:
+            raise TransformError(
+                "no column had a value when this Imputer was fitted, so none is left; "
+                "keep_empty_features=True keeps them"
+            )
+        return super().transform(X)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """``X`` with its gaps, where indicators tell of them.
+
+        Raises
+        ------
+        TransformError
+            Without ``add_indicator``, or for another number of columns.
+        """
+        self._check_fitted()
+        if not self.add_indicator:
+            raise TransformError("an Imputer without add_indicator=True has no inverse")
+        frame = read_frame(X)
+        if frame.rows and frame.width != self.width_out:
+            raise TransformError(f"got {frame.width} columns; expected {self.width_out}")
+        if not frame.width:
+            return frame.like([])
+        flags = {
+            j: numbers(frame.columns[len(self._kept) + at], frame.label(len(self._kept) + at)) > 0
+            for at, j in enumerate(self._shown)
+        }
+        out = []
+        for j in range(self.width):
+            there = ~flags[j] if j in flags else np.ones(frame.rows, np.bool_)
+            if j in self._kept:
+                column = frame.columns[self._kept.index(j)]
+                values, there = column.values, there & column.mask
+            else:
+                values, there = np.full(frame.rows, np.nan), np.zeros(frame.rows, np.bool_)
+            out.append(Column(values, None if there.all() else there))
+        names = self.names or tuple(f"x{index}" for index in range(self.width))
+        return frame.like(out, names=names, flat=False)
+
+    def _learn(self, frame: Frame) -> None:
+        if self.strategy in ("most_frequent", "constant"):
+            self.check(frame)  # the others take numbers only
+        labels = [frame.label(j) for j in range(frame.width)]
+        found: Filling
+        if self.strategy == "mean":
+            found = Means.of(frame.columns, labels)
+        elif self.strategy == "median":
+            found = Medians.of(frame.columns, labels, self.grid)
+        elif self.strategy == "most_frequent":
+            found = Modes.of(frame.columns, labels)
+        else:
+            found = Constants.of(frame.columns, labels, self.fill_value)
+        self._include(found, [int(missing(column).sum()) for column in frame.columns])
+
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        return _LEARNS_FROM.get(self.strategy, frozenset())
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        found: Filling
+        if self.strategy == "mean":
+            found = Means(moments_known(columns))
+        elif self.strategy == "median":
+            self.grid, counts = grid_known(columns, self.grid, "Imputer")
+            found = Medians(None, counts)
+        else:
+            found = Modes.of_counts(counts_known(columns))
+        self._forget()
+        self._take(found, [column.nulls or 0 for column in columns])
+        self._rows = rows
+
+    def _include(self, found: Any, gaps: Sequence[int]) -> None:
+        if self._statistic is not None:
+            found = self._statistic.merge(found)
+            gaps = [a + b for a, b in zip(self._gaps, gaps, strict=True)]
+        self._take(found, gaps)
+
+    def _forget(self) -> None:
+        self._take(None, [])
+
+    def _take(self, statistic: Any, gaps: Sequence[int]) -> None:
+        self._statistic: Any = statistic
+        self._gaps = list(gaps)
+        fills: list[Fill] = [] if statistic is None else statistic.fills
+        self._kept = [
+            j for j, fill in enumerate(fills) if fill is not None or self.keep_empty_features
+        ]
+        self._shown = [j for j, n in enumerate(gaps) if n and self.add_indicator]
+        empty = 0.0 if self.fill_value is None else self.fill_value
+        kept = set(self._kept)
+        self._fills: list[Fill] = [
+            empty if fill is None and j in kept else fill for j, fill in enumerate(fills)
+        ]
+        self._numbers = np.array([f if isinstance(f, float) else np.nan for f in self._fills])
+
+    def _settings(self) -> Params:
+        return {
+            "strategy": self.strategy,
+            "fill_value": self.fill_value,
+            "add_indicator": self.add_indicator,
+            "keep_empty_features": self.keep_empty_features,
+            "grid": grid_params(self.grid),
+        }
+
+    def _learnt(self) -> Params:
+        return {**self._settings(), "missing": self._gaps, **self._statistic.to_params()}
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        out = cls(**{key: params[key] for key in cls()._settings()})
+        statistic: Filling
+        if out.strategy == "mean":
+            statistic = Means.from_params(params)
+        elif out.strategy == "median":
+            statistic = Medians.from_params(params, out.grid)
+        elif out.strategy == "most_frequent":
+            statistic = Modes.from_params(params)
+        else:
+            statistic = Constants.from_params(params, out.fill_value)
+        gaps = [int(n) for n in params["missing"]]
+        if not gaps or len(gaps) != len(statistic.fills):
+            raise TransformError(f"{len(gaps)} counts of missing values of {len(statistic.fills)}")
+        out._take(statistic, gaps)
+        out.names, out._rows = names_of(params, out.width), int(params["rows"])
+        return out

@@ -1,0 +1,158 @@
+"""An ONNX graph that is being written: its inputs, its nodes, its constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paimon_features.errors import TransformError
+
+_OPSETS = (("", 18), ("ai.onnx.ml", 3))
+_IR_VERSION = 8
+"""What onnxruntime from 1.14 reads."""
+
+_MICROSOFT = "com.microsoft"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Columns that stand in one tensor, shape ``(rows, width)``: float64, or texts.
+
+    ``is_raw`` are numbers as they came in: rounded to the type of the input.
+    """
+
+    name: str
+    width: int
+    is_text: bool = False
+    is_raw: bool = False
+
+
+class Graph:
+    """Nodes are added one by one; each gives the name of its output."""
+
+    def __init__(self, onnx: Any, dtype: str, null_text: str) -> None:
+        self.onnx = onnx
+        self.dtype = dtype
+        self.null_text = null_text
+        self._types = onnx.TensorProto
+        self._float = self._types.FLOAT if dtype == "float32" else self._types.DOUBLE
+        self._inputs: list[Any] = []
+        self._nodes: list[Any] = []
+        self._constants: list[Any] = []
+        self._uses_microsoft = False
+
+    def input(self, name: str, is_text: bool) -> Part:
+        """One column that goes in."""
+        kind = self._types.STRING if is_text else self._float
+        self._inputs.append(self.onnx.helper.make_tensor_value_info(name, kind, [None, 1]))
+        return Part(name, 1, True) if is_text else self._raw(name, 1)
+
+    def matrix_input(self, name: str, width: int) -> Part:
+        """All columns that go in, as one array of numbers."""
+        info = self.onnx.helper.make_tensor_value_info(name, self._float, [None, width])
+        self._inputs.append(info)
+        return self._raw(name, width)
+
+    def node(self, op: str, *inputs: str, domain: str = "", **settings: Any) -> str:
+        """Add a node; the name of its output."""
+        out = f"{op.lower()}_{len(self._nodes)}"
+        self._uses_microsoft |= domain == _MICROSOFT
+        self._nodes.append(
+            self.onnx.helper.make_node(op, list(inputs), [out], domain=domain, **settings)
+        )
+        return out
+
+    def microsoft(self, op: str, *inputs: str, **settings: Any) -> str:
+        """A node of onnxruntime's own operators."""
+        return self.node(op, *inputs, domain=_MICROSOFT, **settings)
+
+    def constant(self, values: Any) -> str:
+        """Add an array; its name."""
+        array = np.asarray(values)
+        name = f"constant_{len(self._constants)}"
+        if array.dtype.kind in "OU":
+            flat = [str(v).encode() for v in array.ravel()]
+            made = self.onnx.helper.make_tensor(name, self._types.STRING, array.shape, flat)
+        else:
+            made = self.onnx.numpy_helper.from_array(np.ascontiguousarray(array), name)
+        self._constants.append(made)
+        return name
+
+    def like(self, part: Part, values: Any) -> Any:
+        """Numbers to compare with those of a part: rounded as these are, if they are."""
+        array = np.asarray(values, np.float64)
+        if part.is_raw and self.dtype == "float32":
+            return array.astype(np.float32).astype(np.float64)
+        return array
+
+    def float64(self, name: str) -> str:
+        """A tensor as float64."""
+        return self.node("Cast", name, to=self._types.DOUBLE)
+
+    def int64(self, name: str) -> str:
+        """A tensor as int64."""
+        return self.node("Cast", name, to=self._types.INT64)
+
+    def text(self, name: str) -> str:
+        """A tensor as texts."""
+        return self.node("Cast", name, to=self._types.STRING)
+
+    def rounded(self, name: str) -> str:
+        """A tensor in the type of what comes out."""
+        return name if self.dtype == "float64" else self.node("Cast", name, to=self._types.FLOAT)
+
+    def column(self, parts: Sequence[Part], index: int) -> Part:
+        """One column of several parts, shape (rows, 1)."""
+        for part in parts:
+            if index < part.width:
+                if part.width == 1:
+                    return part
+                place = self.constant(np.array([index], np.int64))
+                name = self.node("Gather", part.name, place, axis=1)
+                return Part(name, 1, part.is_text, part.is_raw)
+            index -= part.width
+        raise AssertionError("there is no such column")
+
+    def joined(self, parts: Sequence[Part]) -> Part:
+        """The parts in one tensor of numbers.
+
+        Raises
+        ------
+        TransformError
+            If one of them is texts.
+        """
+        if any(part.is_text for part in parts):
+            raise TransformError("it takes numbers, and one of its columns is texts")
+        if len(parts) == 1:
+            return parts[0]
+        name = self.node("Concat", *(part.name for part in parts), axis=1)
+        width = sum(part.width for part in parts)
+        return Part(name, width, is_raw=all(part.is_raw for part in parts))
+
+    def model(self, output: str, width: int, name: str) -> Any:
+        """The model whose output is this tensor, under a name."""
+        helper = self.onnx.helper
+        self._nodes.append(helper.make_node("Identity", [output], [name]))
+        info = helper.make_tensor_value_info(name, self._float, [None, width])
+        # what leads nowhere, of columns that are dropped, stays out
+        needed, nodes = {name}, []
+        for node in reversed(self._nodes):
+            if needed.intersection(node.output):
+                needed.update(node.input)
+                nodes.append(node)
+        constants = [each for each in self._constants if each.name in needed]
+        graph = helper.make_graph(nodes[::-1], "paimon_features", self._inputs, [info], constants)
+        opsets = [*_OPSETS, *([(_MICROSOFT, 1)] if self._uses_microsoft else [])]
+        return helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid(*opset) for opset in opsets],
+            ir_version=_IR_VERSION,
+            producer_name="paimon-features",
+        )
+
+    def _raw(self, name: str, width: int) -> Part:
+        made = name if self.dtype == "float64" else self.float64(name)
+        return Part(made, width, is_raw=True)

@@ -1,0 +1,42 @@
+"""Values of JSON to what was learnt, and back: JSON knows neither NaN nor infinity."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from paimon_features.errors import TransformError
+from paimon_features.transformers.frames import Floats
+
+
+def names_of(params: Mapping[str, Any], width: int) -> tuple[str, ...] | None:
+    """The names of columns in parameters; TransformError for another number of them."""
+    names = params["names"]
+    if names is not None and (len(names) != width or not all(isinstance(n, str) for n in names)):
+        raise TransformError(f"{len(names)} names of {width} columns")
+    return None if names is None else tuple(names)
+
+
+def same_length(params: Mapping[str, Any], *keys: str) -> list[Floats]:
+    """Lists of numbers in parameters, null being NaN; TransformError for different lengths."""
+    out = [nan_for_null(params[key]) for key in keys]
+    lengths = {len(column) for column in out}
+    if len(lengths) != 1 or lengths == {0}:
+        raise TransformError(f"{', '.join(keys)} have {sorted(lengths)} values; expected one each")
+    return out
+
+
+def null_for_nan(values: Floats) -> list[float | None]:
+    """Numbers as JSON has them.
+
+    >>> null_for_nan(np.array([1.0, np.nan]))
+    [1.0, None]
+    """
+    return [None if np.isnan(value) else float(value) for value in values]
+
+
+def nan_for_null(values: Sequence[float | None]) -> Floats:
+    """The inverse of ``null_for_nan``."""
+    return np.array([np.nan if v is None else float(v) for v in values], np.float64)

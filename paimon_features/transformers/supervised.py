@@ -1,0 +1,73 @@
+"""Transformers that learn from targets: which column tells the time of a row, and the targets."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.errors import TransformError
+from paimon_features.transformers.base import StoredTransformer
+from paimon_features.transformers.frames import Frame, missing, read_frame
+
+Times = npt.NDArray[np.int64]
+
+
+class Supervised(StoredTransformer):
+    """Takes targets to learn from, and can take the event time of each row.
+
+    The event time is a column of the frame that ``event_time`` names, or is given beside. It is
+    no feature: ``transform`` needs no such column, and passes over it where it is there.
+    """
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self: ...
+    @abstractmethod
+    def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any: ...
+    @abstractmethod
+    def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self: ...
+
+    def _parted(self, X: Any, event_time_ms: Any) -> tuple[Frame, Times | None]:
+        """The features, and the event time of each row if it is told."""
+        frame = read_frame(X)
+        name = self.event_time
+        if event_time_ms is None and name is not None:
+            if name not in (frame.names or ()):
+                raise TransformError(
+                    f"the event time {name!r} is no column of the data; name a column of it, or "
+                    "give event_time_ms=, a time for each row"
+                )
+            assert frame.names is not None
+            event_time_ms = frame.part([frame.names.index(name)])
+        times = None if event_time_ms is None else _times(event_time_ms, frame.rows)
+        return self._without_time(frame), times
+
+    def _without_time(self, frame: Frame) -> Frame:
+        if self.event_time is None or self.event_time not in (frame.names or ()):
+            return frame
+        assert frame.names is not None
+        return frame.part([i for i, name in enumerate(frame.names) if name != self.event_time])
+
+    def _checked(self, X: Any) -> Frame:
+        if self.event_time is None:
+            return super()._checked(X)
+        return super()._checked(self._without_time(read_frame(X)))
+
+
+def _times(data: Any, rows: int) -> Times:
+    frame = read_frame(data)
+    if (frame.rows, frame.width) != (rows, 1):
+        raise TransformError(
+            f"event_time_ms has {frame.rows} rows and {frame.width} columns; expected {rows} and 1"
+        )
+    column = frame.columns[0]
+    if missing(column).any():
+        raise TransformError(
+            f"event_time_ms is null in row {int(np.argmax(missing(column)))}; expected a time for "
+            "each row"
+        )
+    if column.values.dtype.kind not in "iu":
+        raise TransformError("event_time_ms holds no integers; expected milliseconds since 1970")
+    return column.values.astype(np.int64)

@@ -1,0 +1,280 @@
+"""A model that ``to_onnx`` made, run by onnxruntime, against ``transform`` of the same data."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paimon_features.errors import TransformError
+from paimon_features.transformers import (
+    Clip,
+    ColumnTransformer,
+    FittedVersion,
+    FrequencyEncoder,
+    Frozen,
+    HashingEncoder,
+    Imputer,
+    Interaction,
+    KBinsDiscretizer,
+    LogTransform,
+    MaxAbsScaler,
+    MinMaxScaler,
+    OneHotEncoder,
+    Pipeline,
+    QuantileTransformer,
+    RobustScaler,
+    StandardScaler,
+    StoredTransformer,
+    TargetEncoder,
+)
+from paimon_features.transformers.onnx import to_feeds, to_onnx
+
+pytest.importorskip("onnx", reason="pip install 'paimon-features[onnx]'")
+runtime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
+
+ROWS = 60
+WITHIN = {"float64": 1e-12, "float32": 1e-6}
+rng = np.random.default_rng(7)
+
+
+def run(model: Any, X: Any) -> Any:
+    session = runtime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    return session.run(["transformed"], to_feeds(model, X))[0]
+
+
+def in_float32(values: Any) -> Any:
+    """Numbers that float32 has, so that both sides see the same."""
+    return values.astype(np.float32).astype(np.float64)
+
+
+def with_gaps(values: Any) -> list[Any]:
+    return [None if rng.random() < 0.15 else v for v in values.tolist()]
+
+
+def numbers(scale: float = 3.0, at: float = 1.0) -> list[Any]:
+    return with_gaps(in_float32(rng.normal(at, scale, ROWS)))
+
+
+def texts(among: str = "abcd") -> list[Any]:
+    return with_gaps(rng.choice(list(among), ROWS))
+
+
+def table(*columns: list[Any]) -> pa.Table:
+    return pa.table({f"c{i}": column for i, column in enumerate(columns)})
+
+
+def as_array(data: pa.Table) -> Any:
+    return np.column_stack([column.to_numpy() for column in data.columns]).astype(np.float64)
+
+
+NUMERIC: dict[str, Callable[[], StoredTransformer]] = {
+    "standard": StandardScaler,
+    "min_max": lambda: MinMaxScaler((-1, 2)),
+    "max_abs": MaxAbsScaler,
+    "robust": RobustScaler,
+    "robust, plain": lambda: RobustScaler(with_centering=False, with_scaling=False),
+    "clip": lambda: Clip(-0.5, 2.5),
+    "clip above": lambda: Clip(high=1.5),
+    "log, signed": lambda: LogTransform(2.5, signed=True),
+    "interaction": Interaction,
+    "interactions": lambda: Interaction(
+        [(0, 1, o) for o in ("sum", "difference", "abs_difference", "ratio", "min", "max")],
+        keep=False,
+    ),
+    "ratio or null": lambda: Interaction([(0, 1, "ratio")], zero=None),
+    "imputer": lambda: Imputer("median", add_indicator=True),
+    "imputer, constant": lambda: Imputer("constant", fill_value=-1.5),
+    "bins": lambda: KBinsDiscretizer(4),
+    "bins, ordinal": lambda: KBinsDiscretizer(3, encode="ordinal", strategy="uniform"),
+    "quantiles": lambda: QuantileTransformer(n_quantiles=20),
+    "quantiles, normal": lambda: QuantileTransformer(
+        n_quantiles=20, output_distribution="normal"
+    ),
+    "frequency": FrequencyEncoder,
+    "one hot": lambda: OneHotEncoder("ignore"),
+    "bins, then one hot": lambda: Pipeline(
+        [("bins", KBinsDiscretizer(3, encode="ordinal")), ("hot", OneHotEncoder("ignore"))]
+    ),
+    "six steps": lambda: Pipeline([
+        ("clip", Clip(-4, 6)), ("fill", Imputer()), ("robust", RobustScaler()),
+        ("log", LogTransform(signed=True)), ("scale", StandardScaler()),
+        ("stretch", MinMaxScaler()),
+    ]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", NUMERIC)
+def test_numbers_come_out_as_transform_makes_them(name: str, dtype: str) -> None:
+    data = table(numbers(), [None if v is None else round(v) for v in numbers(2.0)])
+    transformer = NUMERIC[name]().fit(data)
+    asked = table(numbers(8.0), [None if v is None else round(v) for v in numbers(4.0, 0.0)])
+    expected = as_array(transformer.transform(asked))
+    model = to_onnx(transformer, dtype=dtype)
+    got = run(model, asked)
+    assert got.dtype == dtype
+    np.testing.assert_allclose(got, expected, rtol=WITHIN[dtype], atol=WITHIN[dtype] / 100)
+    by_matrix = run(to_onnx(transformer, dtype=dtype, matrix=True), asked)
+    np.testing.assert_array_equal(by_matrix, got)
+    # an empty request, and a single row
+    assert run(model, asked.slice(0, 0)).shape == (0, transformer.width_out)
+    np.testing.assert_array_equal(run(model, asked.slice(3, 1)), got[3:4])
+
+
+CATEGORIES: dict[str, Callable[[], StoredTransformer]] = {
+    "one hot": lambda: OneHotEncoder("ignore"),
+    "one hot, infrequent": lambda: OneHotEncoder(
+        "infrequent_if_exist", max_categories=3, drop="first"
+    ),
+    "frequency": FrequencyEncoder,
+    "counts": lambda: FrequencyEncoder(output="count", handle_unknown="null"),
+    "target": lambda: TargetEncoder(target_type="continuous"),
+    "classes": lambda: TargetEncoder(smooth=3.0, target_type="multiclass"),
+    "hash": lambda: HashingEncoder(7),
+    "hash, unsigned": lambda: HashingEncoder(5, alternate_sign=False),
+    "place": lambda: HashingEncoder(1000, output="index"),
+    "fill": lambda: Pipeline(
+        [("fill", Imputer("constant", fill_value="none")), ("hot", OneHotEncoder("ignore"))]
+    ),
+    "frozen": lambda: Pipeline([("hot", OneHotEncoder("ignore")), ("scale", StandardScaler())]),
+}
+
+
+@pytest.mark.parametrize("name", CATEGORIES)
+def test_texts_come_out_as_transform_makes_them(name: str) -> None:
+    data = table(texts(), texts("xyz"))
+    target = rng.choice([0, 1, 2], ROWS)
+    transformer = CATEGORIES[name]()
+    fitted = transformer.fit(data, target) if transformer.needs_target else transformer.fit(data)  # type: ignore[call-arg]
+    # unknown ones, one of them empty, which is how a null is told unless it is a category
+    asked = table(texts("abcdefgh"), texts(["xyz", "xyzö"][name != "fill"]))
+    expected = as_array(fitted.transform(asked))
+    for dtype, within in WITHIN.items():
+        got = run(to_onnx(Frozen(fitted), dtype=dtype), asked)
+        np.testing.assert_allclose(got, expected, rtol=within, atol=within / 100)
+
+
+def test_branches_of_texts_and_numbers_nested_in_a_pipeline() -> None:
+    data = pa.table(
+        {"amount": numbers(), "city": texts(), "shop": texts("xyz"), "age": numbers(20.0, 40.0)}
+    )
+    target = in_float32(rng.normal(size=ROWS))
+    inner = Pipeline([("fill", Imputer()), ("scale", StandardScaler())])
+    outer = Pipeline([
+        ("columns", ColumnTransformer([
+            ("numbers", inner, ["amount", "age"]),
+            ("city", TargetEncoder(target_type="continuous"), "city"),
+            ("shop", OneHotEncoder("ignore"), ["shop"]),
+            ("hash", HashingEncoder(4), ["city"]),
+        ], remainder="passthrough")),
+        ("stretch", MinMaxScaler()),
+        ("clip", Clip(0, 1)),
+    ]).fit(data, target)  # fmt: skip
+    version = FittedVersion("model_inputs", 3, outer, 0)
+    model = to_onnx(version, dtype="float64")
+    assert [each.name for each in model.graph.input] == ["amount", "city", "shop", "age"]
+    told = {each.key: each.value for each in model.metadata_props}
+    assert (told["name"], told["version"], told["digest"]) == ("model_inputs", "3", version.digest)
+    assert told["columns"].startswith('["numbers__amount", "numbers__age", "city__city", "shop__')
+    expected = as_array(outer.transform(data))
+    np.testing.assert_allclose(run(model, data), expected, rtol=1e-12, atol=1e-14)
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=settings().max_examples // 8, deadline=None)
+def test_random_pipelines_of_numbers_agree(seed: int) -> None:
+    choice = random.Random(seed)
+    dice = np.random.default_rng(seed)
+    # the last digit of a logarithm may be another, and so what comes behind: an edge, a category
+    sharp = ("bins", "hot", "frequency")
+    soft = ("log", "quantiles", "six steps")
+    left_out = ("ratio", "interactions", *choice.choice([sharp, soft]))
+    steps = [name for name in NUMERIC if not any(word in name for word in left_out)]
+    data, asked = (table(*with_gaps_of(dice)) for _ in range(2))
+    chosen = [choice.choice(steps) for _ in range(choice.randrange(2, 5))]
+    pipeline = Pipeline([(f"s{i}", NUMERIC[name]()) for i, name in enumerate(chosen)])
+    pipeline.fit(data)
+    expected = as_array(pipeline.transform(asked))
+    got = run(to_onnx(pipeline, dtype="float64"), asked)
+    np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-9, err_msg=str(chosen))
+
+
+def with_gaps_of(dice: Any) -> list[list[Any]]:
+    return [
+        [None if dice.random() < 0.15 else v for v in dice.normal(1, scale, ROWS).tolist()]
+        for scale in (3.0, 0.5)
+    ]
+
+
+def test_what_transform_refuses_is_nan() -> None:
+    hot = OneHotEncoder().fit([["a", "x"], ["b", "y"]])
+    got = run(to_onnx(hot), [["a", "y"], ["z", "x"]])
+    np.testing.assert_array_equal(got, [[1, 0, 0, 1], [np.nan, np.nan, 1, 0]])
+    log = LogTransform().fit([1.0])
+    np.testing.assert_array_equal(run(to_onnx(log), [0.0, -1.0, -2.0, None]).ravel(),
+                                  [0, np.nan, np.nan, np.nan])  # fmt: skip
+    small = run(to_onnx(log, dtype="float64"), [1e-10, 1e-300, 1e300])
+    np.testing.assert_allclose(small.ravel(), np.log1p([1e-10, 1e-300, 1e300]), rtol=1e-15)
+
+
+def test_null_among_texts_is_a_text_that_one_chooses() -> None:
+    with_empty = OneHotEncoder("ignore").fit(["", "a", None])
+    with pytest.raises(TransformError, match="category '' is what stands for null among texts"):
+        to_onnx(with_empty)
+    model = to_onnx(with_empty, null_text="<null>")
+    assert run(model, ["", None, "a", "b"]).tolist() == [
+        [1, 0, 0], [0, 0, 1], [0, 1, 0], [0, 0, 0],
+    ]  # fmt: skip
+    only_text = to_onnx(OneHotEncoder("ignore").fit(["", "a"]))
+    assert run(only_text, ["", "a"]).tolist() == [[1, 0], [0, 1]]
+
+
+def test_integers_are_hashed_as_their_text() -> None:
+    encoder = HashingEncoder(50, output="index").fit([[1, "a"]])
+    model = to_onnx(encoder, whole_numbers=[0])
+    rows = [[12345, "a"], [-7, "b"], [None, None]]
+    np.testing.assert_array_equal(
+        run(model, rows), np.array(encoder.transform(rows), dtype=np.float64)
+    )
+
+
+def test_what_cannot_be_expressed_is_told_with_its_step() -> None:
+    def told(transformer: StoredTransformer, **settings: Any) -> str:
+        with pytest.raises(TransformError) as error:
+            to_onnx(transformer, **settings)
+        return str(error.value)
+
+    class Doubled(StandardScaler):
+        pass
+
+    pipeline = Pipeline([("fill", Imputer()), ("own", Doubled())]).fit([1.0, 2.0])
+    assert told(pipeline).startswith("step 'own': a Doubled cannot be expressed in ONNX; there is")
+    fill = Imputer("most_frequent").fit(["a"])
+    assert "'x0' that comes out is texts, and a model gives numbers" in told(fill)
+    near = OneHotEncoder().fit([16777216, 16777217])
+    assert "two categories are one number in float32; use dtype='float64'" in told(near)
+    assert run(to_onnx(near, dtype="float64"), [16777217]).tolist() == [[0, 1]]
+    assert "is not fitted" in told(StandardScaler())
+    assert "dtype='int8'; expected one of: float32, float64" in told(near, dtype="int8")
+    assert "matrix=True is for numbers only" in told(OneHotEncoder().fit(["a"]), matrix=True)
+    assert "whole_numbers=3 is no column of: x0" in told(near, whole_numbers=[3])
+    with pytest.raises(TransformError, match="got 2 columns; the model takes 1"):
+        to_feeds(to_onnx(near, dtype="float64"), [[1, 2]])
+
+
+def test_a_model_is_a_file_that_any_runtime_reads(tmp_path: Path) -> None:
+    model = to_onnx(StandardScaler().fit(np.array([[1.0], [3.0]])))
+    path = tmp_path / "scaler.onnx"
+    path.write_bytes(model.SerializeToString())
+    session = runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert session.run(None, {"x0": np.array([[5.0]], np.float32)})[0].tolist() == [[3.0]]
