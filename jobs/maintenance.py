@@ -133,6 +133,8 @@ def _roll_up(project: Project, tables: Sequence[str], tell: Tell) -> None:
         record = generations.active(project.lake, view.name)
         if record is None or record.fingerprint != view.fingerprint or not view.has_lifetime:
             continue
+        if not view.keys:  # it is read by ranges of time, which takes no rollups
+            continue
         if record.table in tables:
             try:
                 tell(f"{record.table}: rolled up, {project.roll_up(view.name)}")

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         log_edges,
     )
     from paimon_features.definitions import (
+        Categories,
         Entity,
         EventSource,
         FeatureService,
@@ -57,12 +58,15 @@ if TYPE_CHECKING:
         FeedbackSource,
         Fitted,
         Interaction,
+        Numbers,
         RequestSource,
         SessionView,
         TableSource,
         TableView,
         Transformed,
         TumblingView,
+        everything,
+        statistics_view,
     )
     from paimon_features.errors import PaimonFeaturesError
     from paimon_features.project import Project
@@ -120,6 +124,7 @@ _HOMES = {
         "log_edges",
     ),
     "definitions": (
+        "Categories",
         "Entity",
         "EventSource",
         "FeatureService",
@@ -127,12 +132,15 @@ _HOMES = {
         "FeedbackSource",
         "Fitted",
         "Interaction",
+        "Numbers",
         "RequestSource",
         "SessionView",
         "TableSource",
         "TableView",
         "Transformed",
         "TumblingView",
+        "everything",
+        "statistics_view",
     ),
     "errors": ("PaimonFeaturesError",),
     "project": ("Project",),
@@ -160,6 +168,7 @@ __all__ = [
     "Bool",
     "BottomK",
     "Bytes",
+    "Categories",
     "Count",
     "CountBy",
     "Date",
@@ -189,6 +198,7 @@ __all__ = [
     "Max",
     "Mean",
     "Min",
+    "Numbers",
     "PaimonFeaturesError",
     "Project",
     "Quantile",
@@ -213,8 +223,10 @@ __all__ = [
     "VectorMean",
     "VectorSum",
     "errors",
+    "everything",
     "linear_edges",
     "log_edges",
+    "statistics_view",
 ]
 
 

@@ -38,6 +38,8 @@ from paimon_features.transformers.fitted import FOLDER
 
 if TYPE_CHECKING:
     from jobs.submission import Outcome
+    from paimon_features.monitoring.fitting import Fit
+    from paimon_features.monitoring.reads import ViewReader
     from paimon_features.offline.derived import DerivedRead
     from paimon_features.offline.derived_table import Refreshed
     from paimon_features.offline.engines import OfflineEngine
@@ -46,7 +48,11 @@ if TYPE_CHECKING:
     from paimon_features.offline.rollup import RolledUp
     from paimon_features.offline.store import OfflineStore
     from paimon_features.offline.training_set import TrainingSet
-    from paimon_features.transformers import FeatureTransformer, FittedVersion
+    from paimon_features.transformers import (
+        FeatureTransformer,
+        FittedVersion,
+        StoredTransformer,
+    )
 
 Engine = Literal["local", "flink"]
 """Where historical features are computed: in this process, or by a Flink batch job."""
@@ -454,6 +460,77 @@ class Project:
         from paimon_features.transformers.fitted import write_version
 
         return write_version(self.fitted_folder, self.fitted(name, version))
+
+    def fit(self, name: str, transformer: StoredTransformer, view: str, **of: Any) -> FittedVersion:
+        """Fit on a view and keep it as the next version of ``name``; see ``fit_view``.
+
+        Where the newest version learnt the same from the same data, that one is given.
+        """
+        from paimon_features.monitoring.versions import save_fit
+
+        return save_fit(self.lake, name, self.fit_view(transformer, view, **of), now_ms())[0]
+
+    def fit_view(
+        self,
+        transformer: StoredTransformer,
+        view: str,
+        *,
+        columns: Sequence[str] | None = None,
+        features: Sequence[str] | None = None,
+        rows: Any = None,
+        as_of_ms: int | None = None,
+        origin: Literal["tiles", "events"] | None = None,
+        progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Fit:
+        """Fit a transformer on columns of a view's events, or on its features.
+
+        Parameters
+        ----------
+        columns
+            Of the source, or derived: all events count that enter the view's tiles.
+        features
+            Of the view, of all entities that are known at ``as_of_ms`` (by default just after
+            the newest event), or at the entity ``rows``, as for ``get_historical_features``.
+        as_of_ms
+            Only events before this time (exclusive), UTC ms.
+        origin
+            ``tiles`` or ``events``; by default tiles where they hold what is learnt from.
+
+        Raises
+        ------
+        RequestError
+            Unless either columns or features are given; where tiles do not hold what is needed.
+        TransformError
+            If the values cannot be learnt from, or are ILL_CONDITIONED.
+        """
+        from paimon_features.monitoring import fitting, points
+
+        reader = self.view_reader(view)
+        if (columns is None) == (features is None):
+            raise RequestError("a fit is of either columns= or features=")
+        if columns is not None:
+            return fitting.fit_columns(
+                reader, transformer, columns, until_ms=as_of_ms, origin=origin, progress=progress
+            )
+        told: dict[str, Any]
+        if rows is not None:
+            told = {"rows": rows if isinstance(rows, str) else type(rows).__name__}
+            asked: Any = points.asked_rows(self.lake, reader.view, rows)
+        else:
+            newest = points.newest_event_ms
+            at = newest(self.lake, reader.tiles) + 1 if as_of_ms is None else as_of_ms
+            told = {"at_ms": at}
+            asked = points.entity_rows(self.lake, reader.view, reader.tiles, at)
+        wanted = list(features or ())
+        found = points.feature_rows(self.offline, reader.view, wanted, asked, progress)
+        return fitting.fit_features(transformer, view, wanted, *found, told)
+
+    def view_reader(self, view: str) -> ViewReader:
+        """The columns of a view's events at the newest snapshots, for fits and monitoring."""
+        from paimon_features.monitoring.reads import ViewReader
+
+        definition = self.definitions.view(view)
+        return ViewReader(self.lake, definition, self.generation(definition.compiled))
 
     # -- derived views -------------------------------------------------------------------
 

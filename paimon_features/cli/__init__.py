@@ -134,8 +134,14 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "training-set": LazyCommand(
             "paimon_features.cli.training_set:training_set", "Build a point-in-time training set."
         ),
+        "fit": LazyCommand(
+            "paimon_features.cli.fit:fit", "Fit a transformer on a view, once or with its stream."
+        ),
         "fitted": LazyCommand(
             "paimon_features.cli.fitted:fitted", "Show and export fitted transformers."
+        ),
+        "monitor": LazyCommand(
+            "paimon_features.cli.monitor:monitor", "Tell what columns look like, and their drift."
         ),
         "inspect-loader": LazyCommand(
             "trainer_bridge.cli_inspect:inspect_loader", "Show how fast a table loads, and why."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import click
 from rich.console import Console
 
 from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli.stopping import stop_event
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
 from paimon_features.materialize import Materializer, Progress
@@ -151,10 +151,8 @@ def _follow(
     workers: list[Materializer], rebuild: bool, poll_ms: int, show: _Printer, monitor: Monitor
 ) -> None:
     """One thread per view, until Ctrl-C or a termination signal, or until one of them fails."""
-    stop = threading.Event()
+    stop = stop_event()
     failures: list[PaimonFeaturesError] = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
 
     def work(worker: Materializer) -> None:
         def trouble(error: OnlineStoreError) -> None:

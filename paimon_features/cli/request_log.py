@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import threading
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import click
 
 from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli.stopping import stop_event
 from paimon_features.errors import ConfigurationError, OwnershipError
 from paimon_features.project import Project
 from paimon_features.windows import parse_duration
@@ -66,7 +66,7 @@ def request_log(
     missing = [str(folder) for folder in chosen if folders and not folder.is_dir()]
     if missing:
         raise ConfigurationError(f"--folder {missing[0]}: there is no such folder")
-    stop = threading.Event()
+    stop = stop_event() if follow else threading.Event()
     total = Committed()
 
     def show(done: Committed) -> None:
@@ -90,8 +90,6 @@ def request_log(
         tell=lambda line: click.echo(line, err=True),
     )
     if follow:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stop.set())
         names = ", ".join(map(str, chosen))
         click.echo(f"following {names} into {committer.table}; Ctrl-C ends it", err=True)
     while True:

@@ -30,7 +30,10 @@ def rollup(views: tuple[str, ...], path: str, as_json: bool) -> None:
     """
     project = Project.open(path)
     defined = project.definitions.views
-    names = views or tuple(name for name, view in defined.items() if view.compiled.has_lifetime)
+    # a view without keys is read by ranges of time, which takes no rollups
+    names = views or tuple(
+        name for name, view in defined.items() if view.compiled.has_lifetime and view.compiled.keys
+    )
     done = {}
     for name in names:
         with steps("units", quiet=as_json) as progress:

@@ -17,6 +17,12 @@ from paimon_features.definitions.request import RequestSource
 from paimon_features.definitions.selection import Output, Selection
 from paimon_features.definitions.service import FeatureService
 from paimon_features.definitions.source import EventSource, FeedbackSource
+from paimon_features.definitions.statistics_view import (
+    Categories,
+    Numbers,
+    everything,
+    statistics_view,
+)
 from paimon_features.definitions.table_view import (
     CompiledTable,
     TableFeature,
@@ -26,6 +32,7 @@ from paimon_features.definitions.table_view import (
 from paimon_features.definitions.transformed import CompiledTransformed, Fitted, Transformed
 
 __all__ = [
+    "Categories",
     "CompiledDerived",
     "CompiledFeature",
     "CompiledInteraction",
@@ -43,6 +50,7 @@ __all__ = [
     "FeedbackSource",
     "Fitted",
     "Interaction",
+    "Numbers",
     "Output",
     "RequestSource",
     "Selection",
@@ -53,5 +61,7 @@ __all__ = [
     "TableView",
     "Transformed",
     "TumblingView",
+    "everything",
     "load_definitions",
+    "statistics_view",
 ]

@@ -125,10 +125,15 @@ class CompiledView:
     @cached_property
     def is_online(self) -> bool:
         """Whether the online store can hold what its windows need."""
-        return all(window.is_online for window in self.windows)
+        return bool(self.keys) and all(window.is_online for window in self.windows)
 
     def check_online(self) -> None:
         """Raise RequestError where the online store cannot hold what the windows need."""
+        if not self.keys:
+            raise RequestError(
+                f"feature view {self.name!r} has no keys: it tells of all events at once, for "
+                "'paimon-features fit' and 'monitor'; the online store keeps records of entities"
+            )
         if not self.is_online:
             raise RequestError(
                 f"feature view {self.name!r} has exact windows over tiles of {self.tile_ms} ms: "

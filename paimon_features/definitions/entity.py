@@ -9,13 +9,17 @@ from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, check_name
 
+EVERYTHING = "everything"
+"""The name of the entity without keys."""
+
 
 @dataclass(frozen=True, eq=False)
 class Entity:
     """A named set of key columns, for example a customer told apart by ``customer_id``.
 
     The key columns stand in the source under the same names. Keys may be integers, strings,
-    booleans or dates: equal values have to have equal bytes, which floats do not promise.
+    booleans or dates: equal values have to have equal bytes, which floats do not promise. The
+    entity ``everything`` alone has no key: its views tell of all events at once.
 
     >>> from paimon_features.schema import Int64
     >>> Entity("customer", keys={"customer_id": Int64}).key_names
@@ -31,7 +35,7 @@ class Entity:
     def __post_init__(self) -> None:
         check_name("entity", self.name)
         check_metadata("entity", self)
-        if not self.keys:
+        if not self.keys and self.name != EVERYTHING:
             raise DefinitionError(f"entity {self.name!r} has no keys; expected at least one column")
         for key, kind in self.keys.items():
             check_name(f"entity {self.name!r}: key", key)

@@ -95,6 +95,11 @@ class FeatureView:
             )
         if not self.features:
             raise DefinitionError(f"feature view {self.name!r} has no features")
+        if not self.entity.keys and self.buckets != 1:
+            raise DefinitionError(
+                f"feature view {self.name!r}: buckets={self.buckets}; a view without keys has one "
+                "entity, and so buckets=1"
+            )
         try:
             _ = self.compiled
         except DefinitionError as error:
@@ -105,6 +110,11 @@ class FeatureView:
     def compiled(self) -> CompiledView:
         """The view worked out for the engines."""
         return _Compiler(self).compile()
+
+    @cached_property
+    def derived(self) -> Mapping[str, Expression]:
+        """The derived columns, by name, over the columns of the source."""
+        return _Compiler(self).derived()
 
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form, as it stands in the registry."""
@@ -164,7 +174,7 @@ class _Compiler:
     def compile(self) -> CompiledView:
         view = self.view
         self._check_keys()
-        derived = self._derived()
+        derived = self.derived()
         scope = {**view.source.schema, **{name: e.type for name, e in derived.items()}}
         internal = {**scope, EVENT_TIME: Int64, TILE_END: Int64}
 
@@ -220,7 +230,7 @@ class _Compiler:
                     f"and {kind!r} in entity {self.view.entity.name!r}"
                 )
 
-    def _derived(self) -> dict[str, Expression]:
+    def derived(self) -> dict[str, Expression]:
         """Derived columns over the source's columns; a later one may use an earlier one."""
         derived: dict[str, Expression] = {}
         scope = dict(self.view.source.schema)

@@ -192,7 +192,7 @@ class Definitions:
             If two entities have a key of one name and different types, or an interaction, a
             transformed feature or a request input is called like a key.
         RequestError
-            If these cannot be read together, see ``Selection``.
+            If these cannot be read together, see ``Selection``, or one is of a view without keys.
         """
         out = tuple(
             self.interaction(item)
@@ -209,6 +209,11 @@ class Definitions:
             if view.feature(ref.feature) is None:
                 known = [f"{view.name}:{f.name}" for f in view.features]
                 raise UnknownNameError.of("feature", str(ref), known)
+            if not view.keys:
+                raise RequestError(
+                    f"feature view {view.name!r} has no keys: it tells of all events at once; "
+                    "'paimon-features fit' and 'monitor' read it"
+                )
             for key, kind in view.keys.items():
                 other, known_kind = keys.setdefault(key, (view.name, kind))
                 if known_kind != kind:

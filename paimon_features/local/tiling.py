@@ -52,15 +52,15 @@ def tile_sql(view: CompiledView, events: str, *, by_day: bool = True) -> str:
     >>> print(tile_sql(clicks_view().compiled, "clicks").splitlines()[-1])
     ORDER BY ("__tile" - (("__tile" % 288) + 288) % 288), "user", "__tile"
     """
-    keys = ", ".join(map(identifier, view.keys))
+    keys = "".join(f"{identifier(key)}, " for key in view.keys)
     merged = ",\n  ".join(
         f"{merged_sql(p, to_duckdb(view.expressions[p.name]))} AS {identifier(p.name)}"
         for p in view.partials
     )
     day = f"{floor_sql(_TILE, DAY_MS // view.tile_ms)}, " if by_day else ""
     return (
-        f"SELECT {_TILE}, {keys},\n  {merged}\nFROM {entering_sql(view, events)}\n"
-        f"GROUP BY {keys}, {_TILE}\nORDER BY {day}{keys}, {_TILE}"
+        f"SELECT {_TILE}, {keys}\n  {merged}\nFROM {entering_sql(view, events)}\n"
+        f"GROUP BY {keys}{_TILE}\nORDER BY {day}{keys}{_TILE}"
     )
 
 

@@ -44,7 +44,8 @@ class Entities:
                 codes, pairs = _encode(_paired(codes, own, len(dictionary)))
                 self._pairs.append(pairs)
                 self.count = len(pairs)
-        assert codes is not None, "an entity has at least one key"
+        if codes is None:  # without keys there is one entity, and each row is of it
+            codes, self.count = np.zeros(rows.num_rows, np.int64), 1
         self.codes = codes
         self._rows = rows
 
@@ -58,8 +59,7 @@ class Entities:
                 codes = own
             else:
                 codes = _find(_paired(codes, own, len(dictionary)), next(pairs))
-        assert codes is not None
-        return codes
+        return np.zeros(table.num_rows, np.int64) if codes is None else codes
 
     def columns(self) -> list[Values]:
         """The key columns of the distinct entities, by their numbers."""

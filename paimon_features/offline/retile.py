@@ -116,7 +116,7 @@ def _compared(view: CompiledView, day: DayOfTiles, expected: _Tiles, found: pa.T
     keys = [*view.keys, TILE_START]
     mine = expected.keys
     both = pa.concat_tables([mine, found.select(keys).cast(mine.schema)])
-    codes = _codes([both.column(name) for name in keys])
+    codes = _codes(len(both), [both.column(name) for name in keys])
     count = len(mine)
     width = int(codes.max(initial=-1)) + 1
     place = np.full((2, width), -1, np.int64)  # axes: (expected | found, tile)
@@ -152,7 +152,7 @@ def _compared(view: CompiledView, day: DayOfTiles, expected: _Tiles, found: pa.T
     touched = np.zeros(width, np.bool_)
     touched[common[wrong]] = True
     touched |= missing | spurious
-    who = _codes([both.column(name) for name in view.keys])
+    who = _codes(len(both), [both.column(name) for name in view.keys])
     return replace(
         day,
         missing=int(missing.sum()),
@@ -212,7 +212,7 @@ class _Tiles:
         if not len(keys):
             return
         rows = {p.name: concat(p, [some[p.name] for _, some in parts]) for p in self._all}
-        codes = _codes([keys.column(name) for name in keys.column_names])
+        codes = _codes(len(keys), [keys.column(name) for name in keys.column_names])
         order = np.argsort(codes, kind="stable")
         first = np.flatnonzero(np.diff(codes[order], prepend=-1))
         offsets = np.append(first, len(codes)).astype(np.int64)
@@ -253,9 +253,9 @@ def _key_schema(view: CompiledView) -> pa.Schema:
     return pa.schema([*fields, pa.field(TILE_START, pa.int64())])
 
 
-def _codes(columns: Sequence[pa.ChunkedArray]) -> Ints:
-    """A number for each row, equal for equal keys, dense from 0."""
-    code = np.zeros(len(columns[0]), np.int64)
+def _codes(rows: int, columns: Sequence[pa.ChunkedArray]) -> Ints:
+    """A number for each row, equal for equal keys, dense from 0; without keys all are equal."""
+    code = np.zeros(rows, np.int64)
     for column in _encoded(columns):
         # made dense at every step, so that the product cannot overflow
         _, code = np.unique(code * (int(column.max(initial=0)) + 1) + column, return_inverse=True)

@@ -1,0 +1,223 @@
+"""``fit``: transformers fitted on the tiles of a view, once or with every commit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paimon_features.cli.options import JSON, PROJECT, time_ms, time_text
+from paimon_features.cli.progress import steps
+from paimon_features.cli.stopping import stop_event
+from paimon_features.errors import ConfigurationError
+from paimon_features.monitoring.fitting import Fit
+from paimon_features.monitoring.versions import Saved, drift_since, follow, save_fit
+from paimon_features.project import Project, now_ms
+from paimon_features.transformers import new_transformer
+
+Progress = Callable[[int, int], None]
+
+
+@click.command()
+@click.argument("transformer")
+@click.option("--view", required=True, help="The feature view whose events or features it is of.")
+@click.option("--columns", help="Columns of its source, or derived ones: a,b. Every event counts.")
+@click.option("--features", help="Features of the view: a,b. Every known entity counts, once.")
+@click.option(
+    "--rows",
+    help="With --features: at these entity rows instead, a file or table as for training-set.",
+)
+@click.option(
+    "--as-of",
+    help="Only events before this time (exclusive): UTC milliseconds, or 2011-12-01T00:00:00. "
+    "With --features: as they are at this time; by default just after the newest event.",
+)
+@click.option("--name", help="The name of the fitted transformer; by default VIEW_TRANSFORMER.")
+@click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the transformer, such as handle_unknown=ignore; once for each.",
+)
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice(["tiles", "events"]),
+    help="Read merged tiles, or every event; by default tiles where they hold what is needed.",
+)
+@click.option("--export", is_flag=True, help="Also write the version as a file, to be pinned.")
+@click.option("--follow", "following", is_flag=True, help="A version with each commit of tiles.")
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    show_default=True,
+    help="With --follow: look for a commit so often, in seconds.",
+)
+@click.option("--against", type=click.IntRange(min=1), help="The version to tell drift against.")
+@click.option("--commits", type=click.IntRange(min=1), help="With --follow: end after so many.")
+@PROJECT
+@JSON
+def fit(
+    transformer: str,
+    view: str,
+    columns: str | None,
+    features: str | None,
+    rows: str | None,
+    as_of: str | None,
+    name: str | None,
+    settings: tuple[str, ...],
+    origin: Any,
+    export: bool,
+    following: bool,
+    every: float,
+    against: int | None,
+    commits: int | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Fit TRANSFORMER on a view and save it as the next version of fitted_NAME.
+
+    With --columns it learns from all events that enter the view's tiles: from the tiles, where
+    these hold what it needs (see statistics_view), else from every event. With --features it
+    learns from the view's features, as all known entities have them at one time.
+
+    \b
+    paimon-features fit standard_scaler --view retail_statistics --columns amount,quantity
+    paimon-features fit one_hot_encoder --view retail_statistics --columns country \\
+        --set handle_unknown=ignore --as-of 2011-12-01T00:00:00
+    paimon-features fit min_max_scaler --view customer_spend --features sum_amount_30d --export
+    paimon-features fit standard_scaler --view retail_statistics --columns amount --follow
+
+    --follow stays beside the tile job ('paimon-features submit'): each commit that changes
+    anything gives a version, and how far the events since the version that services pin (or
+    --against) are from those that it was fitted on is printed, as PSI and KS per column.
+
+    The same data again are no new version. Exit code 2 where the columns cannot be learnt from.
+    """
+    if (columns is None) == (features is None):
+        raise click.UsageError("give either --columns or --features")
+    if features is None and rows is not None:
+        raise click.UsageError("--rows goes with --features")
+    if rows is not None and as_of is not None:
+        raise click.UsageError("--rows have times of their own; --as-of does not go with them")
+    if features is not None and (following or origin is not None):
+        raise click.UsageError("--follow and --from go with --columns")
+    if following and as_of is not None:
+        raise click.UsageError("--follow reads what comes; --as-of does not go with it")
+    if following and origin == "events":
+        raise click.UsageError("--follow reads tiles; --from events does not go with it")
+    if commits is not None and not following:
+        raise click.UsageError("--commits goes with --follow")
+    project = Project.open(path)
+    made = new_transformer(transformer, _settings(settings))
+    called = name or f"{view}_{made.kind}"
+    until = None if as_of is None else time_ms(as_of)
+    reference = against or _pinned(project, called)
+
+    def fitted(progress: Progress) -> Saved:
+        fresh = new_transformer(transformer, _settings(settings))
+        found = project.fit_view(
+            fresh,
+            view,
+            columns=None if columns is None else _names(columns),
+            features=None if features is None else _names(features),
+            rows=rows,
+            as_of_ms=until,
+            origin="tiles" if following else origin,
+            progress=progress,
+        )
+        return _saved(project, called, found, reference)
+
+    if not following:
+        with steps("rows", quiet=as_json) as progress:
+            saved = fitted(progress)
+        _show(project, saved, export, as_json)
+        return
+    stop = stop_event()
+    table = project.generation(project.view(view)).table
+    if not as_json:
+        click.echo(f"following {table}; Ctrl-C ends it", err=True)
+    fits = follow(project.lake, table, every, stop, lambda: fitted(lambda done, total: None))
+    for count, found in enumerate(fits, 1):
+        if not isinstance(found, Saved):
+            click.echo(f"no version of this commit: {found}", err=True)
+        elif found.is_new or count == 1:
+            _show(project, found, export, as_json, one_line=True)
+            # the first one is what later ones are compared with
+            reference = reference or found.version.version
+        if count == commits:
+            return
+
+
+def _saved(project: Project, name: str, found: Fit, reference: int | None) -> Saved:
+    version, is_new = save_fit(project.lake, name, found, now_ms())
+    if reference is None or reference == version.version or not found.statistics:
+        return Saved(version, is_new)
+    drift = drift_since(project.fitted(name, reference), found.statistics)
+    return Saved(version, is_new, reference, drift)
+
+
+def _pinned(project: Project, name: str) -> int | None:
+    """The newest version that a definition pins."""
+    pinned = [
+        each.fitted.version
+        for each in project.definitions.transformed.values()
+        if each.fitted.name == name
+    ]
+    return max(pinned, default=None)
+
+
+def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
+    """Settings as values: JSON where the text is some, else the text itself."""
+    out: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigurationError(f"--set {text}: expected KEY=VALUE")
+        try:
+            out[key] = json.loads(value)
+        except ValueError:
+            out[key] = value
+    return out
+
+
+def _names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise ConfigurationError(f"{text!r}: expected names, each once, with commas between them")
+    return names
+
+
+def _show(
+    project: Project, saved: Saved, export: bool, as_json: bool, one_line: bool = False
+) -> None:
+    version = saved.version
+    written: Path | None = None
+    if export:
+        written = project.export_fitted(version.name, version.version)
+    if as_json:
+        document = {**saved.to_document(), "exported": None if written is None else str(written)}
+        click.echo(json.dumps(document, indent=None if one_line else 2))
+        return
+    on = version.fitted_on
+    names = ", ".join(on.get("columns") or on.get("features") or ())
+    news = "" if saved.is_new else "; nothing new: this version is there since "
+    news += "" if saved.is_new else time_text(version.fitted_at_ms)
+    click.echo(
+        f"{version}: {version.kind} of {names} from {version.transformer.rows_seen:,} rows "
+        f"({on.get('from')}){news}"
+    )
+    for each in saved.drift:
+        click.echo(f"  since v{saved.against}, {each}")
+    if written is not None:
+        click.echo(f"  exported to {written}")
+    elif not one_line:
+        click.echo(
+            f"  'paimon-features fitted export {version.name} {version.version}' writes the file "
+            "that a service pins"
+        )

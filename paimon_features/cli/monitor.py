@@ -1,0 +1,259 @@
+"""``monitor``: what columns and features look like in a range of time, and how far they moved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paimon_features.cli.options import JSON, PROJECT, time_ms
+from paimon_features.cli.progress import steps
+from paimon_features.definitions import CompiledView
+from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.monitoring.picture import FORMATS, described, write_report
+from paimon_features.monitoring.points import newest_event_ms
+from paimon_features.monitoring.ranges import TimeRange
+from paimon_features.monitoring.report import SHARES, ColumnReport, Report, Summary
+from paimon_features.monitoring.subjects import of_columns, of_features, of_table
+from paimon_features.project import Project
+from paimon_features.windows import DAY_MS
+
+Ranges = tuple[TimeRange, TimeRange | None]
+
+_HEADS = [
+    "column", "rows", "null", "mean", "deviation", "min",
+    *(f"p{share * 100:g}" for share in SHARES),
+    "max", "PSI", "KS",
+]  # fmt: skip
+
+
+@click.command()
+@click.argument("name")
+@click.option("--columns", help="Columns of the source, derived ones, or of a table: a,b.")
+@click.option("--features", help="Features of the view: a,b.")
+@click.option("--range", "within", metavar="A..B", help="Event times from A (inclusive) to B.")
+@click.option("--against", metavar="C..D", help="The range to compare with; or 'nothing'.")
+@click.option("--rows", help="With --features: at these entity rows, a file or table.")
+@click.option(
+    "--from",
+    "origin",
+    type=click.Choice(["tiles", "events"]),
+    help="With --columns: read merged tiles or every event; by default tiles with bins.",
+)
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"Write it to a file, too: {', '.join(FORMATS)} (a page, pictures, Prometheus gauges).",
+)
+@click.option(
+    "--fail-over",
+    type=click.FloatRange(min=0),
+    metavar="PSI",
+    help="Exit with 1 if PSI of a column exceeds this; 0.1 is some drift, 0.25 much.",
+)
+@PROJECT
+@JSON
+def monitor(
+    name: str,
+    columns: str | None,
+    features: str | None,
+    within: str | None,
+    against: str | None,
+    rows: str | None,
+    origin: Any,
+    out: Path | None,
+    fail_over: float | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Show count, nulls, mean, deviation, range and quantiles of NAME's columns, and their drift.
+
+    NAME is a feature view or a table of the lake with event_time_ms (a training set). Of a view,
+    --columns are those of its events, from its tiles where these have bins (statistics_view);
+    --features are as all known entities have them at the end of each range. Without either: all
+    columns that a statistics view keeps, else all features that are numbers or texts.
+
+    \b
+    paimon-features monitor retail_statistics
+    paimon-features monitor retail_statistics --range 2011-12-01..2011-12-08 \\
+        --against 2011-11-01..2011-12-01 --out report.html
+    paimon-features monitor customer_spend --features sum_amount_30d --range ..2011-12-01
+    paimon-features monitor training_churn --columns sum_amount_30d,count_7d
+    paimon-features monitor retail_statistics --json --fail-over 0.2   # for cron
+
+    Times are UTC milliseconds or 2011-12-01T00:00:00; an end left out is open. By default the
+    newest 7 days are compared with the 28 days before them; with --range alone, with all before.
+
+    Exit codes: 0 done, 1 a column is over --fail-over (or its PSI is not known), 2 wrong use.
+    """
+    if columns is not None and features is not None:
+        raise click.UsageError("give --columns or --features, not both")
+    if origin is not None and columns is None and features is not None:
+        raise click.UsageError("--from goes with --columns")
+    if out is not None and out.suffix not in FORMATS:
+        raise click.UsageError(f"--out {out}: expected a file that ends with {', '.join(FORMATS)}")
+    if fail_over is not None and against == "nothing":
+        raise click.UsageError("--fail-over needs something to compare with")
+    project = Project.open(path)
+    with steps("rows", quiet=as_json) as progress:
+        if name in project.definitions.views:
+            report = _of_view(
+                project, name, columns, features, rows, (within, against), origin, progress
+            )
+        else:
+            report = _of_table(project, name, columns, (within, against), progress)
+    table = [_HEADS, *(line for column in report.columns for line in _lines(column))]
+    if out is not None:
+        write_report(report, out, table)
+    failed = [] if fail_over is None else report.over(fail_over)
+    if as_json:
+        document = {**report.to_document(), "fail_over": fail_over, "failed": failed}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        _print(report, table, out)
+        for line in failed:
+            click.echo(f"over {fail_over:g}: {line}", err=True)
+    if failed:
+        raise SystemExit(1)
+
+
+def _of_view(
+    project: Project,
+    name: str,
+    columns: str | None,
+    features: str | None,
+    rows: str | None,
+    texts: tuple[str | None, str | None],
+    origin: Any,
+    progress: Any,
+) -> Report:
+    reader = project.view_reader(name)
+    view = reader.view
+    if features is None and columns is None and not view.keys:
+        chosen = _kept(view)
+    elif features is not None or columns is None:
+        ranges = _ranges(texts, lambda: newest_event_ms(project.lake, reader.tiles))
+        picked = _names(features) if features else _plain_features(view)
+        return of_features(
+            project.lake, project.offline, view, reader.tiles, picked, ranges, rows, progress
+        )
+    else:
+        chosen = _names(columns)
+    if rows is not None:
+        raise click.UsageError("--rows goes with --features")
+    ranges = _ranges(texts, lambda: newest_event_ms(project.lake, reader.tiles))
+    return of_columns(reader, chosen, ranges, origin, progress)
+
+
+def _of_table(
+    project: Project,
+    name: str,
+    columns: str | None,
+    texts: tuple[str | None, str | None],
+    progress: Any,
+) -> Report:
+    if not project.lake.exists(name):
+        known = [*project.definitions.views, *project.lake.list()]
+        raise UnknownNameError.of("feature view or table", name, known)
+    if texts[0] is None:
+        raise click.UsageError(f"--range is needed for a table such as {name}")
+    schema = project.lake.schema(name)
+    chosen = _names(columns) if columns else [
+        field.name for field in schema
+        if field.name != "event_time_ms" and not hasattr(field.type, "value_type")
+    ]  # fmt: skip
+    return of_table(project.lake, name, chosen, _ranges(texts, lambda: 0), progress)
+
+
+def _kept(view: CompiledView) -> list[str]:
+    """The columns that a view keeps aggregates of."""
+    columns = [f.aggregate.column for f in view.features if f.aggregate.column is not None]
+    return list(dict.fromkeys(columns))
+
+
+def _plain_features(view: CompiledView) -> list[str]:
+    """The features that are numbers, texts or truth values."""
+    return [f.name for f in view.features if f.type.is_numeric or f.type.text in ("string", "bool")]
+
+
+def _ranges(texts: tuple[str | None, str | None], newest: Any) -> Ranges:
+    """The two ranges; by default the newest 7 days, and the 28 days before them."""
+    within, against = texts
+    if within is None:
+        end = newest() + 1
+        current = TimeRange(end - 7 * DAY_MS, end)
+    else:
+        current = _range("--range", within)
+    if against == "nothing":
+        return current, None
+    if against is not None:
+        return current, _range("--against", against)
+    if current.since_ms is None:
+        return current, None
+    if within is None:
+        return current, TimeRange(current.since_ms - 28 * DAY_MS, current.since_ms)
+    return current, TimeRange(None, current.since_ms)
+
+
+def _range(option: str, text: str) -> TimeRange:
+    since, dots, until = text.partition("..")
+    if not dots:
+        raise ConfigurationError(f"{option} {text}: expected A..B, or A.. or ..B")
+    return TimeRange(time_ms(since) if since else None, time_ms(until) if until else None)
+
+
+def _names(text: str | None) -> list[str]:
+    names = [name.strip() for name in (text or "").split(",") if name.strip()]
+    if not names or len(set(names)) < len(names):
+        raise ConfigurationError(f"{text!r}: expected names, each once, with commas between them")
+    return names
+
+
+def _lines(column: ColumnReport) -> list[list[str]]:
+    """The rows of the table for one column: the range, and below it the reference."""
+    psi = ks = ""
+    if column.drift is not None:
+        psi = "?" if column.drift.psi is None else f"{column.drift.psi:.4f}"
+        ks = "" if column.drift.ks is None else f"{column.drift.ks:.4f}"
+    lines = [_line(column.column, Summary.of(column.current), psi, ks)]
+    if column.reference is not None:
+        lines.append(_line("  reference", Summary.of(column.reference), "", ""))
+    return lines
+
+
+def _line(name: str, found: Summary, psi: str, ks: str) -> list[str]:
+    deviation = "ILL_CONDITIONED" if found.status != "OK" else _number(found.deviation)
+    quantiles = found.quantiles or (None,) * len(SHARES)
+    null = "" if found.null_share is None else f"{found.null_share:.2%}"
+    return [
+        name, f"{found.rows:,}", null, _number(found.mean), deviation, _number(found.low),
+        *map(_number, quantiles), _number(found.high), psi, ks,
+    ]  # fmt: skip
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3e}"
+
+
+def _print(report: Report, table: Sequence[Sequence[str]], out: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    shown = Table(box=None, header_style="bold", pad_edge=False)
+    for head in table[0]:
+        shown.add_column(head, justify="left" if head == "column" else "right", no_wrap=True)
+    for row in table[1:]:
+        shown.add_row(*row, style="dim" if row[0].startswith(" ") else None)
+    console.print(f"{report.name}, {described(report)}", soft_wrap=True)
+    console.print(shown)
+    for column in report.columns:
+        if column.drift is not None:
+            console.print(str(column.drift), soft_wrap=True)
+    if out is not None:
+        console.print(f"written to {out}", soft_wrap=True)

@@ -1,0 +1,139 @@
+"""Statistics of columns from their values: of events or features that no tiles keep."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.columns import Column
+from paimon_features.errors import RequestError
+from paimon_features.monitoring.drift import Floats
+from paimon_features.transformers.column_statistics import Category, ColumnStatistics, MomentSums
+from paimon_features.transformers.frames import missing
+
+EDGES = 100
+"""Into about so many bins, of equal share of the reference, values are counted for a picture."""
+CATEGORIES = 50
+"""So many of the most frequent categories are told apart; all others are one."""
+
+
+@dataclass
+class ColumnValues:
+    """All values of one column of numbers, 8 bytes each, or how often each category came."""
+
+    column: str
+    rows: int = 0
+    parts: list[Floats] = field(default_factory=list)
+    counts: Counter[Category] = field(default_factory=Counter)
+    is_number: bool | None = None
+
+    def add(self, array: pa.ChunkedArray) -> None:
+        """Take the values of a further piece.
+
+        Raises
+        ------
+        RequestError
+            For values that are neither numbers nor categories, such as lists.
+        """
+        kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+        is_number = (
+            pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+        )
+        if not is_number and not (
+            pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
+        ):
+            raise RequestError(
+                f"column {self.column!r} is {kind}; numbers, texts and truth values can be "
+                "monitored"
+            )
+        self.is_number = is_number
+        self.rows += len(array)
+        column = Column.from_arrow(array)
+        known = column.values[~missing(column)]
+        if is_number:
+            values = known.astype(np.float64)
+            self.parts.append(values[np.isfinite(values)])
+        else:
+            self.counts.update(known.tolist())
+
+    @property
+    def values(self) -> Floats:
+        """The values that are known, finite ones."""
+        return np.concatenate([np.zeros(0), *self.parts])
+
+    def edges(self) -> tuple[float, ...]:
+        """Edges of bins of about equal share; none without values."""
+        values = self.values
+        if not len(values):
+            return ()
+        found = np.unique(np.quantile(values, np.linspace(0, 1, EDGES + 1)))
+        return tuple(found.tolist())
+
+    def statistics(
+        self,
+        edges: Sequence[float] = (),
+        categories: Sequence[Category] | None = None,
+        shares: Sequence[float] = (),
+    ) -> ColumnStatistics:
+        """The statistics, with counts between these edges or of these categories."""
+        if not self.is_number:
+            named = list(categories or ())
+            told = {value: self.counts[value] for value in named}
+            total = self.counts.total()
+            return ColumnStatistics(
+                self.column, self.rows, total,
+                categories=told, other=total - sum(told.values()),
+            )  # fmt: skip
+        values = self.values
+        bins = None
+        if len(edges):
+            places = np.searchsorted(np.asarray(edges), values, side="right")
+            bins = tuple(np.bincount(places, minlength=len(edges) + 1).tolist())
+        mean = float(values.mean()) if len(values) else 0.0
+        squares = float(np.sum((values - mean) ** 2))
+        return ColumnStatistics(
+            self.column,
+            self.rows,
+            len(values),
+            MomentSums(len(values), mean, 0.0, squares),
+            float(values.min()) if len(values) else None,
+            float(values.max()) if len(values) else None,
+            True,
+            tuple(edges) if len(edges) else None,
+            bins,
+            quantiles={q: float(np.quantile(values, q)) for q in shares} if len(values) else None,
+        )
+
+
+def collect(columns: Sequence[str], tables: Iterable[pa.Table]) -> list[ColumnValues]:
+    """All values of these columns of tables that come one after another."""
+    out = [ColumnValues(column) for column in columns]
+    for table in tables:
+        for values in out:
+            values.add(table.column(values.column))
+    return out
+
+
+def compare(
+    current: ColumnValues, reference: ColumnValues | None, shares: Sequence[float] = ()
+) -> tuple[ColumnStatistics, ColumnStatistics | None]:
+    """The statistics of both sides in the same bins, those of the reference.
+
+    ``shares`` are those of the quantiles that are told.
+    """
+    of = current if reference is None or not reference.rows else reference
+    for side in (current, reference):
+        if side is not None and side.is_number is None:  # nothing came: as the other side is
+            side.is_number = of.is_number is not False
+    if not of.is_number:
+        frequent = sorted(of.counts.items(), key=lambda item: (-item[1], str(item[0])))
+        named = [value for value, _ in frequent[:CATEGORIES]]
+        other = None if reference is None else reference.statistics(categories=named)
+        return current.statistics(categories=named), other
+    edges = of.edges()
+    other = None if reference is None else reference.statistics(edges, shares=shares)
+    return current.statistics(edges, shares=shares), other
