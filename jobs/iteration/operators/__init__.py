@@ -1,0 +1,1 @@
+"""State machines of the runtime: plain calls in, envelopes out, state in a backend."""

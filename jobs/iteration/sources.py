@@ -1,0 +1,65 @@
+"""What source nodes read, in any engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from paimon_features.tables.splits import SplitPlan
+
+
+@dataclass(frozen=True, slots=True)
+class CollectionSource:
+    """Values held in memory; subtask ``s`` of ``p`` gives every ``p``-th from the ``s``-th."""
+
+    values: tuple[Any, ...]
+    bounded: bool = True
+
+    def read(self, subtask: int, parallelism: int) -> Iterator[list[Any]]:
+        """The values of one subtask, in lists."""
+        yield list(self.values[subtask::parallelism])
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    """A snapshot of a table; each subtask reads whole splits, dealt by their sizes."""
+
+    plan: SplitPlan
+    block_rows: int
+    bounded: bool = True
+
+    def deal(self, parallelism: int) -> list[list[bytes]]:
+        """The splits of every subtask, about as many rows for each."""
+        shares: list[list[bytes]] = [[] for _ in range(parallelism)]
+        rows = [0] * parallelism
+        for split, number in zip(self.plan.splits, self.plan.rows, strict=True):
+            least = rows.index(min(rows))
+            rows[least] += number
+            shares[least].append(split)
+        return shares
+
+    def read(self, subtask: int, parallelism: int) -> Iterator[list[Any]]:
+        """The record batches of one subtask, in lists."""
+        return blocks(self.plan.read(self.deal(parallelism)[subtask]), self.block_rows)
+
+
+def blocks(batches: Iterable[pa.RecordBatch], block_rows: int) -> Iterator[list[pa.RecordBatch]]:
+    """The same rows in record batches of at most ``block_rows``, each with buffers of its own.
+
+    A slice shares the buffers of the whole, and its pickle holds all of them.
+    """
+    import pyarrow as pa
+
+    for batch in batches:
+        for start in range(0, batch.num_rows, block_rows):
+            block = batch.slice(start, block_rows)
+            if block.get_total_buffer_size() > 2 * block.nbytes:
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, block.schema) as writer:
+                    writer.write_batch(block)
+                block = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
+            yield [block]
