@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from jobs import local_backfill, progress, submission
+from jobs.cli_iterate import iterate
 from jobs.cluster_option import CLUSTER, cluster_address
 from jobs.progress import JobRow
 from jobs.progress_line import ProgressLine
@@ -168,7 +169,7 @@ def backfill(
     )
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @click.option(
     "--release",
     metavar="TABLE",
@@ -176,8 +177,9 @@ def backfill(
 )
 @PROJECT
 @JSON
-def jobs(release: str | None, path: str, as_json: bool) -> None:
-    """List the newest tile job of each generation, running or not.
+@click.pass_context
+def jobs(context: click.Context, release: str | None, path: str, as_json: bool) -> None:
+    """List the newest tile job of each generation, running or not; or run an iteration.
 
     LOST and FAILED jobs ended without a last checkpoint: 'submit' goes on from the one before.
     UNKNOWN: the job's cluster does not answer.
@@ -186,7 +188,10 @@ def jobs(release: str | None, path: str, as_json: bool) -> None:
     paimon-features jobs
     paimon-features jobs --json
     paimon-features jobs --release tiles_customer_spend_g1
+    paimon-features jobs iterate train.py --watch
     """
+    if context.invoked_subcommand is not None:
+        return
     project = Project.open(path)
     if release is not None:
         ended = progress.release(project, release)
@@ -199,6 +204,9 @@ def jobs(release: str | None, path: str, as_json: bool) -> None:
         click.echo("no job was started yet; 'paimon-features submit VIEW' starts one")
     else:
         click.echo("\n".join(_table([_HEADINGS, *map(_cells, rows)])))
+
+
+jobs.add_command(iterate)
 
 
 @click.command()

@@ -265,7 +265,13 @@ def _prepare(folder: Path, log_dir: Path, options: str) -> dict[str, str]:
         shutil.copy(path, conf)
     standard = (home / "conf" / "config.yaml").read_text("utf-8")
     (conf / "config.yaml").write_text(_java_options(standard) + options, "utf-8")
-    return flink_environment() | {
+    environment = flink_environment()
+    # operators of Python, also of jobs that come from elsewhere; not with each job: a second class
+    # loader could not load the interpreter's library again
+    python = sorted(str(path) for path in (home / "opt").glob("flink-python-*.jar"))
+    classes = [environment.get("HADOOP_CLASSPATH", ""), *python]
+    return environment | {
+        "HADOOP_CLASSPATH": os.pathsep.join(filter(None, classes)),
         "FLINK_CONF_DIR": str(conf),
         "FLINK_LOG_DIR": str(log_dir),
         "FLINK_PID_DIR": str(pids),

@@ -76,7 +76,7 @@ def open_environment(
     SetupError, MissingExtraError, JobError
         If the JVM cannot be started.
     """
-    remote = {} if cluster is None else _remote_options(cluster)
+    remote = {} if cluster is None else remote_options(cluster)
     start_gateway(state_dir, heap)
     from pyflink.common import Configuration
     from pyflink.table import EnvironmentSettings, TableEnvironment
@@ -224,7 +224,7 @@ def _brief(message: str) -> str:
     return f"{name}:{tail}" if tail else name
 
 
-def _remote_options(cluster: str) -> dict[str, str]:
+def remote_options(cluster: str) -> dict[str, str]:
     host, separator, port = cluster.rpartition(":")
     if not separator or not host or not port.isdigit():
         raise ConfigurationError(

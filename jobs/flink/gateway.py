@@ -171,6 +171,10 @@ def flink_environment() -> dict[str, str]:
     environment["JAVA_HOME"] = str(find_java_home())
     scripts = str(Path(sys.executable).parent)
     environment["PATH"] = os.pathsep.join([scripts, environment.get("PATH", os.defpath)])
+    # Python functions there import the ``jobs`` that sends them, a checkout's too
+    own_packages = str(Path(__file__).parents[2])
+    known = environment.get("PYTHONPATH", "").split(os.pathsep)
+    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [own_packages, *known])))
     return environment
 
 

@@ -143,6 +143,11 @@ class FlinkRest:
         self._await_end(job_id, wait_s)
         return str(operation["location"])
 
+    def request_drain(self, job_id: str, folder: Path | str) -> None:
+        """Ask for the end of a streaming job: its sources stop, what they have sent is worked
+        off, sinks commit with a savepoint in ``folder``. Does not wait for it."""
+        self._ask(f"/jobs/{job_id}/stop", "POST", {"targetDirectory": str(folder), "drain": True})
+
     def _await_end(self, job_id: str, wait_s: float) -> None:
         deadline = time.monotonic() + wait_s
         while (state := self.state(job_id)) is not None and state not in ENDED:

@@ -1,0 +1,167 @@
+"""How an iteration job runs: mode, wire, checkpoints; and the environment that it runs in."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from jobs.flink.environment import flink_errors, remote_options
+from jobs.flink.gateway import DEFAULT_HEAP, start_gateway
+from paimon_features.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyflink.datastream import StreamExecutionEnvironment
+
+Mode = Literal["auto", "thread", "process"]
+
+MAX_PARALLELISM = 128
+"""Key groups of every operator: part of what a savepoint is tied to."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationSettings:
+    """Settings of a job, not of the program.
+
+    Parameters
+    ----------
+    mode
+        Where Python runs: ``"thread"`` inside Flink's task managers, ``"process"`` beside them,
+        ``"auto"`` in threads where they can be had.
+    wire
+        ``"memory"`` or the URL of a server of the Redis protocol. ``None`` takes what the
+        program's ``IterationConfig`` says.
+    checkpoint_interval_ms
+        How often outputs are committed.
+    restarts
+        Failures within five minutes after which the job fails.
+    stuck_s
+        Seconds without any progress after which a job that is waited for is cancelled, with an
+        error that says what it waits for. ``None``: never.
+    bundle_ms
+        In process mode, how long an operator gathers records before it hands them to Python.
+    conf
+        Options of Flink; they win over everything that is set here.
+    """
+
+    mode: Mode = "auto"
+    wire: str | None = None
+    checkpoint_interval_ms: int = 1_000
+    restarts: int = 10
+    stuck_s: float | None = 300.0
+    bundle_ms: int = 2
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("auto", "thread", "process"):
+            raise ConfigurationError(f"mode {self.mode!r}: expected auto, thread or process")
+        for name in ("checkpoint_interval_ms", "bundle_ms"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} = {getattr(self, name)}; expected 1 or more")
+
+    def resolved_mode(self) -> Literal["thread", "process"]:
+        """``auto`` decided by what is installed here; a cluster is taken to be like its client."""
+        if self.mode == "auto":
+            return "process" if importlib.util.find_spec("pemja") is None else "thread"
+        return self.mode
+
+    def options(self, state_dir: Path | None) -> dict[str, str]:
+        """Flink's options for this job."""
+        options = {
+            "execution.runtime-mode": "STREAMING",
+            "pipeline.max-parallelism": str(MAX_PARALLELISM),
+            "pipeline.operator-chaining.enabled": "true",
+            # Flink's own 100 ms would be waited for in every epoch
+            "execution.buffer-timeout.interval": "1 ms",
+            "execution.checkpointing.interval": f"{self.checkpoint_interval_ms} ms",
+            "execution.checkpointing.mode": "EXACTLY_ONCE",
+            # also of the savepoint that drains a job; one that hangs is tried again
+            "execution.checkpointing.timeout": "60 s",
+            # the acknowledgements of the protocol are not meant to overtake one another
+            "execution.checkpointing.unaligned.enabled": "false",
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+            "execution.checkpointing.tolerable-failed-checkpoints": "1000",
+            "state.backend.type": "hashmap",
+            "restart-strategy.type": "failure-rate",
+            "restart-strategy.failure-rate.delay": "100 ms",
+            "restart-strategy.failure-rate.failure-rate-interval": "5 min",
+            "restart-strategy.failure-rate.max-failures-per-interval": str(self.restarts),
+            "python.execution-mode": self.resolved_mode(),
+            # our operators are one Python stage each already, with settings of their own
+            "python.operator-chaining.enabled": "false",
+            # a task that is cancelled with an open bundle would take the task manager with it
+            # (facts: FLINK-40135); with one Python process per operator it does not
+            "python.fn-execution.memory.managed": "false",
+        }
+        if state_dir is not None:
+            options["execution.checkpointing.dir"] = (state_dir / "checkpoints").as_uri()
+        return {**options, **self.conf}
+
+
+def open_stream_environment(
+    cluster: str | None = None,
+    *,
+    state_dir: Path | None = None,
+    slots: int = 16,
+    heap: str = DEFAULT_HEAP,
+    workers: bool = False,
+) -> StreamExecutionEnvironment:
+    """A new environment for programs of streams; the first of a process starts its JVM.
+
+    ``cluster`` is ``host:port`` of a session cluster's REST interface; ``None`` runs jobs inside
+    this process's JVM, with ``slots`` places for parallel tasks. Python of process mode then runs
+    in this process, unless it is to have ``workers`` of its own, as on a cluster; thread mode has
+    no use for either, and starts faster with ``workers``.
+
+    Raises
+    ------
+    ConfigurationError
+        For a cluster address that is not ``host:port``.
+    SetupError, MissingExtraError, JobError
+        If the JVM cannot be started.
+    """
+    remote = {} if cluster is None else remote_options(cluster)
+    start_gateway(state_dir, heap)
+    from pyflink.common import Configuration
+    from pyflink.datastream import StreamExecutionEnvironment
+    from pyflink.java_gateway import get_gateway
+
+    configuration = Configuration()
+    for name, value in remote.items():
+        configuration.set_string(name, value)
+    with flink_errors("opening a Flink environment"):
+        if cluster is None:
+            configuration.set_string("taskmanager.numberOfTaskSlots", str(slots))
+            with _worker_variable(workers):
+                return StreamExecutionEnvironment.get_execution_environment(configuration)
+        gateway: Any = get_gateway()
+        # get_execution_environment would start a cluster of its own, whatever the target says
+        java = gateway.jvm.org.apache.flink.streaming.api.environment
+        jars = gateway.new_array(gateway.jvm.java.lang.String, 0)
+        return StreamExecutionEnvironment(
+            java.StreamExecutionEnvironment.createRemoteEnvironment(
+                remote["rest.address"],
+                int(remote["rest.port"]),
+                configuration._j_configuration,
+                jars,
+            )
+        )
+
+
+@contextmanager
+def _worker_variable(workers: bool) -> Iterator[None]:
+    """pyflink starts a server for Python in this process, and imports Beam for it (3 s), unless
+    this variable says otherwise."""
+    name = "_python_worker_execution_mode"
+    if not workers or name in os.environ:
+        yield
+        return
+    os.environ[name] = "process"
+    try:
+        yield
+    finally:
+        del os.environ[name]
