@@ -1,0 +1,252 @@
+"""Embeddings of customers and products by alternating least squares on who bought what.
+
+Implicit feedback (Hu, Koren and Volinsky, 2008): a purchase says that a customer likes a product,
+the surer the more often; no purchase says hardly anything. With ``c = 1 + alpha * times`` and
+``p = 1`` where something was bought, else ``c = 1`` and ``p = 0``, the factors minimise
+
+    sum over all pairs of c * (p - x . y)^2  +  penalty * (sum |x|^2 + sum |y|^2)
+
+With one side fixed, each row of the other is a small system of linear equations; an epoch solves
+all customers, then all products. The products' factors are the variables; each subtask keeps, or
+reads again, the purchases of its own customers and of its own products.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from common import AtEnd, Total, by_block
+
+from jobs.iteration import (
+    DataStreamList,
+    IterationBody,
+    IterationBodyResult,
+    IterationConfig,
+    IterationListener,
+    OperatorLifeCycle,
+    ReplayableDataStreamList,
+    iterate_bounded_streams_until_termination,
+    terminate_on_max_iter,
+)
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+CHUNK = 8192
+"""Purchases whose outer products are held at once."""
+
+
+class Factors(NamedTuple):
+    """The vectors of a block of neighbouring rows, shape (rows, rank)."""
+
+    block: int
+    vectors: Floats
+
+
+class Rows(NamedTuple):
+    """The purchases of a block of customers, or of products: compressed sparse rows.
+
+    Row ``i`` has ``columns[starts[i]:starts[i + 1]]``, numbers of the other side, and ``times``.
+    """
+
+    block: int
+    starts: Ints
+    columns: Ints
+    times: Floats
+
+
+def rows_of(row: Ints, column: Ints, times: Floats, rows: int, blocks: int) -> list[Rows]:
+    """A matrix in coordinates as blocks of rows of about as many entries each."""
+    order = np.lexsort((column, row))
+    row, column, times = row[order], column[order], times[order]
+    starts = np.searchsorted(row, np.arange(rows + 1))
+    cuts = np.searchsorted(starts, np.linspace(0, len(row), blocks + 1)[1:-1])
+    bounds = [0, *cuts.tolist(), rows]
+    made = []
+    for block, (first, end) in enumerate(pairwise(bounds)):
+        own = slice(int(starts[first]), int(starts[end]))
+        made.append(Rows(block, starts[first : end + 1] - starts[first], column[own], times[own]))
+    return made
+
+
+def solve(rows: Rows, other: Floats, alpha: float, penalty: float) -> Floats:
+    """The best vectors of these rows, given those of the other side (all of them)."""
+    rank = other.shape[1]
+    count = len(rows.starts) - 1
+    common = other.T @ other + penalty * np.eye(rank)
+    left = np.zeros((count, rank, rank))
+    right = np.zeros((count, rank))
+    of_row = np.repeat(np.arange(count), np.diff(rows.starts))
+    for start in range(0, len(of_row), CHUNK):
+        part = slice(start, start + CHUNK)
+        of, vectors = of_row[part], other[rows.columns[part]]
+        sure = alpha * rows.times[part]
+        # entries of one row stand together: sums over runs
+        first = np.flatnonzero(np.diff(of, prepend=-1))
+        # axes: (entry, rank, rank)
+        outer = (sure[:, None] * vectors)[:, :, None] * vectors[:, None, :]
+        left[of[first]] += np.add.reduceat(outer, first, axis=0)
+        right[of[first]] += np.add.reduceat((1 + sure)[:, None] * vectors, first, axis=0)
+    solved: Floats = np.linalg.solve(left + common, right[:, :, None])[:, :, 0]
+    return solved
+
+
+def loss(rows: Rows, own: Floats, other: Floats, alpha: float, penalty: float) -> float:
+    """The part of the loss that a block of rows has, without the penalty of the other side.
+
+    All pairs that were not bought come in by the Gram matrix of the other side.
+    """
+    of_row = np.repeat(np.arange(len(own)), np.diff(rows.starts))
+    guess = np.einsum("er,er->e", own[of_row], other[rows.columns])
+    bought = (1 + alpha * rows.times) * (1 - guess) ** 2 - guess**2
+    everything = np.einsum("ir,rs,is->", own, other.T @ other, own)
+    return float(bought.sum() + everything + penalty * (own**2).sum())
+
+
+class Solve(IterationListener):
+    """Solves its blocks of one side when it has all vectors of the other.
+
+    It takes rows once for all, or again in each epoch, as the life cycle has it.
+    """
+
+    def __init__(self, alpha: float, penalty: float, with_loss: bool) -> None:
+        self.alpha, self.penalty, self.with_loss = alpha, penalty, with_loss
+
+    def process_element1(self, factors: Factors, ctx: Any, out: Any) -> None:
+        ctx.state.map("factors").put(factors.block, factors.vectors)
+
+    def process_element2(self, rows: Rows, ctx: Any, out: Any) -> None:
+        ctx.state.list("rows").add(rows)
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
+        factors = ctx.state.map("factors")
+        if not factors.keys():
+            return
+        other = np.concatenate([vectors for _, vectors in sorted(factors.items(), key=_block)])
+        factors.clear()
+        total = 0.0
+        for rows in ctx.state.list("rows").get():
+            own = solve(rows, other, self.alpha, self.penalty)
+            out.collect(Factors(rows.block, own))
+            if self.with_loss:
+                total += loss(rows, own, other, self.alpha, self.penalty)
+        if self.with_loss:
+            if ctx.subtask == 0:
+                total += self.penalty * float((other**2).sum())
+            out.side("loss", total)
+
+
+def _block(entry: tuple[int, Any]) -> int:
+    return entry[0]
+
+
+class AlternatingLeastSquares(IterationBody):
+    """The loop: customers from products, products from customers, ``rounds`` times."""
+
+    def __init__(self, alpha: float, penalty: float, rounds: int) -> None:
+        self.alpha, self.penalty, self.rounds = alpha, penalty, rounds
+
+    def process(self, variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
+        products, by_customer, by_product = variables.get(0), data.get(0), data.get(1)
+        home = (by_block, lambda record: record.block)
+        customers = (
+            products.broadcast()
+            .connect(by_customer.partition_custom(*home))
+            .process(Solve(self.alpha, self.penalty, with_loss=False))
+            .name("customers")
+        )
+        after = (
+            customers.broadcast()
+            .connect(by_product.partition_custom(*home))
+            .process(Solve(self.alpha, self.penalty, with_loss=True))
+            .name("products")
+        )
+        total = after.get_side_output("loss").process(Total()).set_parallelism(1).name("loss")
+        criteria = total.flat_map(terminate_on_max_iter(self.rounds))
+        last = products.process(AtEnd()).name("products at the end")
+        return IterationBodyResult(
+            DataStreamList.of(after), DataStreamList.of(last, total), criteria
+        )
+
+
+class Problem(NamedTuple):
+    """Purchases by customer and by product, in blocks, and where the products' vectors begin."""
+
+    by_customer: Sequence[Rows]
+    by_product: Sequence[Rows]
+    start: Sequence[Factors]
+
+    @classmethod
+    def of(
+        cls, customer: Ints, product: Ints, times: Floats, rank: int, blocks: int, seed: int = 7
+    ) -> Problem:
+        """The problem of purchases in coordinates; both sides are numbered from 0."""
+        customers, products = int(customer.max()) + 1, int(product.max()) + 1
+        by_product = rows_of(product, customer, times, products, blocks)
+        random = np.random.default_rng(seed)
+        start = [
+            Factors(rows.block, random.normal(0, 0.1, (len(rows.starts) - 1, rank)))
+            for rows in by_product
+        ]
+        by_customer = rows_of(customer, product, times, customers, blocks)
+        return cls(by_customer, by_product, start)
+
+
+def build(
+    problem: Problem,
+    alpha: float = 2.0,
+    penalty: float = 0.1,
+    rounds: int = 10,
+    parallelism: int = 2,
+    lifecycle: OperatorLifeCycle = OperatorLifeCycle.ALL_ROUND,
+) -> Any:
+    """The program: gives the products' vectors, and the loss of each epoch.
+
+    With ``ALL_ROUND`` the purchases are read once and kept; with ``PER_ROUND`` they are read
+    again in each epoch.
+    """
+
+    def program(job: Any) -> Any:
+        products = job.from_collection(problem.start, parallelism=parallelism, name="start")
+        data = [
+            job.from_collection(list(rows), parallelism=parallelism, name=name)
+            for rows, name in (
+                (problem.by_customer, "by customer"),
+                (problem.by_product, "by product"),
+            )
+        ]
+        kept = lifecycle is OperatorLifeCycle.ALL_ROUND
+        how = ReplayableDataStreamList.not_replay if kept else ReplayableDataStreamList.replay
+        return iterate_bounded_streams_until_termination(
+            DataStreamList.of(products),
+            how(*data),
+            IterationConfig(lifecycle=lifecycle),
+            AlternatingLeastSquares(alpha, penalty, rounds),
+        )
+
+    return program
+
+
+def joined(blocks: Sequence[Factors]) -> Floats:
+    """One matrix of the vectors of all blocks."""
+    return np.concatenate([factors.vectors for factors in sorted(blocks, key=_block)])
+
+
+def customers_of(
+    problem: Problem, products: Floats, alpha: float = 2.0, penalty: float = 0.1
+) -> Floats:
+    """The customers' vectors that belong to those of the products; so are new ones found, too."""
+    return np.concatenate([solve(rows, products, alpha, penalty) for rows in problem.by_customer])
+
+
+def nearest(vectors: Floats, row: int, count: int) -> tuple[Ints, Floats]:
+    """The rows that point the most in the direction of one of them, and the cosines."""
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    cosine = unit @ unit[row]
+    cosine[row] = -np.inf
+    best = np.argsort(-cosine, kind="stable")[:count]
+    return best, cosine[best]

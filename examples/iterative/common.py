@@ -1,0 +1,39 @@
+"""What the bodies of the examples share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from jobs.iteration import IterationListener
+
+
+def by_block(block: int, subtasks: int) -> int:
+    """The subtask that a block belongs to."""
+    return block % subtasks
+
+
+class Total(IterationListener):
+    """The sum of what all subtasks gave in an epoch, once the epoch has ended."""
+
+    def process_element(self, value: float, ctx: Any, out: Any) -> None:
+        total = ctx.state.value("total")
+        total.update((total.value() or 0.0) + value)
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
+        total = ctx.state.value("total")
+        out.collect(total.value() or 0.0)
+        total.clear()
+
+
+class AtEnd(IterationListener):
+    """Holds the records of the newest epoch, and gives those of the last one."""
+
+    def process_element(self, value: Any, ctx: Any, out: Any) -> None:
+        ctx.state.list("newest").add(value)
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
+        ctx.state.list("newest").clear()
+
+    def on_iteration_terminated(self, ctx: Any, out: Any) -> None:
+        for value in ctx.state.list("newest").get():
+            out.collect(value)

@@ -1,0 +1,270 @@
+"""Three iterations over a real retail log: what they find, in tables, pictures and words.
+
+python examples/iterative/run.py --into iterative                     # all three, in this process
+python examples/iterative/run.py --into iterative als --engine flink  # as a job of Flink
+python examples/iterative/run.py --into iterative pagerank --engine supersteps --cluster HOST:PORT
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from jobs.iteration import OperatorLifeCycle, ReferenceExecutor
+from jobs.iteration.supersteps import SuperstepExecutor
+from paimon_features.errors import PaimonFeaturesError
+from paimon_features.project import Project
+from paimon_features.tables import EventWriter
+from trainer_bridge.difficulty import read_difficulty
+from trainer_bridge.feedback import FeedbackWriter
+from trainer_bridge.samplers import DifficultyWeightedSampler
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+
+import als  # noqa: E402 - beside this file, which may be anywhere
+import common  # noqa: E402
+import difficulty  # noqa: E402
+import pagerank  # noqa: E402
+from names import named  # noqa: E402
+from plot import draw_als, draw_difficulty, draw_pagerank  # noqa: E402
+from shop import log_end, make_project, read_purchases, will_buy  # noqa: E402
+
+BLOCKS = 8
+RANK = 16
+SHIPPED = (als, common, difficulty, pagerank)
+"""Modules that Flink's workers do not have: their functions travel with the job."""
+SHOWN = ("22697", "20725", "22727")
+"""Products whose nearest ones are shown: a teacup, a lunch bag, an alarm clock."""
+
+Floats = npt.NDArray[np.float64]
+Engine = Callable[[str, Any], Any]
+"""Runs a program under a name."""
+
+
+@dataclass
+class Found:
+    """What an iteration found, for tests: a number per round, and the best of the result."""
+
+    rounds: list[float]
+    best: list[tuple[str, float]] = field(default_factory=list)
+    near: dict[str, list[str]] = field(default_factory=dict)
+
+
+def scores(project: Project, run: Engine, into: Path) -> Found:
+    """PageRank of the products, walks beginning anywhere; and of what is near to one of them."""
+    bought = read_purchases(project)
+    customers = len(bought.customers)
+    nodes = customers + len(bought.products)
+    # both directions; customers first
+    ends = (bought.customer, bought.product + customers)
+    source, target = np.concatenate(ends), np.concatenate(ends[::-1])
+    weight = np.concatenate([bought.times, bought.times])
+    say(f"graph: {nodes:,} customers and products, {len(bought.times):,} edges")
+    graph = pagerank.Graph.of(source, target, weight, np.ones(nodes), BLOCKS)
+    last, changes = run("pagerank", pagerank.build(graph, tol=1e-4))
+    tell_rounds("ranks moved by", changes)
+    score = pagerank.joined(last)[customers:]
+    buyers = np.bincount(bought.product, minlength=len(bought.products))
+    order = np.argsort(-score, kind="stable")
+    best = [(bought.products[i], float(score[i])) for i in order[:15]]
+    for place, (code, value) in enumerate(best[:10], 1):
+        by_buyers = 1 + int((buyers > buyers[order[place - 1]]).sum())
+        say(f"  {place:2}. {named(code):42} {value:.5f}   place {by_buyers} by number of buyers")
+    rows = {"stock_code": bought.products, "score": score}
+    write(project, "product_scores", rows)
+    draw_pagerank(into / "pagerank.png", changes, best, buyers, score)
+    return Found(changes, best)
+
+
+def embeddings(project: Project, run: Engine, into: Path, lifecycle: OperatorLifeCycle) -> Found:
+    """Vectors of customers and products, and which products are near to which."""
+    bought = read_purchases(project)
+    problem = als.Problem.of(bought.customer, bought.product, bought.times, RANK, BLOCKS)
+    say(f"{len(bought.customers):,} customers x {len(bought.products):,} products, rank {RANK}")
+    last, losses = run("als", als.build(problem, lifecycle=lifecycle))
+    tell_rounds("loss", losses)
+    vectors = als.joined(last)
+    position = {code: number for number, code in enumerate(bought.products)}
+    near = {}
+    for code in (code for code in SHOWN if code in position):
+        rows, cosines = als.nearest(vectors, position[code], 4)
+        near[code] = [bought.products[row] for row in rows]
+        say(f"  near to {named(code)}:")
+        for row, cosine in zip(rows, cosines, strict=True):
+            say(f"      {cosine:.2f}  {named(bought.products[row])}")
+    write(project, "product_vectors", {"stock_code": bought.products, "vector": list(vectors)})
+    draw_als(into / "als.png", losses, vectors, position, near)
+    return Found(losses, near=near)
+
+
+def hardness(project: Project, run: Engine, into: Path, days: int) -> Found:
+    """Who buys in the next days? How hard each customer is to tell, written as feedback."""
+    features, x, y = will_buy(project, days)
+    keys = features.select(["customer_id"])
+    say(f"{len(y):,} customers, {y.mean():.0%} of them buy again within {days} days")
+    _, progress, losses = run("difficulty", difficulty.build(x, y))
+    tell_rounds("mean loss", [loss for loss, _ in progress])
+    loop = project.definitions.source("will_buy")
+    with FeedbackWriter(project.lake, loop, run_id="iterative") as feedback:
+        # call by call in one order: a repeat of this run writes what is missing, and nothing twice
+        for each in sorted(losses, key=lambda each: (each.round, each.block)):
+            ids = {"customer_id": keys["customer_id"].to_numpy()[each.number]}
+            feedback.write(ids, each.loss, each.round, each.correct)
+    project.backfill("will_buy_difficulty", rebuild=True)
+    told = read_difficulty(project, "will_buy_difficulty", keys, q_ms=now_after_feedback())
+    score = told.scores()
+    refined = difficulty.last_difficulty(losses)
+    hardest = np.argsort(-refined, kind="stable")[:8]
+    say("  hardest to tell:")
+    best = []
+    for row in hardest:
+        line = {name: features[name][int(row)].as_py() for name in features.column_names}
+        say(
+            f"      customer {line['customer_id']}: {line['count_365d']} invoice lines in a year, "
+            f"{line['count_30d'] or 0} in the last month, {'bought' if y[row] else 'did not buy'} "
+            f"again; loss {refined[row]:.2f}"
+        )
+        best.append((str(line["customer_id"]), float(refined[row])))
+    sampler = DifficultyWeightedSampler(score, score_snapshot_id=told.snapshot_id, seed=7)
+    drawn = refined[np.fromiter(sampler, np.int64)]
+    say(f"  drawn by difficulty: mean {drawn.mean():.2f}, all samples {refined.mean():.2f}")
+    draw_difficulty(into / "difficulty.png", losses, refined, y)
+    return Found([loss for loss, _ in progress], best)
+
+
+def now_after_feedback() -> int:
+    """A time that all feedback is before."""
+    return time.time_ns() // 1_000_000 + 1
+
+
+def write(project: Project, source: str, columns: dict[str, Any]) -> None:
+    """Write one version of a table source, valid from the log's end."""
+    rows = pa.table(columns)
+    at = pa.repeat(pa.scalar(log_end(), pa.int64()), rows.num_rows)
+    declared = project.definitions.source(source)
+    report = EventWriter.of(project.lake, declared, log_end).write(rows.append_column("at_ms", at))
+    say(f"  {report.written:,} rows in {declared.table}")
+
+
+def tell_rounds(what: str, values: Sequence[float]) -> None:
+    """What each round came to: the first ones, some in the middle, the last."""
+    told = [*range(min(3, len(values))), *range(3, len(values) - 1, 5), len(values) - 1]
+    for number in dict.fromkeys(told):
+        say(f"  round {number + 1:3}: {what} {values[number]:.6g}")
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
+    """How programs run: ``local``, ``flink`` or ``supersteps``."""
+    if name == "flink":
+        import cloudpickle
+
+        from jobs.flink.iteration import IterationJob, IterationSettings
+
+        for module in SHIPPED:
+            cloudpickle.register_pickle_by_value(module)
+        job = IterationJob(
+            settings=IterationSettings(wire="memory"),
+            cluster=cluster,
+            state_dir=project.config.state_dir,
+        )
+        return lambda _, program: job.run(program)
+    if name == "supersteps":
+        runner = None
+        if cluster is not None:
+            import cloudpickle
+
+            from jobs.flink.iteration.supersteps import FlinkRunner
+
+            for module in SHIPPED:
+                cloudpickle.register_pickle_by_value(module)
+            runner = FlinkRunner(cluster)
+
+        def run(step: str, program: Any) -> Any:
+            def told(state: Any) -> None:
+                say(f"  epoch {state.epoch}: {state.phase}, snapshot {state.snapshot_id}")
+
+            return SuperstepExecutor(project.lake, step, runner=runner, on_epoch=told).run(program)
+
+        return run
+    return lambda _, program: ReferenceExecutor().run(program)
+
+
+def iterate(
+    into: Path,
+    what: Sequence[str] = ("pagerank", "als", "difficulty"),
+    engine: str = "local",
+    cluster: str | None = None,
+    rows: int | None = None,
+    days: int = 90,
+) -> dict[str, Found]:
+    """Make the project in ``into`` if it is not there, and run iterations over it.
+
+    ``rows`` of the log are taken, all by default; ``days`` is how far the last one looks ahead.
+    """
+    project = make_project(into, rows)
+    run = engine_of(engine, project, cluster)
+    per_round = (
+        OperatorLifeCycle.PER_ROUND if engine == "supersteps" else OperatorLifeCycle.ALL_ROUND
+    )
+    found = {}
+    for name in what:
+        started = time.perf_counter()
+        say(f"\n{name}")
+        if name == "pagerank":
+            found[name] = scores(project, run, into)
+        elif name == "als":
+            found[name] = embeddings(project, run, into, per_round)
+        else:
+            found[name] = hardness(project, run, into, days)
+        say(f"  {time.perf_counter() - started:.1f} s, {into / (name + '.png')}")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("what", nargs="*", help="pagerank, als, difficulty; all by default")
+    parser.add_argument("--into", type=Path, required=True, help="a folder, made if need be")
+    parser.add_argument("--engine", choices=["local", "flink", "supersteps"], default="local")
+    parser.add_argument("--cluster", help="host:port of a session cluster's REST interface")
+    parser.add_argument("--rows", type=int, help="only the first rows of the log")
+    parser.add_argument(
+        "--days", type=int, default=90, help="how far difficulty looks ahead (default: 90)"
+    )
+    arguments = parser.parse_args()
+    known = ["pagerank", "als", "difficulty"]
+    what = arguments.what or [
+        name for name in known if name != "difficulty" or arguments.engine != "supersteps"
+    ]
+    if unknown := [name for name in what if name not in known]:
+        parser.error(f"{unknown[0]!r}: expected one of {', '.join(known)}")
+    if arguments.engine == "supersteps" and "difficulty" in what:
+        parser.error("difficulty keeps state from round to round; supersteps keep variables only")
+    try:
+        iterate(
+            arguments.into,
+            what,
+            arguments.engine,
+            arguments.cluster,
+            arguments.rows,
+            arguments.days,
+        )
+    except PaimonFeaturesError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main()
