@@ -4,8 +4,9 @@
 #   make test     all tests;  ARGS="tests/setup -k jars" runs some of them
 #   make lint     style, types, import layers
 #   make bench    the figures of docs/performance.md;  ARGS=... picks some
-#   make chaos    a hundred kills of the tile job, many random views through real jobs, random faults
-#                 around the feature server (an hour and a half);  ARGS="-k random_faults": these alone
+#   make chaos    a hundred kills of the tile job, the failure matrix of iterations and a hundred
+#                 random failures in them, many random views through real jobs, random faults
+#                 around the feature server (two hours);  ARGS="-k random_faults": these alone
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
@@ -24,7 +25,7 @@ REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
 export PYTHON ARGS
 
 help:
-	@sed -n '3,14s/^# *//p' Makefile
+	@sed -n '3,15s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -49,9 +50,10 @@ chaos:
 	@tools/setup.sh test
 	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
-		tests/jobs/test_restart_killed_flink.py tests/jobs/test_tiling_flink.py tests/serving/chaos \
+		tests/jobs/test_restart_killed_flink.py tests/jobs/test_tiling_flink.py \
+		tests/jobs/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/trainer_bridge/test_feedback.py tests/trainer_bridge/test_feedback_queue.py \
-		tests/trainer_bridge/test_keras_feedback.py \
+		tests/trainer_bridge/test_keras_feedback.py tests/jobs/iteration/test_supersteps.py \
 		--timeout=0 -rP $(ARGS)
 
 fuzz:
