@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +16,6 @@ from paimon_features.transformers.columnwise import checked_columns
 from paimon_features.transformers.frames import Floats, as_float, read_frame
 from paimon_features.transformers.grid import METHODS, grid_params
 from paimon_features.transformers.known import extremes_known
-from paimon_features.transformers.params import names_of
 from paimon_features.transformers.quantiles import QuantileLearner, check_subsample, sampled
 
 ENCODINGS = ("onehot", "onehot-dense", "ordinal")
@@ -272,10 +271,3 @@ class KBinsDiscretizer(QuantileLearner):
             "random_state": self.random_state,
             "grid": grid_params(self.grid),
         }
-
-    @classmethod
-    def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(**{key: params[key] for key in cls()._settings()})
-        out._read_learnt(params)
-        out.names = names_of(params, out.width)
-        return out

@@ -113,12 +113,41 @@ class Encoder(StoredTransformer):
 class CountingEncoder(Encoder):
     """An encoder that learns how often each category was there, and nothing else."""
 
+    _counts: Counts
+
     @property
     def learns_from(self) -> frozenset[Statistic]:
         return frozenset({"categories"})
 
     def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         self._take(counts_known(columns), rows)
+
+    def fit(self, X: Any) -> Self:
+        """Learn the categories of ``X`` alone."""
+        self.names = None
+        self._take([], 0)
+        return self.partial_fit(X)
+
+    def partial_fit(self, X: Any) -> Self:
+        """Learn the categories of ``X`` besides those that were learnt before; returns itself."""
+        frame = self._to_learn(X)
+        found = [counted(c, frame.label(i)) for i, c in enumerate(frame.columns)]
+        before = self._counts or [{} for _ in found]
+        if found:
+            pairs = zip(before, found, strict=True)
+            both = [together(a, b, frame.label(i)) for i, (a, b) in enumerate(pairs)]
+            self._take(both, self._rows + frame.rows)
+        return self
+
+    def _with_both(self, other: Self, out: Self, names: tuple[str, ...] | None) -> Self:
+        """``out``, which is to have the settings of both, with the counts of both."""
+        sides = [one._counts for one in (self, other) if one.width]
+        if len(sides) == 2:
+            pairs = zip(*sides, strict=True)
+            sides = [[together(a, b, f"column {i}") for i, (a, b) in enumerate(pairs)]]
+        out._take(sides[0] if sides else [], self._rows + other._rows)
+        out.names = names
+        return out
 
     @abstractmethod
     def _take(self, counts: Counts, rows: int) -> None:
@@ -218,23 +247,6 @@ class OneHotEncoder(CountingEncoder):
             out += labels[1:] if dropped else labels
         return out
 
-    def fit(self, X: Any) -> Self:
-        """Learn the categories of ``X`` alone."""
-        self.names = None
-        self._take([], 0)
-        return self.partial_fit(X)
-
-    def partial_fit(self, X: Any) -> Self:
-        """Learn the categories of ``X`` besides those that were learnt before; returns itself."""
-        frame = self._to_learn(X)
-        found = [counted(c, frame.label(i)) for i, c in enumerate(frame.columns)]
-        before = self._counts or [{} for _ in found]
-        if found:
-            pairs = zip(before, found, strict=True)
-            both = [together(a, b, frame.label(i)) for i, (a, b) in enumerate(pairs)]
-            self._take(both, self._rows + frame.rows)
-        return self
-
     def merge(self, other: Self) -> Self:
         """A new one with the categories of both; the same in either order."""
         names = self._to_merge(other)
@@ -244,14 +256,7 @@ class OneHotEncoder(CountingEncoder):
                 raise TransformError(
                     f"{setting} is {mine!r} of one and {its!r} of the other; expected one rule"
                 )
-        out = self._like()
-        sides = [one._counts for one in (self, other) if one.width]
-        if len(sides) == 2:
-            pairs = zip(*sides, strict=True)
-            sides = [[together(a, b, f"column {i}") for i, (a, b) in enumerate(pairs)]]
-        out._take(sides[0] if sides else [], self._rows + other._rows)
-        out.names = names
-        return out
+        return self._with_both(other, self._like(), names)
 
     def inverse_transform(self, X: Any) -> Any:
         """The categories of rows of 0 and 1: of each column the one with the greatest number.

@@ -15,8 +15,6 @@ from paimon_features.transformers.categories import (
     Vocabulary,
     ascending,
     categories_of,
-    counted,
-    together,
 )
 from paimon_features.transformers.frames import Floats
 from paimon_features.transformers.params import names_of
@@ -64,23 +62,6 @@ class FrequencyEncoder(CountingEncoder):
     def names_out(self, names: Sequence[str]) -> list[str]:
         return list(names)
 
-    def fit(self, X: Any) -> Self:
-        """Count the categories of ``X`` alone."""
-        self.names = None
-        self._take([], 0)
-        return self.partial_fit(X)
-
-    def partial_fit(self, X: Any) -> Self:
-        """Count the categories of ``X`` besides those that were counted before; returns itself."""
-        frame = self._to_learn(X)
-        found = [counted(c, frame.label(i)) for i, c in enumerate(frame.columns)]
-        before = self._counts or [{} for _ in found]
-        if found:
-            pairs = zip(before, found, strict=True)
-            both = [together(a, b, frame.label(i)) for i, (a, b) in enumerate(pairs)]
-            self._take(both, self._rows + frame.rows)
-        return self
-
     def merge(self, other: Self) -> Self:
         """A new one with the counts of both; the same in either order."""
         names = self._to_merge(other)
@@ -91,13 +72,7 @@ class FrequencyEncoder(CountingEncoder):
                 f"{(other.output, other.handle_unknown)}"
             )
         out = type(self)(output=self.output, handle_unknown=self.handle_unknown)
-        sides = [one._counts for one in (self, other) if one.width]
-        if len(sides) == 2:
-            pairs = zip(*sides, strict=True)
-            sides = [[together(a, b, f"column {i}") for i, (a, b) in enumerate(pairs)]]
-        out._take(sides[0] if sides else [], self._rows + other._rows)
-        out.names = names
-        return out
+        return self._with_both(other, out, names)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []

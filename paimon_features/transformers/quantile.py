@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +13,6 @@ from paimon_features.transformers.columnwise import Columns, ColumnwiseTransform
 from paimon_features.transformers.frames import Floats
 from paimon_features.transformers.grid import grid_params
 from paimon_features.transformers.normal import normal_quantile, normal_share
-from paimon_features.transformers.params import names_of
 from paimon_features.transformers.quantiles import QuantileLearner, check_subsample, sampled
 
 _DISTRIBUTIONS = ("uniform", "normal")
@@ -101,13 +100,6 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
             "random_state": self.random_state,
             "grid": grid_params(self.grid),
         }
-
-    @classmethod
-    def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(**{key: params[key] for key in cls()._settings()})
-        out._read_learnt(params)
-        out.names = names_of(params, out.width)
-        return out
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
         self._each(self._to_shares, values, columns, out)

@@ -15,7 +15,7 @@ from paimon_features.transformers.columnwise import NumericTransformer, checked_
 from paimon_features.transformers.frames import Floats, Frame
 from paimon_features.transformers.grid import Grid, GridCounts, check_grid, edges_of
 from paimon_features.transformers.known import grid_known
-from paimon_features.transformers.params import nan_for_null, null_for_nan
+from paimon_features.transformers.params import names_of, nan_for_null, null_for_nan
 
 
 def exact_quantiles(columns: Sequence[Floats], percents: Floats, method: str = "linear") -> Floats:
@@ -128,6 +128,13 @@ class QuantileLearner(NumericTransformer):
         if self._counts is not None:
             return {**self._settings(), **self._counts.to_params()}
         return {**self._settings(), "quantiles": [null_for_nan(row) for row in self._quantiles]}
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        out = cls(**{key: params[key] for key in cls()._settings()})
+        out._read_learnt(params)
+        out.names = names_of(params, out.width)
+        return out
 
     def _read_learnt(self, params: Mapping[str, Any]) -> None:
         self._rows = int(params["rows"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.flink.environment import CANCEL_TIMEOUT_S, flink_errors
+from jobs.flink.iteration.drain import MOST_AWAITED_S
 from jobs.flink.iteration.settings import IterationSettings
 from jobs.interrupts import interruptible
 from jobs.iteration.plan import ControlPlan, Member, Plan
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 POLL_S = 0.02
 REPORT_S = 0.2
 STOP_TRIES = 3
-MOST_AWAITED_S = 10.0
-"""How long a checkpoint is waited for at most before a drain, however rarely they come."""
 START_S = 120.0
 """How long a job that has not begun is waited for at least: workers start, slots get free."""
 
