@@ -1,7 +1,8 @@
 # Every target does its own set-up; a second run of it starts at once.
 #
 #   make demo     the whole loop on the retail extract, into ./demo
-#   make test     all tests;  ARGS="tests/setup -k jars" runs some of them
+#   make test     all tests, a process for each core (at most four);
+#                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
 #   make lint     style, types, import layers
 #   make bench    the figures of docs/performance.md;  ARGS=... picks some
 #   make chaos    a hundred kills of the tile job, the failure matrix of iterations and a hundred
@@ -22,10 +23,13 @@ SHELL := bash
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
 
+# a module stays in one process, because its tests share what is dear to start
+PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+
 export PYTHON ARGS
 
 help:
-	@sed -n '3,15s/^# *//p' Makefile
+	@sed -n '3,16s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -33,7 +37,7 @@ demo:
 
 test:
 	@tools/setup.sh test
-	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(ARGS)
+	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(PARALLEL) $(ARGS)
 
 lint:
 	@tools/setup.sh test

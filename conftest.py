@@ -32,6 +32,9 @@ REQUIRED = {name for name in os.environ.get("PAIMON_FEATURES_REQUIRE", "").split
 
 ROOT = Path(__file__).parent
 
+BYTES_OF_A_PROCESS = 5 * 2**30
+"""torch, TensorFlow and a Flink cluster in one test process."""
+
 # modules whose import needs an engine: without it they cannot be searched for doctests
 ENGINE_OF_MODULES = {
     "jobs/flink": "pyflink",
@@ -115,6 +118,13 @@ def pytest_configure(config: pytest.Config) -> None:
     for engine in sorted(REQUIRED):
         if lack := missing(engine):
             raise pytest.UsageError(f"{engine} is required here, but it lacks: {lack}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """``-n auto``: a process for each core, as far as memory goes, at most four."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_OF_A_PROCESS, 4))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from paimon_features.cli import cli
 from paimon_features.materialize import Materializer
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, generations
+from paimon_features.testing.online_servers import wait_for
 from paimon_features.testing.stored import Stored
 from paimon_features.testing.tiler import tile_table
 from paimon_features.windows import DAY_MS, HOUR_MS
@@ -190,8 +192,8 @@ def test_following_tells_its_health_and_ends_cleanly_on_a_signal(
             line = worker.stdout.readline()
             assert line, "it ended by itself"
         address = worker.stderr.readline().split()[-1]
-        with urllib.request.urlopen(f"{address}/health/ready", timeout=5) as answer:
-            assert json.loads(answer.read())["views"]["customer_spend"]["ready"]
+        # the line is printed within the pass, health is told when the pass has ended
+        wait_for(lambda: _is_ready(address), "the view is ready")
         commit(project, [event(12346, NOW)])
         while '"applied_snapshot": 2' not in line:
             line = worker.stdout.readline()
@@ -207,3 +209,14 @@ def test_following_tells_its_health_and_ends_cleanly_on_a_signal(
     started = time.monotonic()
     assert run("materialize").exit_code == 0  # the lease was given back
     assert time.monotonic() - started < 5
+
+
+def _is_ready(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{address}/health/ready", timeout=60) as answer:
+            ready: bool = json.loads(answer.read())["views"]["customer_spend"]["ready"]
+            return ready
+    except urllib.error.HTTPError as error:
+        if error.code != 503:
+            raise
+        return False
