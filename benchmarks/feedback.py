@@ -1,6 +1,7 @@
 """Feedback: events per second that one process writes into the lake, and what it costs.
 
     python -m benchmarks.feedback --events 4000000 --repeats 3
+    python -m benchmarks.feedback --queue 1 2
 
 One ``FeedbackWriter`` commits to a table on this disk; calls have 1,024 samples, as the steps of a
 training have. ``write`` is the training step's own share: what a call takes of its processor time.
@@ -9,12 +10,17 @@ of the whole process, the committing thread among it. The contenders take turns:
 
 * ``int64`` and ``text + int64``: the writer, with one key and with a composite one;
 * ``correct``: the same, and the writer also finds out which samples were forgotten;
-* ``append``: the same rows, ready-made, by one ``append_arrow`` per 500,000: what the table takes.
+* ``append``: the same rows, ready-made, by one ``append_arrow`` per 500,000: what the table takes;
+* ``queue, 2 ranks`` (``--queue 2``): the events shared by two writers, each in its own process,
+  which hand them over by a stream of a Redis server; one ``FeedbackDrain`` in this process commits.
+  ``wall`` counts until every writer knows that all its events are in the table, ``cpu`` the time of
+  the ranks and the drain together, ``drain`` that of the drain alone; the server is in neither.
 """
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import statistics
 import tempfile
 import time
@@ -26,9 +32,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.online.queue import open_queue
 from paimon_features.schema import DataType, Int64, String
+from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import Lake, append_arrow, read_arrow
-from trainer_bridge import FeedbackWriter
+from trainer_bridge import FeedbackDrain, FeedbackWriter
 
 BATCH = 1_024
 CALLS_PER_COMMIT = 500
@@ -38,11 +46,15 @@ Keys = dict[str, Any]
 
 @dataclass(frozen=True)
 class Turn:
-    """Events per second of wall time and of processor time, microseconds of a call."""
+    """Events per second of wall time and of processor time, microseconds of a call.
+
+    ``drain``: events per second of the drain's processor time, 0 where there is none.
+    """
 
     wall: float
     cpu: float
     write_us: float
+    drain: float = 0.0
 
 
 def int_keys(samples: np.ndarray) -> Keys:
@@ -75,16 +87,67 @@ def measure(lake: Lake, name: str, kinds: dict[str, DataType], steps: Sequence[A
     writer.write(*steps[0][:2], 0)
     writer.close()
     with FeedbackWriter(lake, name, kinds, "run", max_block_s=60) as writer:
-        writing = 0.0
         wall, cpu = time.perf_counter(), time.process_time()
-        for step, (keys, losses, correct) in enumerate(steps):
-            before = time.thread_time()
-            writer.write(keys, losses, step, correct)
-            writing += time.thread_time() - before
-        writer.flush()
+        writing = write_all(writer, steps)
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         assert writer.stats.committed == total
     return Turn(total / wall, total / cpu, 1e6 * writing / len(steps))
+
+
+def write_all(writer: FeedbackWriter, steps: Sequence[Any]) -> float:
+    """All steps, committed when it returns; the seconds of processor time within ``write``."""
+    writing = 0.0
+    for step, (keys, losses, correct) in enumerate(steps):
+        before = time.thread_time()
+        writer.write(keys, losses, step, correct)
+        writing += time.thread_time() - before
+    writer.flush()
+    return writing
+
+
+def hand_over(warehouse: str, url: str, rank: int, ranks: int, events: int, pipe: Any) -> None:
+    """One rank: a process that writes its share of the events through the queue."""
+    steps = [(k, losses, None) for k, losses, _ in batches(events, int_keys)][rank::ranks]
+    queue = open_queue(url, "bench")
+    lake = Lake.open(Path(warehouse), "bench")
+    with FeedbackWriter(
+        lake, "queue", {"sample_id": Int64}, "run", rank=rank, through=queue, max_block_s=60
+    ) as writer:
+        pipe.send("ready")
+        pipe.recv()
+        cpu = time.process_time()
+        writing = write_all(writer, steps)
+        pipe.send((time.process_time() - cpu, writing / len(steps)))
+    queue.close()
+
+
+def measure_queue(events: int, ranks: int) -> Turn:
+    """The same events from several processes, committed by one drain in this one."""
+    spawn = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder, RedisServer() as server:
+        lake, queue = Lake.open(Path(folder), "bench"), open_queue(server.url, "bench")
+        pipes, processes = [], []
+        with FeedbackDrain(lake, "queue", {"sample_id": Int64}, queue=queue) as drain:
+            for rank in range(ranks):
+                pipe, theirs = spawn.Pipe()
+                pipes.append(pipe)
+                given = (folder, server.url, rank, ranks, events, theirs)
+                processes.append(spawn.Process(target=hand_over, args=given, daemon=True))
+                processes[-1].start()
+                theirs.close()  # so that a rank that ends early is an error here, not a wait
+            assert all(pipe.recv() == "ready" for pipe in pipes)
+            wall, cpu = time.perf_counter(), time.process_time()
+            for pipe in pipes:
+                pipe.send("go")
+            found = [pipe.recv() for pipe in pipes]
+            wall, drained = time.perf_counter() - wall, time.process_time() - cpu
+        for process in processes:
+            process.join()
+        queue.close()
+        assert drain.rows == read_arrow(lake, "feedback_queue", ["sample_id"]).num_rows == events
+    spent = drained + sum(cpu for cpu, _ in found)
+    calls = statistics.fmean(seconds for _, seconds in found)
+    return Turn(events / wall, events / spent, 1e6 * calls, events / drained)
 
 
 def append(lake: Lake, name: str, steps: Sequence[Any]) -> Turn:
@@ -114,7 +177,7 @@ def append(lake: Lake, name: str, steps: Sequence[Any]) -> Turn:
     return Turn(total / (time.perf_counter() - wall), total / (time.process_time() - cpu), 0.0)
 
 
-def run(events: int, repeats: int) -> dict[str, list[Turn]]:
+def run(events: int, repeats: int, queue_ranks: Sequence[int] = ()) -> dict[str, list[Turn]]:
     """All contenders in turns; the tables hold what was written."""
     one, two = {"sample_id": Int64}, {"user": String, "item": Int64}
     ints, texts = list(batches(events, int_keys)), list(batches(events, text_keys))
@@ -133,6 +196,8 @@ def run(events: int, repeats: int) -> dict[str, list[Turn]]:
                 "text + int64, correct": measure(lake, "text_correct", two, texts),
                 "append": append(lake, "feedback_int", ints),
             }
+            for ranks in queue_ranks:
+                found[f"queue, {ranks} ranks"] = measure_queue(events, ranks)
             for name, turn in found.items():
                 turns.setdefault(name, []).append(turn)
             # each event once: of the warm-up, the writer and of append
@@ -146,17 +211,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--events", type=int, default=4_000_000)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--queue",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="RANKS",
+        help="also through a Redis stream, from so many processes",
+    )
     arguments = parser.parse_args()
     events = arguments.events // (2 * BATCH) * 2 * BATCH
-    turns = run(events, arguments.repeats)
+    turns = run(events, arguments.repeats, arguments.queue)
     base = statistics.median(turn.cpu for turn in turns["append"])
-    print(f"{'':22} {'wall M/s':>9} {'cpu M/s':>8} {'cpu/append':>10} {'us a call':>9}")
+    head = f"{'':22} {'wall M/s':>9} {'cpu M/s':>8} {'cpu/append':>10} {'us a call':>9}"
+    print(head + (f" {'drain M/s':>9}" if arguments.queue else ""))
     for name, side in turns.items():
-        wall, cpu, write = (
+        wall, cpu, write, drain = (
             statistics.median(getattr(turn, field) for turn in side)
-            for field in ("wall", "cpu", "write_us")
+            for field in ("wall", "cpu", "write_us", "drain")
         )
-        print(f"{name:22} {wall / 1e6:9.2f} {cpu / 1e6:8.2f} {cpu / base:10.2f} {write:9.0f}")
+        line = f"{name:22} {wall / 1e6:9.2f} {cpu / 1e6:8.2f} {cpu / base:10.2f} {write:9.0f}"
+        print(line + (f" {drain / 1e6:9.2f}" if drain else ""))
 
 
 if __name__ == "__main__":

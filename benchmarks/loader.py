@@ -1,9 +1,9 @@
 """Reading an append table to contiguous float32 blocks, beside plain pyarrow and pypaimon.
 
 Every contender reads the same Parquet files to matrices of shape (batch, columns) and adds
-up their first column, so that nobody returns early. They take turns; the figures are those of
-each one's best turn (what else runs on the machine only ever slows one), and ratios within this
-run, by the clock and by processor time.
+up their first column, so that nobody returns early. They take turns; the rates are those of
+each one's best turn (what else runs on the machine only ever slows one). Ratios are those of the
+best turns, and medians of the ratios turn by turn, by the clock and by processor time.
 
 Beside that: what a state costs, how soon a reader goes on at 90 % of an epoch, and what memory
 the order of 10^8 rows takes.
@@ -38,6 +38,9 @@ from trainer_bridge.reader import SnapshotReader
 BATCH = 4_096
 TABLE = "samples"
 
+Seen = tuple[int, float]
+"""How many rows were read, and the sum of their first column."""
+
 
 def make_table(lake: Lake, rows: int, columns: int, files: int) -> None:
     """An append table of random floats, one commit a file."""
@@ -49,17 +52,22 @@ def make_table(lake: Lake, rows: int, columns: int, files: int) -> None:
         append_arrow(lake, TABLE, pa.table(data))
 
 
-def plain_pyarrow(paths: list[str], threads: bool) -> tuple[int, float]:
+def to_block(table: pa.Table) -> np.ndarray[Any, Any]:
+    """All columns of a table as one contiguous matrix."""
+    block = np.empty((table.num_rows, table.num_columns), dtype=np.float32)
+    for place, column in enumerate(table.columns):
+        start = 0
+        for chunk in column.chunks:
+            block[start : start + len(chunk), place] = chunk.to_numpy()
+            start += len(chunk)
+    return block
+
+
+def plain_pyarrow(paths: list[str], threads: bool) -> Seen:
     """File by file into one block each, cut into batches."""
     rows, total = 0, 0.0
     for path in paths:
-        table = pq.ParquetFile(path, memory_map=True).read(use_threads=threads)
-        block = np.empty((table.num_rows, table.num_columns), dtype=np.float32)
-        for place, column in enumerate(table.columns):
-            start = 0
-            for chunk in column.chunks:
-                block[start : start + len(chunk), place] = chunk.to_numpy()
-                start += len(chunk)
+        block = to_block(pq.ParquetFile(path, memory_map=True).read(use_threads=threads))
         for start in range(0, len(block), BATCH):
             batch = block[start : start + BATCH]
             total += float(batch[:, 0].sum())
@@ -67,7 +75,7 @@ def plain_pyarrow(paths: list[str], threads: bool) -> tuple[int, float]:
     return rows, total
 
 
-def snapshot_reader(lake: Lake, **options: Any) -> tuple[int, float]:
+def snapshot_reader(lake: Lake, **options: Any) -> Seen:
     """The reader of this project."""
     rows, total = 0, 0.0
     with SnapshotReader(lake, TABLE, batch_size=BATCH, **options) as reader:
@@ -78,7 +86,7 @@ def snapshot_reader(lake: Lake, **options: Any) -> tuple[int, float]:
     return rows, total
 
 
-def torch_loader(lake: Lake, **options: Any) -> tuple[int, float]:
+def torch_loader(lake: Lake, **options: Any) -> Seen:
     """The reader through its torch adapter, as one matrix a batch."""
     from trainer_bridge.adapters.torch import loader
 
@@ -91,7 +99,7 @@ def torch_loader(lake: Lake, **options: Any) -> tuple[int, float]:
     return rows, total
 
 
-def pypaimon_rows(lake: Lake, limit: int) -> tuple[int, float]:
+def pypaimon_rows(lake: Lake, limit: int) -> Seen:
     """pypaimon's row path, row by row into a matrix."""
     builder = lake.table(TABLE).new_read_builder()
     splits = builder.new_scan().plan().splits()
@@ -108,7 +116,7 @@ def pypaimon_rows(lake: Lake, limit: int) -> tuple[int, float]:
     return rows, total
 
 
-def pypaimon_torch(lake: Lake, limit: int) -> tuple[int, float]:
+def pypaimon_torch(lake: Lake, limit: int) -> Seen:
     """pypaimon's torch data set in a DataLoader, stacked into a matrix."""
     import torch
     from torch.utils.data import DataLoader
@@ -172,7 +180,7 @@ Rates = dict[str, list[tuple[float, float]]]
 """Per contender and turn: rows per second, and per second of processor time."""
 
 
-def measure(contenders: dict[str, Callable[[], tuple[int, float]]], repeats: int) -> Rates:
+def measure(contenders: dict[str, Callable[[], Seen]], repeats: int) -> Rates:
     """Each contender in turn; they were warmed up by ``check``."""
     rates: Rates = {name: [] for name in contenders}
     for _ in range(repeats):
@@ -189,12 +197,19 @@ def report(rates: Rates, row_bytes: int) -> Iterator[str]:
 
     MB/s are those of the matrices that come out, ``row_bytes`` a row.
     """
-    best = {name: [max(side) for side in zip(*turns, strict=True)] for name, turns in rates.items()}
-    base = next(iter(best.values()))
-    yield f"{'':36} {'rows/s':>11} {'MB/s':>6} {'ratio':>6} {'rows/cpu s':>11} {'ratio':>6}"
-    for name, (wall, cpu) in best.items():
-        rate = f"{wall:11,.0f} {wall * row_bytes / 1e6:6,.0f} {wall / base[0]:6.3f}"
-        yield f"{name:36} {rate} {cpu:11,.0f} {cpu / base[1]:6.3f}"
+    base = next(iter(rates.values()))
+    yield f"{'':36} {'':>11} {'':>6} {'by the clock':>14} {'':>11} {'by cpu time':>14}"
+    head = f"{'best':>7} {'median':>6}"
+    yield f"{'':36} {'rows/s':>11} {'MB/s':>6} {head} {'rows/cpu s':>11} {head}"
+    for name, turns in rates.items():
+        line = f"{name:36}"
+        for side in (0, 1):
+            best = max(turn[side] for turn in turns)
+            ratio = best / max(turn[side] for turn in base)
+            by_turn = [own[side] / other[side] for own, other in zip(turns, base, strict=True)]
+            size = f" {best * row_bytes / 1e6:6,.0f}" if side == 0 else ""
+            line += f" {best:11,.0f}{size} {ratio:7.3f} {statistics.median(by_turn):6.3f}"
+        yield line
 
 
 def main() -> None:
@@ -219,7 +234,7 @@ def run(rows: int, columns: int, files: int, repeats: int, slow_rows: int) -> No
             print({**reader.describe(quality=True), "columns": columns})
         file_bytes = sum(Path(path).stat().st_size for path in paths)
         print(f"{len(paths)} files of {file_bytes:,} bytes; {4 * columns * rows:,} as matrices")
-        contenders: dict[str, Callable[[], tuple[int, float]]] = {
+        contenders: dict[str, Callable[[], Seen]] = {
             "pyarrow, one thread": lambda: plain_pyarrow(paths, False),
             "pyarrow, its threads": lambda: plain_pyarrow(paths, True),
             "reader, in order, no threads": lambda: snapshot_reader(lake, shuffle=False, threads=0),
@@ -228,6 +243,12 @@ def run(rows: int, columns: int, files: int, repeats: int, slow_rows: int) -> No
             "reader, shuffled, 2 threads": lambda: snapshot_reader(lake, threads=2),
             "reader, in order, auto": lambda: snapshot_reader(lake, shuffle=False, threads="auto"),
             "reader, shuffled, auto": lambda: snapshot_reader(lake, threads="auto"),
+            "torch adapter, in order, no threads": lambda: torch_loader(
+                lake, shuffle=False, threads=0
+            ),
+            "torch adapter, in order, 2 threads": lambda: torch_loader(
+                lake, shuffle=False, threads=2
+            ),
             "torch adapter, shuffled, 2 threads": lambda: torch_loader(lake, threads=2),
             "pypaimon, rows (fewer)": lambda: pypaimon_rows(lake, slow_rows),
             "pypaimon, torch (fewer)": lambda: pypaimon_torch(lake, slow_rows),
@@ -243,7 +264,7 @@ def run(rows: int, columns: int, files: int, repeats: int, slow_rows: int) -> No
         print(f"the order of 10^8 rows: {megabytes:.1f} MB at most, {rate:,.0f} positions/s")
 
 
-def check(contenders: dict[str, Callable[[], tuple[int, float]]]) -> None:
+def check(contenders: dict[str, Callable[[], Seen]]) -> None:
     """Whoever reads all rows has the same number of them and the same sum."""
     found = {name: read() for name, read in contenders.items()}
     rows, total = next(iter(found.values()))

@@ -1,10 +1,11 @@
 """HybridBackend's workload in ``tf.data``, beside TensorFlow's own CSV pipeline.
 
 Steps of 20,000 rows of 200 columns come as a dict of 200 tensors, as ``decode_csv`` gives them,
-or as one matrix. TensorFlow and Arrow are held to one thread each; with two threads a thread of
-the reader decodes the next step. The contenders take turns; the figures are medians, and ratios
-turn by turn. The table holds the rows of the CSV file several times over, so that beginning a
-pass (TensorFlow makes its functions ready each time) weighs as little as in training.
+or as one matrix; beside them the reader's own blocks, and torch. TensorFlow, torch and Arrow are
+held to one thread each; with two threads a thread of the reader decodes the next step. The
+contenders take turns; the figures are medians, and ratios turn by turn. The table holds the rows
+of the CSV file several times over, so that beginning a pass (TensorFlow makes its functions ready
+each time) weighs as little as in training.
 
     python -m benchmarks.tensorflow_csv --steps 2 --copies 20 --repeats 5
 """
@@ -72,7 +73,11 @@ def make_dataset(data: Data, batch: int, threads: int, output: Any, **options: A
 
 def contenders(data: Data, batch: int) -> dict[str, Callable[[], Seen]]:
     """TensorFlow's pipeline first: it is what the others are compared with."""
-    named: dict[str, Callable[[], Seen]] = {CSV: lambda: workload.tensorflow_csv(data, batch)}
+    named: dict[str, Callable[[], Seen]] = {
+        CSV: lambda: workload.tensorflow_csv(data, batch),
+        "NumPy blocks, one thread": lambda: workload.blocks(data, batch),
+        "torch, one thread": lambda: workload.torch_tensors(data, batch),
+    }
     for threads, label in ((1, "one thread"), (2, "two threads")):
         by_column = make_dataset(data, batch, threads, "arrow")
         of_blocks = make_dataset(data, batch, threads, "numpy")

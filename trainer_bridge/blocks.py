@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,12 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.errors import SnapshotExpiredError, TableError, UnknownNameError
+from paimon_features.errors import (
+    ConfigurationError,
+    SnapshotExpiredError,
+    TableError,
+    UnknownNameError,
+)
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.content import Content, ContentFile, content_of, read_content
 from paimon_features.tables.deltas import DataFile
@@ -47,6 +53,7 @@ from trainer_bridge.spans import Source, Span
 OnBadFile = Literal["error", "skip"]
 
 _FOOTER_THREADS = 8
+_FOOTERS_A_THREAD = 64
 _MERGE_THREADS = 4
 
 _log = logging.getLogger(__name__)
@@ -170,7 +177,8 @@ class Layout:
             spans = part.spans if isinstance(part, Fold) else (part,)
             try:
                 if isinstance(part, Fold):
-                    table = self.opener.fold([source.files[span.path] for span in spans], schema)
+                    files = [source.files[span.path] for span in spans]
+                    table = self.opener.fold(files, schema, self.opened)
                     tables.append(self._kept(table, part.path, 0) if part.masked else table)
                 else:
                     table = source.read(part, schema)
@@ -310,6 +318,10 @@ def select_schema(schema: pa.Schema, columns: Sequence[str] | None, table: str) 
     for column in columns or ():
         if column not in schema.names:
             raise UnknownNameError.of(f"column of table {table!r}", column, schema.names)
+    names = list(columns or ())
+    twice = [name for number, name in enumerate(names) if name in names[:number]]
+    if twice:
+        raise ConfigurationError(f"table {table!r}: column {twice[0]!r} is asked for twice")
     return pa.schema([schema.field(name) for name in (columns or schema.names)])
 
 
@@ -348,7 +360,10 @@ def _look(
         opened.add(known)
         return units
     found, bad = Opened(), {}
-    results = in_threads(opener.source.lake.storage, opener.look, unknown, _MERGE_THREADS)
+    storage = opener.source.lake.storage
+    # threads that wait for a processor cost more pages than they save time
+    threads = min(_MERGE_THREADS, _MERGE_THREADS if storage.is_remote else os.cpu_count() or 1)
+    results = in_threads(storage, opener.look, unknown, threads)
     for unit, result in zip(unknown, results, strict=True):
         if isinstance(result, Opened):
             found.add(result)
@@ -389,7 +404,9 @@ def _groups(
 ) -> Iterator[tuple[Part, int]]:
     """What is read in one piece, with its bytes: whole small files, groups of large ones, folds."""
     large = [file for unit in units for file in unit if file.rows > block_rows]
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
+    # a footer on this machine takes less than to start a thread for it, a remote one is a request
+    each = 1 if opener.source.lake.storage.is_remote else _FOOTERS_A_THREAD
+    with ThreadPoolExecutor(min(_FOOTER_THREADS, len(large) // each + 1)) as pool:
         read = partial(_group_rows, opener.source)
         footers = dict(zip([f.path for f in large], pool.map(read, large), strict=True))
     for unit in units:

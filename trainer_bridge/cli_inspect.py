@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import unquote, urlsplit
 
 import click
 
 from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.project import Project
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.inspection import Inspection, inspect
@@ -97,7 +100,7 @@ def inspect_loader(
     if warehouse is None:
         lake = Project.open(path).lake
     else:
-        lake = Lake.open(warehouse, database)
+        lake = _opened(warehouse, database)
     found = inspect(
         lake,
         table,
@@ -115,6 +118,22 @@ def inspect_loader(
         click.echo(json.dumps(found.to_dict(), indent=2))
     else:
         click.echo("\n".join(_lines(found)))
+
+
+def _opened(warehouse: str, database: str) -> Lake:
+    """A warehouse that is there: opening one would make it, and who looks at a table wants that
+    as little as a mistyped path."""
+    parts = urlsplit(warehouse)
+    if parts.scheme in ("", "file"):
+        folder = Path(unquote(parts.path) if parts.scheme else warehouse).expanduser()
+        if not folder.is_dir():
+            raise ConfigurationError(f"--warehouse {warehouse}: there is no such folder")
+        there = [path.stem for path in folder.glob("*.db")]
+        if database not in there:
+            raise UnknownNameError.of(
+                f"database of warehouse {warehouse!r} (--database)", database, there
+            )
+    return Lake.open(warehouse, database)
 
 
 def _lines(found: Inspection) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ import pyarrow.compute as pc
 from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.ragged import Array, Bools, Ints, Ragged, Rows, concat_rows, ends, runs, wrap
 from trainer_bridge.vocabulary import Vocabulary
+
+MASK_SUFFIX = "_present"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class TensorColumn:
         What stands in place of a null; None: a null is refused unless ``masked``.
     masked
         Nulls of rows are told by a mask, so a row may be null (its number is ``fill``, else 0).
+    items_masked
+        The same of nulls within lists.
     vocabulary
         The codes of texts.
     """
@@ -52,6 +57,7 @@ class TensorColumn:
     fill: Any = None
     masked: bool = False
     vocabulary: Vocabulary | None = None
+    items_masked: bool = False
 
     @classmethod
     def plan(
@@ -62,6 +68,7 @@ class TensorColumn:
         shape: Sequence[int] = (),
         fill: Any = None,
         masked: bool = False,
+        items_masked: bool = False,
         vocabulary: Vocabulary | None = None,
         scaled: bool = False,
         texts: bool = False,
@@ -98,13 +105,28 @@ class TensorColumn:
             dtype = _leaf_dtype(leaf, field.type, where, vocabulary, scaled)
         if float_dtype is not None and dtype.kind == "f":
             dtype = np.dtype(float_dtype)
-        if fill is not None and dtype.kind not in "fO" and dtype.type(fill) != fill:
+        if fill is not None and not _holds(dtype, fill):
             raise ConfigurationError(
                 f"fill={{{field.name!r}: {fill!r}}}: column {field.name!r} is {dtype.name}, "
                 "which cannot hold that"
             )
+        if items_masked and not levels:
+            raise ConfigurationError(
+                f"{where} is {field.type}, which has no items; item_masks= is for lists, masks= "
+                "for the rows themselves"
+            )
         spec = ColumnSpec(field.name, dtype, len(levels) - len(fixed), fixed)
-        return cls(spec, where, fill, masked, vocabulary)
+        return cls(spec, where, fill, masked, vocabulary, items_masked)
+
+    def item_masks(self) -> list[ItemMask]:
+        """A mask for each level of lists: of the items of the row's list, of their items, ..."""
+        rank, shape = self.spec.ragged_rank, self.spec.shape
+        masks = []
+        for depth in range(1, rank + len(shape) + 1):
+            name = f"{self.spec.name}{MASK_SUFFIX}_{depth}"
+            spec = ColumnSpec(name, np.dtype(bool), min(depth, rank), shape[: max(0, depth - rank)])
+            masks.append(ItemMask(spec, self.where, fill=False))
+        return masks
 
     def rows(self, column: pa.ChunkedArray) -> Rows:
         """The column's rows, in memory of their own.
@@ -132,11 +154,12 @@ class TensorColumn:
         lengths, child, mask = opened(array)
         inner = self._decoded(child, level + 1)
         if level < spec.ragged_rank:
-            if mask is not None and level > 0 and self.fill is None:
+            if mask is not None and level > 0 and self.fill is None and not self.items_masked:
                 raise RequestError(
                     f"{self.where} has a null list inside a list; declare "
-                    f"fill={{{spec.name!r}: <number>}}, which makes it an empty one, or leave the "
-                    "column out by columns="
+                    f"fill={{{spec.name!r}: <number>}}, which makes it an empty one, or "
+                    f"item_masks=[{spec.name!r}], which tells it besides, or leave the column out "
+                    "by columns="
                 )
             return wrap(inner, ends(lengths), mask if level == 0 else None)
         assert isinstance(inner, np.ndarray)
@@ -155,7 +178,7 @@ class TensorColumn:
         found = inner.reshape(len(there), size, *inner.shape[1:])
         if mask is None:
             return found
-        self._check_null(masked=self.masked and level == 0)
+        self._check_null(masked=self.items_masked if level else self.masked)
         out = np.full((len(mask), *found.shape[1:]), self._filler, dtype=found.dtype)
         out[mask] = found
         return out
@@ -174,7 +197,12 @@ class TensorColumn:
             array = _as_numbers(array)
         if array.null_count:
             spec = self.spec
-            self._check_null(masked=self.masked and not spec.shape and not spec.ragged_rank)
+            in_lists = spec.shape or spec.ragged_rank
+            self._check_null(masked=self.items_masked if in_lists else self.masked)
+            if pa.types.is_float16(array.type):  # Arrow fills no nulls of these
+                halves = array.to_numpy(zero_copy_only=False).copy()
+                halves[array.is_null().to_numpy(zero_copy_only=False)] = self._filler
+                return halves
             array = array.fill_null(pa.scalar(self._filler).cast(array.type))
         found: Array = array.to_numpy(zero_copy_only=False)
         return found
@@ -190,12 +218,29 @@ class TensorColumn:
             return
         name, rank = self.spec.name, self.spec.ragged_rank + len(self.spec.shape)
         remedy = f"declare fill={{{name!r}: <number>}}"
-        if not rank:
-            remedy += f" or masks=[{name!r}]"
+        remedy += f" or {'item_masks' if rank else 'masks'}=[{name!r}]"
         raise RequestError(
             f"{self.where} has a null, which is no number; {remedy}, "
             "or leave the column out by columns="
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ItemMask(TensorColumn):
+    """Which items of a column of lists are there: the same lists, of booleans, False at nulls.
+
+    A row that is null itself has no items.
+    """
+
+    def rows(self, column: pa.ChunkedArray) -> Rows:
+        found = TensorColumn.rows(self, column)
+        return Ragged(found.values, found.splits) if isinstance(found, Ragged) else found
+
+    def _numbers(self, array: pa.Array) -> Array:
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        found: Array = array.is_valid().to_numpy(zero_copy_only=False)
+        return found
 
 
 def list_levels(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
@@ -254,6 +299,23 @@ def _leaf_dtype(
         f"{where} is {whole}, which has no tensor form here; "
         f"{remedy}, leave it out by columns=, or read with output='arrow'"
     )
+
+
+def _holds(dtype: np.dtype[Any], fill: Any) -> bool:
+    """Whether a fill value is one of a type; floats may round it.
+
+    >>> [_holds(np.dtype(kind), 300) for kind in ("int8", "int64", "float32", "object")]
+    [False, True, True, False]
+    """
+    if dtype.kind == "O":
+        return isinstance(fill, str)
+    if not isinstance(fill, Number | np.bool_):
+        return False
+    try:
+        found = dtype.type(fill)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return dtype.kind == "f" or bool(found == fill)
 
 
 def opened(array: pa.Array) -> tuple[Ints, pa.Array, Bools | None]:

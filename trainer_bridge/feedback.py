@@ -35,7 +35,7 @@ from paimon_features.tables.reader import iter_batches
 from paimon_features.tables.specs import feedback_spec
 from paimon_features.tables.writer import append_arrow, committed_identifiers
 from trainer_bridge.feedback_queue import HandOver
-from trainer_bridge.feedback_rows import Call, columns_of, finite_losses, rows_of
+from trainer_bridge.feedback_rows import Call, columns_of, finite_losses, int64_of, rows_of
 from trainer_bridge.memory import LastCorrect, key_hashes
 
 _FIRST_RETRY_S = 0.1
@@ -130,9 +130,9 @@ class FeedbackWriter:
             self.table = f"feedback_{loop}"
         if not sample_keys:
             raise ConfigurationError(f"feedback writer of {self.table!r}: give sample_keys")
-        if not run_id or rank < 0:
+        if not run_id or not 0 <= rank < 2**31:
             raise ConfigurationError(
-                f"run_id={run_id!r}, rank={rank}: expected a name and a number >= 0"
+                f"run_id={run_id!r}, rank={rank}: expected a name and a number from 0 to 2^31"
             )
         if on_full not in ("error", "drop"):
             raise ConfigurationError(f"on_full={on_full!r}: expected 'error' or 'drop'")
@@ -203,25 +203,28 @@ class FeedbackWriter:
         Raises
         ------
         RequestError
-            For missing keys, lengths that differ, or a ``seq`` that is not above the last
-            one. Nothing is written, ``seq`` not used.
+            For missing keys, lengths or types that do not fit, or a ``seq`` that is not above
+            the last one. Nothing is written, ``seq`` not used.
         TableError
             If there was no room for ``max_block_s`` (the events of this call are then
             lost), or commits have failed for ``give_up_s``.
         """
-        number = self._seq + 1 if seq is None else seq
+        who = f"feedback writer {self._user!r}"
+        number = self._seq + 1 if seq is None else int64_of(seq, "seq", who)
         if number <= self._seq:
             raise RequestError(
                 f"feedback writer {self._user!r}: call {number} after call {self._seq}; calls are "
                 "numbered upwards"
             )
-        who = f"feedback writer {self._user!r}"
+        if not isinstance(self.model_version, str):
+            raise RequestError(f"{who}: model_version={self.model_version!r}; expected a text")
         columns, losses, right = columns_of(self.sample_keys, keys, loss, correct, who)
         finite = finite_losses(losses)
+        at_ms = self._clock_ms() if event_time_ms is None else event_time_ms
         call = Call(
             seq=number,
-            step=int(step),
-            event_time_ms=self._clock_ms() if event_time_ms is None else event_time_ms,
+            step=int64_of(step, "step", who),
+            event_time_ms=int64_of(at_ms, "event_time_ms", who),
             model_version=self.model_version,
             keys=columns,
             loss=losses,

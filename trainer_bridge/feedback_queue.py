@@ -216,6 +216,8 @@ class FeedbackDrain:
 
     def __enter__(self) -> FeedbackDrain:
         what = f"feedback drain of {self.table!r}"
+        if self._thread.ident is not None:
+            raise TableError(f"{what}: it was in use before; make another one")
         self._resources.enter_context(locked(self._lock_path, what, 0.2))
         self._thread.start()
         return self
@@ -232,7 +234,8 @@ class FeedbackDrain:
             What made the drain fail, if anything did.
         """
         self._stop.set()
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._resources.close()
         if self._error is not None:
             error, self._error = self._error, None

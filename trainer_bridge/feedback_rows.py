@@ -95,7 +95,15 @@ def to_arrow(values: Any, kind: pa.DataType, name: str) -> pa.Array:
         if not isinstance(values, list | tuple):
             # a copy: the training goes on with its own array while this one waits
             values = np.array(values)
-        values = pa.array(values)
+            if values.ndim != 1:
+                raise RequestError(
+                    f"feedback: {name!r} has the shape {values.shape}; expected one value for each "
+                    "sample, (samples,): losses before they are averaged (reduction='none')"
+                )
+        try:
+            values = pa.array(values)
+        except (pa.ArrowException, OverflowError) as error:
+            raise RequestError(f"feedback: {name!r}: expected {kind}: {error}") from error
     if values.type == kind:
         return values
     try:
@@ -104,6 +112,26 @@ def to_arrow(values: Any, kind: pa.DataType, name: str) -> pa.Array:
         raise RequestError(
             f"feedback: {name!r} is {values.type}, expected {kind}: {error}"
         ) from error
+
+
+def int64_of(value: Any, name: str, who: str) -> int:
+    """A whole number that a column of int64 holds.
+
+    It is checked in the call: in the thread that makes the rows it would cost all that wait.
+
+    Raises
+    ------
+    RequestError
+        For anything else.
+    """
+    try:
+        number = int(value)
+        whole = bool(number == value) and -(2**63) <= number < 2**63
+    except (TypeError, ValueError, OverflowError):
+        whole = False
+    if not whole:
+        raise RequestError(f"{who}: {name}={value!r}; expected a whole number of 64 bits")
+    return number
 
 
 def finite_losses(losses: pa.Array) -> Bools | None:

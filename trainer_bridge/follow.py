@@ -31,6 +31,7 @@ from trainer_bridge.commits import CommitReader, added_rows, check_followed
 from trainer_bridge.follow_state import FollowState
 from trainer_bridge.forms import Batch
 from trainer_bridge.pipeline import ReadStats
+from trainer_bridge.state import check_position
 
 Start = Literal["whole", "new"] | int
 
@@ -373,6 +374,8 @@ class FollowingReader:
             layout = found
         if not layout.num_rows:
             return None
+        what = f"the state of a following reader of {self.table!r}, snapshot {commit.id},"
+        check_position(state.position, layout.num_rows, what)
         options = self._reader_options()
         self._reader = CommitReader(
             self.lake, self.table, layout, state.position, self._reader, **options

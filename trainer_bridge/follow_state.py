@@ -7,8 +7,18 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from paimon_features.errors import RequestError
+from trainer_bridge.state import check_numbers
 
 VERSION = 1
+
+_LEAST = {
+    "snapshot_id": 1,
+    "position": 0,
+    "seed": None,
+    "canonical_streams": 1,
+    "open_bytes": 1,
+    "block_rows": 1,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,7 @@ class FollowState:
         ------
         RequestError
             For another version, the state of a snapshot reader, or where a field is missing or
-            unknown.
+            unknown, or no number that it can be.
         """
         if state.get("version") != VERSION:
             raise RequestError(
@@ -83,4 +93,5 @@ class FollowState:
             raise RequestError(
                 f"the state of a following reader with missing or unknown fields: {wrong}"
             )
+        check_numbers(state, _LEAST, "the state of a following reader")
         return cls(**{name: state[name] for name in names})

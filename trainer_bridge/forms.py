@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from trainer_bridge import aligned
-from trainer_bridge.columns import ColumnSpec, TensorColumn
+from trainer_bridge.columns import MASK_SUFFIX, ColumnSpec, TensorColumn
 from trainer_bridge.order import Ints
 from trainer_bridge.ragged import (
     Array,
@@ -33,10 +33,9 @@ from trainer_bridge.ragged import (
 )
 from trainer_bridge.vocabulary import Vocabulary
 
-MASK_SUFFIX = "_present"
 _GUESSED_ITEMS = 8
 """Items of a list before one was seen."""
-_TILE_ROWS, _FEW_COLUMNS = 4096, 64
+_TILE_BYTES, _MANY_COLUMNS = 4 << 20, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +148,10 @@ class NumpyForm(Form):
     masks
         Columns that get a boolean column ``<name>_present`` beside them, False at nulls
         (where the value is that of ``fill``, else 0, or an empty list).
+    item_masks
+        Columns of lists that get, for each level of lists, the same lists of booleans:
+        ``<name>_present_1`` is False at the null items of a row's list, ``<name>_present_2`` at
+        null items of lists within it. There the value is that of ``fill``, else 0, or empty.
     float_dtype
         ``"float32"`` or ``"float64"`` for all floats; None leaves each as it is.
     shapes
@@ -173,6 +176,7 @@ class NumpyForm(Form):
         table: str,
         fill: Mapping[str, float] | None = None,
         masks: Collection[str] = (),
+        item_masks: Collection[str] = (),
         float_dtype: str | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         codes: Mapping[str, Vocabulary] | None = None,
@@ -181,10 +185,10 @@ class NumpyForm(Form):
         self.table = table
         fill, shapes, codes = dict(fill or {}), dict(shapes or {}), dict(codes or {})
         self.masks = frozenset(masks)
-        for name in (*fill, *self.masks, *shapes, *codes, *scaled):
+        for name in (*fill, *self.masks, *item_masks, *shapes, *codes, *scaled):
             if name not in schema.names:
                 raise ConfigurationError(
-                    "fill=, masks=, shapes=, codes= or scaled= names "
+                    "fill=, masks=, item_masks=, shapes=, codes= or scaled= names "
                     f"{name!r}; read are: {', '.join(schema.names)}"
                 )
         if float_dtype not in (None, "float32", "float64"):
@@ -194,6 +198,7 @@ class NumpyForm(Form):
         self.specs: dict[str, ColumnSpec] = {}
         """What each column of a batch is, in their order."""
         self._plans: dict[str, TensorColumn] = {}
+        self._masked: dict[str, str] = {}  # by item mask, the column that it is of
         for column in schema:
             name = column.name
             self._plans[name] = TensorColumn.plan(
@@ -202,6 +207,7 @@ class NumpyForm(Form):
                 shape=shapes.get(name, ()),
                 fill=fill.get(name),
                 masked=name in self.masks,
+                items_masked=name in item_masks,
                 vocabulary=codes.get(name),
                 scaled=name in scaled,
                 float_dtype=float_dtype,
@@ -209,11 +215,16 @@ class NumpyForm(Form):
             self.specs[name] = self._plans[name].spec
             if name in self.masks:
                 mask = name + MASK_SUFFIX
-                if mask in schema.names:
-                    raise ConfigurationError(
-                        f"masks= would add a column {mask!r}, which table {table!r} has already"
-                    )
                 self.specs[mask] = ColumnSpec(mask, np.dtype(bool))
+            for plan in self._plans[name].item_masks() if name in item_masks else ():
+                mask = plan.spec.name
+                self._plans[mask], self.specs[mask], self._masked[mask] = plan, plan.spec, name
+        for mask in (*self._masked, *(name + MASK_SUFFIX for name in self.masks)):
+            if mask in schema.names:
+                raise ConfigurationError(
+                    f"masks= or item_masks= would add a column {mask!r}, which table {table!r} has "
+                    "already"
+                )
         self.names: dict[str, tuple[str, ...]] = {}
         for spec in self.specs.values():
             if not spec.ragged_rank and not spec.shape:
@@ -240,7 +251,10 @@ class NumpyForm(Form):
             # axes: (row, column)
             blocks[dtype] = aligned.empty((table.num_rows, len(names)), dtype)
             _fill(blocks[dtype], [list(self._parts(name, table)) for name in names])
-        others = {name: self._plans[name].rows(table.column(name)) for name in self._others}
+        others = {
+            name: self._plans[name].rows(table.column(self._masked.get(name, name)))
+            for name in self._others
+        }
         rows = NumpyRows(blocks, others)
         if not self.size_known and table.num_rows:
             self.row_bytes = max(1.0, self.nbytes(rows) / table.num_rows)
@@ -339,16 +353,30 @@ class ArrowForm(Form):
 def _fill(block: Array, columns: Sequence[Sequence[Array]]) -> None:
     """Write columns, each in parts, into a matrix.
 
-    Each write touches a line of memory for every row, so many columns are written a tile of
-    rows at a time, which the processor's cache holds: half again as fast with 200 columns.
+    A column that is written by itself touches a line of memory for every row. Many columns are
+    therefore laid one below the other first, a tile of rows at a time, and the tile is written
+    row by row: that takes two thirds of the time with 200 columns.
     """
-    height = _TILE_ROWS if len(columns) > _FEW_COLUMNS else max(len(block), 1)
-    for low in range(0, len(block), height):
-        tile = block[low : low + height]
+    if len(columns) < _MANY_COLUMNS:
         for place, parts in enumerate(columns):
-            start = -low
-            for part in parts:
-                first, stop = max(start, 0), min(start + len(part), len(tile))
-                if first < stop:
-                    tile[first:stop, place] = part[first - start : stop - start]
-                start += len(part)
+            _write(block[:, place], parts, 0)
+        return
+    height = min(len(block), _TILE_BYTES // (len(columns) * block.itemsize) + 1)
+    # not a power of two bytes, or the columns of a row would share few places of the cache
+    tile = np.empty((len(columns), height + aligned.ALIGNMENT), block.dtype)
+    for low in range(0, len(block), max(height, 1)):
+        rows = block[low : low + height]
+        part = tile[:, : len(rows)]
+        for place, parts in enumerate(columns):
+            _write(part[place], parts, low)
+        rows[:] = part.T
+
+
+def _write(out: Array, parts: Sequence[Array], low: int) -> None:
+    """Fill ``out`` with the values of a column, in parts, from row ``low`` on."""
+    start = -low
+    for part in parts:
+        first, stop = max(start, 0), min(start + len(part), len(out))
+        if first < stop:
+            out[first:stop] = part[first - start : stop - start]
+        start += len(part)

@@ -100,6 +100,7 @@ def inspect(
 
     With ``threads="auto"``, the stages count as many threads as were chosen in that time.
     """
+    options = {"rank": 0, **options}  # one of several looks like any other
     outputs = [options.pop("output")] if "output" in options else ["numpy", "arrow"]
     for output in outputs:
         try:

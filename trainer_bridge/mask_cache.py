@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from trainer_bridge.opening import Opened
 from trainer_bridge.spans import Source
 
-_VERSION = 1
+_VERSION = 2
+_PARTS = ("masks", "layers")
 _KEPT = 8
 """Files in the folder of a table; those used longest ago go first."""
 
@@ -46,35 +49,34 @@ def load_masks(folder: Path, key: str) -> Opened | None:
     try:
         with np.load(path, allow_pickle=False) as stored:
             head = json.loads(bytes(stored["head"]).decode())
-            bits = stored["bits"].tobytes()
+            masks, layers = (_apart(head[name], stored[name].tobytes()) for name in _PARTS)
         with contextlib.suppress(OSError):
             os.utime(path)
     except (OSError, ValueError, KeyError):
         return None
-    cuts = [0, *np.cumsum(head["sizes"], dtype=np.int64).tolist()]
-    masks = {
-        path: bits[start:end]
-        for path, (start, end) in zip(head["paths"], pairwise(cuts), strict=True)
-    }
-    return Opened(masks, head["folded"], head["counts"])
+    return Opened(masks, head["folded"], layers, head["counts"])
+
+
+def _apart(sizes: Mapping[str, int], together: bytes) -> dict[str, bytes]:
+    cuts = [0, *itertools.accumulate(sizes.values())]
+    return {p: together[a:b] for p, (a, b) in zip(sizes, pairwise(cuts), strict=True)}
 
 
 def save_masks(folder: Path, key: str, opened: Opened) -> None:
     """Keep what was found out; where the folder cannot be written, nothing is kept."""
-    paths: Sequence[str] = sorted(opened.masks)
-    head = {
-        "paths": paths,
-        "sizes": [len(opened.masks[path]) for path in paths],
-        "folded": opened.folded,
-        "counts": opened.counts,
-    }
-    bits = np.frombuffer(b"".join(opened.masks[path] for path in paths), np.uint8)
+    parts = {"masks": opened.masks, "layers": opened.layers}
+    head: dict[str, Any] = {"folded": opened.folded, "counts": opened.counts}
+    arrays = {}
+    for name in _PARTS:
+        head[name] = {path: len(found) for path, found in parts[name].items()}
+        arrays[name] = np.frombuffer(b"".join(parts[name].values()), np.uint8)
+    arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(".part", dir=folder)
         try:
             with os.fdopen(handle, "wb") as file:
-                np.savez(file, head=np.frombuffer(json.dumps(head).encode(), np.uint8), bits=bits)
+                np.savez(file, **arrays)
             os.replace(temporary, folder / f"{key}.npz")
         except BaseException:
             os.unlink(temporary)

@@ -102,7 +102,7 @@ def _sortable(keys: Sequence[pa.ChunkedArray]) -> Array:
         return values
     values, count = _numbered(values)
     for key in keys[1:]:
-        following, many = _numbered(_plain(key) if _is_number(key.type) else _codes(key))
+        following, many = _numbered(_plain(key) if is_number(key.type) else _codes(key))
         if count * many >= 1 << 62:
             values, count = _dense(values)
             following, many = _dense(following)
@@ -110,7 +110,7 @@ def _sortable(keys: Sequence[pa.ChunkedArray]) -> Array:
     return values
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
     return not (
         pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision > 18)
     ) and (
@@ -125,7 +125,7 @@ def _plain(key: pa.ChunkedArray) -> Array:
     """Values that NumPy sorts as Paimon does; where there are none, places in a dictionary."""
     if key.null_count:
         return _codes(key)
-    if _is_number(key.type):
+    if is_number(key.type):
         return integers(key)
     if pa.types.is_string(key.type) or pa.types.is_binary(key.type):
         texts = _texts(key)

@@ -26,6 +26,7 @@ from trainer_bridge.pipeline import Assembler, Work
 from trainer_bridge.reader import RowSampler, SnapshotReader
 from trainer_bridge.samplers.poisson import PoissonSampler
 from trainer_bridge.shard import Shard
+from trainer_bridge.state import check_numbers, check_position
 
 VERSION = 1
 
@@ -336,10 +337,12 @@ class MixedReader(SnapshotReader):
             raise RequestError(
                 f"not a state of a mixture of version {VERSION}: it has {', '.join(sorted(state))}"
             )
+        check_numbers(state, {"epoch": 0, "position": 0}, "a state of a mixture")
         if len(state["sources"]) != len(self._sources):
             raise RequestError(
                 f"a state of {len(state['sources'])} readers; this mixture has {len(self._sources)}"
             )
+        place = (int(state["epoch"]), int(state["position"]))
         self._stop()
         before = self._sources, [source.layout.files for source in self._sources]
         self._take([copy.copy(source) for source in self._sources])
@@ -353,12 +356,13 @@ class MixedReader(SnapshotReader):
                     f"{self._mixture.identity()}: make it with the same weights and "
                     "rows_per_epoch, or start a new epoch"
                 )
+            check_position(place[1], self._mixture.num_samples, "a state of a mixture")
         except BaseException:
             self._take(before[0])
             raise
         if before[1] != [source.layout.files for source in self._sources]:
             self._lay_out()
-        self._place = (int(state["epoch"]), int(state["position"]))
+        self._place = place
 
     def _state_at(self, epoch: int, position: int) -> dict[str, Any]:
         return {
@@ -416,7 +420,8 @@ def _check_columns(first: SnapshotReader, other: SnapshotReader) -> None:
             raise ConfigurationError(
                 f"the readers of {first.table!r} and {other.table!r} differ in column {name!r}: "
                 f"{mine.get(name)} and {its.get(name)}; read the same columns, with the same "
-                "output, fill, masks, float_dtype, shapes, codes (one vocabulary), scaled"
+                "output, fill, masks, item_masks, float_dtype, shapes, codes (one vocabulary) and "
+                "scaled"
             )
     if list(mine) != list(its):
         raise ConfigurationError(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -32,7 +33,8 @@ from paimon_features.tables.content import (
 from paimon_features.tables.deltas import VALUE_KIND
 from paimon_features.tables.storage import Storage
 from trainer_bridge.folds import fold, take
-from trainer_bridge.merge import Groups, Mask, adds, group_rows, numbers, ranks
+from trainer_bridge.layers import Layers
+from trainer_bridge.merge import Groups, Mask, adds, group_rows, integers, is_number, numbers, ranks
 from trainer_bridge.predicates import RowFilter
 from trainer_bridge.spans import Source, Span
 
@@ -46,11 +48,14 @@ class Opened:
 
     ``masks`` has a bit (least first) for each stored row of a file of which some rows do not
     come out, and of each row of a fold of which some do not; by path. ``folded`` are the rows
-    of each fold before such a mask. The counts are of what was not read, and why.
+    of each fold before such a mask, and ``layers`` tells for each file of a fold which of them
+    its rows go into, as :class:`Layers` packs it; where that takes more, the keys are read
+    again. The counts are of what was not read, and why.
     """
 
     masks: dict[str, bytes] = field(default_factory=dict)
     folded: dict[str, int] = field(default_factory=dict)
+    layers: dict[str, bytes] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
 
     def count(self, what: str, number: int = 1) -> None:
@@ -60,6 +65,7 @@ class Opened:
     def add(self, other: Opened) -> None:
         self.masks.update(other.masks)
         self.folded.update(other.folded)
+        self.layers.update(other.layers)
         for what, number in other.counts.items():
             self.count(what, number)
 
@@ -245,46 +251,70 @@ class Opener:
     def _fold(self, unit: Unit) -> Opened:
         opened = Opened()
         path = fold_path(unit)
-        if self._filters(unit[0]):
+        filters = self._filters(unit[0])
+        schema = self._schema(self.filter.columns) if self.filter and filters else None
+        found = self._grouped(unit, schema)
+        opened.folded[path] = len(found.groups)
+        layers = found.layers
+        if layers is not None:
+            packed = zip(found.files, layers.pack(), strict=True)
+            opened.layers.update((file.path, steps) for file, steps in packed)
+        if schema is not None:
             assert self.filter is not None
-            table = self.fold(unit, self._schema(self.filter.columns))
-            mask = self.filter.mask(table)
-            opened.folded[path] = table.num_rows
+            mask = self.filter.mask(self._folded(found, schema))
             opened.count("rows_filtered", len(mask) - int(mask.sum()))
             if not mask.all():
                 opened.masks[path] = pack(mask)
-        else:
-            opened.folded[path] = len(self._grouped(unit, None).groups)
         stored = sum(file.rows for file in unit)
         opened.count("rows_merged_away", stored - opened.folded[path])
         return opened
 
-    def fold(self, unit: Sequence[ContentFile], schema: pa.Schema) -> pa.Table:
+    def fold(self, unit: Sequence[ContentFile], schema: pa.Schema, opened: Opened) -> pa.Table:
         """The rows of files that merge into others, one for each key; before the condition."""
-        rules = self._rules
-        found = self._grouped(unit, schema)
-        last = found.groups.last
+        if unit[0].path not in opened.layers:
+            return self._folded(self._grouped(unit, schema), schema)
+        files = _in_order(unit)
+        packed = [opened.layers[file.path] for file in files]
+        sizes = [file.rows for file in files]
+        layers = Layers.unpack(opened.folded[fold_path(unit)], sizes, packed)
         columns = []
-        for wanted in schema:
-            function = rules.functions.get(wanted.name)
-            values = found.rows.column(wanted.name)
-            try:
-                columns.append(
-                    take(values, last)  # a column of the key
-                    if function is None
-                    else fold(found.groups, values, function, rules.delimiters[wanted.name])
-                )
-            except TableError as error:
-                raise TableError(f"{unit[0].split}, column {wanted.name!r}: {error}") from error
+        for tables in self.source.read_parts(files, schema):
+            for name in tables[0].column_names:
+                function, delimiter = self._rule(name)
+                values = [table.column(name) for table in tables]
+                with _naming(files[0], name):
+                    columns.append(
+                        layers.take(values)
+                        if function is None
+                        else layers.fold(values, function, delimiter)
+                    )
+            del tables, values  # before the next ones are read into their memory
         return pa.Table.from_arrays(columns, schema=schema)
+
+    def _folded(self, found: _Grouped, schema: pa.Schema) -> pa.Table:
+        groups = found.groups.groups if isinstance(found.groups, Layers) else found.groups
+        columns = []
+        for name in schema.names:
+            function, delimiter = self._rule(name)
+            values = found.rows.column(name)
+            with _naming(found.files[0], name):
+                columns.append(
+                    take(values, groups.last)
+                    if function is None
+                    else fold(groups, values, function, delimiter)
+                )
+        return pa.Table.from_arrays(columns, schema=schema)
+
+    def _rule(self, name: str) -> tuple[str | None, str]:
+        """The function of a column, None for one of the key; and what stands between texts."""
+        return self._rules.functions.get(name), self._rules.delimiters.get(name, "")
 
     # --- reading ---
 
     def _grouped(self, unit: Sequence[ContentFile], schema: pa.Schema | None) -> _Grouped:
         """The rows of files (the columns of ``schema``), by key and in the order of writes."""
         content, rules = self.source.content, self._rules
-        # the number of the write decides; where two files have one, the deeper is older
-        files = sorted(unit, key=lambda f: (f.sequence, -f.level, f.path))
+        files = _in_order(unit)
         apart = all(a.sequence[1] < b.sequence[0] for a, b in pairwise(files))
         has_kinds = any(file.has_deletes for file in files)
         own = {f.name: f for f in schema or ()}
@@ -295,7 +325,8 @@ class Opener:
         if has_kinds:
             extra.append(pa.field(VALUE_KIND, pa.int8()))
         wanted = pa.schema([*keys, *extra, *own.values()])
-        rows = pa.concat_tables([self.source.read(Span(f.path, f.rows), wanted) for f in files])
+        tables = [self.source.read(Span(file.path, file.rows), wanted) for file in files]
+        rows = pa.concat_tables(tables)
         kinds = numbers(rows.column(VALUE_KIND)) if has_kinds else None
         kinds = kinds if kinds is not None and kinds.any() else None
         counted = self._counted(files, kinds)
@@ -310,8 +341,14 @@ class Opener:
             )
         if SEQUENCE_NUMBER in wanted.names:
             writes.append(numbers(rows.column(SEQUENCE_NUMBER)))
-        groups = group_rows([rows.column(field.name) for field in keys], writes)
-        return _Grouped(files, rows, groups, kinds, taken)
+        by_key = [rows.column(field.name) for field in keys]
+        groups: Groups | Layers | None = None
+        plain = len(keys) == 1 and is_number(keys[0].type) and not by_key[0].null_count
+        if plain and not writes and counted is None:
+            groups = Layers.of_keys([integers(table.column(keys[0].name)) for table in tables])
+        if groups is None:
+            groups = group_rows(by_key, writes)
+        return _Grouped(files, rows, groups, kinds, taken, ordered=not writes)
 
     def _kinds(self, file: ContentFile) -> npt.NDArray[Any] | None:
         """The row kinds of a file, None if all rows are inserts."""
@@ -334,13 +371,37 @@ class _Grouped:
 
     ``kinds`` are those of all rows (None: inserts); where some take no part in the merge,
     ``rows`` and ``groups`` are without them and ``taken`` are the numbers of the others.
+    ``ordered``: a row is younger than every row before it that has its key.
     """
 
     files: list[ContentFile]
     rows: pa.Table
-    groups: Groups
+    groups: Groups | Layers
     kinds: npt.NDArray[Any] | None
     taken: npt.NDArray[np.int64] | None
+    ordered: bool
+
+    @property
+    def layers(self) -> Layers | None:
+        """The files as layers; None where their rows do not all come in their order."""
+        if isinstance(self.groups, Layers):
+            return self.groups
+        if self.taken is not None or not self.ordered:
+            return None
+        return Layers.of(self.groups, [file.rows for file in self.files])
+
+
+@contextmanager
+def _naming(file: ContentFile, column: str) -> Iterator[None]:
+    try:
+        yield
+    except TableError as error:
+        raise TableError(f"{file.split}, column {column!r}: {error}") from error
+
+
+def _in_order(unit: Sequence[ContentFile]) -> list[ContentFile]:
+    # the number of the write decides; where two files have one, the deeper is older
+    return sorted(unit, key=lambda file: (file.sequence, -file.level, file.path))
 
 
 def fold_path(unit: Sequence[ContentFile]) -> str:

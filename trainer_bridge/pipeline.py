@@ -306,7 +306,7 @@ class Assembler:
         numbers = self.rows_of(positions)
         size = len(numbers)
         first, last = int(numbers[0]), int(numbers[-1])
-        if last - first == size - 1 and bool((np.diff(numbers) == 1).all()):
+        if last - first == size - 1 and bool((numbers[1:] > numbers[:-1]).all()):
             self.store.stats.order_s += time.perf_counter() - began
             return self._consecutive(work, numbers, first, last + 1)
         home = np.searchsorted(self._first_rows, numbers, side="right") - 1

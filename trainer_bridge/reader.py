@@ -25,7 +25,7 @@ from trainer_bridge.order import GlobalOrder, Ints, choose_streams, shuffle_qual
 from trainer_bridge.pins import pinned_snapshot
 from trainer_bridge.pipeline import Assembler, BlockStore, Prefetcher, ReadStats, Work
 from trainer_bridge.shard import Last, Shard
-from trainer_bridge.state import ReaderState
+from trainer_bridge.state import ReaderState, check_position, is_whole
 from trainer_bridge.vocabulary import Vocabulary
 
 SAMPLE_WEIGHT = "sample_weight"
@@ -106,7 +106,7 @@ class SnapshotReader:
         all ranks; bounds the streams. Part of the order.
     output
         ``"numpy"`` (one contiguous array per dtype) or ``"arrow"``.
-    fill, masks, float_dtype, shapes, scaled
+    fill, masks, item_masks, float_dtype, shapes, scaled
         See :class:`trainer_bridge.forms.NumpyForm`; only with ``output="numpy"``.
     codes
         Columns of texts that become int32 codes: by names, for codes of all texts in the
@@ -176,6 +176,7 @@ class SnapshotReader:
         output: Literal["numpy", "arrow"] = "numpy",
         fill: Mapping[str, float] | None = None,
         masks: Collection[str] = (),
+        item_masks: Collection[str] = (),
         float_dtype: str | None = None,
         shapes: Mapping[str, Sequence[int]] | None = None,
         codes: Collection[str] | Mapping[str, Vocabulary | Sequence[str]] = (),
@@ -189,6 +190,23 @@ class SnapshotReader:
     ) -> None:
         self.lake = lake
         self.table = table
+        for name, number in (
+            ("rank", rank),
+            ("world_size", world_size),
+            ("batch_size", batch_size),
+            ("global_batch_size", global_batch_size),
+            ("seed", seed),
+            ("epoch", epoch),
+        ):
+            if number is not None and not is_whole(number):
+                raise ConfigurationError(f"{name}={number!r}: expected a whole number")
+        if epoch < 0:
+            raise ConfigurationError(f"epoch={epoch}: expected 0 or more")
+        if rank is None and world_size not in (None, 1):
+            raise ConfigurationError(
+                f"world_size={world_size} without rank=: every process would read the rows of "
+                "rank 0; give both"
+            )
         # None where the rank is still open: an adapter may ask its framework for it
         self._given_rank = None if rank is None and world_size is None else (rank, world_size)
         self.rank, self.world_size = rank or 0, 1 if world_size is None else world_size
@@ -222,6 +240,8 @@ class SnapshotReader:
         self._threads = threads
         self._byte_budget = byte_budget
         self._consumer = consumer
+        if columns is not None and (isinstance(columns, str) or not len(columns)):
+            raise ConfigurationError(f"columns={columns!r}: expected a list of at least one name")
         self._columns = None if columns is None else list(columns)
         self._sampler: RowSampler | None = None
         self._running: Callable[[], Generator[Batch, None, None] | None] = _nothing
@@ -232,6 +252,7 @@ class SnapshotReader:
         options = {
             "fill": fill,
             "masks": masks,
+            "item_masks": item_masks,
             "float_dtype": float_dtype,
             "shapes": shapes,
             "scaled": scaled,
@@ -380,7 +401,8 @@ class SnapshotReader:
         Raises
         ------
         RequestError
-            For the state of another table or sampler, or if the snapshot has other rows now.
+            For the state of another table or sampler, one that was damaged, or if the snapshot
+            has other rows now.
         SnapshotExpiredError
             If its snapshot has expired.
         ConfigurationError
@@ -403,9 +425,17 @@ class SnapshotReader:
                 f"the state was taken with the sampler {found.sampler}, this reader has "
                 f"{expected}: make it with the same scores, or start a new epoch"
             )
+        sampler = self._sampler
+        rows = found.rows if sampler is None else sampler.epoch_size(found.epoch)
+        check_position(found.position, rows, f"a state of table {self.table!r}")
         self._stop()
-        mine = (self._origin.snapshot_id, self._origin.block_rows, self._origin.files)
-        if (found.snapshot_id, found.block_rows, found.files) != mine:
+        mine = (
+            self._origin.snapshot_id,
+            self._origin.block_rows,
+            self._origin.files,
+            self.num_rows,
+        )
+        if (found.snapshot_id, found.block_rows, found.files, found.rows) != mine:
             self._open(found.snapshot_id, found.block_rows, found)
         self._state = found
         self._check()
@@ -589,7 +619,7 @@ class SnapshotReader:
         layout = self._read_layout(snapshot_id, block_rows)
         if self._prepare is not None:
             layout = self._prepare.layout(layout)
-        if state is not None and layout.files != state.files:
+        if state is not None and (layout.files, layout.num_rows) != (state.files, state.rows):
             raise RequestError(
                 f"table {self.table!r}, snapshot {snapshot_id} has other files than when the "
                 f"state was taken ({layout.num_rows} rows, then {state.rows}); it was rolled back "

@@ -6,12 +6,50 @@ it is the same on all ranks, costs nothing to take, and is resumed by any world 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral
 from typing import Any
 
 from paimon_features.errors import RequestError
 
 VERSION = 1
+
+_LEAST = {
+    "snapshot_id": 1,
+    "rows": 1,
+    "seed": None,
+    "epoch": 0,
+    "streams": 1,
+    "block_rows": 1,
+    "position": 0,
+}
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is an integer, Python's or NumPy's."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_numbers(state: Mapping[str, Any], least: Mapping[str, int | None], what: str) -> None:
+    """Raise RequestError unless these fields are whole numbers, and no smaller ones.
+
+    A state that was damaged would otherwise be a place that is never reached.
+    """
+    for name, low in least.items():
+        value = state.get(name)
+        if not is_whole(value) or (low is not None and value < low):  # type: ignore[operator]
+            more = "" if low is None else f" of at least {low}"
+            raise RequestError(f"{what} with {name}={value!r}; expected a whole number{more}")
+
+
+def check_position(position: int, rows: int, what: str) -> None:
+    """Raise RequestError for a position that no state is taken at: at or beyond the end."""
+    if position and position >= rows:
+        raise RequestError(
+            f"{what} is at position {position} of {rows} rows; it was changed, or is of another "
+            "reader"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +104,7 @@ class ReaderState:
         Raises
         ------
         RequestError
-            For another version, or where a field is missing or unknown.
+            For another version, or where a field is missing, unknown or no number that it can be.
         """
         if state.get("version") != VERSION:
             raise RequestError(
@@ -79,4 +117,9 @@ class ReaderState:
         if got != names:
             wrong = ", ".join(sorted(got ^ names))
             raise RequestError(f"a reader state with missing or unknown fields: {wrong}")
+        check_numbers(state, _LEAST, "a reader state")
+        if state["streams"] > state["rows"]:
+            raise RequestError(
+                f"a reader state of {state['rows']} rows in {state['streams']} streams"
+            )
         return cls(**{name: state[name] for name in names})

@@ -149,6 +149,28 @@ def naive_rows(
     return [row(value, 0) for value in column]
 
 
+def naive_item_mask(column: pa.ChunkedArray, spec: ColumnSpec) -> list[Any]:
+    """Which items of a column of lists are there, value by value; ``spec`` is the mask's.
+
+    >>> column = pa.chunked_array([[[1, None], None, []]])
+    >>> naive_item_mask(column, ColumnSpec("x_present_1", np.dtype(bool), 1))
+    [[True, False], [], []]
+    """
+    levels = spec.ragged_rank + len(spec.shape)
+
+    def absent(shape: Sequence[int]) -> Any:
+        return [absent(shape[1:]) for _ in range(shape[0])] if shape else False
+
+    def row(value: pa.Scalar, level: int) -> Any:
+        if level == levels:
+            return value.is_valid
+        if value.is_valid:
+            return [row(item, level + 1) for item in value.values]
+        return absent(spec.shape[level - spec.ragged_rank :]) if level >= spec.ragged_rank else []
+
+    return [row(value, 0) for value in column]
+
+
 def reference_mix(shares: Sequence[int], classes: int, count: int) -> list[tuple[int, int]]:
     """Source and source position at the first positions of a mixture, in plain loops.
 

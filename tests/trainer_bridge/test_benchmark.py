@@ -36,7 +36,14 @@ def test_all_readers_of_the_benchmark_read_the_same(capsys: pytest.CaptureFixtur
     module = benchmark("loader")
     # `run` raises where a reader has other rows
     module.run(rows=20_000, columns=3, files=4, repeats=1, slow_rows=100)
-    assert "torch adapter, shuffled" in capsys.readouterr().out
+    assert "torch adapter, in order" in capsys.readouterr().out
+
+
+def test_all_readers_of_the_s3_benchmark_read_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    s3 = importlib.import_module("benchmarks.s3")
+    # `run` raises where a reader has other rows
+    s3.run(rows=3_000, columns=3, files=2, repeats=1)
+    assert "bytes alone, two at once" in capsys.readouterr().out
 
 
 def test_deduplicated_data_are_read_the_same_however(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +68,7 @@ def test_all_pipelines_of_the_csv_benchmark_read_the_same(tmp_path: Path) -> Non
     # `run` also holds TensorFlow to one thread, which a process that has used it cannot
     data = _hybrid_backend.make_data(tmp_path, steps=3, columns=4, batch=64)
     contenders = tensorflow_csv.contenders(data, batch=64)
-    assert len(contenders) == 7
+    assert len(contenders) == 9
     assert {name: read() for name, read in contenders.items()} == dict.fromkeys(
         contenders, data.seen
     )

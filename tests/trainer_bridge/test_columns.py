@@ -16,7 +16,7 @@ from paimon_features.testing.sizes import seeds
 from trainer_bridge.columns import TensorColumn
 from trainer_bridge.forms import NumpyForm
 from trainer_bridge.ragged import Ragged, Rows
-from trainer_bridge.testing import naive_rows
+from trainer_bridge.testing import naive_item_mask, naive_rows
 from trainer_bridge.vocabulary import Vocabulary
 
 WORDS = ["", "Oslo", "a", "rome", "東京"]
@@ -112,6 +112,50 @@ def test_columns_of_random_types_are_what_the_twin_says(seed: int) -> None:
         assert all(level.dtype == np.int64 for level in rows.splits)
 
 
+@pytest.mark.parametrize("seed", seeds(120))
+def test_masks_of_items_are_what_the_twin_says(seed: int) -> None:
+    dice = random.Random(seed)
+    kind = dice.choice([pa.int64(), pa.string(), pa.bool_()])
+    codes = {"x": Vocabulary.of(WORDS)} if pa.types.is_string(kind) else {}
+    for _ in range(dice.choice([1, 2, 3])):
+        kind = dice.choice([pa.list_(kind), pa.large_list(kind), pa.list_(kind, 2)])
+    column = random_column(dice, kind, nulls=0.3)
+    schema = pa.schema([("x", kind)])
+    form = NumpyForm(schema, table="t", codes=codes, masks=["x"], item_masks=["x"])
+    rows = form.decode(pa.table({"x": column}))
+    values = [rows.others["x"], *(rows.others[name] for name in form.specs if name[-1:].isdigit())]
+    assert len(values) == 1 + form.specs["x"].ragged_rank + len(form.specs["x"].shape)
+    # with nothing else declared a null is 0, or empty, and the masks tell which of them
+    assert as_lists(values[0]) == naive_rows(column, form.specs["x"], 0, WORDS)
+    for depth, mask in enumerate(values[1:], start=1):
+        spec = form.specs[f"x_present_{depth}"]
+        assert as_lists(mask) == naive_item_mask(column, spec), (seed, kind, depth)
+    if isinstance(values[0], Ragged):  # the innermost has the lists of the column itself
+        splits = zip(values[-1].splits, values[0].splits, strict=True)  # type: ignore[union-attr]
+        assert all((own == its).all() for own, its in splits)
+
+
+@pytest.mark.parametrize("columns", [1, 15, 16, 70])
+@pytest.mark.parametrize("rows", [0, 1, 14_979, 14_980, 70_001])
+def test_a_block_of_many_columns_in_parts_is_the_columns_side_by_side(
+    columns: int, rows: int
+) -> None:
+    dice = np.random.default_rng(rows + columns)
+    schema = pa.schema([(f"c{i}", pa.float32() if i % 3 else pa.float64()) for i in range(columns)])
+    values = [dice.random(rows).astype(field.type.to_pandas_dtype()) for field in schema]
+
+    def parts(column: np.ndarray[Any, Any]) -> pa.ChunkedArray:
+        cuts = np.sort(dice.integers(0, rows + 1, dice.integers(0, 4)))
+        return pa.chunked_array([pa.array(part) for part in np.split(column, cuts)])
+
+    form = NumpyForm(schema, table="t", float_dtype="float32")
+    block = form.decode(pa.table([parts(column) for column in values], schema=schema)).blocks
+    np.testing.assert_array_equal(
+        block["float32"], np.stack([v.astype(np.float32) for v in values], axis=1)
+    )
+    assert block["float32"].flags.c_contiguous
+
+
 @pytest.mark.parametrize("seed", seeds(150))
 def test_gathering_viewing_and_joining_lists_is_what_python_lists_do(seed: int) -> None:
     dice = random.Random(seed)
@@ -173,6 +217,14 @@ def test_a_null_list_may_have_items_behind_it() -> None:
     assert rows.to_lists() == [[1, 2], None, [4, 5]]  # type: ignore[union-attr]
 
 
+def test_nulls_of_half_precision_are_filled() -> None:
+    array = pa.array([np.float16(1.5), None, np.float16(-2)], pa.float16())
+    plan = TensorColumn.plan(pa.field("x", array.type), "t", fill=0.5)
+    rows = plan.rows(pa.chunked_array([array, array.slice(1)]))
+    assert rows.tolist() == [1.5, 0.5, -2, 0.5, -2]  # type: ignore[union-attr]
+    assert rows.dtype == np.float16
+
+
 def test_lists_of_a_declared_length_are_one_array() -> None:
     column = pa.chunked_array([[[1.0, 2.0], [3.0, 4.0]], [[5.0, 6.0]]])
     plan = TensorColumn.plan(pa.field("x", column.type), "t", shape=[2])
@@ -194,7 +246,11 @@ def test_lists_of_a_declared_length_are_one_array() -> None:
 @pytest.mark.parametrize(
     ("values", "kind", "message"),
     [
-        ([[1, None]], pa.list_(pa.int64()), r"column 'x' has a null, .*declare fill=\{'x'"),
+        (
+            [[1, None]],
+            pa.list_(pa.int64()),
+            r"'x' has a null, .*fill=\{'x'.* or item_masks=\['x'\]",
+        ),
         ([[[1], None]], pa.list_(pa.list_(pa.int64())), "has a null list inside a list; declare"),
         ([Decimal("1e30")], pa.decimal128(38, 2), "too large for scaled=.*store it as a float"),
         (["Paris"], pa.string(), "column 'x': 'Paris' is not among the 5 words"),
@@ -238,11 +294,20 @@ def test_declarations_that_do_not_fit_a_type_are_refused() -> None:
         ({"codes": {"x": Vocabulary.of(WORDS)}}, "codes= is for texts"),
         ({"scaled": ["x"]}, "scaled= is for decimals"),
         ({"fill": {"t": 0.5}}, "cannot hold that"),
+        ({"fill": {"t": 2**40}}, "cannot hold that"),
+        ({"fill": {"x": float("nan")}}, "cannot hold that"),
+        ({"fill": {"x": "a"}}, "cannot hold that"),
+        ({"fill": {"x": [1, 2]}}, "cannot hold that"),
         ({"shapes": {"t": [0]}}, "expected sizes of 1 or more"),
         ({"shapes": {"y": [2]}}, "names 'y'"),
+        ({"item_masks": ["y"]}, "names 'y'"),
+        ({"item_masks": ["x"]}, "column 'x' is int64, which has no items; .* masks= for the rows"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             NumpyForm(schema, table="t", **options)  # type: ignore[arg-type]
+    clash = pa.schema([("t", pa.list_(pa.int32())), ("t_present_1", pa.int32())])
+    with pytest.raises(ConfigurationError, match="would add a column 't_present_1', which table"):
+        NumpyForm(clash, table="t", item_masks=["t"])
     with pytest.raises(ConfigurationError, match="a word that comes twice"):
         Vocabulary.of(["a", "a"])
     with pytest.raises(ConfigurationError, match="expected texts"):

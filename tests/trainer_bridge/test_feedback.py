@@ -513,6 +513,10 @@ def test_forgot_is_set_across_calls_restarts_and_ranks(lake: Lake) -> None:
         ({"sample_id": [1]}, [1.0], [True, False], "2 values of 'correct' for 1 losses"),
         ({"sample_id": [None]}, [1.0], None, "key 'sample_id' has a null"),
         ({"sample_id": ["a"]}, [1.0], None, "'sample_id' is string, expected int64"),
+        ({"sample_id": [2**63]}, [1.0], None, "'sample_id': expected int64: .*too large"),
+        ({"sample_id": [1, "a"]}, [1.0], None, "'sample_id': expected int64: "),
+        ({"sample_id": [1]}, 1.0, None, r"'loss' has the shape \(\); .*reduction='none'"),
+        ({"sample_id": [1]}, np.ones((1, 1)), None, r"'loss' has the shape \(1, 1\)"),
     ],
 )
 def test_events_that_do_not_fit_are_refused_and_use_no_number(
@@ -524,11 +528,64 @@ def test_events_that_do_not_fit_are_refused_and_use_no_number(
         assert writer.write({"sample_id": [1]}, [1.0], 0) == 1
 
 
+def test_a_call_that_no_column_can_hold_is_refused_and_costs_no_other_call(lake: Lake) -> None:
+    with make(lake) as writer:
+        writer.write({"sample_id": [1]}, [1.0], np.int32(1))
+        for wrong in (2**63, -(2**63) - 1, 0.5, "x", None, float("nan")):
+            with pytest.raises(RequestError, match="step=.*; expected a whole number of 64 bits"):
+                writer.write({"sample_id": [1]}, [1.0], wrong)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="event_time_ms=1.5; expected a whole number"):
+            writer.write({"sample_id": [1]}, [1.0], 2, event_time_ms=1.5)  # type: ignore[arg-type]
+        with pytest.raises(RequestError, match="seq=9223372036854775808; expected"):
+            writer.write({"sample_id": [1]}, [1.0], 2, seq=2**63)
+        writer.model_version = 7  # type: ignore[assignment]
+        with pytest.raises(RequestError, match="model_version=7; expected a text"):
+            writer.write({"sample_id": [1]}, [1.0], 2)
+        writer.model_version = "7"
+        assert writer.write({"sample_id": [1]}, [1.0], 2.0) == 2  # type: ignore[arg-type]
+    assert writer.stats.committed == 2
+
+
+def test_a_disk_that_is_full_for_a_while_loses_and_doubles_nothing(tmp_path: Path) -> None:
+    # a process of its own: no file of it may grow beyond the limit, which is what it meets then
+    script = """
+    import resource, signal, sys, time
+    import numpy as np
+    from paimon_features.schema import Int64
+    from paimon_features.tables import Lake, read_arrow
+    from trainer_bridge import FeedbackWriter
+
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    lake = Lake.open(sys.argv[1], "shop")
+    with FeedbackWriter(lake, "loop", {"sample_id": Int64}, "r", flush_interval_s=0.01) as writer:
+        writer.write({"sample_id": np.arange(5)}, np.ones(5), 0)
+        writer.flush()
+        for limit in (0, 100, 3_000):  # no file, no manifest, no data file
+            before = writer.stats.retries
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, -1))
+            start = writer.seq * 5_000
+            writer.write({"sample_id": start + np.arange(5_000)}, np.random.rand(5_000), 1)
+            while writer.stats.retries == before:
+                time.sleep(0.01)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+            writer.flush()
+    rows = read_arrow(lake, "feedback_loop")
+    assert rows.num_rows == len(set(rows["sample_id"].to_pylist())) == 15_005
+    """
+    subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
+        check=True,
+        timeout=120,
+    )
+
+
 @pytest.mark.parametrize(
     "options",
     [
         {"run_id": ""},
         {"rank": -1},
+        {"rank": 2**31},
         {"on_full": "wait"},
         {"flush_rows": 0},
         {"max_pending_bytes": 0},

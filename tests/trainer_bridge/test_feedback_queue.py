@@ -326,6 +326,16 @@ def test_one_drain_at_a_time_and_its_errors_are_told(lake: Lake) -> None:
     strange = pytest.raises(ConfigurationError, match="message 1-0 is none of a feedback writer")
     with strange, drain(lake, queue):
         pass
+    never = drain(lake, queue)
+    never.close()  # harmless: it was not begun
+    once = drain(lake, MemoryQueue())
+    with once:
+        pass
+    once.close()
+    with pytest.raises(TableError, match="was in use before; make another one"), once:
+        pass
+    with drain(lake, MemoryQueue()):  # and the refused one holds no lock
+        pass
     with pytest.raises(ConfigurationError, match="give sample_keys"):
         FeedbackDrain(lake, "loop", queue=queue)
 

@@ -133,3 +133,17 @@ def test_many_small_files_are_to_be_compacted(lake: Lake) -> None:
     make_samples(lake, [20] * 18)
     told = found(lake, "samples", columns=["x"]).advice
     assert any("row groups of 20 rows in 18 files" in line for line in told), told
+
+
+def test_looking_at_a_place_that_is_not_there_makes_none(tmp_path: Path, lake: Lake) -> None:
+    def error(*where: str) -> str:
+        result = CliRunner().invoke(cli, ["inspect-loader", "numbers", "--warehouse", *where])
+        assert result.exit_code == 2
+        return result.output
+
+    assert "there is no such folder" in error(str(tmp_path / "typo"))
+    wrong = error(lake.warehouse, "--database", "shop")
+    assert "there is no database of warehouse" in wrong
+    assert "'shop'; there is: features" in wrong
+    assert not (tmp_path / "typo").exists()
+    assert not (Path(lake.warehouse) / "shop.db").exists()

@@ -278,6 +278,9 @@ def test_a_state_of_another_mixture_is_refused(lake: Lake, tables: tuple[str, st
         reader.load_state_dict(state["sources"][0])
     with pytest.raises(RequestError, match="a state of 1 readers; this mixture has 2"):
         reader.load_state_dict({**state, "sources": state["sources"][:1]})
+    for position in (-1, 0.5, 10**9):
+        with pytest.raises(RequestError, match="position"):
+            reader.load_state_dict({**state, "position": position})
     with pytest.raises(RequestError, match="a state of table 'new'"):
         reader.load_state_dict({**state, "sources": state["sources"][::-1]})
     assert reader.state_dict() == state

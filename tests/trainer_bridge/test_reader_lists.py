@@ -17,7 +17,7 @@ from paimon_features.tables import Lake, append_arrow
 from trainer_bridge.forms import Batch
 from trainer_bridge.reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
-from trainer_bridge.testing import naive_rows
+from trainer_bridge.testing import naive_item_mask, naive_rows
 from trainer_bridge.vocabulary import Vocabulary
 
 SCHEMA = pa.schema(
@@ -39,6 +39,7 @@ OPTIONS: dict[str, Any] = {
     "codes": ["city", "words"],
     "scaled": ["price"],
     "masks": ["tags", "city"],
+    "item_masks": ["deep"],
     "fill": {"vector": -1},
     "shapes": {"vector": [3]},
     "block_rows": 16,
@@ -54,7 +55,10 @@ def random_rows(seed: int, first: int, count: int) -> pa.Table:
     columns = {
         "x": list(numbers),
         "tags": [none([n] * dice.randrange(4)) for n in numbers],
-        "deep": [none([[n / 2] * dice.randrange(3)] * dice.randrange(3)) for n in numbers],
+        "deep": [
+            none([none([none(n / 2)] * dice.randrange(3)) for _ in range(dice.randrange(3))])
+            for n in numbers
+        ],
         "vector": [none([n, n + 1, n + 2]) for n in numbers],
         "fixed": [[n, -n] for n in numbers],
         "city": [none(dice.choice(CITIES)) for _ in numbers],
@@ -89,6 +93,9 @@ def naive(reader: SnapshotReader, rows: pa.Table) -> dict[str, list[Any]]:
             source = rows.column(name.removesuffix("_present"))
             wanted[name] = [value.is_valid for value in source]
             continue
+        if "_present_" in name:
+            wanted[name] = naive_item_mask(rows.column("deep"), spec)
+            continue
         column = rows.column(name)
         words = sorted(CITIES, key=str.encode) if name in ("city", "words") else ()
         fill = -1 if name == "vector" else 0
@@ -116,7 +123,8 @@ def test_batches_hold_what_arrow_batches_hold(
     ):
         for wanted, batch in zip(arrow, reader, strict=True):
             check(reader, batch, wanted.arrow)
-            assert set(batch.ragged) == {"tags", "deep", "words"}
+            lists = {"tags", "deep", "deep_present_1", "deep_present_2", "words"}
+            assert set(batch.ragged) == lists
             assert batch.columns["vector"].shape == (len(batch), 3)
             assert batch.columns["vector"].flags.c_contiguous
 

@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
+from trainer_bridge.columns import MASK_SUFFIX
 from trainer_bridge.dataframe.batching import (
     Batches,
     as_value,
@@ -24,7 +25,6 @@ from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inve
 from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
 from trainer_bridge.dataframe.reading import Decoding, Groups, Stored, num_rows
 from trainer_bridge.dataframe.sources import Files, ParquetSource, Source, TableSource
-from trainer_bridge.forms import MASK_SUFFIX
 from trainer_bridge.ragged import Ragged
 from trainer_bridge.vocabulary import Vocabulary
 
@@ -50,7 +50,7 @@ class Dataset:
     key_idx_field_names, value_field_names, restore
         Deduplicated data: index columns, and for each the columns that it restores.
         ``restore=False`` keeps them as ``Deduplicated(values, inverse)``.
-    fill, masks, codes, scaled
+    fill, masks, item_masks, codes, scaled
         Nulls, codes of texts and decimals, as in ``SnapshotReader``; texts without codes come as
         arrays of Python objects.
 
@@ -75,6 +75,7 @@ class Dataset:
         restore: bool = True,
         fill: Mapping[str, Any] | None = None,
         masks: Collection[str] = (),
+        item_masks: Collection[str] = (),
         codes: Mapping[str, Vocabulary | Sequence[str]] | None = None,
         scaled: Collection[str] = (),
     ) -> None:
@@ -98,6 +99,7 @@ class Dataset:
             ignore_case=field_ignore_case,
             fill=fill or {},
             masks=masks,
+            item_masks=item_masks,
             codes=codes or {},
             scaled=scaled,
         )
@@ -217,11 +219,7 @@ class Dataset:
     def _stored(self) -> Iterator[Stored]:
         """The stored rows, piece by piece."""
 
-        def decoded(piece: int) -> Stored | None:
-            table = self._source.read(piece, self._decoding.schema)
-            return None if table is None else self._decoding(table)
-
-        for stored in in_order(decoded, self._pieces, self._threads):
+        for stored in in_order(self._decoding.read, self._pieces, self._threads):
             if stored is not None and num_rows(stored):
                 yield stored
 
@@ -271,9 +269,8 @@ class Dataset:
         features: Features = {}
         for key, names in self._groups.values.items():
             index, known = _blocks(stored[key]), {}
-            for name in (*names, *(name + MASK_SUFFIX for name in names)):
-                if name not in stored:
-                    continue
+            masks = [mask for name in names for mask in self._decoding.masks_of(name)]
+            for name in (*names, *masks):
                 uniques = _blocks(stored[name])
                 # columns of a group have as many unique values: one inverse serves all
                 shape = uniques.splits.tobytes()

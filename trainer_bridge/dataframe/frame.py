@@ -35,11 +35,15 @@ class Field:
         Levels of lists of any length: 0 for a number, 1 for a list, 2 for lists of lists.
     shape
         Fixed dimensions: ``[32]`` for a list of 32 items, which comes as an array ``(rows, 32)``.
+    default_value
+        What a null becomes (in lists a null item), and every row where a file or the table does
+        not have the column; a row of lists of any length is then an empty list. With a shape all
+        items become it. None: nulls need ``fill=`` or ``masks=``, and a missing column is refused.
 
     Examples
     --------
     >>> Field("tags", np.int64, ragged_rank=1)
-    Field(name='tags', dtype=dtype('int64'), ragged_rank=1, shape=())
+    Field(name='tags', dtype=dtype('int64'), ragged_rank=1, shape=(), default_value=None)
     >>> Field("embedding", shape=[32]).incomplete
     True
     """
@@ -48,6 +52,7 @@ class Field:
     dtype: Any = None
     ragged_rank: int | None = None
     shape: Sequence[int] | None = None
+    default_value: Any = None
 
     def __post_init__(self) -> None:
         if self.dtype is not None:
@@ -84,6 +89,24 @@ class Field:
                 "fields of a Dataset"
             )
         return ColumnSpec(self.name, self.dtype, self.ragged_rank, tuple(self.shape or ()))
+
+    def missing_type(self, where: str) -> pa.DataType:
+        """The type that a column would have which is not there.
+
+        Raises
+        ------
+        ConfigurationError
+            If the field does not say it.
+        """
+        if self.dtype is None:
+            raise ConfigurationError(
+                f"field {self.name!r}: {where} has no such column; to have "
+                f"default_value={self.default_value!r} in its place, declare its dtype as well"
+            )
+        kind = pa.string() if self.dtype.kind == "O" else pa.from_numpy_dtype(self.dtype)
+        for _ in range((self.ragged_rank or 0) + len(self.shape or ())):
+            kind = pa.list_(kind)
+        return kind
 
     def check_rank(self, kind: pa.DataType, where: str) -> None:
         """Raise ConfigurationError unless a type has the declared levels of lists.

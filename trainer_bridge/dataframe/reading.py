@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
-from trainer_bridge.columns import TensorColumn, list_levels, opened
+from trainer_bridge.columns import MASK_SUFFIX, ItemMask, TensorColumn, list_levels, opened
 from trainer_bridge.dataframe.dedup import (
     Blocks,
     Deduplicated,
@@ -20,7 +20,6 @@ from trainer_bridge.dataframe.dedup import (
 )
 from trainer_bridge.dataframe.frame import Field
 from trainer_bridge.dataframe.sources import Source, matched
-from trainer_bridge.forms import MASK_SUFFIX
 from trainer_bridge.ragged import Ints, Rows, concat_rows, ends
 from trainer_bridge.vocabulary import Vocabulary
 
@@ -82,31 +81,52 @@ class Decoding:
         ignore_case: bool,
         fill: Mapping[str, Any],
         masks: Collection[str],
+        item_masks: Collection[str],
         codes: Mapping[str, Vocabulary | Sequence[str]],
         scaled: Collection[str],
     ) -> None:
+        self._source = source
         self._in_blocks = bool(groups.values)
         where = f"{source.name!r}"
         asked = [field if isinstance(field, Field) else Field(field) for field in fields or ()]
         if fields is None:
             asked = [Field(name) for name in source.schema.names]
-        asked += [Field(name) for name in groups.columns if name not in [f.name for f in asked]]
-        for name in (*fill, *masks, *codes, *scaled):
+        names = [field.name for field in asked]
+        if not names or len(set(names)) < len(names):
+            raise ConfigurationError(
+                f"fields {', '.join(names) or 'none'}: expected at least one, and each once"
+            )
+        asked += [Field(name) for name in groups.columns if name not in names]
+        for name in (*fill, *masks, *item_masks, *codes, *scaled):
             if name not in [field.name for field in asked]:
                 raise ConfigurationError(
-                    f"fill=, masks=, codes= or scaled= names {name!r}; read are: "
+                    f"fill=, masks=, item_masks=, codes= or scaled= names {name!r}; read are: "
                     f"{', '.join(field.name for field in asked)}"
                 )
+        defaults = {f.name: f.default_value for f in asked if f.default_value is not None}
+        twice = defaults.keys() & fill.keys()
+        if twice:
+            raise ConfigurationError(
+                f"field {min(twice)!r} has a default_value and fill=; declare one of them"
+            )
+        fill = {**fill, **defaults}
         self.fields: dict[str, Field] = {}
         self._plans: dict[str, TensorColumn] = {}
+        self._types: dict[str, pa.DataType] = {}
+        self._item_masks: dict[str, list[ItemMask]] = {}
         self._masks = [field.name for field in asked if field.name in masks]
+        self._names: dict[str, str] = {}  # the columns of those fields that are there
         read = []
         for field in asked:
             found = matched(field.name, source.schema.names, ignore_case)
-            if found is None:
+            if found is not None:
+                column = source.schema.field(found)
+                self._names[field.name] = found
+                read.append(column)
+            elif field.default_value is None or self._in_blocks:
                 raise UnknownNameError.of(f"column in {where}", field.name, source.schema.names)
-            column = source.schema.field(found)
-            read.append(column)
+            else:
+                column = pa.field(field.name, field.missing_type(where))
             words = codes.get(field.name)
             plan = self._plan(
                 column,
@@ -115,6 +135,7 @@ class Decoding:
                 fill=fill.get(field.name),
                 # a null list needs no declaration, a null number does
                 masked=field.name in masks,
+                items_masked=field.name in item_masks,
                 vocabulary=words
                 if words is None or isinstance(words, Vocabulary)
                 else Vocabulary.of(words),
@@ -131,11 +152,21 @@ class Decoding:
             self.fields[field.name] = replace(
                 field, dtype=spec.dtype, ragged_rank=spec.ragged_rank, shape=spec.shape
             )
+            self._types[field.name] = column.type
             if field.name in masks:
                 mask = field.name + MASK_SUFFIX
                 self.fields[mask] = Field(mask, np.bool_, 0)
-        self._names = dict(zip(self._plans, (column.name for column in read), strict=True))
+            own = plan.item_masks() if field.name in item_masks else []
+            self._item_masks[field.name] = own
+            for spec in (plan.spec for plan in own):
+                self.fields[spec.name] = Field(spec.name, np.bool_, spec.ragged_rank, spec.shape)
+        if not read:
+            raise ConfigurationError(
+                f"{where} has none of the fields {', '.join(self._plans)}: how many rows there "
+                "are is told by a column that is there; read one as well"
+            )
         self.schema = pa.schema([column.with_nullable(True) for column in read])
+        self._optional = [self._names[name] for name in defaults if name in self._names]
 
     def _plan(self, column: pa.Field, field: Field, name: str, **options: Any) -> TensorColumn:
         kind = column.type
@@ -152,21 +183,32 @@ class Decoding:
         inner = pa.field(column.name, kind)
         return TensorColumn.plan(inner, name, shape=field.shape or (), **options)
 
-    def __call__(self, table: pa.Table) -> Stored:
+    def read(self, piece: int) -> Stored | None:
+        """The stored rows of a piece of the source; None where it is left out as damaged."""
+        table = self._source.read(piece, self.schema, self._optional)
+        return None if table is None else self._decoded(table)
+
+    def masks_of(self, name: str) -> list[str]:
+        """The columns that tell which values of a column are there."""
+        of_rows = [name + MASK_SUFFIX] if name in self._masks else []
+        return [*of_rows, *(mask.spec.name for mask in self._item_masks[name])]
+
+    def _decoded(self, table: pa.Table) -> Stored:
         stored: Stored = {}
         for name, plan in self._plans.items():
-            column = table.column(self._names[name])
-            masked = name in self._masks
-            mask = name + MASK_SUFFIX
-            if self._in_blocks and pa.types.is_nested(column.type):
-                rows, splits = _in_blocks(column, plan)
-                stored[name] = Blocks(plan.rows(rows), splits)
-                if masked:
-                    stored[mask] = Blocks(_present(rows), splits)
+            if name in self._names:
+                rows = table.column(self._names[name])
             else:
-                stored[name] = plan.rows(column)
-                if masked:
-                    stored[mask] = _present(column)
+                rows = pa.chunked_array([pa.nulls(table.num_rows, self._types[name])])
+            splits = None
+            if self._in_blocks and pa.types.is_nested(rows.type):
+                rows, splits = _in_blocks(rows, plan)
+            found = {name: plan.rows(rows)}
+            if name in self._masks:
+                found[name + MASK_SUFFIX] = _present(rows)
+            found |= {mask.spec.name: mask.rows(rows) for mask in self._item_masks[name]}
+            for one, values in found.items():
+                stored[one] = values if splits is None else Blocks(values, splits)
         return stored
 
 

@@ -35,13 +35,19 @@ class Source(Protocol):
     def __len__(self) -> int:
         """How many pieces there are."""
 
-    def read(self, piece: int, schema: pa.Schema) -> pa.Table | None:
-        """The rows of a piece, with these columns only; None where it is left out as damaged."""
+    def read(
+        self, piece: int, schema: pa.Schema, optional: Collection[str] = ()
+    ) -> pa.Table | None:
+        """The rows of a piece, with these columns only; None where it is left out as damaged.
+
+        An optional column that the piece does not have is null there.
+        """
 
 
 class ParquetSource:
     """The row groups of Parquet files, in the order of the files.
 
+    ``schema`` has the columns of all files, each as the first file that has it.
     ``skipped`` counts the row groups that were damaged and left out.
 
     Raises
@@ -63,32 +69,43 @@ class ParquetSource:
         self._skip = skip_corrupted_data
         self.skipped = 0
         self.name = self._paths[0] if len(self._paths) == 1 else f"{self._paths[0]}, ..."
-        schema: pa.Schema | None = None
+        columns: dict[str, pa.Field] = {}
         self._groups: list[tuple[str, int]] = []
         for path in self._paths:
             try:
                 with self._open(path) as file:
-                    schema = file.schema_arrow if schema is None else schema
+                    for column in file.schema_arrow.remove_metadata():
+                        columns.setdefault(column.name, column)
                     self._groups += [(path, i) for i in range(file.num_row_groups)]
             except (OSError, pa.ArrowException) as error:
                 self._damaged(path, None, error)
-        if schema is None:
+        if not columns:
             raise TableError(f"none of the Parquet files can be read: {', '.join(self._paths)}")
-        self.schema = schema.remove_metadata()
+        self.schema = pa.schema(columns.values())
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def read(self, piece: int, schema: pa.Schema) -> pa.Table | None:
+    def read(
+        self, piece: int, schema: pa.Schema, optional: Collection[str] = ()
+    ) -> pa.Table | None:
         path, group = self._groups[piece]
         try:
             with self._open(path) as file:
                 there = file.schema_arrow.names
                 missing = [name for name in schema.names if name not in there]
-                if missing:
-                    raise TableError(f"it has no column {missing[0]!r}; it has: {', '.join(there)}")
-                table = file.read_row_group(group, schema.names, use_threads=False)
-            table = table.select(schema.names)
+                for name in missing:
+                    if name not in optional:
+                        raise TableError(
+                            f"it has no column {name!r}; it has: {', '.join(there)}. Name the "
+                            "fields that all files have, or give this one a default_value"
+                        )
+                names = [name for name in schema.names if name in there]
+                table = file.read_row_group(group, names, use_threads=False)
+                rows = file.metadata.row_group(group).num_rows
+            found = dict(zip(names, table.select(names).columns, strict=True))
+            nulls = {name: pa.nulls(rows, schema.field(name).type) for name in missing}
+            table = pa.table({**found, **nulls}).select(schema.names)
             return table if table.schema.equals(schema) else table.cast(schema)
         except (OSError, pa.ArrowException, TableError) as error:
             self._damaged(path, group, error)
@@ -136,7 +153,7 @@ class TableSource:
     def __len__(self) -> int:
         return len(self._layout.blocks)
 
-    def read(self, piece: int, schema: pa.Schema) -> pa.Table:
+    def read(self, piece: int, schema: pa.Schema, optional: Collection[str] = ()) -> pa.Table:
         return self._layout.decode(piece, schema)
 
 

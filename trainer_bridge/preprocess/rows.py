@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from paimon_features.errors import RequestError, UnknownNameError
-from trainer_bridge.forms import MASK_SUFFIX, NumpyForm
+from trainer_bridge.columns import MASK_SUFFIX
+from trainer_bridge.forms import NumpyForm
 from trainer_bridge.preprocess.stages import Array, Rows, Values
 
 Mask = npt.NDArray[np.bool_]

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.order import Ints
+from trainer_bridge.state import check_numbers
 
 PIECE = 65_536
 """Draws, or rows, that are worked on at a time."""
@@ -39,9 +40,9 @@ class AdvancedSampler(ABC):
             raise ConfigurationError(
                 f"rank {rank} of world size {world_size}: expected 0 <= rank < world_size"
             )
-        if num_rows < 1 or num_samples < 1:
+        if num_rows < 1 or num_samples < 1 or num_samples != int(num_samples):
             raise ConfigurationError(
-                f"{num_samples} samples of {num_rows} rows: expected at least one of each"
+                f"{num_samples} samples of {num_rows} rows: expected at least one of each, whole"
             )
         # plain integers: NumPy's would make states that JSON does not know
         self.num_rows, self.num_samples = int(num_rows), int(num_samples)
@@ -133,4 +134,5 @@ class AdvancedSampler(ABC):
                 f"the state does not fit this sampler: it is of version {state.get('version')!r}, "
                 f"{state.get('identity')}; expected version {VERSION}, {self.identity()}"
             )
+        check_numbers(state, {"epoch": 0, "position": 0}, "a sampler's state")
         self.epoch, self._position = int(state["epoch"]), int(state["position"])

@@ -162,7 +162,8 @@ class PoissonSampler(AdvancedSampler):
 
 
 def _chances(weights: npt.NDArray[Any], scale: float) -> npt.NDArray[np.float64]:
-    return np.minimum(weights.astype(np.float64) * scale, 1.0)
+    with np.errstate(over="ignore"):  # what is beyond a float is beyond 1 as well
+        return np.minimum(weights.astype(np.float64) * scale, 1.0)
 
 
 def _sum(weights: npt.NDArray[Any], scale: float) -> float:
@@ -189,9 +190,14 @@ def _scale(weights: npt.NDArray[Any], num_samples: int | None) -> float:
         count, total = 0, 0.0
         for start in range(0, len(weights), _PIECE):
             piece = weights[start : start + _PIECE].astype(np.float64)
-            sure = piece * scale >= 1
-            count += int(np.count_nonzero(sure))
-            total += float(np.cumsum(np.where(sure, 0.0, piece))[-1])
+            with np.errstate(over="ignore"):
+                sure = piece * scale >= 1
+                count += int(np.count_nonzero(sure))
+                total += float(np.cumsum(np.where(sure, 0.0, piece))[-1])
+        if total == np.inf:
+            raise ConfigurationError(
+                "weights: they add up to inf; expected a finite total: divide them by the largest"
+            )
         if count == certain or count >= num_samples or total == 0:
             return scale
         certain, scale = count, (num_samples - count) / total

@@ -21,7 +21,8 @@ def cumulate(
     ConfigurationError
         If the weights add up to nothing, or to more than a float holds.
     """
-    totals = np.cumsum(weights, dtype=np.float64, out=out)
+    with np.errstate(over="ignore"):
+        totals = np.cumsum(weights, dtype=np.float64, out=out)
     if not 0 < totals[-1] < np.inf:
         raise ConfigurationError(
             f"{what}: they add up to {totals[-1]}; expected a finite total above 0"

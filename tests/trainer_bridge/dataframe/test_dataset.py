@@ -260,6 +260,63 @@ def test_nulls_need_a_declaration(tmp_path: Path) -> None:
     assert codes["s"].tolist() == [1, -1]
 
 
+def test_a_default_value_stands_for_nulls_and_for_columns_that_are_not_there(
+    tmp_path: Path, lake: Lake
+) -> None:
+    Field = DataFrame.Field  # noqa: N806 - as users write it
+    old = pa.table({"x": [1, None], "t": pa.array([[1, None], None], pa.list_(pa.int64()))})
+    new = pa.table({"x": [3], "word": ["a"], "t": [[4]], "v": [[0.5, 1.5]]})
+    pq.write_table(old, tmp_path / "a.parquet")
+    pq.write_table(new, tmp_path / "b.parquet")
+    fields = [
+        Field("x", default_value=-1),
+        Field("t", default_value=9),
+        Field("word", str, default_value="?"),  # only in the second file
+        Field("v", shape=[2], default_value=0.25),
+        Field("none", np.float32, default_value=7),  # in no file
+        Field("lists", np.int32, ragged_rank=1, default_value=0),
+    ]
+    options = {"masks": ["t", "none"], "item_masks": ["t"]}
+    (batch,) = Dataset.from_parquet(tmp_path, fields, **options).batch(3)
+    assert plain(batch) == {
+        "x": [1, -1, 3],
+        "t": [[1, 9], None, [4]],
+        "t_present": [True, False, True],
+        "t_present_1": [[True, False], [], [True]],
+        "word": ["?", "?", "a"],
+        "v": [[0.25, 0.25], [0.25, 0.25], [0.5, 1.5]],
+        "none": [7, 7, 7],
+        "none_present": [False] * 3,
+        "lists": [None, None, None],
+    }
+    assert batch["none"].dtype == np.float32
+    assert batch["lists"].dtype == np.int32
+    # a table has its columns of today: files that are older are null there
+    lake.create_like("samples", old.schema)
+    append_arrow(lake, "samples", old)
+    (batch,) = Dataset.from_table(lake, "samples", [*fields[:3], fields[4]]).batch(9)
+    assert plain(batch) == {
+        "x": [1, -1],
+        "t": [[1, 9], None],
+        "word": ["?", "?"],
+        "none": [7, 7],
+    }
+    read = Dataset.from_parquet
+    for wrong, error, message in (
+        (["word"], TableError, "a.parquet.*no column 'word'.*give this one a default_value"),
+        (None, TableError, "has no column 'word'"),
+        ([Field("none", default_value=1)], ConfigurationError, "declare its dtype as well"),
+        ([Field("none", np.int8, default_value=1)], ConfigurationError, "has none of the fields"),
+        ([Field("x", default_value=0.5)], ConfigurationError, "cannot hold that"),
+        (["x", "x"], ConfigurationError, "fields x, x: expected at least one, and each once"),
+        ([], ConfigurationError, "fields none: expected at least one"),
+    ):
+        with pytest.raises(error, match=message):
+            list(read(tmp_path, wrong).batch(2))
+    with pytest.raises(ConfigurationError, match="'x' has a default_value and fill="):
+        read(tmp_path, [Field("x", default_value=0)], fill={"x": 1})
+
+
 def test_breaking_off_ends_the_threads(files: Path) -> None:
     before = own_threads()
     data = Dataset.from_parquet(files, ["A"], num_parallel_reads=2)

@@ -140,6 +140,7 @@ def test_unrestored_columns_are_values_and_an_inverse(tmp_path: Path) -> None:
         value_field_names=[["user", "tags", "vector"]],
         restore=False,
         masks=["seen", "tags"],
+        item_masks=["seen", "tags"],
     )
     (batch,) = data.batch(2)
     present = [value is not None for value in table.column("tags").to_pylist()]
@@ -147,6 +148,15 @@ def test_unrestored_columns_are_values_and_an_inverse(tmp_path: Path) -> None:
     seen = table.column("seen").to_pylist()
     assert [*chain.from_iterable(batch["seen"].to_list())] == [value or [] for value in seen]
     assert as_lists(batch["seen_present"].inner) == [value is not None for value in seen]
+    # a mask of items has the lists that its column has: stored once too, or in blocks
+    assert as_lists(batch["tags_present_1"]) == [
+        [True] * len(value or []) for value in table.column("tags").to_pylist()
+    ]
+    assert batch["tags_present_1"].inverse is batch["tags"].inverse
+    assert all(
+        (own == its).all()
+        for own, its in zip(batch["seen_present_1"].splits, batch["seen"].splits, strict=True)
+    )
     with pytest.raises(RequestError, match="'tags' has a null list inside a block; .*rebatch"):
         list(
             Dataset.from_parquet(

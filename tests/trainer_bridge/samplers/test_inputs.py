@@ -122,6 +122,29 @@ def test_weights_that_add_up_to_nothing_are_refused() -> None:
         WeightedRandomSampler([0.0, 0.0], 1)
 
 
+@pytest.mark.parametrize("name", ["weighted", "difficulty", "poisson"])
+def test_weights_that_add_up_to_more_than_a_float_holds_are_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="add up to inf; expected a finite total"):
+        BY_NUMBER[name]([1e308, 1e308, 1e308])
+
+
+@number_samplers
+def test_a_place_that_is_none_is_refused(make: Make) -> None:
+    sampler = make([1.0, 2.0, 3.5, 4.0])
+    state = sampler.state_dict()
+    for change in ({"position": -1}, {"position": 0.5}, {"epoch": -1}, {"epoch": None}):
+        with pytest.raises(RequestError, match="a sampler's state with .*; expected a whole"):
+            sampler.load_state_dict({**state, **change})
+    assert sampler.state_dict() == state
+
+
+def test_half_a_sample_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError, match="1.5 samples of 2 rows: expected at least one of each, whole"
+    ):
+        WeightedRandomSampler([1, 2], 1.5)  # type: ignore[arg-type]
+
+
 @label_samplers
 @pytest.mark.parametrize(
     ("labels", "message"),
