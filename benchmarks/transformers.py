@@ -5,6 +5,12 @@ NumPy's one pass reads the same files in the same blocks and adds up values and 
 less than a scaler does: it loses its digits where a mean is far from zero.
 
     python -m benchmarks.transformers --rows 10000000 --columns 100    # 8 GB of files
+
+``--files`` keeps them in a folder for further runs, so that a long measurement can be parted:
+
+    python -m benchmarks.transformers --rows 10000000 --files /tmp/numbers --repeats 0
+    python -m benchmarks.transformers --rows 10000000 --files /tmp/numbers --part 1/5 \\
+        --only StandardScaler
 """
 
 from __future__ import annotations
@@ -13,7 +19,8 @@ import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,15 +49,19 @@ PART = 250_000
 
 
 def make_files(lake: Lake, rows: int, columns: int) -> list[str]:
-    """The files of a table of random numbers that do not compress."""
+    """The files of a table of random numbers that do not compress; those that are there stay."""
     names = [f"f{number}" for number in range(columns)]
+    is_there = lake.exists(TABLE)
     lake.create(TableSpec(TABLE, dict.fromkeys(names, Float64)))
     dice = np.random.default_rng(0)
-    for start in range(0, rows, PART):
+    for start in () if is_there else range(0, rows, PART):
         count = min(PART, rows - start)
         append_arrow(lake, TABLE, pa.table({name: dice.normal(5, 2, count) for name in names}))
     with SnapshotReader(lake, TABLE, batch_size=BLOCK) as reader:
         paths = [span.path for block in reader.layout.blocks for span in block.spans]
+    found = sum(pq.read_metadata(path).num_rows for path in dict.fromkeys(paths))
+    if found != rows:
+        raise SystemExit(f"the files have {found:,} rows, not {rows:,}; delete their folder")
     return list(dict.fromkeys(paths))
 
 
@@ -183,17 +194,23 @@ def pipelines(rows: int, columns: int, repeats: int) -> None:
         print(f"{name:44} {min(best):7.1f} at best, {statistics.median(best):7.1f} in the median")
 
 
-def fits(rows: int, columns: int, repeats: int) -> None:
-    """Scalers over the files of a table."""
-    with tempfile.TemporaryDirectory() as folder:
-        lake = Lake.open(Path(folder), "bench")
-        paths = make_files(lake, rows, columns)
+def fits(
+    rows: int,
+    columns: int,
+    repeats: int,
+    kept: Path | None,
+    only: Sequence[str] | None,
+    part: tuple[int, int],
+) -> None:
+    """Scalers over the files of a table, in a folder that is kept or a temporary one."""
+    with tempfile.TemporaryDirectory() as temporary:
+        lake = Lake.open(kept or Path(temporary), "bench")
+        paths = make_files(lake, rows, columns)[part[0] - 1 :: part[1]]
+        rows = sum(pq.read_metadata(path).num_rows for path in paths)
         size = sum(Path(path).stat().st_size for path in paths)
         print(f"fits over {rows:,} rows of {columns} columns, {len(paths)} files, {size:,} bytes")
-        mean, deviation = numpy_one_pass(paths, columns)
-        scaler = fit(StandardScaler)(paths, columns)
-        assert np.allclose(scaler.mean_, mean, rtol=1e-9)
-        assert np.allclose(scaler.scale_, deviation, rtol=1e-6)
+        if not repeats:
+            return
         contenders = {
             "reading alone": read_only,
             "NumPy, one pass": numpy_one_pass,
@@ -202,10 +219,21 @@ def fits(rows: int, columns: int, repeats: int) -> None:
             "MaxAbsScaler": fit(MaxAbsScaler),
             "Imputer of means": fit(Imputer),
         }
-        bound = {
-            name: (lambda each=each: each(paths, columns)) for name, each in contenders.items()
-        }
-        report(alternating(bound, repeats), "NumPy, one pass", rows)
+        found: dict[str, Any] = {}
+
+        def one(name: str) -> None:
+            found[name] = contenders[name](paths, columns)
+
+        chosen = [n for n in contenders if only is None or n in (*only, "NumPy, one pass")]
+        report(
+            alternating({name: partial(one, name) for name in chosen}, repeats),
+            "NumPy, one pass",
+            rows,
+        )
+        if "StandardScaler" in found:
+            mean, deviation = found["NumPy, one pass"]
+            assert np.allclose(found["StandardScaler"].mean_, mean, rtol=1e-9)
+            assert np.allclose(found["StandardScaler"].scale_, deviation, rtol=1e-6)
 
 
 def main() -> None:
@@ -215,9 +243,14 @@ def main() -> None:
     parser.add_argument("--pipeline-rows", type=int, default=1_000_000)
     parser.add_argument("--pipeline-columns", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--files", type=Path, help="a folder for the files, which keeps them")
+    parser.add_argument("--only", nargs="+", help="fits of these alone, beside NumPy's one pass")
+    parser.add_argument("--part", default="1/1", help="2/5: of five parts of the files the second")
     given = parser.parse_args()
-    fits(given.rows, given.columns, given.repeats)
-    pipelines(given.pipeline_rows, given.pipeline_columns, given.repeats)
+    number, parts = map(int, given.part.split("/"))
+    fits(given.rows, given.columns, given.repeats, given.files, given.only, (number, parts))
+    if given.repeats and given.pipeline_rows:
+        pipelines(given.pipeline_rows, given.pipeline_columns, given.repeats)
 
 
 if __name__ == "__main__":

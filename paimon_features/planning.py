@@ -6,8 +6,10 @@ its tiles differently does not, and what only describes it (owner, tags) changes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, Literal, TypeGuard
 
 from paimon_features import registry
@@ -233,7 +235,7 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
         return Change("feature_view", view.name, action, tuple(details))
     generation = max((r.generation for r in records), default=0) + 1
     details = [*differs, f"creates {view.table(generation)}, {len(view.partials)} partials: "
-               + ", ".join(p.name for p in view.partials)]  # fmt: skip
+               + ", ".join(_shortened([p.name for p in view.partials]))]  # fmt: skip
     details += [f"keeps out and counts events with {guard}" for guard in _bounds(view)]
     details += _room(view)
     details += map(str, proposed_centers(lake, view))
@@ -252,6 +254,22 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
     return Change(
         "feature_view", view.name, "generation" if records else "create", tuple(details), generation
     )
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    """Names of partials, those of bins that differ in their number only, as one.
+
+    >>> _shortened(["p_rows", "p_bin_x_0", "p_bin_x_1", "p_bin_x_2"])
+    ['p_rows', 'p_bin_x_0..2']
+    """
+    out: list[str] = []
+    for head, group in groupby(names, lambda name: re.sub(r"^(p_bin_.*_)\d+$", r"\1", name)):
+        own = list(group)
+        if len(own) > 2:
+            numbers = [int(name.removeprefix(head)) for name in own]
+            own = [f"{head}{min(numbers)}..{max(numbers)}"]
+        out += own
+    return out
 
 
 def _bounds(view: CompiledView) -> list[str]:

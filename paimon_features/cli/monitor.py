@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from paimon_features.cli.lookup import WIDTH
 from paimon_features.cli.options import JSON, PROJECT, time_ms
 from paimon_features.cli.progress import steps
 from paimon_features.definitions import CompiledView
@@ -244,7 +245,8 @@ def _print(report: Report, table: Sequence[Sequence[str]], out: Path | None) -> 
     from rich.console import Console
     from rich.table import Table
 
-    console = Console(highlight=False)
+    # wider than any terminal: a table that does not fit is cut by the terminal, not by us
+    console = Console(highlight=False, width=WIDTH)
     shown = Table(box=None, header_style="bold", pad_edge=False)
     for head in table[0]:
         shown.add_column(head, justify="left" if head == "column" else "right", no_wrap=True)

@@ -75,14 +75,14 @@ def fit_columns(
     statistics: list[ColumnStatistics] = []
     if chosen == "tiles":
         statistics = reader.statistics(columns, within, progress)
-        _some(statistics[0].rows if statistics else 0, reader)
+        _some(statistics[0].rows if statistics else 0, reader, chosen)
         transformer.fit_from_statistics(statistics)
         pins = (reader.tiles,) if within.split(reader.view.tile_ms)[1] == [] else (
             reader.tiles, reader.events,
         )  # fmt: skip
     else:
         fit_rows(transformer, reader.rows(columns, within, progress))
-        _some(transformer.rows_seen, reader)
+        _some(transformer.rows_seen, reader, chosen)
         pins = (reader.events,)
     told = {
         "view": reader.view.name,
@@ -97,7 +97,14 @@ def fit_columns(
 
 
 def fit_rows(transformer: StoredTransformer, tables: Iterable[pa.Table]) -> None:
-    """Learn from tables one after another; the first one forgets what was learnt before."""
+    """Learn from tables one after another; the first one forgets what was learnt before.
+
+    What cannot learn in parts (exact quantiles, a pipeline of several steps that learn) has all of
+    them at once, in memory.
+    """
+    if not transformer.learns_in_parts:
+        found = list(tables)
+        tables = [pa.concat_tables(found)] if found else []
     for number, table in enumerate(tables):
         if number:
             transformer.partial_fit(table)
@@ -150,10 +157,16 @@ def _documents(pins: Iterable[Pin]) -> list[dict[str, object]]:
     return [pin.to_document() for pin in pins]
 
 
-def _some(rows: int, reader: ViewReader) -> None:
+def _some(rows: int, reader: ViewReader, origin: Origin) -> None:
     if not rows:
+        name = reader.view.name
+        advice = (
+            f"; 'paimon-features backfill {name}' computes the tiles of the events that are there, "
+            "--from events reads these"
+        )
         raise TransformError(
-            f"view {reader.view.name!r} has no event in this range: nothing to fit on"
+            f"the {origin} of view {name!r} have no event in this range: nothing to fit on"
+            + (advice if origin == "tiles" else "")
         )
 
 

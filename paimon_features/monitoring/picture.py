@@ -164,10 +164,12 @@ def _bars(column: ColumnReport) -> tuple[list[str], list[list[int] | None]]:
             for side in (here, there)
         ]
     edges = column.current.edges or ()
-    labels = [f"< {edges[0]:.4g}" if edges else "", *(f"{edge:.4g}" for edge in edges)]
     step = math.ceil(len(here) / MOST_BARS) or 1
     starts = range(0, len(here), step)
-    return [labels[start] for start in starts], [
+    # a bar begins at its label; the first one has no begin, and ends where the second begins
+    labels = [f"{edges[start - 1]:.4g}" for start in starts[1:]]
+    first = f"< {labels[0]}" if labels else ""
+    return [first, *labels], [
         None if side is None else [sum(side[start : start + step]) for start in starts]
         for side in (here, there)
     ]

@@ -39,7 +39,10 @@ def newest_event_ms(lake: Lake, tiles: Pin) -> int:
     ]
     known = [time for time in newest if time is not None]
     if not known:
-        raise RequestError(f"table {tiles.table!r} has no tile yet, so there is no feature")
+        raise RequestError(
+            f"table {tiles.table!r} has no tile yet, so there is nothing to tell; "
+            "'paimon-features backfill' computes those of the events that are there"
+        )
     return int(max(known))
 
 

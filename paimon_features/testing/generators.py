@@ -203,6 +203,7 @@ def _makers(rng: random.Random, common: Mapping[str, Any]) -> Sequence[Callable[
         lambda: agg.Kurtosis(number, **scaled, **common),
         lambda: agg.First(scalar, **tie, **common),
         lambda: agg.Last(scalar, **tie, **common),
+        lambda: agg.Last(rng.choice(("vec", "pair")), **tie, **common),
         lambda: agg.FirstN(scalar, **tie, **listed),
         lambda: agg.LastN(scalar, **tie, **listed),
         lambda: agg.TopK(scalar, **by, **listed),

@@ -35,10 +35,11 @@ def each(step: Callable[[Mapping[str, Any], int, float], float]) -> Callable[...
 def _standard(params: Mapping[str, Any], index: int, value: float) -> float:
     n, centre = params["count"][index], params["mean"][index]
     if not n:
-        return math.nan
+        return math.nan if params.get("with_mean", True) or params.get("with_std", True) else value
     deviation = math.sqrt(params["squares"][index] / n)
     constant = deviation <= abs(min(n, 10) * 2.0**-52 * centre)
-    return float((value - centre) / (1.0 if constant else deviation))
+    moved = value - centre if params.get("with_mean", True) else value
+    return float(moved / (1.0 if constant or not params.get("with_std", True) else deviation))
 
 
 def _min_max(params: Mapping[str, Any], index: int, value: float) -> float:
@@ -47,7 +48,8 @@ def _min_max(params: Mapping[str, Any], index: int, value: float) -> float:
         return math.nan
     start, end = params["feature_range"]
     scale = (end - start) / (1.0 if high - low < 10 * 2.0**-52 else high - low)
-    return float(value * scale + (start - low * scale))
+    made = float(value * scale + (start - low * scale))
+    return made if math.isnan(made) or not params.get("clip") else min(max(made, start), end)
 
 
 def _pipeline(params: Mapping[str, Any], row: Row) -> Made:

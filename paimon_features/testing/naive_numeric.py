@@ -108,7 +108,8 @@ def _max_abs(params: Params, index: int, value: float) -> float:
     most = params["max_abs"][index]
     if most is None:
         return math.nan
-    return float(value / (1.0 if most < 10 * EPS else most))
+    made = float(value / (1.0 if most < 10 * EPS else most))
+    return made if math.isnan(made) or not params.get("clip") else min(max(made, -1.0), 1.0)
 
 
 def _robust(params: Params, index: int, value: float) -> float:

@@ -285,7 +285,9 @@ def sort_key(value: Any, null_last: bool = False) -> tuple[bool, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A negative zero is a zero; other values stay."""
+    """A negative zero is a zero, in vectors, too; other values stay."""
+    if isinstance(value, list):
+        return [plain(item) for item in value]
     return value + 0.0 if isinstance(value, float) else value
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -123,6 +124,11 @@ class StoredTransformer(FeatureTransformer):
     @property
     def learns(self) -> bool:
         """Whether what it makes of a row depends on the rows that it was fitted on."""
+        return True
+
+    @property
+    def learns_in_parts(self) -> bool:
+        """Whether ``partial_fit`` and ``merge`` can learn what ``fit`` does; else they refuse."""
         return True
 
     @property
@@ -310,7 +316,12 @@ def new_transformer(kind: str, settings: Mapping[str, Any] | None = None) -> Sto
     named = {name: made for made in _KINDS.values() for name in (made.kind, made.__name__)}
     if kind not in named:
         raise UnknownNameError.of("transformer", kind, _KINDS)
+    made = named[kind]
     try:
-        return named[kind](**(settings or {}))
+        return made(**(settings or {}))
     except TypeError as error:
-        raise TransformError(f"{kind}: its settings are not these: {error}") from error
+        known = ", ".join(signature(made).parameters) or "none"
+        message = str(error).removeprefix(f"{made.__name__}.__init__() ")
+        raise TransformError(
+            f"the settings of a {made.__name__}: {message}; it has: {known}"
+        ) from error

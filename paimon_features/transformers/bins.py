@@ -16,32 +16,36 @@ from paimon_features.transformers.columnwise import checked_columns
 from paimon_features.transformers.frames import Floats, as_float, read_frame
 from paimon_features.transformers.grid import METHODS, grid_params
 from paimon_features.transformers.known import extremes_known
+from paimon_features.transformers.lloyd import centres_of
 from paimon_features.transformers.quantiles import QuantileLearner, check_subsample, sampled
 
 ENCODINGS = ("onehot", "onehot-dense", "ordinal")
-STRATEGIES = ("uniform", "quantile")
+STRATEGIES = ("uniform", "quantile", "kmeans")
 QUANTILE_METHODS = (
     *METHODS, "closest_observation", "interpolated_inverted_cdf", "hazen", "weibull",
     "median_unbiased", "normal_unbiased",
 )  # fmt: skip
 
 _THINNEST = 1e-8
-"""Bins of quantiles that are not wider than this are joined with the next (scikit-learn's)."""
+"""Bins of quantiles, or around centres, that are not wider are joined with the next, as
+scikit-learn does."""
 
 
 class KBinsDiscretizer(QuantileLearner):
     """The bin of a value among ``n_bins`` (of all columns, or a list) that were learnt.
 
     ``strategy``: bins of equally many values (``quantile``, as ``numpy.percentile`` defines them
-    by ``quantile_method``), or of equal width (``uniform``). Inner edges belong to the bin above;
-    values beyond what was seen to the outermost bins. ``encode``: one column of 0 and 1 for each
+    by ``quantile_method``), of equal width (``uniform``), or parted in the middle between the
+    centres that k-means finds (``kmeans``). Inner edges belong to the bin above; values beyond
+    what was seen to the outermost bins. ``encode``: one column of 0 and 1 for each
     bin (``onehot``, dense, as ``onehot-dense``), or the number of the bin (``ordinal``). A column
     with one value has one bin; a column without a value gives NaN; null stays null, in each of
     its columns.
 
     ``fit`` of more than ``subsample`` rows draws so many by ``random_state`` (None: 0); None takes
     all. Uniform bins are learnt in parts and merged exactly; quantiles only over a ``grid`` of
-    edges, where each is within the width of its bin of the grid (``quantile_errors_``).
+    edges, where each is within the width of its bin of the grid (``quantile_errors_``). Centres
+    need all values at once: a value that moves within a bin of a grid can move all of them.
 
     >>> bins = KBinsDiscretizer(3, encode="ordinal", strategy="uniform").fit([[0.0], [9.0]])
     >>> bins.transform([[2.0], [3.0], [99.0], [None]])
@@ -50,6 +54,8 @@ class KBinsDiscretizer(QuantileLearner):
     [[1.5], [7.5]]
     >>> KBinsDiscretizer(2).fit([[1.0], [2.0], [3.0], [4.0]]).transform([[3.0]])
     [[0.0, 1.0]]
+    >>> KBinsDiscretizer(2, strategy="kmeans").fit([0.0, 1.0, 2.0, 9.0]).bin_edges_[0].tolist()
+    [0.0, 5.0, 9.0]
     """
 
     kind = "k_bins_discretizer"
@@ -81,14 +87,23 @@ class KBinsDiscretizer(QuantileLearner):
                 f"KBinsDiscretizer: n_bins={n_bins!r}; expected 2 or more, or such a number for "
                 "each column"
             )
-        if grid is not None and strategy == "uniform":
-            raise TransformError("KBinsDiscretizer: bins of equal width need no grid")
+        if grid is not None and strategy != "quantile":
+            raise TransformError(
+                "KBinsDiscretizer: bins of equal width need no grid"
+                if strategy == "uniform"
+                else "KBinsDiscretizer: counts in bins bound no k-means: a value that moves within "
+                "its bin can move every centre; strategy='quantile' learns over a grid"
+            )
         check_subsample("KBinsDiscretizer", subsample, random_state)
         self.n_bins = int(n_bins) if isinstance(n_bins, int | np.integer) else [*map(int, n_bins)]
         self.encode, self.strategy = encode, strategy
         self.quantile_method = self._method = quantile_method
         self.subsample, self.random_state = subsample, random_state
         super().__init__(grid)
+
+    @property
+    def learns_in_parts(self) -> bool:
+        return self.strategy == "uniform" or super().learns_in_parts
 
     @property
     def width_out(self) -> int:
@@ -206,8 +221,16 @@ class KBinsDiscretizer(QuantileLearner):
         return np.concatenate([np.linspace(0, 100, count + 1) for count in each])
 
     def _exact(self, columns: Sequence[Floats], percents: Floats) -> Floats:
-        self._bins_of(len(columns))
-        return super()._exact(columns, percents)
+        bins = self._bins_of(len(columns))
+        if self.strategy != "kmeans":
+            return super()._exact(columns, percents)
+        out = np.full((len(percents), len(columns)), np.nan)
+        for index, (values, count) in enumerate(zip(columns, bins, strict=True)):
+            start = self._starts(bins)[count]
+            known = values[~np.isnan(values)]
+            if len(known):
+                out[start : start + count + 1, index] = _around_centres(known, count, index)
+        return out
 
     def _drawn(self, columns: Sequence[Floats]) -> Sequence[Floats]:
         # in parts all rows count: what is drawn of each part is not what is drawn of all
@@ -223,7 +246,9 @@ class KBinsDiscretizer(QuantileLearner):
 
     @property
     def learns_from(self) -> frozenset[Statistic]:
-        return frozenset({"range"}) if self.strategy == "uniform" else super().learns_from
+        if self.strategy == "quantile":
+            return super().learns_from
+        return frozenset({"range"} if self.strategy == "uniform" else ())
 
     def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         self._bins_of(len(columns))
@@ -241,25 +266,41 @@ class KBinsDiscretizer(QuantileLearner):
     def _take(self) -> None:
         width = self._quantiles.shape[1]
         bins = self._bins_of(width)
+        starts = self._starts(bins)
+        self.bin_edges_ = [self._edges(j, bins[j], starts[bins[j]]) for j in range(width)]
+        self.n_bins_ = np.array([max(1, len(e) - 1) for e in self.bin_edges_], np.int64)
+
+    @staticmethod
+    def _starts(bins: Sequence[int]) -> dict[int, int]:
+        """Of each number of bins where its edges begin among all that are learnt."""
         starts, at = {}, 0
         for count in sorted(set(bins)):
             starts[count], at = at, at + count + 1
-        self.bin_edges_ = [self._edges(j, bins[j], starts[bins[j]]) for j in range(width)]
-        self.n_bins_ = np.array([max(1, len(e) - 1) for e in self.bin_edges_], np.int64)
+        return starts
 
     def _edges(self, column: int, count: int, start: int) -> Floats:
         """The edges of a column: none without a value, infinite ones where there is one bin."""
         found = self._quantiles[:, column]
         one = np.array([-np.inf, np.inf])
-        if np.isnan(found).any():
-            return np.zeros(0)
         if self.strategy == "uniform":
+            if np.isnan(found).any():
+                return np.zeros(0)
             return one if found[0] == found[1] else np.linspace(found[0], found[1], count + 1)
         edges = found[start : start + count + 1]
+        if np.isnan(edges).any():
+            return np.zeros(0)
         if edges[0] == edges[-1]:
             return one
         edges = edges[np.ediff1d(edges, to_begin=np.inf) > _THINNEST]
         return edges if len(edges) > 1 else one
+
+    def _no_grid(self, what: str) -> TransformError:
+        if self.strategy != "kmeans":
+            return super()._no_grid(what)
+        return TransformError(
+            f"a KBinsDiscretizer of k-means cannot be {what}: where the centres are depends on all "
+            "values at once; fit() on all of them, or use strategy='quantile' over a grid"
+        )
 
     def _settings(self) -> Params:
         return {
@@ -271,3 +312,20 @@ class KBinsDiscretizer(QuantileLearner):
             "random_state": self.random_state,
             "grid": grid_params(self.grid),
         }
+
+
+def _around_centres(values: Floats, count: int, column: int) -> Floats:
+    """The ends of values, and the middles between the centres that k-means finds."""
+    low, high = values.min(), values.max()
+    if low == high:
+        return np.full(count + 1, low)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.square(high - low) * len(values)):
+            raise TransformError(
+                f"column {column} has values whose squares are beyond float64; divide it by its "
+                "unit first"
+            )
+    # of fewer values than bins each is a centre of its own, where scikit-learn finds none
+    centres = centres_of(values, count) if len(values) >= count else np.unique(values)
+    inner = (centres[1:] + centres[:-1]) * 0.5
+    return np.concatenate([[low], inner, np.full(count - len(inner), high)])

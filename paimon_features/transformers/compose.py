@@ -24,6 +24,7 @@ from paimon_features.transformers.steps import (
     fit_step,
     inside,
     learn_more,
+    merged,
     of_step,
     passed,
     stored,
@@ -102,6 +103,10 @@ class ColumnTransformer(Supervised):
     @property
     def learns(self) -> bool:
         return any(step.learns for _, step in self._all)
+
+    @property
+    def learns_in_parts(self) -> bool:
+        return all(step.learns_in_parts for _, step in self._all)
 
     @property
     def needs_target(self) -> bool:  # type: ignore[override]
@@ -202,13 +207,9 @@ class ColumnTransformer(Supervised):
             )
         if [(n, c) for n, _, c in self._fitted] != [(n, c) for n, _, c in other._fitted]:
             raise TransformError("transformers of different branches or columns cannot be merged")
-        branches = []
-        for (name, mine, columns), (_, its, _) in zip(self._fitted, other._fitted, strict=True):
-            try:
-                branches.append((name, mine.merge(its), columns))
-            except TransformError as error:
-                raise of_step(name, error) from error
-        out = self._of(branches)
+        called, mine, columns = zip(*self._fitted, strict=True)
+        steps = merged(called, mine, [step for _, step, _ in other._fitted])
+        out = self._of(list(zip(called, steps, columns, strict=True)))
         out._rows, out.names = self._rows + other._rows, names
         return out
 
@@ -232,10 +233,8 @@ class ColumnTransformer(Supervised):
         self.check(frame)
         out: list[Column] = []
         for name, step, columns in self._fitted:
-            try:
+            with of_step(name):
                 out += passed(step, [frame.columns[i] for i in columns], frame.rows)
-            except TransformError as error:
-                raise of_step(name, error) from error
         return given.like(out, names=self._names_of(frame), flat=False)
 
     def inverse_transform(self, X: Any) -> Any:
@@ -256,10 +255,8 @@ class ColumnTransformer(Supervised):
             # without names, which are those that this one gave its columns
             part = inner_frame(frame.columns[at : at + step.width_out], rows=frame.rows)
             at += step.width_out
-            try:
+            with of_step(name):
                 back = read_frame(step.inverse_transform(part)).columns
-            except TransformError as error:
-                raise of_step(name, error) from error
             for index, column in zip(columns, back, strict=True):
                 if found[index] is not None:
                     raise TransformError(f"column {index} went into several branches: no inverse")

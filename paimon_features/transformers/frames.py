@@ -340,6 +340,12 @@ def _lists(data: Sequence[Any]) -> Frame:
 def _numpy(data: npt.NDArray[Any]) -> Frame:
     if data.ndim not in (1, 2):
         raise TransformError(f"got an array of {data.ndim} dimensions; expected 1 or 2")
+    if isinstance(data, np.ma.MaskedArray):  # what is masked is no value
+        gaps, has_numbers = np.broadcast_to(data.mask, data.shape), data.dtype.kind in "fiub"
+        data = np.array(data.data, np.float64 if has_numbers else np.object_)
+        data[gaps] = np.nan if has_numbers else None
+    if data.dtype.kind == "f" and data.dtype.itemsize > 8:
+        data = data.astype(np.float64)
     table = data[:, None] if data.ndim == 1 else data
     is_number = data.dtype.kind in "fiub"
     if not is_number and data.dtype.kind not in "OUT":

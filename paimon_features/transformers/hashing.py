@@ -31,7 +31,7 @@ class HashingEncoder(StoredTransformer):
     The hash is Murmur3 over the UTF-8 bytes, place ``abs(hash) % n_features``: scikit-learn's
     ``FeatureHasher(n_features, input_type='string')``. Integers are hashed as their decimal
     text, truth values as ``true`` and ``false``; a number with a fraction is refused. Null and NaN
-    are zeros, or a null index. Nothing is learnt but the number of columns.
+    are zeros, or a null index. Nothing is learnt but the number of columns, and which hold lists.
 
     >>> encoder = HashingEncoder(4).fit(["Paris"])
     >>> encoder.transform(["Paris", "Oslo", None])
@@ -56,6 +56,12 @@ class HashingEncoder(StoredTransformer):
         self.output = output
         self._width = 0
         self._rows = 0
+        self._lists: frozenset[int] = frozenset()
+
+    @property
+    def list_columns_(self) -> list[int]:
+        """The columns that held lists when it was fitted."""
+        return sorted(self._lists)
 
     @property
     def learns(self) -> bool:
@@ -89,7 +95,7 @@ class HashingEncoder(StoredTransformer):
 
     def fit(self, X: Any) -> Self:
         """Note the number and the names of the columns; returns itself."""
-        self.names, self._width, self._rows = None, 0, 0
+        self.names, self._width, self._rows, self._lists = None, 0, 0, frozenset()
         return self.partial_fit(X)
 
     def partial_fit(self, X: Any) -> Self:
@@ -98,6 +104,7 @@ class HashingEncoder(StoredTransformer):
         self.check(frame)
         self._width = frame.width or self._width
         self._rows += frame.rows
+        self._lists |= {index for index, c in enumerate(frame.columns) if _holds_lists(c)}
         return self
 
     def merge(self, other: Self) -> Self:
@@ -111,6 +118,7 @@ class HashingEncoder(StoredTransformer):
         out = type(self)(**self._settings())
         out.names, out._width = names, self._width or other._width
         out._rows = self._rows + other._rows
+        out._lists = self._lists | other._lists
         return out
 
     def check(self, frame: Frame) -> None:
@@ -125,8 +133,7 @@ class HashingEncoder(StoredTransformer):
             if np.isinf(values).any() if values.dtype.kind == "f" else False:
                 raise TransformError(f"{frame.label(index)} holds an infinite value")
             if values.dtype == np.object_:
-                is_list = len(values) > 0 and isinstance(values[0], list)
-                if is_list and self.output == "index":
+                if _holds_lists(column) and self.output == "index":
                     raise TransformError(
                         f"{frame.label(index)} holds lists, which have no single place; use "
                         "output='vector'"
@@ -172,7 +179,8 @@ class HashingEncoder(StoredTransformer):
         return Applied(out, failed)
 
     def _learnt(self) -> Params:
-        return {"width": self._width, **self._settings()}
+        lists = {"lists": self.list_columns_} if self._lists else {}
+        return {"width": self._width, **self._settings(), **lists}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
@@ -182,6 +190,7 @@ class HashingEncoder(StoredTransformer):
         out._width, out._rows = int(params["width"]), int(params["rows"])
         if out._width < 1:
             raise TransformError("there is no column")
+        out._lists = frozenset(map(int, params.get("lists", ())))
         out.names = names_of(params, out._width)
         return out
 
@@ -208,14 +217,21 @@ def _hashed(
                 bad[rows[~whole]] = True
                 rows, values = rows[whole], values[whole]
         known, inverse = np.unique(values, return_inverse=True)
-        return _hashes([_text(value) for value in known.tolist()])[inverse], rows, bad
+        return _hashes([text_of(value) for value in known.tolist()])[inverse], rows, bad
     if not len(values) or isinstance(values[0], str):
         return hash_texts(values).astype(np.int64), rows, None
     # index: the items of all lists, one after another
     rows = np.repeat(rows, [len(items) for items in values])
     flat = [item for items in values for item in items]
     there = np.array([item is not None for item in flat], np.bool_)
-    return _hashes([_text(item) for item in flat if item is not None]), rows[there], None
+    return _hashes([text_of(item) for item in flat if item is not None]), rows[there], None
+
+
+def _holds_lists(column: Column) -> bool:
+    there = np.flatnonzero(column.mask)[:1]
+    return column.values.dtype == np.object_ and any(
+        isinstance(value, list) for value in column.values[there]
+    )
 
 
 def _hashes(texts: list[str]) -> npt.NDArray[np.int64]:
@@ -224,7 +240,8 @@ def _hashes(texts: list[str]) -> npt.NDArray[np.int64]:
     return hash_texts(array).astype(np.int64)
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """What is hashed of a value."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

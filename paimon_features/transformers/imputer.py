@@ -110,6 +110,10 @@ class Imputer(NumericTransformer):
         declared = self.strategy == "constant" and self.fill_value is not None
         return not declared or self.add_indicator or not self.keep_empty_features
 
+    @property
+    def learns_in_parts(self) -> bool:
+        return self.strategy != "median" or self.grid is not None
+
     def accepts(self, index: int, kind: DataType) -> bool:
         if isinstance(self._fills[index], str):
             return kind.text == "string"

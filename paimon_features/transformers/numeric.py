@@ -28,9 +28,10 @@ class StandardScaler(ColumnwiseTransformer):
 
     A column whose values are all the same is only moved, not stretched; so is one whose deviation
     is no more than the rounding of its values (``min(n, 10)`` units in the last place of the
-    mean). A column without a value has the mean and deviation NaN. What is learnt in parts, or
-    merged, is what is learnt at once: the mean within 4 units in the last place of the largest
-    value, the variance within 1e-12 of itself.
+    mean). A column without a value has the mean and deviation NaN. ``with_mean`` and ``with_std``
+    leave out either step; both are learnt all the same. What is learnt in parts, or merged, is
+    what is learnt at once: the mean within 4 units in the last place of the largest value, the
+    variance within 1e-12 of itself.
 
     >>> scaler = StandardScaler().fit([[1.0, 5.0], [3.0, 5.0]])
     >>> scaler.transform([[2.0, 6.0], [None, 5.0]])
@@ -43,7 +44,8 @@ class StandardScaler(ColumnwiseTransformer):
 
     kind = "standard_scaler"
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
+        self.with_mean, self.with_std = bool(with_mean), bool(with_std)
         self._take(Moments.none(0))
 
     @property
@@ -58,7 +60,13 @@ class StandardScaler(ColumnwiseTransformer):
     def merge(self, other: Self) -> Self:
         """A new one that has learnt from the data of both; the same to the bit in either order."""
         names = self._to_merge(other)
-        out = type(self)()
+        settings = self._settings()
+        if settings != other._settings():
+            raise TransformError(
+                f"a StandardScaler with {settings} cannot be merged with one with "
+                f"{other._settings()}"
+            )
+        out = type(self)(**settings)
         pair = [one for one in (self, other) if one.width]
         if pair:
             out._take(pair[0]._moments if len(pair) == 1 else self._moments.merge(other._moments))
@@ -67,7 +75,10 @@ class StandardScaler(ColumnwiseTransformer):
 
     def _learnt(self) -> Params:
         moments = self._moments
+        # what is not told is True
+        settings = {name: value for name, value in self._settings().items() if not value}
         return {
+            **settings,
             "count": [int(n) for n in moments.count],
             "mean": moments.mean.tolist(),
             "mean_rest": moments.rest.tolist(),
@@ -76,7 +87,7 @@ class StandardScaler(ColumnwiseTransformer):
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls()
+        out = cls(with_mean=params.get("with_mean", True), with_std=params.get("with_std", True))
         count, *rest = same_length(params, "count", "mean", "mean_rest", "squares")
         out._take(Moments(count, *rest))
         out.names, out._rows = names_of(params, out.width), int(params["rows"])
@@ -108,6 +119,9 @@ class StandardScaler(ColumnwiseTransformer):
             )
         self._take(learnt)
 
+    def _settings(self) -> dict[str, bool]:
+        return {"with_mean": self.with_mean, "with_std": self.with_std}
+
     def _take(self, moments: Moments) -> None:
         self._moments = moments
         none = moments.count == 0
@@ -116,23 +130,33 @@ class StandardScaler(ColumnwiseTransformer):
         self.var_ = np.where(none, np.nan, moments.squares / n)
         noise = np.minimum(n, 10.0) * EPS * moments.mean
         constant = moments.squares / n <= noise * noise
-        self.scale_ = np.where(none, np.nan, np.where(constant, 1.0, np.sqrt(moments.squares / n)))
+        scale = np.where(none, np.nan, np.where(constant, 1.0, np.sqrt(moments.squares / n)))
+        self.scale_: Floats | None = scale if self.with_std else None
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        np.subtract(values, self.mean_[columns], out=out)
-        np.divide(out, self.scale_[columns], out=out)
+        if self.with_mean:
+            values = np.subtract(values, self.mean_[columns], out=out)
+        if self.scale_ is not None:
+            values = np.divide(values, self.scale_[columns], out=out)
+        if values is not out:
+            np.copyto(out, values)
 
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        np.multiply(values, self.scale_[columns], out=out)
-        np.add(out, self.mean_[columns], out=out)
+        if self.scale_ is not None:
+            values = np.multiply(values, self.scale_[columns], out=out)
+        if self.with_mean:
+            values = np.add(values, self.mean_[columns], out=out)
+        if values is not out:
+            np.copyto(out, values)
 
 
 class MinMaxScaler(ColumnwiseTransformer):
     """Stretches a column so that its least value becomes ``feature_range[0]``, its greatest [1].
 
-    Values beyond what was seen go beyond the range. A constant column (its range is below ten
-    units in the last place of 1) is only moved: to the lower end. A column without a value gives
-    NaN. Learnt in parts, or merged in any order, it is the same to the bit.
+    Values beyond what was seen go beyond the range, or with ``clip`` onto its ends. A constant
+    column (its range is below ten units in the last place of 1) is only moved: to the lower end. A
+    column without a value gives NaN. Learnt in parts, or merged in any order, it is the same to
+    the bit.
 
     >>> scaler = MinMaxScaler().fit([[1.0, 7.0], [3.0, 7.0]])
     >>> scaler.transform([[2.0, 7.0], [5.0, None]])
@@ -141,13 +165,13 @@ class MinMaxScaler(ColumnwiseTransformer):
 
     kind = "min_max_scaler"
 
-    def __init__(self, feature_range: tuple[float, float] = (0, 1)) -> None:
+    def __init__(self, feature_range: tuple[float, float] = (0, 1), *, clip: bool = False) -> None:
         low, high = feature_range
         if not (np.isfinite([low, high]).all() and low < high):
             raise TransformError(
                 f"feature_range={feature_range!r}: expected two numbers, the lesser one first"
             )
-        self.feature_range = feature_range
+        self.feature_range, self.clip = feature_range, bool(clip)
         self._forget()
 
     @property
@@ -157,12 +181,12 @@ class MinMaxScaler(ColumnwiseTransformer):
     def merge(self, other: Self) -> Self:
         """A new one that has learnt from the data of both; the same to the bit in either order."""
         names = self._to_merge(other)
-        if tuple(self.feature_range) != tuple(other.feature_range):
+        if tuple(self.feature_range) != tuple(other.feature_range) or self.clip != other.clip:
             raise TransformError(
-                f"a MinMaxScaler to {self.feature_range} cannot be merged with one to "
-                f"{other.feature_range}"
+                f"a MinMaxScaler to {self.feature_range} with clip={self.clip} cannot be merged "
+                f"with one to {other.feature_range} with clip={other.clip}"
             )
-        out = type(self)(self.feature_range)
+        out = type(self)(self.feature_range, clip=self.clip)
         for one in (self, other):
             if one.width:
                 out._include(one.data_min_, one.data_max_)
@@ -172,6 +196,7 @@ class MinMaxScaler(ColumnwiseTransformer):
     def _learnt(self) -> Params:
         return {
             "feature_range": [float(end) for end in self.feature_range],
+            **({"clip": True} if self.clip else {}),
             "min": null_for_nan(self.data_min_),
             "max": null_for_nan(self.data_max_),
         }
@@ -179,7 +204,7 @@ class MinMaxScaler(ColumnwiseTransformer):
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
         low, high = params["feature_range"]
-        out = cls((low, high))
+        out = cls((low, high), clip=params.get("clip", False))
         out._include(*same_length(params, "min", "max"))
         out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
@@ -218,6 +243,8 @@ class MinMaxScaler(ColumnwiseTransformer):
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
         np.multiply(values, self.scale_[columns], out=out)
         np.add(out, self.min_[columns], out=out)
+        if self.clip:
+            np.clip(out, *self.feature_range, out=out)
 
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
         np.subtract(values, self.min_[columns], out=out)
@@ -227,9 +254,9 @@ class MinMaxScaler(ColumnwiseTransformer):
 class MaxAbsScaler(ColumnwiseTransformer):
     """Divides a column by its greatest absolute value, so that zeros stay zeros.
 
-    Values beyond what was seen go beyond -1 and 1. A column of zeros (of values below ten units
-    in the last place of 1) stays as it is; a column without a value gives NaN. Learnt in parts, or
-    merged in any order, it is the same to the bit.
+    Values beyond what was seen go beyond -1 and 1, or with ``clip`` onto these. A column of zeros
+    (of values below ten units in the last place of 1) stays as it is; a column without a value
+    gives NaN. Learnt in parts, or merged in any order, it is the same to the bit.
 
     >>> scaler = MaxAbsScaler().fit([[1.0, 0.0], [-4.0, 0.0]])
     >>> scaler.transform([[2.0, 3.0], [None, 0.0]])
@@ -238,7 +265,8 @@ class MaxAbsScaler(ColumnwiseTransformer):
 
     kind = "max_abs_scaler"
 
-    def __init__(self) -> None:
+    def __init__(self, *, clip: bool = False) -> None:
+        self.clip = bool(clip)
         self._forget()
 
     @property
@@ -248,7 +276,11 @@ class MaxAbsScaler(ColumnwiseTransformer):
     def merge(self, other: Self) -> Self:
         """A new one that has learnt from the data of both; the same to the bit in either order."""
         names = self._to_merge(other)
-        out = type(self)()
+        if self.clip != other.clip:
+            raise TransformError(
+                "a MaxAbsScaler that clips cannot be merged with one that does not"
+            )
+        out = type(self)(clip=self.clip)
         for one in (self, other):
             if one.width:
                 out._include(one.max_abs_)
@@ -256,11 +288,11 @@ class MaxAbsScaler(ColumnwiseTransformer):
         return out
 
     def _learnt(self) -> Params:
-        return {"max_abs": null_for_nan(self.max_abs_)}
+        return {**({"clip": True} if self.clip else {}), "max_abs": null_for_nan(self.max_abs_)}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls()
+        out = cls(clip=params.get("clip", False))
         (most,) = same_length(params, "max_abs")
         out._include(most)
         out.names, out._rows = names_of(params, out.width), int(params["rows"])
@@ -291,6 +323,8 @@ class MaxAbsScaler(ColumnwiseTransformer):
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
         np.divide(values, self.scale_[columns], out=out)
+        if self.clip:
+            np.clip(out, -1.0, 1.0, out=out)
 
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
         np.multiply(values, self.scale_[columns], out=out)

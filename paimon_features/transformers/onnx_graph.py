@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,15 @@ _MICROSOFT = "com.microsoft"
 class Part:
     """Columns that stand in one tensor, shape ``(rows, width)``: float64, or texts.
 
-    ``is_raw`` are numbers as they came in: rounded to the type of the input.
+    ``is_raw`` are numbers as they came in: rounded to the type of the input. ``is_list`` is one
+    column of lists, shape ``(rows, items)``, filled up with what is no value.
     """
 
     name: str
     width: int
     is_text: bool = False
     is_raw: bool = False
+    is_list: bool = False
 
 
 class Graph:
@@ -43,12 +45,18 @@ class Graph:
         self._nodes: list[Any] = []
         self._constants: list[Any] = []
         self._uses_microsoft = False
+        self.as_null: set[str] = set()
+        """Tensors of texts in which ``null_text`` stands for null."""
+        self.as_text: set[str] = set()
+        """Those in which it is itself."""
 
-    def input(self, name: str, is_text: bool) -> Part:
+    def input(self, name: str, is_text: bool, is_list: bool = False) -> Part:
         """One column that goes in."""
         kind = self._types.STRING if is_text else self._float
-        self._inputs.append(self.onnx.helper.make_tensor_value_info(name, kind, [None, 1]))
-        return Part(name, 1, True) if is_text else self._raw(name, 1)
+        shape = [None, None if is_list else 1]
+        self._inputs.append(self.onnx.helper.make_tensor_value_info(name, kind, shape))
+        made = Part(name, 1, True) if is_text else self._raw(name, 1)
+        return replace(made, is_list=is_list)
 
     def matrix_input(self, name: str, width: int) -> Part:
         """All columns that go in, as one array of numbers."""
@@ -122,10 +130,10 @@ class Graph:
         Raises
         ------
         TransformError
-            If one of them is texts.
+            If one of them is texts, or lists.
         """
-        if any(part.is_text for part in parts):
-            raise TransformError("it takes numbers, and one of its columns is texts")
+        if any(part.is_text or part.is_list for part in parts):
+            raise TransformError("it takes numbers, and one of its columns is texts or lists")
         if len(parts) == 1:
             return parts[0]
         name = self.node("Concat", *(part.name for part in parts), axis=1)

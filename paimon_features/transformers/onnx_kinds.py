@@ -64,10 +64,8 @@ def _branches(graph: Graph, of: ColumnTransformer, parts: Parts) -> list[Part]:
 
 
 def _step(graph: Graph, name: str, step: StoredTransformer, parts: Parts) -> list[Part]:
-    try:
+    with of_step(name):
         return convert(graph, step, parts)
-    except TransformError as error:
-        raise of_step(name, error) from error
 
 
 # -- numbers ------------------------------------------------------------------------------------
@@ -75,19 +73,33 @@ def _step(graph: Graph, name: str, step: StoredTransformer, parts: Parts) -> lis
 
 def _standard(graph: Graph, of: StandardScaler, parts: Parts) -> list[Part]:
     x = graph.joined(parts)
-    moved = graph.node("Sub", x.name, graph.constant(of.mean_))
-    return [Part(graph.node("Div", moved, graph.constant(of.scale_)), x.width)]
+    name = x.name
+    if of.with_mean:
+        name = graph.node("Sub", name, graph.constant(of.mean_))
+    if of.scale_ is not None:
+        name = graph.node("Div", name, graph.constant(of.scale_))
+    return [Part(name, x.width, is_raw=name == x.name and x.is_raw)]
 
 
 def _min_max(graph: Graph, of: MinMaxScaler, parts: Parts) -> list[Part]:
     x = graph.joined(parts)
     scaled = graph.node("Mul", x.name, graph.constant(of.scale_))
-    return [Part(graph.node("Add", scaled, graph.constant(of.min_)), x.width)]
+    name = graph.node("Add", scaled, graph.constant(of.min_))
+    if of.clip:
+        name = _between(graph, name, *of.feature_range)
+    return [Part(name, x.width)]
 
 
 def _max_abs(graph: Graph, of: MaxAbsScaler, parts: Parts) -> list[Part]:
     x = graph.joined(parts)
-    return [Part(graph.node("Div", x.name, graph.constant(of.scale_)), x.width)]
+    name = graph.node("Div", x.name, graph.constant(of.scale_))
+    return [Part(_between(graph, name, -1.0, 1.0) if of.clip else name, x.width)]
+
+
+def _between(graph: Graph, name: str, low: float, high: float) -> str:
+    """Numbers moved onto bounds; NaN stays."""
+    ends = (graph.constant(np.array(float(end))) for end in (low, high))
+    return _keep_nan(graph, name, graph.node("Clip", name, *ends))
 
 
 def _robust(graph: Graph, of: RobustScaler, parts: Parts) -> list[Part]:
@@ -301,7 +313,9 @@ def _codes(graph: Graph, known: Vocabulary, x: Part) -> str:
                 "another null_text="
             )
         # without that category it is null, and with it the text itself
-        keys = texts if graph.null_text in texts else [*texts, graph.null_text]
+        literal = graph.null_text in texts
+        (graph.as_text if literal else graph.as_null).add(x.name)
+        keys = texts if literal else [*texts, graph.null_text]
         places = [*range(len(texts)), none][: len(keys)]
         return graph.node(
             "LabelEncoder", x.name, domain="ai.onnx.ml", keys_strings=keys, values_int64s=places,
@@ -380,26 +394,31 @@ def _hashing(graph: Graph, of: HashingEncoder, parts: Parts) -> list[Part]:
         if not x.is_text:
             there = graph.node("Where", gap, graph.constant(np.array(0.0)), x.name)
             text = graph.text(graph.int64(there))
+        # axes: (rows, 1), of lists (rows, items)
         hashes = graph.int64(graph.microsoft("MurmurHash3", text, seed=0, positive=0))
         size = graph.constant(np.array(of.n_features, np.int64))
         place = graph.node("Mod", graph.node("Abs", hashes), size)
         if of.output == "index":
-            made, width, nothing = graph.float64(place), 1, np.nan
-        else:
-            width, nothing = of.n_features, 0.0
-            places = graph.constant(np.arange(width)[None])
-            made = graph.float64(graph.node("Equal", place, places))
-            if of.alternate_sign:
-                zero = graph.constant(np.array(0, np.int64))
-                below = graph.node("Less", hashes, zero)
-                sign = (graph.constant(np.array(sign)) for sign in (-1.0, 1.0))
-                made = graph.node("Mul", made, graph.node("Where", below, *sign))
-        out.append(Part(graph.node("Where", gap, graph.constant(np.array(nothing)), made), width))
+            made = graph.node("Where", gap, graph.constant(_NAN), graph.float64(place))
+            out.append(Part(made, 1))
+            continue
+        weight = graph.node("Where", gap, *map(graph.constant, (np.array(0.0), np.array(1.0))))
+        if of.alternate_sign:
+            below = graph.node("Less", hashes, graph.constant(np.array(0, np.int64)))
+            sign = (graph.constant(np.array(sign)) for sign in (-1.0, 1.0))
+            weight = graph.node("Mul", weight, graph.node("Where", below, *sign))
+        # axes: (rows, items, places), added up over the items
+        last, items = (graph.constant(np.array([axis], np.int64)) for axis in (2, 1))
+        places = graph.constant(np.arange(of.n_features)[None, None])
+        hot = graph.float64(graph.node("Equal", graph.node("Unsqueeze", place, last), places))
+        made = graph.node("Mul", hot, graph.node("Unsqueeze", weight, last))
+        out.append(Part(graph.node("ReduceSum", made, items, keepdims=0), of.n_features))
     return out
 
 
 def _is_missing(graph: Graph, x: Part) -> str:
     if x.is_text:  # equal texts are an operator of later versions of ONNX only
+        graph.as_null.add(x.name)
         found = graph.node(
             "LabelEncoder", x.name, domain="ai.onnx.ml", keys_strings=[graph.null_text],
             values_int64s=[1], default_int64=0,

@@ -22,6 +22,7 @@ from paimon_features.transformers.steps import (
     fit_step,
     inside,
     learn_more,
+    merged,
     of_step,
     outcome,
     passed,
@@ -79,6 +80,11 @@ class Pipeline(Supervised):
     @property
     def learns(self) -> bool:
         return any(step.learns for step in self._steps)
+
+    @property
+    def learns_in_parts(self) -> bool:
+        learning = [step for step in self._steps if step.learns]
+        return len(learning) < 2 and all(step.learns_in_parts for step in learning)
 
     @property
     def needs_target(self) -> bool:  # type: ignore[override]
@@ -167,13 +173,9 @@ class Pipeline(Supervised):
         self._check_parts("merge")
         if [name for name, _ in self.steps] != [name for name, _ in other.steps]:
             raise TransformError("pipelines of different steps cannot be merged")
-        steps: list[tuple[str, StoredTransformer]] = []
-        for (name, mine), its in zip(self.steps, other._steps, strict=True):
-            try:
-                steps.append((name, mine.merge(its)))
-            except TransformError as error:
-                raise of_step(name, error) from error
-        out = type(self)(steps)
+        called = [name for name, _ in self.steps]
+        steps = merged(called, self._steps, other._steps)
+        out = type(self)(list(zip(called, steps, strict=True)))
         out._rows, out.names = self._rows + other._rows, names
         out._is_fitted = self._is_fitted or other._is_fitted
         return out
@@ -198,10 +200,8 @@ class Pipeline(Supervised):
         self.check(frame)
         columns: Sequence[Column] = frame.columns
         for name, step in self.steps:
-            try:
+            with of_step(name):
                 columns = passed(step, columns, frame.rows)
-            except TransformError as error:
-                raise of_step(name, error) from error
         flat = given.is_flat and self.is_scalar
         return given.like(columns, names=self._names_of(frame), flat=flat)
 
@@ -209,10 +209,8 @@ class Pipeline(Supervised):
         """Data that ``transform`` makes ``X`` of: the steps' inverses, the last step's first."""
         self._check_fitted()
         for name, step in reversed(self.steps):
-            try:
+            with of_step(name):
                 X = step.inverse_transform(X)  # noqa: N806 - the name that users know
-            except TransformError as error:
-                raise of_step(name, error) from error
         return X
 
     def apply(self, columns: Sequence[Column]) -> Applied:

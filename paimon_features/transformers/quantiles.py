@@ -83,6 +83,10 @@ class QuantileLearner(NumericTransformer):
         return int(self._quantiles.shape[1])
 
     @property
+    def learns_in_parts(self) -> bool:
+        return self.grid is not None
+
+    @property
     def quantile_errors_(self) -> Floats:
         """How far the learnt percentiles can be from the exact ones, index (percent, column).
 

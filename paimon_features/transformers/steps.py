@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -254,7 +255,7 @@ def fit_step(
     name: str, step: StoredTransformer, frame: Frame, y: Any, times: Times | None, *, wanted: bool
 ) -> Frame:
     """Fit a step; what it makes of the data for the next one to be fitted on, where ``wanted``."""
-    try:
+    with of_step(name):
         if step.needs_target:
             assert isinstance(step, Supervised)
             if wanted:
@@ -264,22 +265,29 @@ def fit_step(
             return frame
         step.fit(frame)
         return outcome(step, frame) if wanted else frame
-    except TransformError as error:
-        raise of_step(name, error) from error
 
 
 def learn_more(
     name: str, step: StoredTransformer, frame: Frame, y: Any, times: Times | None
 ) -> None:
     """``partial_fit`` of a step."""
-    try:
+    with of_step(name):
         if step.needs_target:
             assert isinstance(step, Supervised)
             step.partial_fit(frame, y, event_time_ms=times)
         else:
             step.partial_fit(frame)
-    except TransformError as error:
-        raise of_step(name, error) from error
+
+
+def merged(
+    names: Sequence[str], mine: Sequence[StoredTransformer], its: Sequence[StoredTransformer]
+) -> list[StoredTransformer]:
+    """The steps of two of equal steps, each merged with its like."""
+    out = []
+    for name, left, right in zip(names, mine, its, strict=True):
+        with of_step(name):
+            out.append(left.merge(right))
+    return out
 
 
 def outcome(step: StoredTransformer, frame: Frame) -> Frame:
@@ -299,9 +307,13 @@ def passed(step: StoredTransformer, columns: Sequence[Column], rows: int) -> lis
     return applied.columns
 
 
-def of_step(name: str, error: TransformError) -> TransformError:
-    """The error of a step, with its name."""
-    return TransformError(f"step {name!r}: {error}")
+@contextmanager
+def of_step(name: str) -> Iterator[None]:
+    """Errors in here are those of a step: they get its name."""
+    try:
+        yield
+    except TransformError as error:
+        raise TransformError(f"step {name!r}: {error}") from error
 
 
 def stored(params: Mapping[str, Any]) -> StoredTransformer:

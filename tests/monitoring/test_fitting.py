@@ -15,9 +15,13 @@ from paimon_features.monitoring.versions import drift_since, save_fit
 from paimon_features.tables.fitted import fitted_versions
 from paimon_features.transformers import (
     ColumnStatistics,
+    Imputer,
+    KBinsDiscretizer,
     MinMaxScaler,
     MomentSums,
     OneHotEncoder,
+    Pipeline,
+    RobustScaler,
     StandardScaler,
     StoredTransformer,
     new_transformer,
@@ -99,7 +103,9 @@ def test_what_the_tiles_do_not_hold_is_read_from_events_or_told(shop: Shop) -> N
         RequestError, match=r'define pf.statistics_view\(..., shop, \[pf.Numbers\("am'
     ):
         fit_columns(shop.reader("spend"), MinMaxScaler(), ["price", "amount"], origin="tiles")
-    with pytest.raises(TransformError, match="no event in this range"):
+    with pytest.raises(
+        TransformError, match="tiles of view 'kept' have no event in this.*backfill kept"
+    ):
         fit_columns(shop.reader(), MinMaxScaler(), ["price"], until_ms=START - 1)
 
 
@@ -169,6 +175,28 @@ def test_a_fit_of_the_same_is_no_new_version_and_drift_is_of_what_came_since(
     assert moved[1].psi is None  # no bins were declared
     second, is_new = save_fit(lake, "scaler", fit(), 3)
     assert (second.version, is_new, len(fitted_versions(lake, "scaler"))) == (2, True, 2)
+
+
+def test_what_cannot_learn_in_parts_has_the_events_of_all_files_at_once(tmp_path: Path) -> None:
+    shop = open_shop(tmp_path)
+    for seed in (8, 9):
+        shop.commit(random_rows(seed, 300))
+    shop.tile()
+    rows = [row for row in shop.members() if row["customer_id"] is not None]
+    for transformer in (
+        RobustScaler(),
+        KBinsDiscretizer(4, strategy="kmeans", encode="ordinal"),
+        Imputer("median"),
+        Pipeline([("fill", Imputer()), ("scale", StandardScaler())]),
+    ):
+        fit = fit_columns(shop.reader("spend"), transformer, ["items", "amount"])
+        assert fit.fitted_on["from"] == "events"
+        expected = type(transformer).from_params(transformer.to_params())
+        expected.fit(columns_of(rows, "items", "amount"))
+        expected.names = ("items", "amount")
+        asked = columns_of(rows, "items", "amount")
+        got, wanted = (np.array(t.transform(asked), np.float64) for t in (transformer, expected))
+        np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
 
 
 LEARNERS: list[tuple[str, dict[str, Any], list[str]]] = [

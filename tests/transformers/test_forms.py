@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from typing import Any
 
@@ -113,6 +114,18 @@ def test_types_of_numbers_do_not_matter() -> None:
     words = pd.Series(["x", "y", "x"], dtype="category")
     assert OneHotEncoder().fit(words).categories_ == [["x", "y"]]
     assert OneHotEncoder().fit(pl.Series(["x"], dtype=pl.Categorical)).categories_ == [["x"]]
+
+
+def test_what_numpy_masks_is_no_value_and_long_doubles_are_doubles() -> None:
+    masked = np.ma.masked_array([[1.0, 5.0], [9.0, 7.0]], [[False, False], [True, False]])
+    scaler = StandardScaler().fit(masked)
+    assert scaler.mean_.tolist() == [1.0, 6.0]
+    np.testing.assert_array_equal(scaler.transform(masked), [[0.0, -1.0], [math.nan, 1.0]])
+    assert StandardScaler().fit(np.ma.masked_array([1, 3, 99], [0, 0, 1])).mean_.tolist() == [2.0]
+    texts = np.ma.masked_array(np.array([["a"], ["b"]]), [[False], [True]])
+    assert OneHotEncoder().fit(texts).categories_ == [["a", None]]
+    long = StandardScaler().fit(np.array([[1.5], [2.5]], np.longdouble))
+    assert json.loads(json.dumps(long.to_params()))["mean"] == [2.0]
 
 
 def test_what_cannot_be_taken_is_told() -> None:

@@ -140,7 +140,7 @@ def test_other_wrong_settings_are_told() -> None:
         (lambda: QuantileTransformer(subsample=0), "subsample=0; expected 1 or more, or None"),
         (lambda: QuantileTransformer(random_state=-1), "random_state=-1; expected 0 to"),
         (lambda: KBinsDiscretizer(1), "n_bins=1; expected 2 or more"),
-        (lambda: KBinsDiscretizer(strategy="kmeans"), "strategy='kmeans'; expected one of: unif"),
+        (lambda: KBinsDiscretizer(strategy="trees"), "strategy='trees'; expected one of: unif"),
         (lambda: KBinsDiscretizer(encode="hot"), "encode='hot'; expected one of: onehot, onehot-d"),
         (lambda: KBinsDiscretizer([3, 4]).fit([[1.0]]), r"n_bins=\[3, 4\] of 1 columns"),
     ):

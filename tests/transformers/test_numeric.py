@@ -81,7 +81,8 @@ def test_parameters_are_json_and_give_the_same_transformer_back(name: str, seed:
     assert FittedVersion.from_document(json.loads(version.to_text())) == version
     if transformer.width_out:
         np.testing.assert_array_equal(again.transform(asked), transformer.transform(asked))
-    for key in transformer.to_params():
+    # what has a default is told only where it is another
+    for key in set(transformer.to_params()) - {"with_mean", "with_std", "clip"}:
         broken = {k: v for k, v in transformer.to_params().items() if k != key}
         with pytest.raises(TransformError, match="not complete|of kind None"):
             FeatureTransformer.from_params(broken)
@@ -110,7 +111,7 @@ def test_parts_and_merges_in_any_order_are_what_is_learnt_at_once(name: str, see
     assert sorted(map(str, before)) == sorted(str(p.to_params()) for p in pieces)
     for other in (stepwise, merged):
         assert other.rows_seen == len(seen)
-        if name not in ("standard", "impute_mean"):
+        if not name.startswith(("standard", "impute_mean")):
             assert other.to_params() == whole.to_params()
         elif whole.width_out:
             np.testing.assert_allclose(
@@ -122,7 +123,7 @@ def test_parts_and_merges_in_any_order_are_what_is_learnt_at_once(name: str, see
 def test_exact_quantiles_are_not_learnt_in_parts_and_the_message_says_what_to_do(name: str) -> None:
     one = MAKERS[name]().partial_fit([[1.0, 2.0], [3.0, 4.0]])
     for call in (lambda: one.partial_fit([[5.0, 6.0]]), lambda: one.merge(one)):
-        with pytest.raises(TransformError, match=r"need all data at once; declare grid="):
+        with pytest.raises(TransformError, match=r"need all data at once; declare grid=|on all v"):
             call()
     empty = MAKERS[name]()
     assert one.merge(empty) == one == empty.merge(one)
@@ -203,7 +204,7 @@ def test_no_row_and_one_row_and_a_refit(name: str) -> None:
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_others_cannot_be_merged(name: str) -> None:
-    two, three = MAKERS[name](), MAKERS["max_abs" if name != "max_abs" else "min_max"]()
+    two, three = MAKERS[name](), MAKERS["min_max" if name.startswith("max_abs") else "max_abs"]()
     two.fit([[1.0, 2.0], [2.0, 3.0]])
     with pytest.raises(TransformError, match="cannot be merged with a"):
         two.merge(three.fit([[1.0, 2.0]]))

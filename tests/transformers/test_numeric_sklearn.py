@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+from paimon_features.errors import TransformError
 from paimon_features.transformers import (
     Imputer,
     Interaction,
     KBinsDiscretizer,
     MaxAbsScaler,
+    MinMaxScaler,
     QuantileTransformer,
     RobustScaler,
+    StandardScaler,
 )
 
 sklearn = pytest.importorskip("sklearn.preprocessing", reason="pip install scikit-learn")
@@ -64,6 +68,41 @@ def test_a_max_abs_scaler_is_equal_to_the_bit() -> None:
         np.testing.assert_array_equal(
             ours.inverse_transform(asked), theirs.inverse_transform(asked)
         )
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (StandardScaler, "StandardScaler"),
+        (partial(StandardScaler, with_mean=False), "StandardScaler"),
+        (partial(StandardScaler, with_std=False), "StandardScaler"),
+        (partial(StandardScaler, with_mean=False, with_std=False), "StandardScaler"),
+        (partial(MinMaxScaler, (-2, 3), clip=True), "MinMaxScaler"),
+        (partial(MaxAbsScaler, clip=True), "MaxAbsScaler"),
+    ],
+    ids=str,
+)
+def test_scalers_with_their_settings_are_equal(ours: Any, theirs: str) -> None:
+    settings = getattr(ours, "keywords", {})
+    if theirs == "MinMaxScaler":
+        settings = {**settings, "feature_range": (-2, 3)}
+    within = 1e-9 if theirs == "StandardScaler" else 0.0
+    for table in tables(40):
+        table[:, 3] = np.round(table[:, 3], 3)  # a deviation that is rounding: see the docs
+        mine, other = ours().fit(table), getattr(sklearn, theirs)(**settings).fit(table)
+        asked = around(table)
+        made = other.transform(asked)
+        np.testing.assert_allclose(mine.transform(asked), made, rtol=within, atol=within)
+        np.testing.assert_allclose(
+            mine.inverse_transform(made), other.inverse_transform(made), rtol=within, atol=within
+        )
+        half = len(table) // 2
+        if half:
+            merged = ours().fit(table[:half]).merge(ours().fit(table[half:]))
+            np.testing.assert_allclose(merged.transform(asked), made, rtol=1e-7, atol=1e-7)
+    if settings:
+        with pytest.raises(TransformError, match="cannot be merged with one"):
+            mine.merge(type(mine)().fit(table))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +221,59 @@ def test_bins_are_equal_to_the_bit(settings: Any, encode: str) -> None:
         assert ours.names_out(names) == [
             name.removesuffix(".0") for name in theirs.get_feature_names_out(names)
         ]
+
+
+def of_k_means(rounds: int) -> Iterator[Any]:
+    """Random columns: ties, few distinct values, centres that lose all of theirs, a far mean."""
+    dice = np.random.default_rng(11)
+    for turn in range(rounds):
+        rows = int(dice.integers(6, 40 if turn % 4 else 900))
+        yield [
+            dice.normal(size=rows),
+            dice.integers(-5, 9, rows).astype(float),
+            dice.lognormal(0, 2, rows),
+            1e9 + 1e-3 * dice.normal(size=rows),
+            dice.choice([0.0, 1.0, 5.0, 100.0], rows),
+            np.full(rows, 7.5),
+        ][turn % 6][:, None]
+
+
+def test_bins_around_the_centres_of_k_means_are_equal_to_the_bit() -> None:
+    threads = pytest.importorskip("threadpoolctl")
+    for turn, table in enumerate(of_k_means(120)):
+        settings: dict[str, Any] = {"strategy": "kmeans", "encode": "ordinal"}
+        if turn % 5 == 0:
+            settings |= {"subsample": 6, "random_state": turn}
+        count = 2 + turn % 5
+        ours = KBinsDiscretizer(count, **settings).fit(table)
+        with threads.threadpool_limits(1):  # of several each adds up a part of the values
+            theirs = sklearn.KBinsDiscretizer(count, **settings).fit(table)
+        np.testing.assert_array_equal(ours.bin_edges_[0], theirs.bin_edges_[0])
+        asked = around(table)
+        np.testing.assert_array_equal(ours.transform(asked), theirs.transform(asked))
+        made = theirs.transform(table)
+        np.testing.assert_array_equal(ours.inverse_transform(made), theirs.inverse_transform(made))
+
+
+def test_k_means_of_columns_each_with_its_number_of_bins_gaps_and_few_values() -> None:
+    dice = np.random.default_rng(5)
+    table = np.column_stack([dice.normal(size=50), dice.normal(size=50), np.full(50, math.nan)])
+    table[::3, 1] = math.nan
+    ours = KBinsDiscretizer([4, 2, 3], strategy="kmeans").fit(table)
+    for column, count in ((0, 4), (1, 2)):
+        known = table[~np.isnan(table[:, column]), column][:, None]
+        theirs = sklearn.KBinsDiscretizer(count, strategy="kmeans").fit(known)
+        np.testing.assert_array_equal(ours.bin_edges_[column], theirs.bin_edges_[0])
+    assert ours.n_bins_.tolist() == [4, 2, 1]
+    assert np.isnan(ours.transform(table)[:, -1]).all()
+    # of fewer values than bins scikit-learn finds no centres, here each value is one
+    few = KBinsDiscretizer(5, encode="ordinal", strategy="kmeans").fit([1.0, 9.0, 2.0, 2.0])
+    assert few.bin_edges_[0].tolist() == [1.0, 1.5, 5.5, 9.0]
+    assert few.transform([1.0, 2.0, 5.6]) == [0.0, 1.0, 2.0]
+    with pytest.raises(TransformError, match="column 0 has values whose squares are beyond"):
+        KBinsDiscretizer(2, strategy="kmeans").fit([-1e155, 1e155, 0.0])
+    with pytest.raises(TransformError, match="counts in bins bound no k-means"):
+        KBinsDiscretizer(strategy="kmeans", grid=[0.0, 1.0])
 
 
 @pytest.mark.parametrize("strategy", ["mean", "median", "most_frequent", "constant"])

@@ -79,7 +79,11 @@ def as_array(data: pa.Table) -> Any:
 
 NUMERIC: dict[str, Callable[[], StoredTransformer]] = {
     "standard": StandardScaler,
+    "standard, no mean": lambda: StandardScaler(with_mean=False),
+    "standard, neither": lambda: StandardScaler(with_mean=False, with_std=False),
     "min_max": lambda: MinMaxScaler((-1, 2)),
+    "min_max, clip": lambda: MinMaxScaler((-1, 2), clip=True),
+    "max_abs, clip": lambda: MaxAbsScaler(clip=True),
     "max_abs": MaxAbsScaler,
     "robust": RobustScaler,
     "robust, plain": lambda: RobustScaler(with_centering=False, with_scaling=False),
@@ -95,6 +99,7 @@ NUMERIC: dict[str, Callable[[], StoredTransformer]] = {
     "imputer": lambda: Imputer("median", add_indicator=True),
     "imputer, constant": lambda: Imputer("constant", fill_value=-1.5),
     "bins": lambda: KBinsDiscretizer(4),
+    "bins, k-means": lambda: KBinsDiscretizer(4, encode="ordinal", strategy="kmeans"),
     "bins, ordinal": lambda: KBinsDiscretizer(3, encode="ordinal", strategy="uniform"),
     "quantiles": lambda: QuantileTransformer(n_quantiles=20),
     "quantiles, normal": lambda: QuantileTransformer(
@@ -246,6 +251,50 @@ def test_integers_are_hashed_as_their_text() -> None:
     np.testing.assert_array_equal(
         run(model, rows), np.array(encoder.transform(rows), dtype=np.float64)
     )
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_lists_are_hashed_item_by_item(signed: bool) -> None:
+    rows = [[["a", "b", "a"], 1.0], [None, 2.0], [["ü", None], 3.0], [[], 4.0], [["a"], None]]
+    encoder = HashingEncoder(6, alternate_sign=signed)
+    both = ColumnTransformer([("tags", encoder, [0]), ("n", StandardScaler(), [1])]).fit(rows)
+    model = to_onnx(both, dtype="float64")
+    expected = np.array(both.transform(rows), np.float64)
+    np.testing.assert_allclose(run(model, rows), expected, rtol=1e-12)
+    np.testing.assert_allclose(run(model, rows[1:2]), expected[1:2], rtol=1e-12)
+    whole = HashingEncoder(6, alternate_sign=signed).fit([[[1, 2]], [[3, None, -4]], [None]])
+    asked = [[[2, 2, -4]], [None], [[7]]]
+    for settings_ in ({}, {"whole_numbers": [0]}):
+        got = run(to_onnx(whole, **settings_), asked)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(got, whole.transform(asked))
+    with pytest.raises(TransformError, match="column 0 holds 'a', and the model takes lists"):
+        to_feeds(model, [["a", 1.0]])
+    plain = to_onnx(HashingEncoder(6).fit(["a"]))
+    with pytest.raises(TransformError, match=r"holds \['a'\], and the model takes one text"):
+        to_feeds(plain, [[["a"]]])
+    with pytest.raises(TransformError, match="column 'x0' is texts or lists"):
+        to_onnx(whole, whole_numbers=[0], matrix=True)
+
+
+def test_truth_values_and_whole_numbers_are_fed_as_the_texts_that_are_hashed() -> None:
+    for rows in ([[True], [False], [None]], [[1], [2**60 + 1], [None]]):
+        encoder = HashingEncoder(500, output="index").fit(rows)
+        expected = np.array(encoder.transform(rows), np.float64)
+        np.testing.assert_array_equal(run(to_onnx(encoder), rows), expected)
+    with pytest.raises(TransformError, match="column 0 holds 1.5, and the model takes one text"):
+        to_feeds(to_onnx(encoder), [[1.5]])
+
+
+def test_a_text_that_would_be_null_and_a_null_that_would_be_a_text_are_refused() -> None:
+    for fitted in (HashingEncoder(4).fit(["a"]), FrequencyEncoder().fit(["a", None])):
+        with pytest.raises(TransformError, match="holds '', which stands for null in this model"):
+            to_feeds(to_onnx(fitted), ["", "a"])
+        other = to_onnx(fitted, null_text="<null>")
+        expected = np.reshape(fitted.transform(["", None, "a"]), (3, -1))
+        np.testing.assert_allclose(run(other, ["", None, "a"]), expected, rtol=1e-6)
+    own = to_onnx(OneHotEncoder("ignore").fit(["", "a"]))
+    with pytest.raises(TransformError, match="column 0 is null in row 1, and this model takes ''"):
+        to_feeds(own, ["", None])
 
 
 def test_what_cannot_be_expressed_is_told_with_its_step() -> None:

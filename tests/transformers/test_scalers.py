@@ -185,7 +185,7 @@ def test_a_second_fit_forgets_and_a_merge_changes_neither() -> None:
     ):
         with pytest.raises(TransformError, match=message):
             left.merge(other)  # type: ignore[arg-type]
-    with pytest.raises(TransformError, match=r"to \(0, 1\) cannot be merged with one to \(0, 2\)"):
+    with pytest.raises(TransformError, match=r"to \(0, 1\) .* merged with one to \(0, 2\)"):
         MinMaxScaler().fit([[1.0]]).merge(MinMaxScaler((0, 2)).fit([[1.0]]))
     for wrong in ((1, 1), (2, 1), (0, math.inf)):
         with pytest.raises(TransformError, match="expected two numbers, the lesser one first"):
