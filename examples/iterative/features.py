@@ -56,12 +56,36 @@ scores = pf.TableSource(
     event_time="at_ms",
     description="PageRank of products; each run is a version, valid from the log's end on.",
 )
-product_score = pf.TableView("product_score", source=scores, entity=product)
+product_score = pf.FeatureView(
+    "product_score", source=scores, entity=product, features=[pf.Last("score", name="score")]
+)
 
-vectors = pf.TableSource(
+product_vectors = pf.TableSource(
     "product_vectors",
     schema={"stock_code": pf.String, "at_ms": pf.Int64, "vector": pf.List(pf.Float64, 16)},
     event_time="at_ms",
     description="Embeddings of products; each run is a version, valid from the log's end on.",
 )
-product_vector = pf.TableView("product_vector", source=vectors, entity=product)
+product_vector = pf.FeatureView(
+    "product_vector",
+    source=product_vectors,
+    entity=product,
+    features=[pf.Last("vector", name="vector")],
+)
+
+customer_vectors = pf.TableSource(
+    "customer_vectors",
+    schema={"customer_id": pf.Int64, "at_ms": pf.Int64, "vector": pf.List(pf.Float64, 16)},
+    event_time="at_ms",
+    description="Embeddings of customers, of the same runs.",
+)
+customer_vector = pf.FeatureView(
+    "customer_vector",
+    source=customer_vectors,
+    entity=pf.Entity("customer", keys={"customer_id": pf.Int64}),
+    features=[pf.Last("vector", name="vector")],
+)
+
+recommend = pf.FeatureService(
+    "recommend_v1", [habits, customer_vector, product_vector, product_score]
+)

@@ -81,7 +81,7 @@ def scores(project: Project, run: Engine, into: Path) -> Found:
         by_buyers = 1 + int((buyers > buyers[order[place - 1]]).sum())
         say(f"  {place:2}. {named(code):42} {value:.5f}   place {by_buyers} by number of buyers")
     rows = {"stock_code": bought.products, "score": score}
-    write(project, "product_scores", rows)
+    write(project, "product_score", rows)
     draw_pagerank(into / "pagerank.png", changes, best, buyers, score)
     return Found(changes, best)
 
@@ -102,7 +102,9 @@ def embeddings(project: Project, run: Engine, into: Path, lifecycle: OperatorLif
         say(f"  near to {named(code)}:")
         for row, cosine in zip(rows, cosines, strict=True):
             say(f"      {cosine:.2f}  {named(bought.products[row])}")
-    write(project, "product_vectors", {"stock_code": bought.products, "vector": list(vectors)})
+    customers = als.customers_of(problem, vectors)
+    write(project, "product_vector", {"stock_code": bought.products, "vector": list(vectors)})
+    write(project, "customer_vector", {"customer_id": bought.customers, "vector": list(customers)})
     draw_als(into / "als.png", losses, vectors, position, near)
     return Found(losses, near=near)
 
@@ -147,13 +149,14 @@ def now_after_feedback() -> int:
     return time.time_ns() // 1_000_000 + 1
 
 
-def write(project: Project, source: str, columns: dict[str, Any]) -> None:
-    """Write one version of a table source, valid from the log's end."""
+def write(project: Project, view: str, columns: dict[str, Any]) -> None:
+    """Write one version of what a view takes the newest of, valid from the log's end."""
     rows = pa.table(columns)
     at = pa.repeat(pa.scalar(log_end(), pa.int64()), rows.num_rows)
-    declared = project.definitions.source(source)
-    report = EventWriter.of(project.lake, declared, log_end).write(rows.append_column("at_ms", at))
-    say(f"  {report.written:,} rows in {declared.table}")
+    source = project.definitions.views[view].source
+    report = EventWriter.of(project.lake, source, log_end).write(rows.append_column("at_ms", at))
+    project.backfill(view)
+    say(f"  {report.written:,} rows in {source.table}")
 
 
 def tell_rounds(what: str, values: Sequence[float]) -> None:

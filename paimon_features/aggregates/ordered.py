@@ -3,8 +3,8 @@
 The partial of ``Last`` is ``ordered(event_time, value)``, an encoding in which text order is the
 order of (time, value): the lake's ``max`` on strings then keeps the newest value, and of several
 at the same time the greatest. With a tie breaker it is ``item(event_time, tie, value)``, and
-the greatest tie breaker comes first. ``First`` is its mirror image. ``LastN`` and ``FirstN`` keep
-a list of such items.
+the greatest tie breaker comes first; a vector is ``item(event_time, tie, element, element ...)``.
+``First`` is its mirror image. ``LastN`` and ``FirstN`` keep a list of such items.
 """
 
 from __future__ import annotations
@@ -23,13 +23,16 @@ from paimon_features.aggregates.base import (
     Scope,
 )
 from paimon_features.aggregates.basic import objects, widened
+from paimon_features.aggregates.vectors import elements, ordered_vector_guards, vector_type
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
-from paimon_features.expressions import DELIMITER, decode_items, decode_ordered
-from paimon_features.schema import DataType, List, String
+from paimon_features.expressions import DELIMITER, PART, decode_items, decode_ordered
+from paimon_features.schema import DataType, List, ListType, String
 
 MAX_ITEMS = 1000
 """Most items that a list may keep."""
+MAX_VECTOR = 64
+"""Longest vector of First and Last: an element takes 1.5 KB of the tile job's SQL."""
 
 
 @dataclass(frozen=True)
@@ -49,31 +52,52 @@ class _InTime(Aggregate):
             return 2
         return 3 if self.newest else 4
 
-    def _item(self, scope: Scope) -> str:
-        """Time, tie breaker and value as an item. A null tie breaker loses."""
-        self._scalar_type(scope)
-        if self.tie is None:
-            return f"item({EVENT_TIME}, {self.column})"
-        self._scalar_type(scope, self.tie)
-        tie = self.tie if self.newest else f"{self.tie} IS NULL, {self.tie}"
-        return f"item({EVENT_TIME}, {tie}, {self.column})"
+    def _item(self, scope: Scope, *values: str) -> str:
+        """Time, tie breaker and values as an item. A null tie breaker loses."""
+        parts = [EVENT_TIME]
+        if self.tie is not None:
+            self._scalar_type(scope, self.tie)
+            parts.append(self.tie if self.newest else f"{self.tie} IS NULL, {self.tie}")
+        return f"item({', '.join((*parts, *values))})"
 
 
 @dataclass(frozen=True)
 class _One(_InTime):
-    """Shared by First and Last."""
+    """Shared by First and Last.
+
+    The column is a scalar or a vector: ``List(T, n)``, up to 64 integers or floats. An event
+    whose list has another length, or a null in it, is no vector: it is kept out of the tiles and
+    counted. Vectors are in order by their first elements, of equal ones by the second, and so on.
+    """
 
     merge: ClassVar[Merge]
 
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
-        expression = self._item(scope)
-        if self.tie is None:
-            expression = f"ordered({EVENT_TIME}, {self.column})"
-        guards = self._finite_guards(scope, self.column, self.tie)
+        vector, column = self._vector_type(scope), str(self.column)
+        if vector is not None:
+            expression = self._item(scope, *elements(column, vector))
+        elif self.tie is not None:
+            expression = self._item(scope, column)
+        else:
+            expression = f"ordered({EVENT_TIME}, {column})"
+        guards = self._finite_guards(scope, column, self.tie)
+        if vector is not None:
+            guards += ordered_vector_guards(column, vector)
         name = f"{self.kind}_{self._name()}"
         return (self._partial(name, String, self.merge, expression, guards=guards),)
 
+    def _vector_type(self, scope: Scope) -> ListType | None:
+        """The column's type where it is a vector, None where it is a scalar."""
+        kind = self._input_type(scope)
+        if isinstance(kind, ListType):
+            return vector_type(self.kind, self.column, kind, MAX_VECTOR)
+        self._scalar_type(scope)
+        return None
+
     def output_type(self, scope: Scope) -> DataType:
+        vector = self._vector_type(scope)
+        if vector is not None:
+            return List(widened(vector.item), vector.length)
         return widened(self._scalar_type(scope))
 
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
@@ -82,7 +106,17 @@ class _One(_InTime):
         present = encoded.mask
         if not present.any():
             return Finished(out)
-        if self.tie is None:
+        if isinstance(kind, ListType):
+            assert kind.length is not None
+            texts = encoded.values[present].tolist()
+            # decoded together, then dealt out again
+            flat = [part for text in texts for part in text.split(PART)[-kind.length :]]
+            numbers = decode_items(flat, kind.item)
+            starts = range(0, len(numbers), kind.length)
+            out.values[present] = objects(
+                (numbers[start : start + kind.length] for start in starts), len(texts)
+            )
+        elif self.tie is None:
             out.values[present] = decode_ordered(encoded.values[present], kind)[1].values
         else:
             out.values[present] = decode_items(encoded.values[present].tolist(), kind, self._parts)
@@ -161,7 +195,8 @@ class _SeveralInTime(_InTime, Several):
     """Shared by FirstN and LastN."""
 
     def _list_partial(self, scope: Scope, merge: Merge) -> Partial:
-        name, item = f"{self.kind}_{self._name()}", self._item(scope)
+        self._scalar_type(scope)
+        name, item = f"{self.kind}_{self._name()}", self._item(scope, str(self.column))
         guards = self._finite_guards(scope, self.column, self.tie)
         return self._partial(name, String, merge, item, guards=guards, limit=self.n)
 

@@ -1,4 +1,4 @@
-"""VectorSum and VectorMean: element by element over lists of one length."""
+"""Lists of one length as vectors; VectorSum and VectorMean: element by element over them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,54 @@ MAX_LENGTH = 256
 """Longest vector: each element is a column of the tile table."""
 
 
+def vector_type(
+    aggregate: str, column: str | None, kind: DataType, longest: int = MAX_LENGTH
+) -> ListType:
+    """The type of a column of vectors.
+
+    Raises
+    ------
+    DefinitionError
+        For any other type than up to ``longest`` integers or floats.
+    """
+    if not isinstance(kind, ListType) or kind.length is None or not kind.item.is_numeric:
+        raise DefinitionError(
+            f"{aggregate}({column!r}): the column is {kind!r}; expected List(T, n), "
+            "numbers of a declared length"
+        )
+    if kind.length > longest or kind.item.is_decimal:
+        raise DefinitionError(
+            f"{aggregate}({column!r}): the column is {kind!r}; expected up to "
+            f"{longest} integers or floats"
+        )
+    return kind
+
+
+def elements(column: str, kind: ListType) -> list[str]:
+    """The expression of each element."""
+    assert kind.length is not None
+    return [f"element({column}, {position})" for position in range(1, kind.length + 1)]
+
+
+def whole_vector(column: str, kind: ListType, *parts: str) -> Guard:
+    """The guard for lists of the declared length, in which these elements are not null."""
+    there = " AND ".join(f"{element} IS NOT NULL" for element in parts)
+    return Guard(
+        f"({column} IS NULL OR (size({column}) = {kind.length} AND {there}))",
+        f"{column} is not a list of {kind.length} numbers",
+    )
+
+
+def ordered_vector_guards(column: str, kind: ListType) -> tuple[Guard, ...]:
+    """Guards for vectors that are put in order: they are whole, and NaN has no place in them."""
+    parts = elements(column, kind)
+    whole = whole_vector(column, kind, *parts)
+    if not kind.item.is_float:
+        return (whole,)
+    finite = " AND ".join(f"({element} IS NULL OR finite({element}))" for element in parts)
+    return whole, Guard(f"({finite})", f"{column} is not finite")
+
+
 @dataclass(frozen=True)
 class _Vector(Numeric):
     """Shared by VectorSum and VectorMean.
@@ -27,36 +75,19 @@ class _Vector(Numeric):
     """
 
     def _list_type(self, scope: Scope) -> ListType:
-        kind = self._input_type(scope)
-        if not isinstance(kind, ListType) or kind.length is None or not kind.item.is_numeric:
-            raise DefinitionError(
-                f"{self.kind}({self.column!r}): the column is {kind!r}; expected List(T, n), "
-                "numbers of a declared length"
-            )
-        if kind.length > MAX_LENGTH or kind.item.is_decimal:
-            raise DefinitionError(
-                f"{self.kind}({self.column!r}): the column is {kind!r}; expected up to "
-                f"{MAX_LENGTH} integers or floats"
-            )
-        return kind
+        return vector_type(self.kind, self.column, self._input_type(scope))
 
     def _number_type(self, scope: Scope) -> DataType:
         return self._list_type(scope).item
 
     def _sums(self, scope: Scope) -> tuple[Partial, ...]:
-        length = self._list_type(scope).length
-        assert length is not None
+        kind, column = self._list_type(scope), str(self.column)
         partials = []
-        for position in range(1, length + 1):
-            element = f"element({self.column}, {position})"
-            name = f"sum_{self.column}_{position}"
+        for position, element in enumerate(elements(column, kind), 1):
+            name = f"sum_{column}_{position}"
             partial = self._value_partial(scope, Merge.SUM, name, element)
-            whole = Guard(
-                f"({self.column} IS NULL OR (size({self.column}) = {length} "
-                f"AND {element} IS NOT NULL))",
-                f"{self.column} is not a list of {length} numbers",
-            )
-            partials.append(replace(partial, guards=(self._guarded(whole), *partial.guards)))
+            whole = self._guarded(whole_vector(column, kind, element))
+            partials.append(replace(partial, guards=(whole, *partial.guards)))
         return tuple(partials)
 
     def _lists(self, columns: Sequence[Column], valid: Mask | None = None) -> Finished:

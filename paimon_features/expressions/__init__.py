@@ -15,7 +15,7 @@ describes the language.
 from paimon_features.expressions.duckdb import to_duckdb
 from paimon_features.expressions.evaluate import evaluate
 from paimon_features.expressions.flink import to_flink
-from paimon_features.expressions.items import DELIMITER, decode_items
+from paimon_features.expressions.items import DELIMITER, PART, decode_items
 from paimon_features.expressions.nodes import Expression, replace_nodes
 from paimon_features.expressions.ordered import decode_ordered
 from paimon_features.expressions.overflow import overflow_guard
@@ -23,6 +23,7 @@ from paimon_features.expressions.parse import parse
 
 __all__ = [
     "DELIMITER",
+    "PART",
     "Expression",
     "decode_items",
     "decode_ordered",

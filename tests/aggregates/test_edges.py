@@ -77,6 +77,8 @@ EMPTY: Sequence[tuple[Aggregate, Any]] = [
     (agg.Kurtosis("x", **WINDOW), None),
     (agg.First("word", **WINDOW), None),
     (agg.Last("word", tie="n", **WINDOW), None),
+    (agg.Last("vec", **WINDOW), None),
+    (agg.First("pair", tie="word", **WINDOW), None),
     (agg.FirstN("n", n=2, **WINDOW), None),
     (agg.LastN("n", n=2, **WINDOW), None),
     (agg.TopK("n", n=2, **WINDOW), None),

@@ -79,7 +79,13 @@ class TestFirstAndLast(AggregateContract):
             for one in (agg.First, agg.Last)
             for column in SCALARS
             for tie in (None, "word", "x")
-        ] + [agg.Last("word", where="n IS NULL"), agg.First("n", tie="flag", where="flag")]
+        ] + [
+            agg.Last("word", where="n IS NULL"),
+            agg.First("n", tie="flag", where="flag"),
+            *(one("vec", tie=tie) for one in (agg.First, agg.Last) for tie in (None, "word")),
+            agg.Last("pair", where="n > 0"),
+            agg.First("pair", tie="x"),
+        ]
 
 
 class TestFirstNAndLastN(AggregateContract):

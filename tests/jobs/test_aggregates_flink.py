@@ -46,6 +46,8 @@ EVERYTHING = FeatureView(
         agg.Kurtosis("x", scale=2),
         agg.First("word", tie="day"),
         agg.Last("price", tie="word"),
+        agg.Last("vec"),
+        agg.First("pair", tie="price"),
         agg.FirstN("x", n=3),
         agg.LastN("word", tie="flag", n=3, where="n > 0"),
         agg.TopK("word", by="price", n=2),

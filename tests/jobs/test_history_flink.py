@@ -68,6 +68,7 @@ EVERYTHING = FeatureView(
         agg.Skewness("small", windows=["7d"], scale=0),
         agg.First("word", tie="day", windows=MORE),
         agg.Last("word", tie="price", windows=WINDOWS),
+        agg.Last("pair", tie="word", windows=["7d"]),
         agg.FirstN("x", n=3, windows=WINDOWS),
         agg.LastN("word", tie="flag", n=3, windows=["7d"]),
         agg.TopK("word", by="price", n=2, windows=WINDOWS),

@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for a safe place: inside a call it would break the connection to the JVM."""
+"""Ctrl-C and SIGTERM that wait for a safe place: inside a call they would break a connection."""
 
 from __future__ import annotations
 
