@@ -19,6 +19,7 @@ from typing import Any, Literal, NoReturn
 
 from jobs.flink.environment import SORT_SHUFFLE_BUFFERS
 from jobs.flink.gateway import flink_environment, flink_home
+from jobs.flink.workers import write_python
 from jobs.logic.rest import FlinkRest, JobSummary
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.tables.files import locked, read_json, write_json
@@ -266,11 +267,13 @@ def _prepare(folder: Path, log_dir: Path, options: str) -> dict[str, str]:
     standard = (home / "conf" / "config.yaml").read_text("utf-8")
     (conf / "config.yaml").write_text(_java_options(standard) + options, "utf-8")
     environment = flink_environment()
+    programs = write_python(folder / "bin")
     # operators of Python, also of jobs that come from elsewhere; not with each job: a second class
     # loader could not load the interpreter's library again
     python = sorted(str(path) for path in (home / "opt").glob("flink-python-*.jar"))
     classes = [environment.get("HADOOP_CLASSPATH", ""), *python]
     return environment | {
+        "PATH": os.pathsep.join([str(programs), environment["PATH"]]),
         "HADOOP_CLASSPATH": os.pathsep.join(filter(None, classes)),
         "FLINK_CONF_DIR": str(conf),
         "FLINK_LOG_DIR": str(log_dir),

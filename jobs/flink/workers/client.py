@@ -1,0 +1,184 @@
+"""Stands in for ``python`` on a task manager: has its workers forked, and runs all else itself.
+
+``python -IS client.py ARGUMENTS`` does what ``python ARGUMENTS`` does. A worker of pyflink is
+forked from the task manager's server, which is started where there is none; whatever stands in
+the way of that, the worker is started as it would have been without. Standard library only, and
+little of it: it is imported for every worker.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+
+WORKER = ["-m", "pyflink.fn_execution.beam.beam_boot"]
+OWN_TO_A_WORKER = frozenset(
+    ("BOOT_LOG_DIR", "_PYTHON_WORKER_MEMORY_LIMIT", "python", "PWD", "OLDPWD", "SHLVL", "_")
+)
+"""Variables in which workers that one server forks may differ."""
+CONNECT_S = 15.0
+"""How long a server that was just started may take until it listens; its imports come later."""
+STALE, FORKED, ENDED = b"s", b"f", b"e"
+"""A server's answers: it ends, as what it has imported has changed; it has forked the worker; the
+worker has ended, and its wait status follows."""
+
+
+class UnservedError(Exception):
+    """No server can fork this worker."""
+
+
+def main() -> None:
+    """Be the worker, as far as whoever started it can see."""
+    arguments = sys.argv[1:]
+    if arguments[:2] == WORKER:
+        try:
+            status = run_forked(arguments, os.environ)
+        except (UnservedError, OSError):
+            pass
+        else:
+            _end_as(status)
+    os.execv(sys.executable, [sys.executable, *arguments])
+
+
+def run_forked(arguments: list[str], environment: Mapping[str, str]) -> int:
+    """Run a worker to its end; its wait status.
+
+    It runs in this directory with these three standard streams. It ends when this process does.
+
+    Raises
+    ------
+    UnservedError, OSError
+        If there is no server, and none can be started. Nothing has been run then.
+    """
+    address = server_address(environment, *task_manager())
+    request = {"arguments": arguments, "directory": os.getcwd(), "environment": dict(environment)}
+    for _ in range(3):
+        with _connect(address) as server:
+            socket.send_fds(server, [b"w"], [0, 1, 2])
+            server.sendall(json.dumps(request).encode("ascii") + b"\n")
+            answer = server.recv(1)
+            if answer == STALE:
+                continue
+            if answer != FORKED:
+                raise UnservedError("the server has ended")
+            return _await_end(server)
+    raise UnservedError("the imports of servers keep changing")
+
+
+def _await_end(server: socket.socket) -> int:
+    try:
+        with server.makefile("rb") as lines:
+            said = lines.readline()
+    except OSError:
+        said = b""
+    # without the server nobody knows how the worker ended
+    return int(said[1:]) if said.startswith(ENDED) else 256
+
+
+def task_manager() -> tuple[int, str]:
+    """Number and start of the process that started Flink's script, which started this one.
+
+    Raises
+    ------
+    OSError
+        If that cannot be told: it can on Linux only.
+    """
+    owner = int(_stat(os.getppid())[1])
+    return owner, _stat(owner)[19]
+
+
+def server_address(environment: Mapping[str, str], owner: int, began: str) -> str:
+    """Path of the socket of the server for workers of this interpreter and environment.
+
+    Raises
+    ------
+    UnservedError
+        If the worker is to have packages that came with its job, or is no process of its own.
+    """
+    for name, value in environment.items():
+        if name in ("PYTHON_LOOPBACK_SERVER_ADDRESS", "_PYTHON_WORKING_DIR") or (
+            name.startswith("_PYTHON_REQUIREMENTS_")
+        ):
+            raise UnservedError(f"{name} is set")
+        if name == "PYTHONPATH" and "python-dist-" in value:
+            raise UnservedError("files came with the job")
+    kept = sorted(item for item in environment.items() if item[0] not in OWN_TO_A_WORKER)
+    about = repr((sys.executable, sys.version, owner, began, kept)).encode(
+        "utf-8", "backslashreplace"
+    )
+    path = os.path.join(_folder(environment), hashlib.sha256(about).hexdigest()[:20])
+    if len(os.fsencode(path)) > 90:
+        raise UnservedError(f"the path {path} is too long for a socket")
+    return path
+
+
+def _folder(environment: Mapping[str, str]) -> str:
+    """A folder that nobody else can write to, or put there before us."""
+    path = os.path.join(
+        environment.get("TMPDIR") or "/tmp", f"paimon-features-workers-{os.getuid()}"
+    )
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        found = os.lstat(path)
+        if found.st_uid != os.getuid() or (found.st_mode & 0o170777) != 0o040700:
+            raise UnservedError(f"{path} is not ours alone") from None
+    return path
+
+
+def _connect(address: str) -> socket.socket:
+    started = None
+    deadline = time.monotonic() + CONNECT_S
+    while True:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            connection.close()
+        else:
+            return connection
+        if started is None:
+            started = _start_server(address)
+        if time.monotonic() > deadline or started.poll() not in (None, 0):
+            raise UnservedError("the server does not start")
+        time.sleep(0.005)
+
+
+def _start_server(address: str) -> subprocess.Popen[bytes]:
+    """Start a server, for as long as the task manager lives; of several only one stays."""
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
+    with open(f"{address}.log", "ab") as log:
+        return subprocess.Popen(
+            [sys.executable, script, address, str(task_manager()[0])],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of a process from its state on; Linux only."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as lines:
+        return lines.read().rpartition(")")[2].split()
+
+
+def _end_as(status: int) -> None:
+    """End as the worker did, also by the same signal."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    os._exit(os.waitstatus_to_exitcode(status) if os.WIFEXITED(status) else 1)
+
+
+if __name__ == "__main__":
+    main()
