@@ -3,20 +3,28 @@
     python -m benchmarks.iteration --modes thread process --parallelism 2
 
 A session cluster of this machine runs every job. ``empty`` feeds one record per subtask back in
-each epoch. ``descent`` is full-batch gradient descent over ``--rows`` x 10: the model is broadcast,
-each subtask adds up the gradient of its rows, one operator takes the step; ``numpy`` is the same
-on one core of this process, in the same run. ``start`` is from the call that submits a job, to a
-cluster that has run one before, until its head tells of an epoch. Epochs are counted by what the
-head says, between its first report and its last, checkpoints every 500 ms included.
+each epoch. ``descent`` is full-batch gradient descent over ``--rows`` x 10: each subtask has the
+model and adds up the gradient of its rows, the parts go to all, and each takes the same step;
+``numpy`` is the same on one core of this process, in the same run. ``start`` is from the call that
+submits a job, to a cluster that has run one before, until its head tells of an epoch. Epochs are
+counted by what the head says, between its first report and its last, checkpoints every 500 ms
+included.
+
+``checkpoints`` are jobs of their own with one every ``--interval-ms``: what is between two of them
+while the iteration runs, by the times at which Flink says that it began them, and how long each
+took. Those of a job's start, before its first epoch, do not count.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +41,7 @@ from jobs.iteration import (
     iterate_bounded_streams_until_termination,
     terminate_on_max_iter,
 )
+from jobs.logic.rest import FlinkRest
 from paimon_features.setup.redis_server import RedisServer
 
 COLUMNS = 10
@@ -56,6 +65,7 @@ class Gradient(IterationListener):
         self.blocks = ctx.state.list("blocks")
         self.models = ctx.state.map("models")
         self.rows: tuple[np.ndarray, np.ndarray] | None = None
+        self.subtask = ctx.subtask
 
     def process_element1(self, model: np.ndarray, ctx: Any, out: Any) -> None:
         self.models.put(ctx.epoch, model)
@@ -70,11 +80,11 @@ class Gradient(IterationListener):
         x, y = self.rows
         model = self.models.get(epoch)
         self.models.remove(epoch)
-        out.collect((model, x.T @ (x @ model - y), len(y)))
+        out.collect((self.subtask, model, x.T @ (x @ model - y), len(y)))
 
 
 class Step(IterationListener):
-    """Adds the parts of an epoch's gradient up and takes the step."""
+    """Adds the parts of an epoch's gradient up and takes the step, as all subtasks do."""
 
     def open(self, ctx: Any) -> None:
         self.parts = ctx.state.map("parts")
@@ -85,8 +95,9 @@ class Step(IterationListener):
     def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
         parts = self.parts.get(epoch)
         self.parts.remove(epoch)
-        rows = sum(part[2] for part in parts)
-        out.collect(parts[0][0] - 0.1 * sum(part[1] for part in parts) / rows)
+        parts.sort(key=itemgetter(0))  # in one order, so that all sums are the same to the bit
+        rows = sum(part[3] for part in parts)
+        out.collect(parts[0][1] - 0.1 * sum(part[2] for part in parts) / rows)
 
 
 def empty(rounds: int, parallelism: int) -> Callable[[Any], Any]:
@@ -111,14 +122,14 @@ def descent(rounds: int, parallelism: int, x: np.ndarray, y: np.ndarray) -> Call
 
     def build(job: Any) -> Any:
         def body(variables: DataStreamList, inputs: DataStreamList) -> IterationBodyResult:
-            parts = variables.get(0).broadcast().connect(inputs.get(0)).process(Gradient())
-            step = parts.set_parallelism(parallelism).process(Step()).set_parallelism(1)
+            parts = variables.get(0).connect(inputs.get(0)).process(Gradient())
+            step = parts.broadcast().process(Step())
             criteria = step.flat_map(terminate_on_max_iter(rounds))
             return IterationBodyResult(
                 DataStreamList.of(step), DataStreamList.of(step.filter(_never)), criteria
             )
 
-        start = job.from_collection([np.zeros(COLUMNS)])
+        start = job.from_collection([np.zeros(COLUMNS)] * parallelism, parallelism)
         data = job.from_collection(blocks, parallelism)
         return iterate_bounded_streams_until_termination(
             DataStreamList.of(start),
@@ -157,6 +168,39 @@ def run(job: IterationJob, build: Any, folder: Path) -> tuple[float, float]:
     return first_s - began, (last_s - first_s) / max(1, last - first)
 
 
+def checkpoints(job: IterationJob, address: str, build: Any, folder: Path) -> str:
+    """Run a job; what to say of the checkpoints that were begun while it iterated."""
+    seen: dict[int, dict[str, Any]] = {}
+    rest, began_ms = FlinkRest(address), 0.0
+
+    def note(status: Any) -> None:
+        nonlocal began_ms
+        if status[0].get("epoch") is not None and status[0]["state"] == "running":
+            began_ms = began_ms or 1000 * float(status[0]["at"])
+            for one in rest.checkpoints(running.job_id)["history"]:
+                if one["trigger_timestamp"] > began_ms and not one["is_savepoint"]:
+                    seen[one["id"]] = one
+
+    running = job.execute_async(build, {"result": Files(folder)})
+    running.wait(note)
+    # Flink tells of the newest ten only, every few seconds; and the last of all may have been
+    # begun when the iteration had ended
+    told = [seen[number] for number in sorted(seen)[:-1]]
+    between = [
+        later["trigger_timestamp"] - one["trigger_timestamp"]
+        for one, later in pairwise(told)
+        if later["id"] == one["id"] + 1
+    ]
+    took = [one["end_to_end_duration"] for one in told if one["status"] == "COMPLETED"]
+    if len(between) < 3 or not took:
+        return f"{len(between)} intervals seen: too few, more --rounds"
+    return (
+        f"{len(took)} of {len(told)} done, between two: mean {statistics.mean(between):.0f} "
+        f"median {statistics.median(between):.0f} most {max(between)} ms; "
+        f"took: median {statistics.median(took):.0f} most {max(took)} ms"
+    )
+
+
 @contextmanager
 def cluster(state_dir: Path, slots: int) -> Iterator[str]:
     """A session cluster that ends with the block."""
@@ -174,6 +218,7 @@ def main() -> None:
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rounds", type=int, help="default: 2000 in threads, 200 in processes")
+    parser.add_argument("--interval-ms", type=int, default=100)
     arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     x = rng.normal(size=(arguments.rows, COLUMNS))
@@ -183,13 +228,17 @@ def main() -> None:
         with cluster(state_dir, 4 * arguments.parallelism) as address:
             for mode in arguments.modes:
                 rounds = arguments.rounds or (2_000 if mode == "thread" else 200)
-                job = IterationJob(
-                    open_stream_environment(address, state_dir=state_dir),
-                    settings=IterationSettings(
-                        mode=mode, wire=redis.url, checkpoint_interval_ms=500
-                    ),
-                    cluster=address,
-                    state_dir=state_dir,
+                env = open_stream_environment(address, state_dir=state_dir)
+                job, often = (
+                    IterationJob(
+                        env,
+                        settings=IterationSettings(
+                            mode=mode, wire=redis.url, checkpoint_interval_ms=interval_ms
+                        ),
+                        cluster=address,
+                        state_dir=state_dir,
+                    )
+                    for interval_ms in (500, arguments.interval_ms)
                 )
                 p = arguments.parallelism
                 run(job, empty(rounds // 10, p), Path(folder) / f"{mode}-warm")
@@ -203,6 +252,12 @@ def main() -> None:
                     f"numpy {1000 * plain:7.2f} ms/epoch   "
                     f"above twice numpy's: {1000 * (epoch_s - 2 * plain):7.2f} ms"
                 )
+                for name, build in (
+                    ("empty", empty(2 * rounds, p)),
+                    ("descent", descent(rounds, p, x, y)),
+                ):
+                    told = checkpoints(often, address, build, Path(folder) / f"{mode}-{name}-often")
+                    print(f"{mode:8} {name:8} every {arguments.interval_ms} ms: {told}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import click
 from jobs.cluster_option import CLUSTER, cluster_address
 from jobs.progress_line import ProgressLine
 from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.errors import ConfigurationError
+from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
@@ -122,11 +122,12 @@ def iterate(
     once. See docs/iteration.md.
 
     \b
-    paimon-features jobs iterate examples/descent.py --watch
+    paimon-features jobs iterate train.py --watch
     paimon-features jobs iterate my.programs:train --cluster --parallelism 4
     paimon-features jobs iterate train.py --cluster --detach --wire redis://10.0.0.5:6379/3
 
-    Ctrl-C cancels the job. One that failed is begun again by Flink from its last checkpoint.
+    A failure is repaired by Flink, from the last checkpoint. Ctrl-C cancels the job; what it
+    prints then, and after one failure too many, is how to go on from there.
     """
     config = Project.open(path).config
     address = cluster_address(config.state_dir, cluster)
@@ -162,7 +163,14 @@ def iterate(
         return
     with ProgressLine(silent=not watch) as line:
         seen = Watch(line)
-        running.wait(seen)
+        try:
+            running.wait(seen)
+        except KeyboardInterrupt as interrupt:
+            click.echo(f"\ncancelled{_how_to_go_on(running.checkpoint(), folder)}", err=True)
+            raise click.Abort from interrupt
+        except JobError as error:
+            error.add_note(f"failed{_how_to_go_on(running.checkpoint(), folder)}")
+            raise
     epochs = [status.get("epoch") for status in seen.status]
     seconds = time.monotonic() - began
     outputs = {name: len(one.read()) for name, one in files.items()}
@@ -177,6 +185,15 @@ def iterate(
         click.echo(f"{name}: {outputs[name]:,} values in {one.folder}")
         for value in one.read()[:SHOWN_VALUES]:
             click.echo(f"  {value!r}")
+
+
+def _how_to_go_on(checkpoint: Path | None, folder: Path) -> str:
+    if checkpoint is None:
+        return " before its first checkpoint: nothing is committed, and it begins anew"
+    return (
+        "; it goes on from its last checkpoint by the same command with "
+        f"--resume {checkpoint} --output {folder}"
+    )
 
 
 def load_program(program: str) -> Callable[[Any], Any]:
@@ -214,7 +231,11 @@ def load_program(program: str) -> Callable[[Any], Any]:
             sys.path.remove("")
     build = getattr(module, name, None)
     if not callable(build):
-        functions = [key for key, value in vars(module).items() if callable(value)]
+        functions = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", None) == module.__name__
+        ]
         raise ConfigurationError(
             f"program {program!r}: {place} has no function {name!r}; "
             f"it has: {', '.join(key for key in functions if not key.startswith('_')) or 'none'}"

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jobs.interrupts import interruptible
 from jobs.logic.restart import (
     Branch,
     Start,
@@ -36,6 +35,7 @@ from paimon_features.errors import (
     OwnershipError,
     SnapshotExpiredError,
 )
+from paimon_features.interrupts import interruptible
 from paimon_features.tables import latest_snapshot
 from paimon_features.tables.consumers import (
     advance_consumer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.flink.gateway import DEFAULT_HEAP, start_gateway
-from jobs.interrupts import interruptible
 from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
+from paimon_features.interrupts import interruptible
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
 
@@ -23,6 +24,9 @@ CATALOG = "lake"
 
 CANCEL_TIMEOUT_S = 30.0
 """How long the end of a job that was cancelled is waited for."""
+
+TRACEBACK = "Traceback (most recent call last):"
+PYTHON_CLASS = re.compile(r"^\S*PythonException: <class '([^']*)'>")
 
 SORT_SHUFFLE_BUFFERS = 64
 """Network buffers each output of a batch stage asks for at least. Flink's 512 for each parallel
@@ -187,7 +191,7 @@ def flink_errors(doing: str) -> Iterator[None]:
         causes = java_causes(error)
         if not causes:
             raise
-        raised = JobError(f"{causes[-1]} (while {doing})")
+        raised = JobError(f"{causes[-1].removeprefix('JobError: ')} (while {doing})")
         for cause in reversed(causes[:-1]):
             if cause not in str(raised):
                 raised.add_note(f"in: {cause}")
@@ -218,7 +222,20 @@ def _brief(message: str) -> str:
 
     >>> _brief("org.apache.flink.table.api.ValidationException: SQL validation failed.\\nAt 1")
     'ValidationException: SQL validation failed. At 1'
+
+    Of an error in Python what Python says, without the way there:
+
+    >>> _brief("pemja.core.PythonException: <class 'paimon_features.errors.JobError'>: stuck")
+    'JobError: stuck'
+    >>> _brief("java.lang.RuntimeException: Error received from SDK harness for instruction 1: "
+    ...        "Traceback (most recent call last):\\n  File ...\\nKeyError: 'x'\\n\\n\\tat org")
+    "KeyError: 'x'"
     """
+    if TRACEBACK in message:
+        said = message.rpartition(TRACEBACK)[2].partition("\n\n")[0].strip("\n").split("\n")
+        told = [line for line in said if not line.startswith(" ")]
+        message = "\n".join(told) or message
+    message = PYTHON_CLASS.sub(r"\1", message)
     head, _, tail = " ".join(message.split()).partition(":")
     name = head.rsplit(".", 1)[-1] if " " not in head else head
     return f"{name}:{tail}" if tail else name

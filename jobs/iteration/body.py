@@ -10,11 +10,14 @@ from jobs.iteration.graph import Graph, Iteration, Link, NodeKind, Scope
 from jobs.iteration.lists import DataStreamList, ReplayableDataStreamList
 from jobs.iteration.streams import IterationStream
 from jobs.iteration.validation import (
+    check_arguments,
     check_inputs,
     check_part,
     check_part_result,
     check_result,
+    streams_of,
 )
+from paimon_features.errors import DefinitionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,11 @@ def iterate_bounded_streams_until_termination(
     DefinitionError
         Something that the rules do not allow; the message starts with the rule's name.
     """
+    if not isinstance(data, ReplayableDataStreamList):
+        raise DefinitionError(
+            f"streams: the data of a bounded iteration are of type {type(data).__name__}; expected "
+            "ReplayableDataStreamList.replay(...) or .not_replay(...)"
+        )
     return _iterate(init_variables, data.replayed, data.not_replayed, config, body, bounded=True)
 
 
@@ -97,8 +105,9 @@ def iterate_unbounded_streams(
     DefinitionError
         Something that the rules do not allow; the message starts with the rule's name.
     """
+    data_streams = streams_of(data, "the data of an unbounded iteration")
     return _iterate(
-        init_variables, (), tuple(data), config or IterationConfig(), body, bounded=False
+        init_variables, (), data_streams, config or IterationConfig(), body, bounded=False
     )
 
 
@@ -134,7 +143,8 @@ def _iterate(
     *,
     bounded: bool,
 ) -> DataStreamList:
-    variables = tuple(init_variables)
+    variables = streams_of(init_variables, "init_variables")
+    check_arguments(config, body)
     graph = check_inputs(variables, (*replayed, *not_replayed), config, bounded=bounded)
     outer = graph.scope
     iteration = Iteration(len(graph.iterations), config, bounded)

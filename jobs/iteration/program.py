@@ -124,6 +124,11 @@ def build_program(job: JobBuilder, build: Callable[[Any], Result]) -> Program:
         shape, named = "one", {"result": returned}
     elif isinstance(returned, Mapping):
         shape, named = "dict", dict(returned)
+    elif not isinstance(returned, Iterable):
+        raise DefinitionError(
+            f"build-result: build returned a {type(returned).__name__}; "
+            "it returns a stream, a list of streams or a dictionary of streams"
+        )
     else:
         shape, named = "list", {f"result {i}": stream for i, stream in enumerate(returned)}
     for index, (name, stream) in enumerate(named.items()):

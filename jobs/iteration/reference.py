@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Collection
 from typing import Any
 
+from jobs.iteration.operators.replay import ReplayMemory
 from jobs.iteration.program import JobBuilder, Program, build_program
 from jobs.iteration.reference_attempt import Attempt, Checkpoint, InjectedFailure
 from jobs.iteration.reference_wire import QueueWire
@@ -35,6 +36,8 @@ class ReferenceExecutor:
         Number of failures besides, at steps drawn from the seed.
     lose_wire
         Whether a failure also empties the wire.
+    replay_memory
+        How much replayed data a subtask holds in memory, and in its state.
     max_steps
         Steps after which the program is taken to run for ever.
 
@@ -53,6 +56,7 @@ class ReferenceExecutor:
         failures: Collection[int] = (),
         random_failures: int = 0,
         lose_wire: bool = False,
+        replay_memory: ReplayMemory | None = None,
         max_steps: int = 5_000_000,
     ) -> None:
         self._random = None if seed is None else random.Random(seed)
@@ -60,6 +64,7 @@ class ReferenceExecutor:
         self._failures = set(failures)
         self._random_failures = random_failures
         self._lose_wire = lose_wire
+        self._replay_memory = replay_memory
         self._max_steps = max_steps
         self.steps = 0
         """Steps of the last run, over all its attempts."""
@@ -100,7 +105,7 @@ class ReferenceExecutor:
         random_left = self._random_failures
         while True:
             self.attempts += 1
-            attempt = Attempt(program.plan, self.wires, latest, draw)
+            attempt = Attempt(program.plan, self.wires, latest, draw, self._replay_memory)
             try:
                 while attempt.step():
                     self.steps += 1

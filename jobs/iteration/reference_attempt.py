@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from jobs.iteration.envelope import Message, decode, encode
 from jobs.iteration.operators.control import ControlHead
+from jobs.iteration.operators.replay import ReplayMemory
 from jobs.iteration.operators.subtask import Sent, SubtaskRunner, source_end, source_records
 from jobs.iteration.plan import Plan
 from jobs.iteration.reference_wire import QueueWire
@@ -58,7 +59,9 @@ class Attempt:
         wires: list[QueueWire],
         restored: Checkpoint | None,
         draw: random.Random | None,
+        replay_memory: ReplayMemory | None = None,
     ) -> None:
+        self._replay_memory = replay_memory
         self._plan = plan
         self._wires = wires
         self._draw = draw
@@ -111,7 +114,9 @@ class Attempt:
                 actor = ("stage", stage.id, subtask)
                 state = MemoryState(restored.states[actor] if restored else None)
                 self._states[actor] = state
-                self._runners[actor] = SubtaskRunner(stage, subtask, state, self._wires.__getitem__)
+                self._runners[actor] = SubtaskRunner(
+                    stage, subtask, state, self._wires.__getitem__, self._replay_memory
+                )
 
     def _to_all(self, sender: Actor, stage: int) -> None:
         for subtask in range(self._plan.stages[stage].parallelism):

@@ -36,7 +36,7 @@ class StateBackend(Protocol):
     (unacknowledged feedback), ``"replay"``, ``"all"`` (states of all-round functions), ``"round"``
     (of per-round ones); the rest are strings, numbers and canonical user keys: ``encode_key``
     makes bytes of them. Values are any picklable objects. ``scan`` is called once per family when
-    a runner opens, never for ``"all"``.
+    a runner opens, for ``"entry"`` and ``"round"`` only.
     """
 
     def get(self, key: Key) -> Any:
@@ -118,6 +118,10 @@ class StateCache:
         value = self._older.pop(key) if key in self._older else self._backend.get(key)
         self._values[key] = value
         return value
+
+    def read(self, key: Key) -> Any:
+        """The value or ``None``, read from the backend each time: for what is large."""
+        return self._values[key] if key in self._changed else self._backend.get(key)
 
     def put(self, key: Key, value: Any) -> None:
         """Set a value other than ``None``."""

@@ -87,8 +87,8 @@ class IterationStream:
 
     def union(self, *others: IterationStream) -> IterationStream:
         """All records of all streams, in no order between them."""
-        for stream in (self, *others):
-            stream._check("union")
+        _check_streams("union", *others)
+        self._check("union")
         links = sum((stream._links for stream in others), self._links)
         return IterationStream(self._graph, self._scope, links)
 
@@ -217,8 +217,7 @@ class ConnectedIterationStreams:
     """Two streams for one function; with keys of their own when both are keyed."""
 
     def __init__(self, first: IterationStream, second: IterationStream) -> None:
-        first._check("connect")
-        second._check("connect")
+        _check_streams("connect", first, second)
         self._first = first
         self._second = second
 
@@ -239,8 +238,7 @@ class JoinedStreams:
     """A join on its way: ``where``, ``equal_to``, ``apply``, each once and in this order."""
 
     def __init__(self, left: IterationStream, right: IterationStream) -> None:
-        left._check("join")
-        right._check("join")
+        _check_streams("join", left, right)
         self._left = left
         self._right = right
 
@@ -258,6 +256,13 @@ class JoinedStreams:
             if not isinstance(stream, KeyedIterationStream):
                 raise DefinitionError("a join needs where(key) and equal_to(key) before apply")
         return _operation("join", JoinAtEnd(function), self._left, self._right)
+
+
+def _check_streams(what: str, *streams: Any) -> None:
+    for stream in streams:
+        if not isinstance(stream, IterationStream):
+            raise DefinitionError(f"{what} got a {type(stream).__name__}; it takes streams")
+        stream._check(what)
 
 
 def _operation(name: str, operator: Any, *streams: IterationStream) -> IterationStream:

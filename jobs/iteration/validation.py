@@ -13,6 +13,40 @@ if TYPE_CHECKING:
     from jobs.iteration.streams import IterationStream
 
 
+def streams_of(given: Any, what: str) -> tuple[IterationStream, ...]:
+    """The streams of a list of streams; DefinitionError for anything else."""
+    from jobs.iteration.streams import IterationStream
+
+    try:
+        streams = tuple(given)
+    except TypeError:
+        raise DefinitionError(
+            f"streams: {what} is of type {type(given).__name__}; expected a DataStreamList, "
+            "also of one stream: DataStreamList.of(stream)"
+        ) from None
+    for stream in streams:
+        if not isinstance(stream, IterationStream):
+            raise DefinitionError(
+                f"streams: {what} holds a value of type {type(stream).__name__}; expected streams"
+            )
+    return streams
+
+
+def check_arguments(config: Any, body: Any) -> None:
+    """Refuse what is no configuration, and what is no body."""
+    from jobs.iteration.config import IterationConfig
+
+    if not isinstance(config, IterationConfig):
+        raise DefinitionError(
+            f"iteration-config: got {config!r}; expected an IterationConfig, for example "
+            "IterationConfig()"
+        )
+    if isinstance(body, type) or not (hasattr(body, "process") or callable(body)):
+        raise DefinitionError(
+            f"body: got {body!r}; expected an object of an IterationBody, or a callable"
+        )
+
+
 def check_inputs(
     variables: Sequence[IterationStream],
     data: Sequence[IterationStream],
@@ -57,7 +91,7 @@ def check_result(
                 f"body-result: a body returned {type(result).__name__}; "
                 "it returns an IterationBodyResult"
             )
-    feedback = list(result.feedback)
+    feedback = streams_of(result.feedback, "the feedback")
     if len(feedback) != len(heads):
         raise DefinitionError(
             f"feedback-count: the body feeds back {len(feedback)} streams for {len(heads)} "
@@ -78,15 +112,16 @@ def check_result(
                 "criteria-unbounded: an unbounded iteration has no termination criteria; "
                 "it ends when its inputs have ended and a round has no record"
             )
+        streams_of([criteria], "the termination criteria")
         _check_edge(criteria, graph, "termination criteria")
-    for index, stream in enumerate(result.outputs):
+    for index, stream in enumerate(streams_of(result.outputs, "what a body puts out")):
         _check_same_graph(stream, graph)
         stream._check(f"output {index}")
 
 
 def check_part(inputs: Iterable[IterationStream]) -> tuple[IterationStream, ...]:
     """Refuse ``for_each_round`` of nothing, or where there are no rounds."""
-    streams = tuple(inputs)
+    streams = streams_of(inputs, "the input of for_each_round")
     if not streams:
         raise DefinitionError("empty-for-each-round: for_each_round needs at least one stream")
     graph = streams[0]._graph
@@ -103,7 +138,7 @@ def check_part(inputs: Iterable[IterationStream]) -> tuple[IterationStream, ...]
 
 def check_part_result(result: Any, graph: Graph) -> tuple[IterationStream, ...]:
     """Refuse what a part of a body may not return."""
-    streams = tuple(result)
+    streams = streams_of(result, "the result of for_each_round")
     for stream in streams:
         _check_same_graph(stream, graph)
         stream._check("the result of for_each_round")

@@ -61,6 +61,14 @@ class FlinkRest:
         """Slots, task managers and numbers of jobs (``slots-total``, ``taskmanagers`` ...)."""
         return self._ask("/overview")
 
+    def task_managers(self) -> dict[str, int]:
+        """Bytes of each task manager's heap for tasks, by its id; one that is started anew has
+        another id."""
+        return {
+            manager["id"]: int(manager["memoryConfiguration"]["taskHeap"])
+            for manager in self._ask("/taskmanagers")["taskmanagers"]
+        }
+
     def jobs(self) -> list[JobSummary]:
         """All jobs that the cluster remembers, the newest first."""
         found = [

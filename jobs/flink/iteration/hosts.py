@@ -17,11 +17,13 @@ from pyflink.common import Row
 from pyflink.datastream import KeyedProcessFunction, OutputTag, ProcessFunction
 
 from jobs.flink.iteration.drain import Drain
+from jobs.flink.iteration.located import located
+from jobs.flink.iteration.memory import Memory
 from jobs.flink.iteration.messages import KICK, Feed, Splits, message_type, pack, text_type
 from jobs.flink.iteration.state import FlinkState
 from jobs.iteration.envelope import Envelope, Message, dumps, encode
 from jobs.iteration.operators.control import ControlHead
-from jobs.iteration.operators.subtask import Sent, SubtaskRunner
+from jobs.iteration.operators.subtask import Sent, SubtaskRunner, source_end, source_records
 from jobs.iteration.plan import ControlPlan, Stage
 from jobs.iteration.wires import ENTRY, Notice, Wire
 from jobs.iteration.wires.spec import WireSpec
@@ -32,6 +34,10 @@ if TYPE_CHECKING:
 
 END_OF_INPUT = 2**63 - 2
 """A timer at this time fires when all inputs have ended, and may emit still."""
+
+GATHER_MS = 10
+"""How long a head in a process of its own waits for the rest of a round's notices: about as long as
+sending some of them first would hold up the others."""
 
 REPORT_S = 0.1
 """How often the head says at most how far it is."""
@@ -80,7 +86,9 @@ def result_values(line: str) -> list[Any]:
 class _Sender:
     """Turns the core's messages into rows on Flink's edges."""
 
-    def __init__(self, addresses: Addresses) -> None:
+    def __init__(self, addresses: Addresses, memory: Memory, name: str) -> None:
+        self._memory = memory
+        self._what = f"iteration: what {name!r} sends"
         self._main = addresses.main
         self._keys = addresses.keys
         self._tags = addresses.tags()
@@ -88,7 +96,8 @@ class _Sender:
 
     def rows(self, messages: list[Message]) -> Iterator[Any]:
         for stage, subtask, envelopes in messages:
-            row = Row(self._keys[stage][subtask], encode(envelopes))
+            data = self._memory.checked(encode(envelopes), self._what)
+            row = Row(self._keys[stage][subtask], data)
             yield row if stage == self._main else (self._tags[stage], row)
 
     def results(self, results: list[tuple[int, list[Any]]]) -> Iterator[Any]:
@@ -96,36 +105,45 @@ class _Sender:
             tag = self._results.get(index)
             if tag is None:
                 tag = self._results[index] = result_tag(index)
-            yield tag, result_line(values)
+            yield tag, self._memory.checked(result_line(values), self._what)
 
 
 class StageHost(KeyedProcessFunction):
     """One stage of the program: every subtask has one key, and one runner."""
 
     def __init__(
-        self, stage: bytes, own_keys: tuple[int, ...], addresses: Addresses, wires: WireSpec
+        self,
+        stage: bytes,
+        own_keys: tuple[int, ...],
+        addresses: Addresses,
+        wires: WireSpec,
+        memory: Memory,
     ) -> None:
         self._pickled = stage
         self._own_keys = own_keys
         self._addresses = addresses
         self._wires = wires
+        self._memory = memory
         self._runner: SubtaskRunner | None = None
         self._key: Any = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._stage: Stage = pickle.loads(self._pickled)
-        self._sender = _Sender(self._addresses)
+        self._sender = _Sender(self._addresses, self._memory, self._stage.name)
         self._opened: dict[int, Wire] = {}
-        self._state = FlinkState(runtime_context)
+        self._state = FlinkState(runtime_context, self._memory)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        with located():
+            yield from self._process(value, ctx)
+
+    def _process(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
         runner = self._runner
         if runner is None:
             runner = self._make_runner(ctx.get_current_key())
         item = pickle.loads(value)
         if type(item) is list:
-            make = Envelope._make
-            sents = iter((runner.handle([make(fields) for fields in item]),))
+            sents = runner.handle_in_parts(map(Envelope._make, item))
         else:
             sents = self._feed(runner, item)
         for sent in sents:
@@ -144,12 +162,12 @@ class StageHost(KeyedProcessFunction):
     def _feed(self, runner: SubtaskRunner, item: Feed | Splits) -> Iterator[Sent]:
         if isinstance(item, Splits):
             for values in item.blocks():
-                yield runner.feed(item.node, values)
+                yield from runner.handle_in_parts(source_records(item.node, values))
             return
         if item.values:
-            yield runner.feed(item.node, item.values)
+            yield from runner.handle_in_parts(source_records(item.node, item.values))
         if item.ended:
-            yield runner.feed_end(item.node)
+            yield from runner.handle_in_parts(source_end(item.node))
 
     def _make_runner(self, key: Any) -> SubtaskRunner:
         number = key[0] if isinstance(key, Row | tuple) else key
@@ -160,7 +178,9 @@ class StageHost(KeyedProcessFunction):
                 "it was made with"
             )
         subtask = self._own_keys.index(number)
-        self._runner = SubtaskRunner(self._stage, subtask, self._state, self._wire)
+        self._runner = SubtaskRunner(
+            self._stage, subtask, self._state, self._wire, self._memory.replay
+        )
         return self._runner
 
     def _wire(self, iteration: int) -> Wire:
@@ -223,20 +243,28 @@ class ControlHost(ProcessFunction):
     """
 
     def __init__(
-        self, plan: bytes, addresses: Addresses, wires: WireSpec, drain: Drain | None
+        self,
+        plan: bytes,
+        addresses: Addresses,
+        wires: WireSpec,
+        memory: Memory,
+        drain: Drain | None,
+        gather_ms: int,
     ) -> None:
         self._pickled = plan
         self._addresses = addresses
         self._wires = wires
+        self._memory = memory
         self._drain = drain
+        self._gather_ms = gather_ms
         self._wire: Any = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._plan: ControlPlan = pickle.loads(self._pickled)
         self._wire = self._wires.open(self._plan.iteration)
-        self._sender = _Sender(self._addresses)
+        self._sender = _Sender(self._addresses, self._memory, "head")
         self._reports = _Reports(self._wire)
-        self._head = ControlHead(self._plan, self._reports)
+        self._head = ControlHead(self._plan, self._reports, self._gather_ms)
 
     def process_element(self, value: int, ctx: ProcessFunction.Context) -> Iterator[Any]:
         head = self._head
@@ -259,14 +287,17 @@ def _close(wire: Any) -> None:
 class StreamFeed(ProcessFunction):
     """Deals the records of a user's stream to the subtasks of a source node."""
 
-    def __init__(self, node: int, keys: tuple[int, ...]) -> None:
+    def __init__(self, node: int, keys: tuple[int, ...], memory: Memory) -> None:
         self._node = node
         self._keys = keys
+        self._memory = memory
         self._next = 0
 
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Row]:
         self._next = (self._next + 1) % len(self._keys)
-        yield Row(self._keys[self._next], pack(Feed(self._node, [value])))
+        data = pack(Feed(self._node, [value]))
+        what = "iteration: a record of job.from_stream"
+        yield Row(self._keys[self._next], self._memory.checked(data, what))
 
 
 class StreamEnd(KeyedProcessFunction):

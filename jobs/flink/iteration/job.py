@@ -6,23 +6,37 @@ import secrets
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from jobs.flink.cluster import LocalCluster
 from jobs.flink.environment import flink_errors
+from jobs.flink.gateway import start_gateway
 from jobs.flink.iteration.drain import Drain
+from jobs.flink.iteration.memory import Heap, Memory, memory_of
+from jobs.flink.iteration.modes import decided_mode
 from jobs.flink.iteration.outputs import Files, Output, ToStream
 from jobs.flink.iteration.running import RunningIteration
-from jobs.flink.iteration.settings import IterationSettings, open_stream_environment
+from jobs.flink.iteration.settings import (
+    ELSEWHERE,
+    IterationSettings,
+    open_stream_environment,
+    place_of,
+)
 from jobs.flink.iteration.sources import FlinkSource
+from jobs.flink.iteration.tables import Ownership
 from jobs.flink.iteration.topology import Topology
+from jobs.iteration.graph import NodeKind
 from jobs.iteration.plan import Plan
 from jobs.iteration.program import JobBuilder, Program, Result, build_program
 from jobs.iteration.streams import IterationStream
 from jobs.iteration.wires.spec import WireSpec
+from jobs.logic.rest import FlinkRest
 from paimon_features.errors import ConfigurationError, DefinitionError
+from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -133,9 +147,9 @@ class IterationJob:
     ) -> None:
         """Run a program to its end, its outputs into ``sinks`` by their names.
 
-        A sink is an ``Output`` (``Files``) or a function that adds a sink of Flink to a stream of
-        values; ``sinks`` may be a function of the name, too. An output is named as ``build``
-        named it in its dictionary, ``result`` if it gave one stream, and ``result 0``,
+        A sink is an ``Output`` (``Files``, ``PaimonTable``) or a function that adds a sink of Flink
+        to a stream of values; ``sinks`` may be a function of the name, too. An output is named as
+        ``build`` named it in its dictionary, ``result`` if it gave one stream, and ``result 0``,
         ``result 1`` for a list of them.
         ``report`` is called several times a second with the status of each iteration.
 
@@ -143,6 +157,8 @@ class IterationJob:
         ------
         DefinitionError, JobError
             As ``run``.
+        OwnershipError
+            If somebody else writes a table that is a sink.
         """
         self.execute_async(build, sinks).wait(report)
 
@@ -183,8 +199,10 @@ class IterationJob:
     def _open_environment(self) -> None:
         from pyflink.common import Configuration
 
+        mode = decided_mode(self.settings.mode, self._place(), self.state_dir)
+        self.settings = replace(self.settings, mode=mode)
         if self.env is None:
-            threads = self.settings.resolved_mode() == "thread"
+            threads = mode == "thread"
             self.env = open_stream_environment(
                 self._cluster, state_dir=self.state_dir, workers=threads
             )
@@ -208,15 +226,42 @@ class IterationJob:
             env,
             plan,
             wires,
-            process_mode=self.settings.resolved_mode() == "process",
+            self._memory(plan),
+            process_mode=self.settings.mode == "process",
             bundle_ms=self.settings.bundle_ms,
             drain=drain,
         )
-        topology.build(outputs)
-        topology.check()
-        with flink_errors(f"starting the iteration job {self.name!r}"):
-            client = env.execute_async(self.name if drain is None else drain.job_name)
-        return RunningIteration(self.name, client, plan, wires, self.state_dir, self.settings)
+        owned = Ownership(outputs, ProcessHolder.of(start_gateway().pid))
+        try:
+            topology.build(outputs)
+            topology.check()
+            with flink_errors(f"starting the iteration job {self.name!r}"):
+                client = env.execute_async(self.name if drain is None else drain.job_name)
+        except BaseException:
+            owned.release()
+            raise
+        running = RunningIteration(
+            self.name, client, plan, wires, self.state_dir, self.settings, owned
+        )
+        place = self._place()
+        if place is not None and place != ELSEWHERE:
+            cluster = LocalCluster(self.state_dir).job_manager_at(place)
+            owned.hand_over(FlinkJobHolder(FlinkRest(place).url, running.job_id, cluster))
+        return running
+
+    def _memory(self, plan: Plan) -> Memory:
+        nodes = [node for stage in plan.stages for node in stage.nodes]
+        backend = self.settings.options(None)["state.backend.type"]
+        return memory_of(
+            Heap.of(self._place()),
+            max_record_bytes=self.settings.max_record_bytes,
+            replay_memory_mb=self.settings.replay_memory_mb,
+            replayers=sum(n.parallelism for n in nodes if n.kind is NodeKind.REPLAY),
+            in_heap=backend == "hashmap",
+        )
+
+    def _place(self) -> str | None:
+        return self._cluster if self.env is None else place_of(self.env)
 
     def _own_drain(self, program: Program) -> Drain:
         if self._cluster is None:
@@ -244,7 +289,7 @@ class IterationJob:
         run = f"{self.name}-{secrets.token_hex(6)}"
         if wanted != "memory":
             return WireSpec(run, wanted)
-        if self.settings.resolved_mode() == "process" and self._cluster is not None:
+        if self.settings.mode == "process" and self._cluster is not None:
             raise ConfigurationError(
                 "the wire 'memory' reaches no farther than one process, and in process mode on a "
                 "cluster every operator has its own; take a server of the Redis protocol"

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 from jobs.flink.environment import CANCEL_TIMEOUT_S, flink_errors
 from jobs.flink.iteration.drain import MOST_AWAITED_S
 from jobs.flink.iteration.settings import IterationSettings
-from jobs.interrupts import interruptible
+from jobs.flink.iteration.tables import Ownership
 from jobs.iteration.plan import ControlPlan, Member, Plan
 from jobs.iteration.wires import ENDED, INIT_ENDED, ROUND_CLOSED
 from jobs.iteration.wires.spec import WireSpec
 from paimon_features.errors import JobError
+from paimon_features.interrupts import interruptible
 
 if TYPE_CHECKING:
     from pyflink.common import JobClient
@@ -43,6 +46,7 @@ class RunningIteration:
         wires: WireSpec,
         state_dir: Path,
         settings: IterationSettings,
+        owned: Ownership,
     ) -> None:
         self.name = name
         self._client = client
@@ -50,7 +54,9 @@ class RunningIteration:
         self._wires = wires
         self._state_dir = state_dir
         self.settings = settings
+        self._owned = owned
         self._ended: Any = None
+        self._drained: str | None = None
         self._variables = dict(os.environ)
         self._opened = [wires.open(control.iteration) for control in plan.controls]
 
@@ -58,6 +64,10 @@ class RunningIteration:
     def job_id(self) -> str:
         """Flink's number of the job."""
         return str(self._client.get_job_id())
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self._state_dir / "checkpoints" / self.job_id
 
     @property
     def state(self) -> str:
@@ -91,9 +101,22 @@ class RunningIteration:
         except BaseException:
             self.cancel()
             raise
-        with flink_errors(f"running the iteration job {self.name!r}"):
-            self._end().result()
-        self.discard()
+        try:
+            with flink_errors(f"running the iteration job {self.name!r}"):
+                self._end().result()
+        except JobError as error:
+            if "NoResourceAvailable" in str(error) and self.settings.mode == "process":
+                error.add_note(
+                    "a task manager has died, as it may where a function fails in process mode "
+                    "(FLINK-40135): what failed first stands above, or in its log. In thread mode "
+                    "it does not; a cluster that starts it again goes on"
+                )
+            raise
+        finally:
+            self.discard()
+        if self._drained is not None:
+            # behind the end there is nothing to go on with; it may hold a whole training set
+            shutil.rmtree(unquote(urlsplit(self._drained).path), ignore_errors=True)
 
     def stop(self, folder: Path | None = None) -> str:
         """Stop an iteration that goes on, with a savepoint, which another job can resume.
@@ -127,8 +150,15 @@ class RunningIteration:
                     time.sleep(POLL_S)
         self.discard()
 
+    def checkpoint(self) -> Path | None:
+        """The newest completed checkpoint, which another job can resume: also that of a job that
+        was cancelled or failed, but of no finished one."""
+        folders = (path.parent for path in self._checkpoints.glob("chk-*/_metadata"))
+        return max(folders, key=lambda path: int(path.name.removeprefix("chk-")), default=None)
+
     def discard(self) -> None:
-        """Forget what the wires hold of this run, and what pyflink left in this process.
+        """Forget what the wires hold of this run, and what pyflink left in this process; give its
+        tables back.
 
         Where Python of process mode runs in this process, pyflink sets the variables of a worker
         in its environment, one of which says that no JVM is to be started any more.
@@ -138,6 +168,7 @@ class RunningIteration:
         for name in os.environ.keys() - self._variables.keys():
             del os.environ[name]
         os.environ.update(self._variables)
+        self._owned.release()
 
     def _drain(self, status: Sequence[Status]) -> bool:
         """End the job with a savepoint, behind the iterations' end: sinks commit with it.
@@ -155,6 +186,7 @@ class RunningIteration:
             if self._has_ended():
                 raise
             return False
+        self._drained = savepoint
         if [one.get("generation") for one in self.status()] != generations:
             # it failed and began anew between what we saw and the savepoint
             raise JobError(
@@ -170,12 +202,11 @@ class RunningIteration:
         until it times out and the job begins anew (seen in 1 of 12 runs with failures). That is
         exact as well, so where checkpoints are rare it is not worth a wait of minutes.
         """
-        folder = self._state_dir / "checkpoints" / self.job_id
         pause_s = self.settings.checkpoint_interval_ms / 1000
         deadline = time.monotonic() + min(5 * pause_s + 1, MOST_AWAITED_S)
         completed: set[Path] = set()
         while time.monotonic() < deadline and not self._has_ended():
-            for path in folder.glob("chk-*/_metadata"):
+            for path in self._checkpoints.glob("chk-*/_metadata"):
                 with suppress(FileNotFoundError):  # only the newest one is kept
                     after_s = path.stat().st_mtime - since_s
                     if after_s > 3 * pause_s + 1:
@@ -256,12 +287,14 @@ def missing_from(plan: Plan, control: ControlPlan, status: Status) -> str:
     epoch = status.get("epoch")
 
     def those(members: Sequence[Member], said: Callable[[int, int], bool]) -> str:
-        return ", ".join(
-            f"stage {plan.stages[member.stage].name!r} subtask {subtask}"
+        # several of them may stand in one stage
+        lacking = {
+            f"stage {plan.stages[member.stage].name!r} subtask {subtask}": None
             for member in members
             for subtask in range(member.parallelism)
             if not said(*heard.get(f"{member.node}:{subtask}", (-1, -1)))
-        )
+        }
+        return ", ".join(lacking)
 
     tails = [*control.tails, *([control.criteria] if control.criteria else [])]
     if state == "ending":

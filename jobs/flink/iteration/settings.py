@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +21,12 @@ Mode = Literal["auto", "thread", "process"]
 MAX_PARALLELISM = 128
 """Key groups of every operator: part of what a savepoint is tied to."""
 
+ELSEWHERE = "elsewhere"
+"""Where a job runs for which a resource manager starts a cluster: nobody can be asked yet."""
+
+LOCAL_TASK_MANAGERS = 3
+"""Of a job inside this process in process mode; each has all the slots that the job needs."""
+
 
 @dataclass(frozen=True, slots=True)
 class IterationSettings:
@@ -31,7 +36,8 @@ class IterationSettings:
     ----------
     mode
         Where Python runs: ``"thread"`` inside Flink's task managers, ``"process"`` beside them,
-        ``"auto"`` in threads where they can be had.
+        ``"auto"`` in threads where a small job, run once, shows that they can be had
+        (``decided_mode``).
     wire
         ``"memory"`` or the URL of a server of the Redis protocol. ``None`` takes what the
         program's ``IterationConfig`` says.
@@ -44,6 +50,12 @@ class IterationSettings:
         error that says what it waits for. ``None``: never.
     bundle_ms
         In process mode, how long an operator gathers records before it hands them to Python.
+    replay_memory_mb
+        How much replayed data a subtask holds in Python's memory, counted as pickled; what is
+        beyond is read again from Flink's state in every epoch.
+    max_record_bytes
+        The most that is handed to Java in one piece; an eighth of the smallest task manager's
+        heap by default.
     conf
         Options of Flink; they win over everything that is set here.
     """
@@ -54,6 +66,8 @@ class IterationSettings:
     restarts: int = 10
     stuck_s: float | None = 300.0
     bundle_ms: int = 2
+    replay_memory_mb: int = 256
+    max_record_bytes: int | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -62,15 +76,18 @@ class IterationSettings:
         for name in ("checkpoint_interval_ms", "bundle_ms"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} = {getattr(self, name)}; expected 1 or more")
-
-    def resolved_mode(self) -> Literal["thread", "process"]:
-        """``auto`` decided by what is installed here; a cluster is taken to be like its client."""
-        if self.mode == "auto":
-            return "process" if importlib.util.find_spec("pemja") is None else "thread"
-        return self.mode
+        if self.replay_memory_mb < 0:
+            raise ConfigurationError(
+                f"replay_memory_mb = {self.replay_memory_mb}; expected 0 or more"
+            )
+        if self.max_record_bytes is not None and self.max_record_bytes < 1:
+            raise ConfigurationError(
+                f"max_record_bytes = {self.max_record_bytes}; expected 1 or more"
+            )
 
     def options(self, state_dir: Path | None) -> dict[str, str]:
-        """Flink's options for this job."""
+        """Flink's options for this job, whose mode is decided."""
+        assert self.mode != "auto"
         options = {
             "execution.runtime-mode": "STREAMING",
             "pipeline.max-parallelism": str(MAX_PARALLELISM),
@@ -90,13 +107,16 @@ class IterationSettings:
             "restart-strategy.failure-rate.delay": "100 ms",
             "restart-strategy.failure-rate.failure-rate-interval": "5 min",
             "restart-strategy.failure-rate.max-failures-per-interval": str(self.restarts),
-            "python.execution-mode": self.resolved_mode(),
+            "python.execution-mode": self.mode,
             # our operators are one Python stage each already, with settings of their own
             "python.operator-chaining.enabled": "false",
-            # a task that is cancelled with an open bundle would take the task manager with it
-            # (facts: FLINK-40135); with one Python process per operator it does not
+            # a task that is cancelled with an open bundle would often take the task manager with
+            # it (FLINK-40135); with one Python process per operator it seldom does
             "python.fn-execution.memory.managed": "false",
         }
+        if self.mode == "process":
+            # inside this process nobody replaces one that is lost: the others have the slots
+            options["minicluster.number-of-taskmanagers"] = str(LOCAL_TASK_MANAGERS)
         if state_dir is not None:
             options["execution.checkpointing.dir"] = (state_dir / "checkpoints").as_uri()
         return {**options, **self.conf}
@@ -150,6 +170,16 @@ def open_stream_environment(
                 jars,
             )
         )
+
+
+def place_of(env: StreamExecutionEnvironment) -> str | None:
+    """Where an environment's jobs run: inside this process (None), or in the cluster with this
+    REST address, or ``ELSEWHERE``."""
+    configured = env._j_stream_execution_environment.getConfiguration().toMap()
+    target = configured.get("execution.target")
+    if target == "remote":
+        return f"{configured.get('rest.address')}:{configured.get('rest.port') or 8081}"
+    return None if target in (None, "local") else ELSEWHERE
 
 
 @contextmanager

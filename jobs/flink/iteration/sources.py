@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import cloudpickle
 
+from jobs.flink.iteration.memory import Memory
 from jobs.flink.iteration.messages import Feed, Splits, pack
+from jobs.iteration.graph import Node
 from jobs.iteration.sources import CollectionSource, TableSource
 
 if TYPE_CHECKING:
@@ -26,17 +28,24 @@ class FlinkSource:
 
 
 def source_messages(
-    source: CollectionSource | TableSource, node: int, keys: Sequence[int]
+    source: CollectionSource | TableSource, node: Node, keys: Sequence[int], memory: Memory
 ) -> list[tuple[int, bytes]]:
-    """Messages for the subtasks of these keys of a source node, the end of each among them."""
+    """Messages for the subtasks of these keys of a source node, the end of each among them.
+
+    Raises
+    ------
+    JobError
+        If a message is too large for Java.
+    """
     messages = (
-        _splits(source, node, keys)
+        _splits(source, node.id, keys)
         if isinstance(source, TableSource)
-        else _values(source, node, keys)
+        else _values(source, node.id, keys)
     )
     if source.bounded:
-        messages += [(key, pack(Feed(node, [], ended=True))) for key in keys]
-    return messages
+        messages += [(key, pack(Feed(node.id, [], ended=True))) for key in keys]
+    what = f"iteration: {FEED_VALUES} values of the collection {node.name!r}"
+    return [(key, memory.checked(data, what)) for key, data in messages]
 
 
 def _values(source: CollectionSource, node: int, keys: Sequence[int]) -> list[tuple[int, bytes]]:

@@ -6,6 +6,7 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from jobs.flink.iteration.memory import Memory
 from jobs.iteration.envelope import dumps
 from jobs.iteration.state import Key
 
@@ -18,7 +19,8 @@ FAMILIES = ("control", "entry", "replay", "all", "round")
 class FlinkState:
     """A ``StateBackend``; to be used while Flink handles an element of the subtask's key."""
 
-    def __init__(self, context: RuntimeContext) -> None:
+    def __init__(self, context: RuntimeContext, memory: Memory) -> None:
+        self._memory = memory
         from pyflink.common import Types
         from pyflink.datastream.state import MapStateDescriptor
 
@@ -38,7 +40,9 @@ class FlinkState:
         # a byte array as a key would be hashed by identity on the heap, hence a text; and since
         # a text is no key again, the key lies beside the value; pickled here, as Flink's own
         # pickle cannot name classes that came with the job
-        self._maps[key[0]].put(_name(key), dumps((key, value)))
+        name = _name(key)
+        data = self._memory.checked(dumps((key, value)), f"iteration: the state {name}")
+        self._maps[key[0]].put(name, data)
 
     def delete(self, key: Key) -> None:
         self._maps[key[0]].remove(_name(key))

@@ -25,10 +25,11 @@ from pyflink.datastream.data_stream import DataStream
 from jobs.flink.environment import flink_errors
 from jobs.flink.iteration.hosts import Addresses, result_line, result_values, stage_tag
 from jobs.flink.iteration.job import ship_by_value
+from jobs.flink.iteration.memory import Heap, Memory, memory_of
 from jobs.flink.iteration.messages import KICK, message_type, subtask_keys, text_type
+from jobs.flink.iteration.modes import decided_mode
 from jobs.flink.iteration.settings import (
     MAX_PARALLELISM,
-    IterationSettings,
     Mode,
     open_stream_environment,
 )
@@ -61,7 +62,9 @@ class GroupHost(KeyedProcessFunction):
         groups: Mapping[int, int],
         own_keys: tuple[int, ...],
         addresses: Addresses,
+        memory: Memory,
     ) -> None:
+        self._memory = memory
         self._pickled, self._groups = work, groups
         self._own_keys, self._addresses = own_keys, addresses
 
@@ -98,7 +101,8 @@ class GroupHost(KeyedProcessFunction):
                 group = self._groups[envelope.node]
                 away.setdefault((group, subtask), []).append(envelope)
         for (group, subtask), envelopes in away.items():
-            row = Row(self._addresses.keys[group][subtask], encode(envelopes))
+            data = self._memory.checked(encode(envelopes), "superstep: what one call sends")
+            row = Row(self._addresses.keys[group][subtask], data)
             yield row if group == self._addresses.main else (self._tags[group], row)
 
     def _done(self, run: NodeRun) -> Iterator[Any]:
@@ -192,7 +196,7 @@ class FlinkRunner:
 
     def _environment(self) -> StreamExecutionEnvironment:
         if self._env is None:
-            mode = IterationSettings(self.mode).resolved_mode()
+            mode = decided_mode(self.mode, self.cluster, self.state_dir)
             self._env = open_stream_environment(
                 self.cluster, state_dir=self.state_dir, workers=mode == "thread"
             )
@@ -204,6 +208,7 @@ class FlinkRunner:
 
     def _job(self, env: StreamExecutionEnvironment, work: Work) -> DataStream:
         """Add the operators of a step; the stream of what its collected nodes made."""
+        memory = memory_of(Heap.of(self.cluster))
         inputs: dict[int, list[Any]] = {}
         done: list[DataStream] = []
         groups = groups_of(work.step)
@@ -227,7 +232,7 @@ class FlinkRunner:
                 None if tells else next(iter(readers)),
                 {target: subtask_keys(parallelism) for target, parallelism in readers.items()},
             )
-            host = GroupHost(cloudpickle.dumps(work.of(members)), groups, keys, addresses)
+            host = GroupHost(cloudpickle.dumps(work.of(members)), groups, keys, addresses, memory)
             kind = text_type() if tells else message_type()
             made = keyed_union(inputs.pop(group)).process(host, kind).name(name)
             made.set_parallelism(members[0].parallelism).set_max_parallelism(MAX_PARALLELISM)

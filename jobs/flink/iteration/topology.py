@@ -8,8 +8,9 @@ order. Each next stage has an output of its own.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
@@ -17,6 +18,7 @@ import cloudpickle
 from jobs.flink.environment import flink_errors
 from jobs.flink.iteration.drain import Drain
 from jobs.flink.iteration.hosts import (
+    GATHER_MS,
     Addresses,
     ControlHost,
     StageHost,
@@ -25,6 +27,7 @@ from jobs.flink.iteration.hosts import (
     result_tag,
     stage_tag,
 )
+from jobs.flink.iteration.memory import Memory
 from jobs.flink.iteration.messages import KICK, message_type, subtask_keys
 from jobs.flink.iteration.outputs import Output
 from jobs.flink.iteration.settings import MAX_PARALLELISM
@@ -53,6 +56,13 @@ class Bundles:
 HEAD_BUNDLES = Bundles(1, 1)
 """What a head sends has to leave at once: it may wait for the answer in its next call."""
 
+REPLAY_CACHES: Mapping[str, str] = {
+    "python.map-state.read-cache-size": "8",
+    "python.map-state.write-cache-size": "8",
+}
+"""In process mode a subtask keeps so many entries of state in Python (by default 1,000 each way):
+those of replayed data are large, and read once an epoch."""
+
 
 class Topology:
     """Adds the operators of one program to an environment."""
@@ -62,6 +72,7 @@ class Topology:
         env: StreamExecutionEnvironment,
         plan: Plan,
         wires: WireSpec,
+        memory: Memory,
         *,
         process_mode: bool,
         bundle_ms: int,
@@ -72,6 +83,7 @@ class Topology:
         self._env = env
         self._plan = plan
         self._wires = wires
+        self._memory = memory
         self._process_mode = process_mode
         self._bundle_ms = bundle_ms
         self._drain = drain
@@ -119,7 +131,7 @@ class Topology:
         if not isinstance(source, FlinkSource):
             java = message_source(
                 self._env,
-                source_messages(source, node.id, keys),
+                source_messages(source, node, keys, self._memory),
                 f"{node.name} {node.id}",
                 f"source-{node.id}",
             )
@@ -127,7 +139,7 @@ class Topology:
             return
         # a stream of the user's: its end is heard of by a timer, which needs an operator that
         # reads nothing else
-        fed = source.stream.process(StreamFeed(node.id, keys), message_type())
+        fed = source.stream.process(StreamFeed(node.id, keys, self._memory), message_type())
         fed.name(f"{node.name} {node.id} feed").uid(f"feed-{node.id}")
         fed.set_parallelism(source.stream._j_data_stream.getParallelism())
         kicks = message_source(
@@ -149,7 +161,15 @@ class Topology:
         )
         ticks.setParallelism(1).uid(f"ticks-{control.iteration}")
         addresses = self._addresses(control.targets)
-        host = ControlHost(cloudpickle.dumps(control), addresses, self._wires, self._drain)
+        gather_ms = GATHER_MS if self._process_mode else 0
+        host = ControlHost(
+            cloudpickle.dumps(control),
+            addresses,
+            self._wires,
+            self._memory,
+            self._drain,
+            gather_ms,
+        )
         head = DataStream(ticks).process(host, message_type()).name(_head(control))
         head.uid(f"head-{control.iteration}").set_parallelism(1).set_max_parallelism(1)
         self._bundle(head, HEAD_BUNDLES)
@@ -162,9 +182,10 @@ class Topology:
             tuple(target for source, target in self._plan.edges if source == stage.id)
         )
         keys = subtask_keys(stage.parallelism)
-        host = StageHost(cloudpickle.dumps(stage), keys, addresses, self._wires)
+        host = StageHost(cloudpickle.dumps(stage), keys, addresses, self._wires, self._memory)
         made = keyed_union(self._inputs[stage.id]).process(host, message_type()).name(stage.name)
-        self._place(made, f"stage-{stage.id}", stage.parallelism)
+        replays = any(node.kind is NodeKind.REPLAY for node in stage.nodes)
+        self._place(made, f"stage-{stage.id}", stage.parallelism, REPLAY_CACHES if replays else {})
         self._connect(made, addresses)
         for node in stage.nodes:
             if node.kind is NodeKind.RESULT:
@@ -174,9 +195,15 @@ class Topology:
                 uid = f"sink-{node.index}"
                 outputs[node.index].attach(DataStream(lines), stage.parallelism, uid)
 
-    def _place(self, stream: DataStream, uid: str, parallelism: int) -> None:
+    def _place(
+        self,
+        stream: DataStream,
+        uid: str,
+        parallelism: int,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         stream.uid(uid).set_parallelism(parallelism).set_max_parallelism(MAX_PARALLELISM)
-        self._bundle(stream, Bundles(1_000, self._bundle_ms))
+        self._bundle(stream, Bundles(1_000, self._bundle_ms), options)
 
     def _addresses(self, stages: tuple[int, ...]) -> Addresses:
         keys = {to: subtask_keys(self._plan.stages[to].parallelism) for to in stages}
@@ -189,7 +216,12 @@ class Topology:
                 java = java.getSideOutput(stage_tag(stage).get_java_output_tag())
             self._inputs[stage].append(java)
 
-    def _bundle(self, stream: DataStream, bundles: Bundles) -> None:
+    def _bundle(
+        self,
+        stream: DataStream,
+        bundles: Bundles,
+        options: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Settings of one operator: those of the environment are for all of them."""
         if not self._process_mode:
             return
@@ -202,6 +234,8 @@ class Topology:
         own = self._jvm.org.apache.flink.configuration.Configuration(field.get(operator))
         own.setString("python.fn-execution.bundle.size", str(bundles.size))
         own.setString("python.fn-execution.bundle.time", str(bundles.time_ms))
+        for name, value in options.items():
+            own.setString(name, value)
         field.set(operator, own)
 
 

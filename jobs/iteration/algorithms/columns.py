@@ -56,6 +56,8 @@ class RobustScaler(VectorEstimator):
     with_centering: bool = False
     with_scaling: bool = True
 
+    leaves_nan_out = True
+
     def __post_init__(self) -> None:
         within(self, 0, 1, "lower", "upper", "relative_error")
 

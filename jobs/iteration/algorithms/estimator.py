@@ -6,13 +6,14 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 
 from jobs.iteration import IterationConfig, IterationStream, ReferenceExecutor
 from jobs.iteration.algorithms.blocks import Block, deal, to_subtask
+from jobs.iteration.algorithms.checks import finite
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.transformers.flink_ml import Model
 from paimon_features.transformers.flink_ml.vectors import (
@@ -178,8 +179,11 @@ class VectorEstimator(Estimator):
     input_col: str | tuple[str, ...] = "input"
     output_col: str = "output"
 
+    leaves_nan_out: ClassVar[bool] = False
+
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
-        return Block(_vectors(X, self.input_col))
+        rows = Block(_vectors(X, self.input_col))
+        return rows if self.leaves_nan_out else finite(self, rows)
 
     def _names(self, X: Any) -> tuple[str, ...] | None:
         return names_of(self.input_col, X)

@@ -1,4 +1,4 @@
-"""k-means on the runtime: points cached once, Lloyd's algorithm, one round an epoch."""
+"""k-means on the runtime: points kept, Lloyd's algorithm, one round an epoch."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from jobs.iteration import (
     IterationBodyResult,
     IterationConfig,
     IterationListener,
-    ReplayableDataStreamList,
-    iterate_bounded_streams_until_termination,
+    IterationStream,
     terminate_on_max_iter,
 )
 from jobs.iteration.algorithms.blocks import Block
-from jobs.iteration.algorithms.checks import at_least, one_of
+from jobs.iteration.algorithms.checks import at_least, finite, one_of, started_from
 from jobs.iteration.algorithms.estimator import (
     MODEL,
     Estimator,
@@ -26,6 +25,7 @@ from jobs.iteration.algorithms.estimator import (
     labelled,
     names_of,
 )
+from jobs.iteration.algorithms.rounds import KeepsBlocks, over_rows
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.transformers.flink_ml import KMeansModel, Model
 from paimon_features.transformers.flink_ml.vectors import Floats, Matrix, dense, take
@@ -63,14 +63,14 @@ class KMeans(Estimator):
         one_of(self, "init_mode", ("random",))
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
-        return labelled(X, None, None, (self.features_col, None, None))
+        return finite(self, labelled(X, None, None, (self.features_col, None, None)))
 
     def _names(self, X: Any) -> tuple[str, ...] | None:
         return names_of(self.features_col, X)
 
     def _start(self, rows: Block | None, initial: Model | None) -> Any:
         if initial is not None:
-            return initial.model_data["centroids"]
+            return started_from(self, initial, "centroids")["centroids"]
         if rows is None:
             raise DefinitionError(
                 "KMeans.program: initial= is missing; rows can be drawn only from data at hand: "
@@ -84,15 +84,7 @@ class KMeans(Estimator):
     def _program(
         self, source: Source, start: Any, parallelism: int, config: IterationConfig
     ) -> Callable[[Any], Any]:
-        def body(variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
-            centroids = variables.get(0)
-            partial = (
-                source.blocks(data.get(0))
-                .connect(centroids.broadcast())
-                .process(_Assign(self.distance_measure))
-                .set_parallelism(parallelism)
-                .name("assign")
-            )
+        def follow(partial: IterationStream, centroids: IterationStream) -> IterationBodyResult:
             model = partial.process(_Move()).set_parallelism(1).name("move")
             return IterationBodyResult(
                 DataStreamList.of(model.map(_centroids)),
@@ -100,16 +92,8 @@ class KMeans(Estimator):
                 centroids.flat_map(terminate_on_max_iter(self.max_iter)),
             )
 
-        def build(job: Any) -> Any:
-            outputs = iterate_bounded_streams_until_termination(
-                DataStreamList.of(job.from_collection([start])),
-                ReplayableDataStreamList.not_replay(source.read(job)),
-                config,
-                body,
-            )
-            return {MODEL: outputs.get(0)}
-
-        return build
+        assign = _Assign(self.distance_measure)
+        return over_rows(source, start, assign, follow, parallelism, config)
 
     def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
         centroids, weights = self._only(found)
@@ -123,14 +107,11 @@ class KMeans(Estimator):
         )
 
 
-class _Assign(IterationListener):
-    """Caches points; each epoch the sums and numbers of those closest to each centroid."""
+class _Assign(KeepsBlocks):
+    """Keeps points; each epoch the sums and numbers of those closest to each centroid."""
 
     def __init__(self, measure: str) -> None:
         self._measure = measure
-
-    def process_element1(self, block: Block, ctx: Any, out: Any) -> None:
-        ctx.state.list("blocks").add(block)
 
     def process_element2(self, centroids: Floats, ctx: Any, out: Any) -> None:
         ctx.state.value("centroids").update(centroids)
@@ -141,9 +122,6 @@ class _Assign(IterationListener):
         for block in ctx.state.list("blocks").get():
             add_closest(block.features, centroids, self._measure, sums, counts)
         out.collect((ctx.subtask, centroids, sums, counts))
-
-    def on_iteration_terminated(self, ctx: Any, out: Any) -> None:
-        ctx.state.list("blocks").clear()
 
 
 class _Move(IterationListener):

@@ -10,10 +10,16 @@ import numpy as np
 
 from jobs.iteration import IterationConfig
 from jobs.iteration.algorithms.blocks import Block
-from jobs.iteration.algorithms.checks import at_least, one_of, within
+from jobs.iteration.algorithms.checks import (
+    at_least,
+    finite,
+    one_of,
+    started_from,
+    within,
+    zero_or_one,
+)
 from jobs.iteration.algorithms.estimator import Estimator, Source, labelled, names_of
 from jobs.iteration.algorithms.sgd import LOSSES, Descent, descend
-from paimon_features.errors import TransformError
 from paimon_features.transformers.flink_ml import (
     LinearRegressionModel,
     LinearSVCModel,
@@ -46,17 +52,15 @@ class _Linear(Estimator):
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         columns = (self.features_col, self.label_col, self.weight_col)
-        return self._checked(labelled(X, y, sample_weight, columns))
-
-    def _checked(self, rows: Block) -> Block:
-        return rows
+        return finite(self, labelled(X, y, sample_weight, columns))
 
     def _names(self, X: Any) -> tuple[str, ...] | None:
         return names_of(self.features_col, X)
 
     def _start(self, rows: Block | None, initial: Model | None) -> Any:
         if initial is not None:
-            return np.asarray(initial.model_data["coefficient"], np.float64)
+            data = started_from(self, initial, "coefficient")
+            return np.asarray(data["coefficient"], np.float64)
         return None if rows is None else np.zeros(rows.width)
 
     def _program(
@@ -99,15 +103,8 @@ class LinearRegression(_Linear):
 class _Classifier(_Linear):
     raw_prediction_col: str = "rawPrediction"
 
-    def _checked(self, rows: Block) -> Block:
-        assert rows.labels is not None
-        if not np.isin(rows.labels, (0.0, 1.0)).all():
-            wrong = rows.labels[~np.isin(rows.labels, (0.0, 1.0))][0]
-            raise TransformError(
-                f"{type(self).__name__}: the label {wrong:g}; expected 0 and 1: multinomial "
-                "classification is not supported"
-            )
-        return rows
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+        return zero_or_one(self, super()._rows(X, y, sample_weight))
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "raw_prediction_col": self.raw_prediction_col}

@@ -14,11 +14,11 @@ from jobs.iteration import (
     IterationBodyResult,
     IterationConfig,
     IterationListener,
-    ReplayableDataStreamList,
-    iterate_bounded_streams_until_termination,
+    IterationStream,
 )
 from jobs.iteration.algorithms.blocks import Block
-from jobs.iteration.algorithms.estimator import MODEL, Source
+from jobs.iteration.algorithms.estimator import Source
+from jobs.iteration.algorithms.rounds import over_rows
 from paimon_features.errors import TransformError
 
 
@@ -43,30 +43,13 @@ def aggregate(
 ) -> Callable[[Any], Any]:
     """The program that gives the finished result of all rows."""
 
-    def body(variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
-        # only what reads a variable hears of watermarks
-        partial = (
-            source.blocks(data.get(0))
-            .connect(variables.get(0).broadcast())
-            .process(_Add(function))
-            .set_parallelism(parallelism)
-            .name("add")
-        )
+    def follow(partial: IterationStream, _: IterationStream) -> IterationBodyResult:
         merged = partial.process(_Merge(function)).set_parallelism(1).name("merge")
         # of the result, so that no round can end before it is there
         nothing = merged.filter(_never)
         return IterationBodyResult(DataStreamList.of(nothing), DataStreamList.of(merged))
 
-    def build(job: Any) -> Any:
-        outputs = iterate_bounded_streams_until_termination(
-            DataStreamList.of(job.from_collection([0])),
-            ReplayableDataStreamList.not_replay(source.read(job)),
-            config,
-            body,
-        )
-        return {MODEL: outputs.get(0)}
-
-    return build
+    return over_rows(source, 0, _Add(function), follow, parallelism, config)
 
 
 class _Add(IterationListener):

@@ -23,7 +23,7 @@ from jobs.iteration import (
 )
 from jobs.iteration.algorithms.blocks import Block, join, window
 from jobs.iteration.algorithms.estimator import MODEL, Source, to_its_subtask
-from paimon_features.errors import DefinitionError
+from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.transformers.flink_ml import Model
 
 
@@ -80,11 +80,16 @@ class ModelVersions(Sequence[Model]):
     @property
     def model_data(self) -> Any:
         """The model data of the newest version."""
-        return self._versions[-1].model_data
+        return self._newest().model_data
 
     def transform(self, X: Any) -> Any:
         """``X`` by the newest version."""
-        return self._versions[-1].transform(X)
+        return self._newest().transform(X)
+
+    def _newest(self) -> Model:
+        if not self._versions:
+            raise TransformError("there is no version: the rows did not fill one batch")
+        return self._versions[-1]
 
 
 def train_online(

@@ -10,7 +10,14 @@ import numpy as np
 
 from jobs.iteration import IterationConfig
 from jobs.iteration.algorithms.blocks import Block, in_order
-from jobs.iteration.algorithms.checks import at_least, one_of, within
+from jobs.iteration.algorithms.checks import (
+    at_least,
+    finite,
+    one_of,
+    started_from,
+    within,
+    zero_or_one,
+)
 from jobs.iteration.algorithms.estimator import Estimator, Source, labelled, names_of
 from jobs.iteration.algorithms.kmeans import MEASURES, add_closest
 from jobs.iteration.algorithms.online import (
@@ -57,13 +64,13 @@ class _ByCount(Estimator):
         cutter = CountCutter(self.global_batch_size)
         return train_online(source, start, online, cutter, parallelism, config)
 
-    def _initial(self, initial: Model | None) -> Model:
+    def _initial(self, initial: Model | None, needed: str) -> Any:
         if initial is None:
             raise DefinitionError(
                 f"{type(self).__name__}: initial= is missing; an online model starts from one, "
                 "of a batch algorithm or of an earlier fit"
             )
-        return initial
+        return started_from(self, initial, needed)
 
 
 # -- logistic regression --------------------------------------------------------------------
@@ -117,16 +124,16 @@ class OnlineLogisticRegression(_ByCount):
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         columns = (self.features_col, self.label_col, self.weight_col)
-        return labelled(X, y, sample_weight, columns)
+        return zero_or_one(self, finite(self, labelled(X, y, sample_weight, columns)))
 
     def _names(self, X: Any) -> tuple[str, ...] | None:
         return names_of(self.features_col, X)
 
     def _start(self, rows: Block | None, initial: Model | None) -> Any:
-        model = self._initial(initial)
-        coefficient = np.asarray(model.model_data["coefficient"], np.float64)
+        data = self._initial(initial, "coefficient")
+        coefficient = np.asarray(data["coefficient"], np.float64)
         zeros = np.zeros_like(coefficient)
-        return Ftrl(coefficient, zeros, zeros, int(model.model_data.get("modelVersion", 0)))
+        return Ftrl(coefficient, zeros, zeros, int(data.get("modelVersion", 0)))
 
     def _program(
         self, source: Source, start: Any, parallelism: int, config: IterationConfig
@@ -230,13 +237,13 @@ class OnlineKMeans(_ByCount):
         return KMeansModel({"centroids": centroids, "weights": np.full(k, weight)})
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
-        return labelled(X, None, None, (self.features_col, None, None))
+        return finite(self, labelled(X, None, None, (self.features_col, None, None)))
 
     def _names(self, X: Any) -> tuple[str, ...] | None:
         return names_of(self.features_col, X)
 
     def _start(self, rows: Block | None, initial: Model | None) -> Any:
-        data = self._initial(initial).model_data
+        data = self._initial(initial, "centroids")
         return data["centroids"], data["weights"], 0
 
     def _program(

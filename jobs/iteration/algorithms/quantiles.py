@@ -21,11 +21,11 @@ from jobs.iteration import (
     IterationBodyResult,
     IterationConfig,
     IterationListener,
-    ReplayableDataStreamList,
-    iterate_bounded_streams_until_termination,
+    IterationStream,
 )
 from jobs.iteration.algorithms.blocks import Block
 from jobs.iteration.algorithms.estimator import MODEL, Source
+from jobs.iteration.algorithms.rounds import KeepsBlocks, over_rows
 from paimon_features.errors import TransformError
 from paimon_features.transformers.flink_ml.columns import is_missing
 from paimon_features.transformers.flink_ml.vectors import Floats, dense
@@ -89,39 +89,20 @@ def quantiles(
 ) -> Callable[[Any], Any]:
     """The program that gives ``finish`` of the quantiles, index (columns, quantiles)."""
 
-    def body(variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
-        answers = (
-            source.blocks(data.get(0))
-            .connect(variables.get(0).broadcast())
-            .process(_Answer(missing_value))
-            .set_parallelism(parallelism)
-            .name("answer")
-        )
+    def follow(answers: IterationStream, _: IterationStream) -> IterationBodyResult:
         asked = answers.process(_Ask(tuple(at), finish)).set_parallelism(1).name("ask")
         found = asked.get_side_output(MODEL)
         return IterationBodyResult(DataStreamList.of(asked), DataStreamList.of(found))
 
-    def build(job: Any) -> Any:
-        outputs = iterate_bounded_streams_until_termination(
-            DataStreamList.of(job.from_collection([()])),
-            ReplayableDataStreamList.not_replay(source.read(job)),
-            config,
-            body,
-        )
-        return {MODEL: outputs.get(0)}
-
-    return build
+    return over_rows(source, (), _Answer(missing_value), follow, parallelism, config)
 
 
-class _Answer(IterationListener):
+class _Answer(KeepsBlocks):
     """Sorted columns; each epoch, how many values are not above each bound."""
 
     def __init__(self, missing_value: float | None) -> None:
         self._missing = missing_value
         self._sorted: list[Floats] | None = None
-
-    def process_element1(self, block: Block, ctx: Any, out: Any) -> None:
-        ctx.state.list("blocks").add(block)
 
     def process_element2(self, searches: Sequence[Search], ctx: Any, out: Any) -> None:
         ctx.state.value("searches").update(searches)
@@ -139,9 +120,6 @@ class _Answer(IterationListener):
             column = self._sorted[search.column] if self._sorted else np.zeros(0)
             answers.append(np.searchsorted(column, bounds, side="right"))
         out.collect((ctx.subtask, answers))
-
-    def on_iteration_terminated(self, ctx: Any, out: Any) -> None:
-        ctx.state.list("blocks").clear()
 
     def _columns(self, blocks: Sequence[Block]) -> list[Floats]:
         if not blocks:

@@ -91,7 +91,8 @@ def sgd(
         if total_weight > 0:
             coefficient = coefficient - learning_rate / total_weight * gradient
             coefficient = regularized(coefficient, reg, elastic_net, learning_rate)
-        if not total_loss / total_weight > tol:
+        # without a weight there is no loss, and it goes on
+        if total_weight > 0 and not total_loss / total_weight > tol:
             break
     return coefficient
 

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent on the runtime: rows cached once, a global batch each epoch.
+"""Stochastic gradient descent on the runtime: rows kept, a global batch each epoch.
 
 ::
 
@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +21,12 @@ from jobs.iteration import (
     IterationBodyResult,
     IterationConfig,
     IterationListener,
-    ReplayableDataStreamList,
-    iterate_bounded_streams_until_termination,
+    IterationStream,
     terminate_on_max_iter_or_tol,
 )
 from jobs.iteration.algorithms.blocks import Block, width_of, window
 from jobs.iteration.algorithms.estimator import MODEL, Source
+from jobs.iteration.algorithms.rounds import KeepsBlocks, over_rows
 from paimon_features.errors import TransformError
 from paimon_features.transformers.flink_ml.vectors import Floats, SparseRows, dot, weighted_sum
 
@@ -109,8 +110,8 @@ class Descent:
         weight = sums[-2]
         if not weight > 0:
             return coefficient
-        moved = coefficient - self.learning_rate / weight * sums[:-2]
-        return self._regularized(moved)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._regularized(coefficient - self.learning_rate / weight * sums[:-2])
 
     def _regularized(self, coefficient: Floats) -> Floats:
         if self.reg == 0:
@@ -122,15 +123,11 @@ class Descent:
         return coefficient - rate * (lasso + (1 - self.elastic_net) * self.reg * coefficient)
 
 
-class Trainer(IterationListener):
-    """Caches its rows, keeps the coefficients, and takes one local batch of rows an epoch."""
+class Trainer(KeepsBlocks):
+    """Keeps its rows and the coefficients, and takes one local batch of rows an epoch."""
 
     def __init__(self, descent: Descent) -> None:
         self._descent = descent
-
-    def process_element1(self, block: Block, ctx: Any, out: Any) -> None:
-        """Cache a block."""
-        ctx.state.list("blocks").add(block)
 
     def process_element2(self, sums: Any, ctx: Any, out: Any) -> None:
         """The first coefficients (None: zeros); afterwards the sums of the epoch before."""
@@ -152,8 +149,10 @@ class Trainer(IterationListener):
         rows, place = sum(map(len, blocks)), ctx.state.value("place")
         start, size = place.value(0), self._descent.batch_size(ctx.subtask, ctx.parallelism)
         sums = np.zeros(len(coefficient) + 2)
-        for block in window(blocks, start, size):
-            sums += self._descent.gradient(block, coefficient)
+        # what overflows is seen in the model
+        with np.errstate(over="ignore", invalid="ignore"):
+            for block in window(blocks, start, size):
+                sums += self._descent.gradient(block, coefficient)
         place.update(start + size if start + size < rows else 0)
         out.collect((ctx.subtask, sums))
 
@@ -161,7 +160,7 @@ class Trainer(IterationListener):
         # the last sums have been delivered, but no watermark after them
         if ctx.subtask == 0:
             out.side(MODEL, self._stepped(1, ctx))
-        ctx.state.list("blocks").clear()
+        super().on_iteration_terminated(ctx, out)
 
     def _stepped(self, epoch: int, ctx: Any) -> Any:
         received = ctx.state.value("received").value()
@@ -193,8 +192,8 @@ class Sum(IterationListener):
 
 
 def mean_loss(sums: Floats) -> float:
-    """The mean loss of a global batch."""
-    return float(sums[-1] / sums[-2])
+    """The mean loss of a global batch; infinite where no row has a weight: it says nothing."""
+    return float(sums[-1] / sums[-2]) if sums[-2] > 0 else math.inf
 
 
 def _subtask(part: tuple[int, Any]) -> int:
@@ -210,14 +209,7 @@ def descend(
 ) -> Callable[[Any], Any]:
     """The program that gives the coefficients after the last iteration."""
 
-    def body(variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
-        partial = (
-            source.blocks(data.get(0))
-            .connect(variables.get(0).broadcast())
-            .process(Trainer(descent))
-            .set_parallelism(parallelism)
-            .name("trainer")
-        )
+    def follow(partial: IterationStream, _: IterationStream) -> IterationBodyResult:
         total = partial.process(Sum()).set_parallelism(1).name("sum")
         criteria = total.map(mean_loss).flat_map(
             terminate_on_max_iter_or_tol(descent.max_iter, descent.tol)
@@ -226,13 +218,4 @@ def descend(
             DataStreamList.of(total), DataStreamList.of(partial.get_side_output(MODEL)), criteria
         )
 
-    def build(job: Any) -> Any:
-        outputs = iterate_bounded_streams_until_termination(
-            DataStreamList.of(job.from_collection([start])),
-            ReplayableDataStreamList.not_replay(source.read(job)),
-            config,
-            body,
-        )
-        return {MODEL: outputs.get(0)}
-
-    return build
+    return over_rows(source, start, Trainer(descent), follow, parallelism, config)

@@ -8,6 +8,7 @@ emitted, and every tail has dropped, exactly what was delivered before it.
 from __future__ import annotations
 
 import pickle
+import time
 from typing import Any
 
 from jobs.iteration.envelope import (
@@ -31,12 +32,16 @@ Who = tuple[int, int]
 class ControlHead:
     """Runs with parallelism 1, chained to the ticks.
 
+    Where sending is dear, a call that hears of a round's end from some waits for the others, for
+    up to ``gather_ms``: nothing can be decided without them.
+
     After a restore it learns from the reporters all it has to know: they publish again what
     no decision covered, and data heads that have ended say so.
     """
 
-    def __init__(self, plan: ControlPlan, wire: Wire) -> None:
+    def __init__(self, plan: ControlPlan, wire: Wire, gather_ms: int = 0) -> None:
         self._plan = plan
+        self._gather_ms = gather_ms
         self._wire = wire
         self.greeted = False
         self._boxes: dict[Who, list[Envelope]] = {}
@@ -84,8 +89,14 @@ class ControlHead:
         if not notices:
             return []
         delivered: dict[Who, int] = {}
-        for notice in notices:
-            self._note(notice, delivered)
+        deadline = time.monotonic() + self._gather_ms / 1000
+        while True:
+            for notice in notices:
+                self._note(notice, delivered)
+            left_ms = int(1000 * (deadline - time.monotonic()))
+            if left_ms < 1 or not self._closed_by_some():
+                break
+            notices = self._wire.poll(left_ms)
         for member in self._plan.tails:
             for subtask in range(member.parallelism):
                 upto = delivered.get((member.node, subtask))
@@ -113,6 +124,13 @@ class ControlHead:
         elif notice.kind == ENDED:
             self._ended.add(who)
             self._terminated = self._terminated or who in self._heads
+
+    def _closed_by_some(self) -> bool:
+        """Whether the next round has ended for some of those who tell, and not for others."""
+        if self._epoch is None or self._terminated:
+            return False
+        counts = self._closed.get(self._epoch + 1)
+        return counts is not None and not (counts.keys() | self._ended) >= self._closers
 
     def _decide(self) -> None:
         """Everything that can be decided now, in the order of the rounds."""

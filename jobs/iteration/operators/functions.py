@@ -66,6 +66,7 @@ def bound(function: Any, *methods: str) -> Callable[..., Any]:
     for method in methods:
         found = getattr(function, method, None)
         if callable(found):
+            check_instance(function)
             return found  # type: ignore[no-any-return]
     if callable(function):
         return function  # type: ignore[no-any-return]
@@ -73,6 +74,13 @@ def bound(function: Any, *methods: str) -> Callable[..., Any]:
         f"a function is of type {type(function).__name__}; it is a callable or has "
         f"{' or '.join(methods)}"
     )
+
+
+def check_instance(function: Any) -> None:
+    """Refuse a class with the methods of a function where an object of it is meant."""
+    if isinstance(function, type):
+        name = function.__name__
+        raise DefinitionError(f"a function is the class {name}; give an object of it: {name}()")
 
 
 class _Single(Operator):
@@ -133,6 +141,7 @@ class _Elements(Operator):
 
     def __init__(self, function: Any) -> None:
         super().__init__(function)
+        check_instance(function)
         for method in self.METHODS:
             if not callable(getattr(function, method, None)) and (
                 len(self.METHODS) > 1 or not callable(function)

@@ -45,5 +45,5 @@ class Reporter(NodeRunner):
     def finish_call(self) -> None:
         if self._unsent and self._generation is not None:
             assert self.node.iteration is not None
-            self.task.wire(self.node.iteration).publish(self._generation, self._unsent)
+            self.task.publish(self.node.iteration, self._generation, self._unsent)
             self._unsent = []

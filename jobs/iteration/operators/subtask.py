@@ -2,19 +2,20 @@
 
 A host does, for each message that arrives for a subtask::
 
-    sent = runner.handle(decode(data))      # all work, synchronous
-    runner.flush()                          # state to the backend, before a snapshot can be taken
-    for message in sent.messages: emit(key_of(message.stage, message.subtask),
-                                       encode(message.envelopes))
-    for index, values in sent.results: ...  # committed outputs of the program
+    for sent in runner.handle_in_parts(decode(data)):  # all work, synchronous
+        runner.flush()                      # state to the backend, before a snapshot can be taken
+        for message in sent.messages: emit(key_of(message.stage, message.subtask),
+                                           encode(message.envelopes))
+        for index, values in sent.results: ...  # committed outputs of the program
 
-A source node is fed by ``runner.feed(node, values)``, and ``runner.feed_end(node)`` when the
-host's own input of this subtask has ended; both give a ``Sent`` too.
+No snapshot may be taken between two parts. A source node is fed by ``source_records(node,
+values)``, and ``source_end(node)`` when the host's own input of this subtask has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from jobs.iteration.envelope import RECORDS, WATERMARK, Envelope, Message
@@ -24,12 +25,12 @@ from jobs.iteration.operators.ends import OutputRunner, ResultRunner, SourceRunn
 from jobs.iteration.operators.head import HeadRunner
 from jobs.iteration.operators.node import NodeRunner
 from jobs.iteration.operators.outlet import LocalRoute, Outbox, RemoteRoute
-from jobs.iteration.operators.replay import ReplayRunner
+from jobs.iteration.operators.replay import ReplayMemory, ReplayRunner
 from jobs.iteration.operators.tail import CriteriaRunner, TailRunner
 from jobs.iteration.operators.user import operator_runner
 from jobs.iteration.plan import Stage
 from jobs.iteration.state import Key, StateBackend, StateCache
-from jobs.iteration.wires import Wire
+from jobs.iteration.wires import Notice, Wire
 from paimon_features.errors import JobError
 
 _CONTROL_KEY: Key = ("control",)
@@ -66,20 +67,27 @@ class SubtaskRunner:
     """
 
     def __init__(
-        self, stage: Stage, subtask: int, state: StateBackend, wire_of: Callable[[int], Wire]
+        self,
+        stage: Stage,
+        subtask: int,
+        state: StateBackend,
+        wire_of: Callable[[int], Wire],
+        replay_memory: ReplayMemory | None = None,
     ) -> None:
         self.stage = stage
         self.subtask = subtask
         self.state = StateCache(state)
         self.results: list[tuple[int, list[Any]]] = []
+        self.replay_memory = replay_memory or ReplayMemory()
+        self._parts: deque[Iterator[None]] = deque()
         self._wire_of = wire_of
         self._wires: dict[int, Wire] = {}
+        self._notices: dict[tuple[int, int], list[Notice]] = {}
         self._changed = False
         self._outbox = Outbox(stage.batch)
-        self._stored: dict[tuple[str, int], list[tuple[Key, Any]]] = {}
-        for family in ("entry", "replay"):
-            for key, value in self.state.scan(family):
-                self._stored.setdefault((family, key[1]), []).append((key, value))
+        self._stored: dict[int, list[tuple[Key, Any]]] = {}
+        for key, value in self.state.scan("entry"):
+            self._stored.setdefault(key[1], []).append((key, value))
         self._runners = {node.id: self._runner(node) for node in stage.nodes}
         self._stored.clear()
         self._connect()
@@ -93,7 +101,16 @@ class SubtaskRunner:
             runner.open()
 
     def handle(self, envelopes: Iterable[Envelope]) -> Sent:
-        """Do everything that these envelopes cause in this subtask."""
+        """Do everything that these envelopes cause in this subtask; all parts as one."""
+        together = Sent([], [])
+        for sent in self.handle_in_parts(envelopes):
+            together.messages.extend(sent.messages)
+            together.results.extend(sent.results)
+        return together
+
+    def handle_in_parts(self, envelopes: Iterable[Envelope]) -> Iterator[Sent]:
+        """Do everything that these envelopes cause in this subtask, some of it after the other:
+        a large replay does not have to be in memory at once."""
         runners = self._runners
         for node, kind, epoch, input_index, channel, values, keys in envelopes:
             try:
@@ -103,21 +120,17 @@ class SubtaskRunner:
                     runners[node].watermark(channel, epoch)
                 else:
                     runners[node].control(Envelope(node, kind, epoch, values=values))
+                while self._parts:
+                    for _ in self._parts[0]:
+                        yield self._sent()
+                    self._parts.popleft()
             except Exception as error:
                 error.add_note(
                     f"in stage {self.stage.name!r}, subtask {self.subtask}, "
                     f"on its way from {runners[node].node.name!r}, epoch {epoch}"
                 )
                 raise
-        return self._sent()
-
-    def feed(self, node: int, values: list[Any]) -> Sent:
-        """Values of the source ``node``."""
-        return self.handle(source_records(node, values))
-
-    def feed_end(self, node: int) -> Sent:
-        """The source ``node`` has ended in this subtask; a repeat is harmless."""
-        return self.handle(source_end(node))
+        yield self._sent()
 
     def flush(self) -> None:
         """Write changed state to the backend; nothing is buffered after it."""
@@ -138,9 +151,13 @@ class SubtaskRunner:
         """What some runner's ``snapshot`` gives has changed."""
         self._changed = True
 
-    def stored(self, family: str, node: int) -> list[tuple[Key, Any]]:
-        """Restored entries of a node; only while runners are made."""
-        return self._stored.get((family, node), [])
+    def do_in_parts(self, work: Iterator[None]) -> None:
+        """Do this before anything else is handled; what it sends leaves where it pauses."""
+        self._parts.append(work)
+
+    def stored(self, node: int) -> list[tuple[Key, Any]]:
+        """Restored feedback of a node; only while runners are made."""
+        return self._stored.get(node, [])
 
     def wire(self, iteration: int) -> Wire:
         """The iteration's wire."""
@@ -149,9 +166,18 @@ class SubtaskRunner:
             wire = self._wires[iteration] = self._wire_of(iteration)
         return wire
 
+    def publish(self, iteration: int, generation: int, notices: list[Notice]) -> None:
+        """Publish at the end of this call: what its reporters say goes together, so that the
+        control head hears of a round's end at once."""
+        self._notices.setdefault((iteration, generation), []).extend(notices)
+
     def _sent(self) -> Sent:
         for runner in self._finishing:
             runner.finish_call()
+        if self._notices:
+            unsent, self._notices = self._notices, {}
+            for (iteration, generation), notices in unsent.items():
+                self.wire(iteration).publish(generation, notices)
         results, self.results = self.results, []
         return Sent(self._outbox.take(), results)
 

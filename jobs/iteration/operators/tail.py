@@ -32,7 +32,7 @@ class TailRunner(Reporter):
         self._counts: dict[int, int] = {}
         self._closed: dict[int, tuple[int, bytes | None]] = {}
         self._pending: dict[int, list[Any]] = {}
-        stored = task.stored("entry", node.id)
+        stored = task.stored(node.id)
         self._entries = {key[2]: Notice(*held) for key, held in sorted(stored)}
         # small entries travel in the snapshot: that spares two accesses of the state an epoch
         self._small: dict[int, Notice] = {}

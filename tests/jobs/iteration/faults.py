@@ -31,6 +31,7 @@ PROGRAMS = {
         ),
         feedback=(3,),
         outputs=(5, 6),
+        criteria=0,
         max_iter=6,
     ),
     "all-round, asynchronous": Program(
@@ -53,6 +54,7 @@ PROGRAMS = {
         ),
         feedback=(2,),
         outputs=(4, 5),
+        criteria=0,
         max_iter=6,
         per_round=True,
     ),
@@ -67,6 +69,7 @@ PROGRAMS = {
         ),
         feedback=(3,),
         outputs=(5, 6, 7),
+        criteria=0,
         max_iter=6,
     ),
     "unbounded": Program(
@@ -140,10 +143,19 @@ class FailOnce(IterationListener):
 class FailAtRandom(IterationListener):
     """Passes records on; fails at any call with a small chance, at most ``most`` times in all.
 
-    Every failure makes a file in ``folder``.
+    Every failure makes a file in ``folder``. ``often`` multiplies the chances.
     """
 
-    def __init__(self, seed: int, most: int, folder: Path, pause_s: float, lose: Any) -> None:
+    def __init__(
+        self,
+        seed: int,
+        most: int,
+        folder: Path,
+        pause_s: float,
+        lose: Any,
+        often: float = 1.0,
+    ) -> None:
+        self.often = often
         self.seed = seed
         self.most = most
         self.folder = str(folder)
@@ -168,7 +180,7 @@ class FailAtRandom(IterationListener):
         self._perhaps(0.2)
 
     def _perhaps(self, chance: float) -> None:
-        if self.random.random() >= chance or int(self.name) >= self.most:
+        if self.random.random() >= self.often * chance or int(self.name) >= self.most:
             return
         try:
             os.close(os.open(f"{self.folder}/{self.name}", os.O_CREAT | os.O_EXCL))

@@ -95,13 +95,17 @@ class _Run:
     ) -> bool:
         """S14: something came for the next round, and through the criteria edge if there is one."""
         program = self.program
-        if program.max_iter is not None:
-            # a per-round criterion has an instance only in an epoch with a record (S24)
-            lives = not program.per_round or any(at == epoch for at, _ in streams[0])
-            return lives and epoch + 1 < program.max_iter
-        if program.criteria is not None:
-            return any(at == epoch for at, _ in streams[program.criteria])
-        return any(fed)
+        if program.max_rounds is not None and epoch + 1 >= program.max_rounds:
+            return False
+        if program.criteria is None:
+            return program.max_rounds is not None or any(fed)
+        seen = any(at == epoch for at, _ in streams[program.criteria])
+        if program.max_iter is None:
+            return seen
+        # the criterion gives a record in its callback, which needs watermarks of rounds (S9, S17),
+        # and of a per-round one an instance: there is none without a record of the epoch (S24)
+        called = program.sees_rounds(program.criteria) and (seen or not program.per_round)
+        return called and epoch + 1 < program.max_iter
 
     def next_round(self, epoch: int, streams: dict[int, list[Record]]) -> list[list[Record]]:
         """What the feedback edges make of records of one epoch; of no other one (S3, S16)."""

@@ -49,7 +49,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole iteration; ``feedback``, ``outputs`` and ``criteria`` are numbers of streams."""
+    """A whole iteration; ``feedback``, ``outputs`` and ``criteria`` are numbers of streams.
+
+    With ``max_iter`` the criterion is ``terminate_on_max_iter`` on the stream ``criteria``, else
+    the stream itself; ``max_rounds`` is the setting of ``IterationConfig``.
+    """
 
     sources: tuple[Source, ...]
     nodes: tuple[Node, ...]
@@ -57,6 +61,7 @@ class Program:
     outputs: tuple[int, ...]
     criteria: int | None = None
     max_iter: int | None = None
+    max_rounds: int | None = None
     per_round: bool = False
     unbounded: bool = False
 
@@ -140,12 +145,16 @@ def random_program(rng: random.Random, most_parallel: int = 4) -> Program:
     streams = range(len(sources) + len(nodes))
     made = [*range(len(sources), len(streams))]
     variables = roles.count("variable")
-    criteria = max_iter = None
+    criteria = max_iter = max_rounds = None
     if not unbounded:
         if (dice := rng.random()) < 0.6:
             max_iter = rng.randint(1, 6)
+            # often a variable, which always has watermarks of rounds
+            criteria = 0 if rng.random() < 0.5 else rng.choice(streams)
         elif dice < 0.8:
             criteria = rng.choice(made)
+        if rng.random() < 0.2:
+            max_rounds = rng.randint(1, 6)
     return Program(
         sources=sources,
         nodes=tuple(nodes),
@@ -153,6 +162,7 @@ def random_program(rng: random.Random, most_parallel: int = 4) -> Program:
         outputs=tuple(rng.sample(streams, rng.randint(1, min(3, len(streams))))),
         criteria=criteria,
         max_iter=max_iter,
+        max_rounds=max_rounds,
         per_round=rng.random() < 0.2,
         unbounded=unbounded,
     )

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -68,7 +73,10 @@ def test_a_program_is_found_by_file_or_by_module(program: Path) -> None:
     [
         ("there/is/none.py", "no file"),
         ("there_is.none:build", "no module 'there_is.none'"),
-        ("jobs.cli_iterate:nothing", "no function 'nothing'; it has: .*load_program"),
+        (
+            "jobs.cli_iterate:nothing",
+            "no function .nothing.; it has: .*load_program",
+        ),
     ],
 )
 def test_a_program_that_is_not_there_is_named(name: str, message: str) -> None:
@@ -101,6 +109,33 @@ def test_a_program_runs_from_the_command_line(program: Path) -> None:
     told = json.loads(result.stdout)
     assert told["outputs"] == {"model": 1}
     assert told["epochs"] == [10]  # 64 / 2**10 is the first that is at most 0.1
+
+
+@pytest.mark.flink
+def test_what_was_interrupted_goes_on_as_it_said(program: Path) -> None:
+    # half a second a round: time for a checkpoint, and for Ctrl-C
+    slow = program.with_name("slowly.py")
+    slow.write_text(PROGRAM.replace("value = self", "__import__('time').sleep(0.5); value = self"))
+    state = program.parent / ".paimon-features"
+    project = ["--project", str(program.parent)]
+
+    def interrupt() -> None:
+        while not any(state.glob("checkpoints/*/chk-*/_metadata")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    result = CliRunner().invoke(cli, ["jobs", "iterate", str(slow), *project])
+    assert result.exit_code == 1
+    found = re.search(r"--resume (\S+) --output (\S+)", result.stderr)
+    assert found is not None, result.stderr
+    slow.write_text(PROGRAM)
+    how = ["--resume", found[1], "--output", found[2], "--json"]
+    result = CliRunner().invoke(cli, ["jobs", "iterate", str(slow), *how, *project])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["outputs"], told["epochs"]) == ({"model": 1}, [10])
+    assert not list(state.glob("savepoints/*")), "of what is over nothing is kept"
 
 
 def test_the_list_of_jobs_is_still_what_jobs_shows(program: Path) -> None:

@@ -12,15 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 from jobs.iteration import OperatorLifeCycle, ReferenceExecutor
 from jobs.iteration.supersteps import SuperstepExecutor
+from paimon_features.cli import cli
 from paimon_features.project import Project, now_ms
 from paimon_features.tables import Lake, read_arrow
 from tests.jobs.iteration.example_modules import example
 from trainer_bridge.difficulty import read_difficulty
 
-END = 1_323_435_000_000
+END = 1_323_435_000_001
 """After the last event of the log."""
 
 Floats = npt.NDArray[np.float64]
@@ -241,6 +243,34 @@ def test_als_puts_products_beside_those_that_the_same_customers_buy(
     (vector,) = project.get_historical_features(["product_vector:vector"], rows)["vector"]
     assert len(vector) == 16
     assert (into / "als.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.redis
+def test_embeddings_and_scores_are_looked_up_with_the_other_features_of_a_service(
+    found: tuple[Path, dict[str, Any]], redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    into, by_name = found
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
+    monkeypatch.chdir(into)
+    views = ["habits", "customer_vector", "product_vector", "product_score"]
+    done = CliRunner().invoke(cli, ["materialize", *views])
+    assert done.exit_code == 0, done.output
+    project = Project.open(".")
+    (customer, *_) = read_arrow(project.lake, "events_customer_vectors")["customer_id"].to_pylist()
+    best, score = by_name["pagerank"].best[0]
+    keys = {"customer_id": [customer, -1], "stock_code": [best, "nothing"]}
+    got = project.get_online_features("recommend_v1", keys, END)
+    known, unknown = got.table.to_pylist()
+    assert len(known["customer_vector__vector"]) == len(known["product_vector__vector"]) == 16
+    assert known["score"] == score
+    assert "count_365d" in known
+    assert not any(unknown[name] for name in got.features)
+    rows = pa.table({**keys, "event_time_ms": [END, END]})
+    past = project.get_historical_features("recommend_v1", rows)
+    assert got.table.select(got.features).equals(past.select(got.features))
+    # customers like what they bought: the vectors belong together
+    liked = read_arrow(project.lake, "events_product_vectors")["vector"].to_pylist()
+    assert np.array(liked).dot(known["customer_vector__vector"]).max() > 0.1
 
 
 def test_difficulty_becomes_feedback_that_samplers_draw_by(

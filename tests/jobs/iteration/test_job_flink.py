@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -22,8 +25,9 @@ from jobs.iteration import (
     iterate_unbounded_streams,
     terminate_on_max_iter,
 )
-from paimon_features.errors import ConfigurationError, DefinitionError, JobError
-from paimon_features.tables import Lake, TableSpec, append_arrow
+from paimon_features.errors import ConfigurationError, DefinitionError, JobError, OwnershipError
+from paimon_features.tables import Lake, TableSpec, append_arrow, read_arrow, snapshots
+from paimon_features.tables.lease import acquire, holder_of
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
@@ -31,8 +35,10 @@ from jobs.flink.iteration import (
     Files,
     IterationJob,
     IterationSettings,
+    PaimonTable,
     open_stream_environment,
 )
+from jobs.flink.iteration.tables import Rows
 
 pytestmark = pytest.mark.flink
 
@@ -284,6 +290,130 @@ def test_the_subtasks_of_a_table_read_its_splits(flink: Any, tmp_path: Path) -> 
     assert max(number for number, _ in found) <= 40
 
 
+def test_outputs_are_rows_of_a_table_exactly_once_whatever_fails(
+    flink: Any, tmp_path: Path
+) -> None:
+    lake = Lake.open(tmp_path / "lake", "features")
+    columns = {
+        "epoch": pf.Int64,
+        "subtask": pf.Int32,
+        "total": pf.Float32,
+        "name": pf.String,
+        "at": pf.Timestamp,
+        "price": pf.Decimal(10, 2),
+        "day": pf.Date,
+        "model": pf.List(pf.Float64),
+        "data": pf.Bytes,
+        "good": pf.Bool,
+    }
+    lake.create(TableSpec("seen", columns))
+    failures = {epoch: tmp_path / str(epoch) for epoch in (3, ROUNDS - 2)}
+
+    def row(seen: tuple[Any, int, Any]) -> Any:
+        epoch, subtask, total = seen
+        if epoch == "end":  # many rows at once, with less columns
+            return pa.table({"epoch": [-1, -2], "subtask": [subtask] * 2})
+        return {
+            "epoch": epoch,
+            "subtask": np.int32(subtask),
+            "total": total,
+            "name": f"ä{epoch}",
+            "at": datetime(2026, 1, 2, 3, 4, 5, 678_000),
+            "price": Decimal(f"{epoch}.25"),
+            "day": date(2026, 1, 2),
+            "model": [epoch, None] if subtask else np.array([epoch, 0.5]),
+            "data": bytes([subtask, 0, 255]),
+            "good": None if subtask else True,
+        }
+
+    program = sums(2, ROUNDS, failures, shuffle=True)
+
+    def build(job: Any) -> Any:
+        return {"seen": program(job)["seen"].map(row)}
+
+    flink().execute(build, {"seen": PaimonTable(lake, "seen")})
+    assert all(marker.exists() for marker in failures.values())
+    expected = ReferenceExecutor().run(sums(2, ROUNDS, shuffle=True))["seen"]
+    made = pa.concat_tables([Rows("seen", lake.schema("seen")).arrow(row(one)) for one in expected])
+    keys = [("epoch", "ascending"), ("subtask", "ascending")]
+    found = read_arrow(lake, "seen").sort_by(keys)
+    assert found.to_pylist() == made.sort_by(keys).to_pylist()
+    assert holder_of(lake, "seen") is None
+    assert max(snapshot.id for snapshot in snapshots(lake, "seen")) > 1
+
+
+def test_a_table_that_somebody_else_writes_is_refused(flink: Any, tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path / "lake", "features")
+    lake.create(TableSpec("seen", {"epoch": pf.Int64}))
+    sink = PaimonTable(lake, "seen")
+    with (
+        acquire(lake, "seen"),
+        pytest.raises(OwnershipError, match="table 'seen' is owned by process"),
+    ):
+        flink().execute(sums(1, 3), {"seen": sink})
+    with pytest.raises(DefinitionError, match="two outputs go to the table"):
+        flink().execute(lambda job: [job.from_collection([1])] * 2, lambda name: sink)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (3.5, "is a float; expected a mapping from columns"),
+        ({"epoch": 1, "loss": 2.0}, "no column 'loss'; it has: epoch, name"),
+        ({"epoch": "one"}, r"does not fit its columns \(epoch int64, name string\)"),
+    ],
+)
+def test_a_value_that_is_no_row_of_its_table_is_named(value: Any, message: str) -> None:
+    rows = Rows("seen", pa.schema({"epoch": pa.int64(), "name": pa.string()}))
+    with pytest.raises(JobError, match=message):
+        rows.arrow(value)
+
+
+def test_replayed_data_beyond_their_memory_change_nothing(flink: Any, tmp_path: Path) -> None:
+    """Here none is held in memory; the state is on disk."""
+    marker = tmp_path / "failed"
+
+    def build(job: Any) -> Any:
+        blocks = [np.full(1000, number) for number in range(30)]
+        data = job.from_collection(blocks, name="blocks")
+
+        def failing_sum(block: Any) -> int:
+            if block[0] == 7 and marker.parent.exists() and not marker.exists():
+                marker.touch()
+                raise RuntimeError("injected")
+            return int(block.sum())
+
+        def body(variables: DataStreamList, inputs: DataStreamList) -> IterationBodyResult:
+            found = inputs.get(0).rebalance().map(failing_sum).set_parallelism(2)
+            return IterationBodyResult(
+                DataStreamList.of(variables.get(0)), DataStreamList.of(found)
+            )
+
+        start = job.from_collection([0])
+        return iterate_bounded_streams_until_termination(
+            DataStreamList.of(start),
+            ReplayableDataStreamList.replay(data),
+            IterationConfig(max_rounds=4, wire="memory"),
+            body,
+        ).get(0)
+
+    rocksdb = {"state.backend.type": "rocksdb"}
+    found = flink(replay_memory_mb=0, conf=rocksdb).run(build)
+    assert sorted(found) == sorted([1000 * number for number in range(30)] * 4)
+    assert marker.exists()
+
+
+def test_a_record_too_large_for_java_is_an_error_that_says_so(flink: Any) -> None:
+    def build(job: Any) -> Any:
+        large = job.from_collection([1]).map(lambda _: bytes(200_000))
+        return large.rebalance().map(len).set_parallelism(2)
+
+    with pytest.raises(JobError, match=r"200,\d+ bytes in one piece, and 100,000 is the most"):
+        flink(restarts=1, max_record_bytes=100_000).run(build)
+    with pytest.raises(JobError, match=r"values of the collection 'collection': .* in one piece"):
+        flink(max_record_bytes=100).run(lambda job: job.from_collection(["x" * 200]))
+
+
 def test_a_detached_job_needs_a_cluster(flink: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="^detached"):
         flink().execute_async(sums(1, 3), {"seen": Files(tmp_path)}, detached=True)
@@ -319,7 +449,9 @@ def test_a_function_that_always_fails_fails_the_job_with_its_message(flink: Any)
     def build(job: Any) -> Any:
         return job.from_collection(["one"]).map(lambda word: int(word))
 
-    with pytest.raises(JobError, match="invalid literal"):
+    # where it failed, too: a traceback does not come back from Flink
+    where = r"ValueError: invalid literal .*\(test_job_flink.py, line \d+, in <lambda>; in stage"
+    with pytest.raises(JobError, match=where):
         flink(restarts=1).run(build)
 
 

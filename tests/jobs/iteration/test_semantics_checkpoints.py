@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from jobs.iteration import ReferenceExecutor
+from jobs.iteration.operators.replay import ReplayMemory
 from jobs.iteration.operators.subtask import SubtaskRunner
 from jobs.iteration.operators.tail import TailRunner
 from jobs.iteration.program import JobBuilder, build_program
@@ -31,6 +32,8 @@ def failing_executor(rng: random.Random) -> ReferenceExecutor:
         checkpoint_every=rng.choice([3, 10, 40]),
         random_failures=rng.randint(1, 4),
         lose_wire=rng.random() < 0.5,
+        # all replayed data in memory, none, or the first of them
+        replay_memory=ReplayMemory(rng.choice([2**20, 0, 60])),
     )
 
 

@@ -338,3 +338,49 @@ def _never(value: int) -> bool:
 def test_what_is_no_result_of_a_body_is_told() -> None:
     """A body that forgets its ``return`` must not end in an attribute error."""
     refuses("body-result", one_variable(lambda variables, data: None))
+
+
+STREAMS = "^streams: .*"
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda job: loop(job, variables=job.from_collection([1])), STREAMS + "init_variables"),
+        (lambda job: loop(job, variables=DataStreamList.of(1)), STREAMS + "of type int"),
+        (lambda job: loop(job, data=DataStreamList.of()), STREAMS + "ReplayableDataStreamList"),
+        (lambda job: loop(job, config=IterationConfig), "^iteration-config: .*IterationConfig()"),
+        (lambda job: loop(job, body=IterationBody), "^body: .* an object of an IterationBody"),
+        (lambda job: loop(job, body=None), "^body: got None"),
+        (lambda job: loop(job, body=lambda v, _: IterationBodyResult(v.get(0).map(abs), v)),
+         STREAMS + r"the feedback is of type IterationStream; .*DataStreamList.of\(stream\)"),
+        (lambda job: loop(job, body=lambda v, _: IterationBodyResult(v, v.get(0))),
+         STREAMS + "what a body puts out"),
+        (lambda job: loop(job, body=lambda v, _: IterationBodyResult(v, v, v)),
+         STREAMS + "the termination criteria"),
+        (lambda job: iterate_unbounded_streams(
+            DataStreamList.of(job.from_collection([1])), ReplayableDataStreamList.replay(),
+            lambda v, _: IterationBodyResult(v, v)), STREAMS + "the data of an unbounded"),
+        (lambda job: job.from_collection([1]).connect([2]), "^connect got a list"),
+        (lambda job: job.from_collection([1]).process(Echo), r"the class Echo; .*: Echo\(\)"),
+        (lambda job: None, "^build-result: build returned a NoneType"),
+    ],
+)  # fmt: skip
+def test_arguments_of_another_kind_are_told(build: Any, told: str) -> None:
+    with pytest.raises(DefinitionError, match=told):
+        ReferenceExecutor().run(build)
+
+
+class Echo:
+    def process_element(self, value: int, ctx: Any, out: Any) -> None:
+        out.collect(value)
+
+
+def loop(job: Any, **other: Any) -> Any:
+    given = {
+        "init_variables": other.get("variables", DataStreamList.of(job.from_collection([1]))),
+        "data": other.get("data", ReplayableDataStreamList.not_replay()),
+        "config": other.get("config", IterationConfig(max_rounds=2)),
+        "body": other.get("body", lambda v, _: IterationBodyResult(v, v)),
+    }
+    return iterate_bounded_streams_until_termination(**given).get(0)

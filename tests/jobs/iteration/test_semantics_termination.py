@@ -8,6 +8,7 @@ import pytest
 
 from jobs.iteration import (
     IterationListener,
+    OperatorLifeCycle,
     forward_inputs_of_last_round,
     terminate_on_max_iter,
     terminate_on_max_iter_or_tol,
@@ -140,6 +141,45 @@ def test_n_rounds_are_n_callbacks_and_the_records_of_one_more_round(
     assert sorted(found["values"]) == sorted([7, 8] * (rounds + 1))
 
 
+@orders
+@pytest.mark.parametrize("by", ["criteria", "config"])
+def test_a_number_of_rounds_is_kept_though_nothing_is_fed_back(seed: int | None, by: str) -> None:
+    """S14, S18: ``max_rounds`` is a criterion that is not empty before its round."""
+
+    def build(job: Any) -> Any:
+        def body(given: Any, data: Any) -> Any:
+            seen = given.get(0).process(Probe())
+            criteria = seen.flat_map(terminate_on_max_iter(4)) if by == "criteria" else None
+            return [nothing(seen)], {"log": seen.get_side_output("log")}, criteria
+
+        config = {"max_rounds": 4} if by == "config" else {}
+        return bounded([job.from_collection([1])], body, **config)
+
+    assert epochs(run(build, seed)["log"], "watermark") == [0, 1, 2, 3]
+
+
+@orders
+@widths
+def test_what_a_tail_without_rounds_fed_back_counts_for_its_round(
+    seed: int | None, parallelism: int
+) -> None:
+    """S9, S14: it depends on no variable and ends at once, with records for round 1."""
+
+    def build(job: Any) -> Any:
+        variable = job.from_collection([], parallelism=parallelism)
+        once = job.from_collection([1, 2, 3], parallelism=parallelism)
+
+        def body(given: Any, data: Any) -> Any:
+            seen = given.get(0).process(Probe())
+            return [data.get(0).map(int)], {"log": seen.get_side_output("log")}, None
+
+        return bounded([variable], body, once=[once])
+
+    log = run(build, seed)["log"]
+    for subtask in range(parallelism):
+        assert epochs(log, "watermark", subtask) == [0, 1]
+
+
 class Farewell(IterationListener):
     """Emits at the end, and counts what comes back."""
 
@@ -183,6 +223,31 @@ def test_what_the_end_emits_reaches_outputs_but_no_feedback(
 
 def _is_text(value: Any) -> bool:
     return isinstance(value, str)
+
+
+@orders
+@widths
+def test_a_per_round_criterion_is_silent_in_an_epoch_without_a_record(
+    seed: int | None, parallelism: int
+) -> None:
+    """S14, S17, S24: what counts the rounds lives in those that bring it a record."""
+
+    def build(job: Any) -> Any:
+        variables = [job.from_collection(held, parallelism=parallelism) for held in ([3], [9])]
+
+        def body(given: Any, data: Any) -> Any:
+            counted = given.get(0).flat_map(terminate_on_max_iter(50))
+            logged = given.get(1).process(Probe())
+            logs = {"log": logged.get_side_output("log")}
+            return [stream.flat_map(_count_down) for stream in given], logs, counted
+
+        return bounded(variables, body, lifecycle=OperatorLifeCycle.PER_ROUND)
+
+    log = run(build, seed)["log"]
+    # 3 is 0 in epoch 3 and gone in epoch 4, which is closed and gives no criteria for round 5;
+    # records of the other variable may run ahead of that
+    assert epochs(log, "watermark") == [*range(5)]
+    assert min(epochs(log, "end")) == 5
 
 
 @orders

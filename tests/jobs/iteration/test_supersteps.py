@@ -225,17 +225,17 @@ class Slow(LocalRunner):
 lake = Lake.open(sys.argv[1], "shop")
 told = lambda state: print(state.epoch, state.phase, flush=True)
 program = loop(witness(int(sys.argv[2])), [[1]], [[10, 20]])
-SuperstepExecutor(lake, "sums", runner=Slow(), on_epoch=told).run(program)
+SuperstepExecutor(lake, sys.argv[3], runner=Slow(), on_epoch=told).run(program)
 """
 
 
 @pytest.fixture
-def started(lake: Lake) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
+def started(lake: Lake) -> Iterator[Callable[[int, str], subprocess.Popen[str]]]:
     """Starts processes that iterate; ends those that are left."""
     processes: list[subprocess.Popen[str]] = []
 
-    def start(rounds: int) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", KILLED, str(lake.warehouse), str(rounds)]
+    def start(rounds: int, name: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", KILLED, str(lake.warehouse), str(rounds), name]
         here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
         processes.append(subprocess.Popen(command, env=here, stdout=subprocess.PIPE, text=True))
         return processes[-1]
@@ -249,28 +249,37 @@ def started(lake: Lake) -> Iterator[Callable[[int], subprocess.Popen[str]]]:
 
 
 def test_killed_at_any_moment_it_goes_on_and_each_epoch_is_there_once(
-    lake: Lake, started: Callable[[int], subprocess.Popen[str]]
+    lake: Lake, started: Callable[[int, str], subprocess.Popen[str]]
 ) -> None:
     rng = random.Random(os.environ.get("PAIMON_FEATURES_SEED", "7"))
     kills = int(os.environ.get("PAIMON_FEATURES_KILLS", "2"))
-    rounds = min(10 * kills, 200)
+    rounds = 20
     program = loop(witness(rounds), [[1]], [[10, 20]])
     (expected,) = SuperstepExecutor(lake, "whole").run(program)
-    reached = 0
-    for _ in range(kills):
-        process = started(rounds)
-        assert process.stdout is not None
-        # behind its start, which takes seconds, at any moment of an epoch or between two
-        first = int(process.stdout.readline().split()[0])
-        assert first >= reached
-        time.sleep(rng.random() * 0.5)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        reached = max([first, *(int(line.split()[0]) for line in process.stdout)])
-    (found,) = SuperstepExecutor(lake, "sums").run(program)
-    assert found == expected
-    epochs = [s.properties["iteration.epoch"] for s in snapshots(lake, "iteration_sums")]
-    assert epochs == [*map(str, range(rounds + 1)), str(rounds)]
+    killed = iterations = 0
+    while killed < kills:
+        iterations += 1
+        name = f"sums{iterations}"
+        reached, ended = 0, False
+        while killed < kills and not ended:
+            process = started(rounds, name)
+            assert process.stdout is not None
+            # behind its start, which takes seconds, at any moment of an epoch or between two
+            first = process.stdout.readline()
+            if not first:  # it was killed when all was done, and says nothing more
+                break
+            assert int(first.split()[0]) >= reached
+            time.sleep(rng.random() * 0.5)
+            process.send_signal(signal.SIGKILL)
+            lines = [first, *process.stdout]
+            reached = max(int(line.split()[0]) for line in lines)
+            ended = process.wait() == 0
+            killed += not ended
+        (found,) = SuperstepExecutor(lake, name).run(program)
+        assert found == expected
+        epochs = [s.properties["iteration.epoch"] for s in snapshots(lake, f"iteration_{name}")]
+        assert epochs == [*map(str, range(rounds + 1)), str(rounds)]
+    print(f"{killed} processes killed in {iterations} iterations of {rounds} epochs")
 
 
 def test_a_second_run_of_the_same_iteration_is_refused(lake: Lake) -> None:

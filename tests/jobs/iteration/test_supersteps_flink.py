@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 pytest.importorskip("pyflink")
 
-from jobs.flink.cluster import ClusterShape, LocalCluster
 from jobs.flink.iteration.supersteps import FlinkRunner
 from jobs.iteration import DataStreamList, IterationBodyResult
 from jobs.iteration.supersteps import SuperstepExecutor
@@ -26,15 +24,12 @@ from tests.jobs.iteration.superstep_programs import loop, random_program, witnes
 
 pytestmark = pytest.mark.flink
 
-SHAPE = ClusterShape(task_managers=1, slots=4, task_manager_mb=1200, job_manager_mb=800)
 
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+@pytest.fixture
+def cluster(session_cluster: Any) -> str:
     """The address of a running cluster."""
-    local = LocalCluster(tmp_path_factory.mktemp("cluster"))
-    yield local.start(SHAPE).address
-    local.stop()
+    address: str = session_cluster.address
+    return address
 
 
 @pytest.fixture

@@ -147,7 +147,7 @@ def builder(
         }
         variables = DataStreamList.of(*sources["variable"])
         cycle = OperatorLifeCycle.PER_ROUND if program.per_round else OperatorLifeCycle.ALL_ROUND
-        config = IterationConfig(lifecycle=cycle, wire=wire)
+        config = IterationConfig(lifecycle=cycle, max_rounds=program.max_rounds, wire=wire)
 
         def body(given: DataStreamList, data: DataStreamList) -> IterationBodyResult:
             variables = [*given] if between is None else [between(stream) for stream in given]
@@ -184,10 +184,10 @@ def _body(
         for stream, variable in zip(program.feedback, variables, strict=True)
     ]
     criteria = None
-    if program.max_iter is not None:
-        criteria = variables[0].flat_map(terminate_on_max_iter(program.max_iter))
-    elif program.criteria is not None:
-        criteria = streams[program.criteria].map(int)
+    if program.criteria is not None:
+        told = streams[program.criteria]
+        most = program.max_iter
+        criteria = told.map(int) if most is None else told.flat_map(terminate_on_max_iter(most))
     return IterationBodyResult(
         DataStreamList.of(*feedback),
         DataStreamList.of(*(streams[stream].process(Tag()) for stream in program.outputs)),

@@ -24,6 +24,7 @@ from jobs.iteration.algorithms import (
     LinearRegression,
     LinearSVC,
     LogisticRegression,
+    MaxAbsScaler,
     MinMaxScaler,
     OneHotEncoder,
     OnlineKMeans,
@@ -35,9 +36,14 @@ from jobs.iteration.algorithms import (
 from jobs.iteration.algorithms.estimator import MODEL
 from jobs.iteration.algorithms.online_scaler import CountTumblingWindows, EventTimeTumblingWindows
 from paimon_features.errors import DefinitionError, TransformError
-from paimon_features.transformers.flink_ml import KMeansModel, LogisticRegressionModel
+from paimon_features.transformers.flink_ml import (
+    KMeansModel,
+    LogisticRegressionModel,
+    SparseVector,
+)
 
 ONE = LogisticRegressionModel({"coefficient": [0.0]})
+START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
 
 
 @pytest.mark.parametrize(
@@ -65,9 +71,30 @@ ONE = LogisticRegressionModel({"coefficient": [0.0]})
         (lambda: OnlineLogisticRegression(global_batch_size=2).fit(
             [[1.0]], [1.0], initial=ONE, parallelism=4), DefinitionError,
          "batches of 2 rows for 4 subtasks"),
-        (lambda: StandardScaler().fit([[1.0], [np.nan]]), TransformError, "feature 0 has NaN"),
+        (lambda: StandardScaler().fit([[1.0], [np.nan]]), TransformError,
+         "StandardScaler: row 1 has nan as feature 0; expected finite"),
+        (lambda: LinearRegression().fit([SparseVector(2, [1], [np.inf])], [1.0]), TransformError,
+         "row 0 has inf as feature 1"),
+        (lambda: LinearRegression().fit([[1.0]], [np.nan]), TransformError,
+         "row 0 has the label nan"),
+        (lambda: LinearSVC().fit([[1.0]], [1.0], [np.nan]), TransformError,
+         "row 0 has the weight nan"),
+        (lambda: LogisticRegression().fit([[1.0]], [1.0], [-1.0]), TransformError,
+         "row 0 has the weight -1; expected 0 or more"),
+        (lambda: KMeans().fit([[1.0], [np.nan]]), TransformError, "row 1 has nan"),
+        (lambda: KBinsDiscretizer().fit([[1.0], [np.nan]]), TransformError, "row 1 has nan"),
+        (lambda: OnlineKMeans(global_batch_size=1).fit([[np.nan]], initial=START), TransformError,
+         "row 0 has nan"),
+        (lambda: OnlineLogisticRegression(global_batch_size=1).fit([[1.0]], [2.0], initial=ONE),
+         TransformError, "the label 2; expected 0 and 1"),
+        (lambda: OnlineKMeans().fit([[1.0]], initial=ONE), DefinitionError,
+         "initial= is a model with coefficient.*; expected one with centroids"),
+        (lambda: LinearSVC().fit([[1.0]], [1.0], initial=START), DefinitionError,
+         "expected one with coefficient"),
+        (lambda: OnlineKMeans().fit([[1.0]], initial=START).transform([[1.0]]), TransformError,
+         "there is no version: the rows did not fill one batch"),
         (lambda: StandardScaler().fit([[1.0]], initial=ONE), DefinitionError, "earlier model"),
-        (lambda: MinMaxScaler().fit([[1.0], [np.inf]]), TransformError, "maxVector have NaN or"),
+        (lambda: MinMaxScaler().fit([[1.0], [np.inf]]), TransformError, "row 1 has inf"),
         (lambda: RobustScaler(lower=-0.1), DefinitionError, "lower=-0.1"),
         (lambda: RobustScaler().fit([[np.nan]]), TransformError, "column 0: all values are null"),
         (lambda: Imputer(strategy="mode"), DefinitionError, "mean, median, most_frequent"),
@@ -95,6 +122,38 @@ def test_what_is_wrong_is_refused(wrong: Callable[[], Any], error: type, told: s
 def test_a_fit_that_diverges_gives_an_error_and_no_model() -> None:
     with pytest.raises(TransformError, match="the learning rate was too large"):
         LinearRegression(learning_rate=1e200, tol=0.0).fit([[1e200], [3e200]], [1.0, 2.0])
+
+
+def test_numbers_whose_sum_overflows_are_finite_all_the_same() -> None:
+    largest = np.finfo(np.float64).max
+    model = MaxAbsScaler().fit([[largest], [largest]])
+    assert model.model_data["maxVector"].tolist() == [largest]
+
+
+def test_a_batch_whose_rows_have_no_weight_is_passed_over() -> None:
+    # in rounds 1 and 3 the batch is the first two rows
+    rows, labels, weights = [[1.0], [2.0], [3.0], [4.0]], [0.0, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 1.0]
+    found = LogisticRegression(global_batch_size=2, max_iter=4).fit(rows, labels, weights)
+    alone = LogisticRegression(global_batch_size=2, max_iter=2).fit(rows[2:], labels[2:])
+    assert found.model_data["coefficient"].tolist() == alone.model_data["coefficient"].tolist()
+    nothing = LogisticRegression().fit(rows, labels, [0.0] * 4)
+    assert nothing.model_data["coefficient"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize("estimator", [LogisticRegression(), LinearSVC(), LinearRegression()])
+def test_one_class_many_equal_rows_and_more_subtasks_than_rows(estimator: Any) -> None:
+    rows, labels = [[1.0, -1.0]] * 5, [1.0] * 5
+    few = estimator.fit(rows, labels, parallelism=9).model_data["coefficient"]
+    assert np.isfinite(few).all()
+    assert np.allclose(few, estimator.fit(rows, labels).model_data["coefficient"], rtol=1e-12)
+
+
+@pytest.mark.parametrize("measure", ["euclidean", "manhattan", "cosine"])
+def test_of_equal_centroids_the_first_gets_the_points(measure: str) -> None:
+    start = KMeansModel({"centroids": [[1.0], [1.0]], "weights": [1.0, 1.0]})
+    model = KMeans(distance_measure=measure, max_iter=1).fit([[2.0], [4.0]], initial=start)
+    assert model.model_data["centroids"].tolist() == [[3.0], [1.0]]
+    assert model.model_data["weights"].tolist() == [2.0, 0.0]
 
 
 def test_rows_that_do_not_fill_a_batch_make_no_version() -> None:

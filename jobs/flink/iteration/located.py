@@ -1,0 +1,48 @@
+"""Errors of functions, with all that helps to find them in their message.
+
+Of what is raised in a task only the class and the message come back from Flink, in thread mode;
+no traceback, and no notes.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paimon_features.errors import JobError, PaimonFeaturesError
+
+_RUNTIME = str(Path(__file__).parents[2])
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
+
+
+@contextmanager
+def located() -> Iterator[None]:
+    """Turn an error inside the block into a JobError that says where it came from.
+
+    >>> with located():
+    ...     int("one")
+    Traceback (most recent call last):
+    paimon_features.errors.JobError: ValueError: invalid literal for int() with base 10: 'one' ...
+    """
+    try:
+        yield
+    except PaimonFeaturesError:
+        raise  # these say already what is wrong
+    except Exception as error:
+        where = [_place(error), *getattr(error, "__notes__", ())]
+        raise JobError(f"{type(error).__name__}: {error} ({'; '.join(where)})") from error
+
+
+def _place(error: Exception) -> str:
+    """The innermost line of the user's own, else the innermost one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith(_RUNTIME) and not frame.filename.startswith(_INSTALLED)
+    ]
+    frame = (own or frames)[-1]
+    return f"{Path(frame.filename).name}, line {frame.lineno}, in {frame.name}"
