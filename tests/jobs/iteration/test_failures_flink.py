@@ -32,6 +32,7 @@ from jobs.flink.iteration import (
     IterationSettings,
     open_stream_environment,
 )
+from jobs.flink.workers import write_python
 
 pytestmark = [
     pytest.mark.flink,
@@ -63,10 +64,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """
     state_dir = tmp_path_factory.mktemp("failures")
     env: dict[str, Any] = {}
+    # of the hundreds of workers of `make chaos` none imports pyflink by itself
+    forked = {"python.executable": str(write_python(state_dir / "bin") / "python")}
 
     def run(mode: Any, wire: str, build: Any) -> Any:
         if mode not in env:
-            env[mode] = open_stream_environment(state_dir=state_dir, workers=mode == "thread")
+            workers = CHAOS or mode == "thread"
+            env[mode] = open_stream_environment(state_dir=state_dir, workers=workers)
         settings = IterationSettings(
             mode=mode,
             wire=wire,
@@ -74,6 +78,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             restarts=100,
             # a process starts for each subtask of each operator, after a failure once more
             stuck_s=120.0 if mode == "thread" else 600.0,
+            conf=forked if CHAOS and mode == "process" else {},
         )
         return IterationJob(env[mode], settings=settings, state_dir=state_dir).run(build)
 
