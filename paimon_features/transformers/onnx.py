@@ -9,7 +9,7 @@ Whatever ``dtype`` is, the model computes in float64 and rounds once, at the end
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -203,16 +203,10 @@ def _output(graph: Graph, parts: Sequence[Part], names: Sequence[str]) -> str:
 
 def _is_text(transformer: StoredTransformer, index: int) -> bool:
     """Whether a column that goes in is texts."""
-    if isinstance(transformer, Frozen):
-        return _is_text(transformer.transformer, index)
-    if isinstance(transformer, Pipeline):
-        return _is_text(transformer.steps[0][1], index)
-    if isinstance(transformer, ColumnTransformer):
-        return any(
-            _is_text(step, columns.index(index))
-            for _, step, columns in transformer.branches_
-            if index in columns
-        )
+    return any(_takes_text(one, own) for one, own in _entries(transformer, index))
+
+
+def _takes_text(transformer: StoredTransformer, index: int) -> bool:
     if isinstance(transformer, Encoder):
         return transformer.takes_text(index)
     if isinstance(transformer, Imputer):
@@ -222,17 +216,24 @@ def _is_text(transformer: StoredTransformer, index: int) -> bool:
 
 def _is_list(transformer: StoredTransformer, index: int) -> bool:
     """Whether a column that goes in is lists."""
+    return any(
+        isinstance(one, HashingEncoder) and own in one.list_columns_
+        for one, own in _entries(transformer, index)
+    )
+
+
+def _entries(transformer: StoredTransformer, index: int) -> Iterator[tuple[StoredTransformer, int]]:
+    """What a column that goes in comes to first, and its number there."""
     if isinstance(transformer, Frozen):
-        return _is_list(transformer.transformer, index)
-    if isinstance(transformer, Pipeline):
-        return _is_list(transformer.steps[0][1], index)
-    if isinstance(transformer, ColumnTransformer):
-        return any(
-            _is_list(step, columns.index(index))
-            for _, step, columns in transformer.branches_
-            if index in columns
-        )
-    return isinstance(transformer, HashingEncoder) and index in transformer.list_columns_
+        yield from _entries(transformer.transformer, index)
+    elif isinstance(transformer, Pipeline):
+        yield from _entries(transformer.steps[0][1], index)
+    elif isinstance(transformer, ColumnTransformer):
+        for _, step, columns in transformer.branches_:
+            if index in columns:
+                yield from _entries(step, columns.index(index))
+    else:
+        yield transformer, index
 
 
 def _onnx() -> Any:

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from paimon_features.errors import OnlineStoreError
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import SentinelServers, free_ports, wait_for
 from tests.serving.chaos.faults import Fault
@@ -111,19 +110,20 @@ class Scene:
         over = time.monotonic()
         generation = self.shop.record.generation
         newest = self.shop.committed()[generation]
-        built_s = _until(self.look.is_built, "the store can be read again")
+        built_s = wait_for(self.look.is_built, "the store can be read again", REBUILT_S)
         built_ms = now_ms()
-        answered_s = _until(
-            lambda: self.readers.all_answered_since(built_ms), "all clients have answers"
+        answered_s = wait_for(
+            lambda: self.readers.all_answered_since(built_ms), "all clients have answers", REBUILT_S
         )
         refused = [
             (told.got_ms - built_ms) / 1_000
             for told in self.readers.told
             if told.sent_ms >= built_ms and told.status != 200
         ]
-        _until(
+        wait_for(
             lambda: self.look.holds(generation, newest, self.shop.fingerprint),
             "the store is up to date again",
+            REBUILT_S,
         )
         recovery = Recovery(
             ", ".join(fault.__name__ for fault in faults),
@@ -180,15 +180,3 @@ class Scene:
         self.server.stop()
         for log in (self.server.log, self.follower.log):
             assert "Traceback" not in log.read_text(), log.read_text()[-5_000:]
-
-
-def _until(holds: Any, what: str) -> float:
-    started = time.monotonic()
-    while True:
-        try:
-            if holds():
-                return time.monotonic() - started
-        except OnlineStoreError:
-            pass
-        assert time.monotonic() - started < REBUILT_S, f"after {REBUILT_S} s still not: {what}"
-        time.sleep(0.01)
