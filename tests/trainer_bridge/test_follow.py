@@ -27,7 +27,13 @@ from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.follow import FollowingReader, Lag
 from trainer_bridge.reader import SnapshotReader
-from trainer_bridge.testing import make_samples, own_threads, reference_stream, sample_rows
+from trainer_bridge.testing import (
+    kept_each_time,
+    make_samples,
+    own_threads,
+    reference_stream,
+    sample_rows,
+)
 
 SIZES = (9, 3, 17, 30, 1, 26)
 OPTIONS: dict[str, Any] = {"columns": ["x"], "seed": 3, "poll_interval_s": 0.01}
@@ -281,18 +287,25 @@ def test_tables_whose_commits_do_not_simply_add_rows_are_refused(lake: Lake) -> 
 
 def test_breaking_off_and_closing_leave_no_thread_and_no_file(lake: Lake) -> None:
     table = make_samples(lake, SIZES)
-    threads, files = own_threads(), len(os.listdir("/proc/self/fd"))
-    reader = FollowingReader(lake, table, start=1, batch_size=4, threads=3, **OPTIONS)
-    for _ in range(3):
-        for batch in reader:
-            del batch
-            break
-        gc.collect()
-        assert own_threads() == threads
-    reader.close()
-    reader.close()
-    assert len(os.listdir("/proc/self/fd")) <= files
+    threads = own_threads()
+
+    def following() -> FollowingReader:
+        return FollowingReader(lake, table, start=1, batch_size=4, threads=3, **OPTIONS)
+
+    def break_off_and_close() -> None:
+        reader = following()
+        for _ in range(3):
+            for batch in reader:
+                del batch
+                break
+            gc.collect()
+            assert own_threads() == threads
+        reader.close()
+        reader.close()
+
+    assert kept_each_time(break_off_and_close) <= 0
     # a loop that runs ends when the reader goes elsewhere
+    reader = following()
     state = reader.state_dict()
     running = iter(reader)
     next(running)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import itertools
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from trainer_bridge.forms import Batch
 from trainer_bridge.reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
 from trainer_bridge.testing import (
+    kept_each_time,
     make_samples,
     own_threads,
     reference_batches,
@@ -462,11 +462,12 @@ def test_a_table_without_rows_is_refused(lake: Lake) -> None:
 
 def test_no_file_stays_open(lake: Lake) -> None:
     table = make_samples(lake, SIZES)
-    before = len(os.listdir("/proc/self/fd"))
-    with SnapshotReader(lake, table, batch_size=5, threads=4, **OPTIONS) as reader:
-        assert len(values(reader)) == 22
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before
+
+    def read() -> None:
+        with SnapshotReader(lake, table, batch_size=5, threads=4, **OPTIONS) as reader:
+            assert len(values(reader)) == 22
+
+    assert kept_each_time(read) <= 0
 
 
 def test_columns_are_read_by_row_number(lake: Lake) -> None:

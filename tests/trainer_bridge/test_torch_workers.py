@@ -14,7 +14,7 @@ import pytest
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.reader import SnapshotReader
-from trainer_bridge.testing import make_samples
+from trainer_bridge.testing import kept_each_time, make_samples, shared_memory
 
 pytestmark = [
     pytest.mark.torch,
@@ -186,22 +186,24 @@ def test_nothing_is_left_of_workers_when_a_loop_is_left(
 ) -> None:
     from torch.utils.data import DataLoader
 
-    def left() -> tuple[set[int | None], int, set[str]]:
-        children = {child.pid for child in multiprocessing.active_children()}
-        return children, len(os.listdir("/proc/self/fd")), set(os.listdir("/dev/shm"))
+    def children() -> set[int | None]:
+        return {child.pid for child in multiprocessing.active_children()}
 
     loader = adapter.loader(SnapshotReader(lake, table, **{**OPTIONS, "threads": 2}))
     data = DataLoader(loader, batch_size=None, num_workers=2)
-    next(iter(data))  # torch keeps a thread with a socket from its first tensor on
-    before = left()
-    iterator = iter(data)
-    batch = next(iterator)
-    assert len(left()[0] - before[0]) == 2
-    del iterator, batch
-    after = left()
-    assert after[0] == before[0]
-    assert after[1] <= before[1]
-    assert after[2] <= before[2]
+    before, memory = children(), shared_memory(os.getpid())
+
+    def leave_a_loop() -> None:
+        iterator = iter(data)
+        batch = next(iterator)
+        workers = children() - before
+        assert len(workers) == 2
+        del iterator, batch
+        assert children() == before
+        assert not [name for pid in workers for name in shared_memory(pid)]
+
+    assert kept_each_time(leave_a_loop) <= 0
+    assert shared_memory(os.getpid()) == memory
 
 
 def test_what_workers_cannot_do_is_refused(lake: Lake, table: str, adapter: Any) -> None:
