@@ -103,7 +103,7 @@ class FeatureServer:
                     self.close_connection = True
                     return
                 if fault == "slow":
-                    time.sleep(1.0)
+                    time.sleep(8.0)
                 if fault == "nonsense":
                     status, data = 200, b"<html>It works!</html>"
                 elif fault is not None and not isinstance(fault, str):

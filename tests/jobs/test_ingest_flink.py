@@ -200,7 +200,7 @@ def test_columns_that_the_source_does_not_have_are_told(ingested: Ingested) -> N
 def test_the_same_files_again_are_skipped_without_a_job(ingested: Ingested) -> None:
     started = time.monotonic()
     result = ingest_files(ingested.lake, SOURCE, ingested.files, state_dir=ingested.state_dir)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 5  # a job takes longer to start alone
     assert result.run_id is None
     assert result.skipped == tuple(
         (str(path), f"ingested before, by run {ingested.result.run_id}") for path in ingested.files

@@ -141,7 +141,7 @@ def test_a_node_that_is_down_concerns_its_own_keys_only(
             assert store.get_many(others) == others
         started = time.monotonic()
         assert all(store.get_many(others) == others for _ in range(50))
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 5  # waiting for the lost node each time takes ten
     finally:
         wait_for(lambda: not node.running, "the node is gone")
         node.start()

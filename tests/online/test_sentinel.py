@@ -52,7 +52,7 @@ def test_after_a_failover_the_new_primary_is_read_and_written(sentinels: Sentine
             started = time.monotonic()
             with pytest.raises(OnlineStoreError):
                 store.get_many([b"k"])
-            assert time.monotonic() - started < 1
+            assert time.monotonic() - started < 5  # its timeout is half a second
             wait_for(lambda: sentinels.agree_on(new), "the sentinels agree")
             took = wait_for(lambda: store.get_many([b"k"]) == [b"v"], "it is read")
             assert took < BACK_S

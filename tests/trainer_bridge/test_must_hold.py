@@ -23,7 +23,7 @@ from trainer_bridge.order import GlobalOrder
 from trainer_bridge.reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
 from trainer_bridge.shard import Last, Shard
-from trainer_bridge.testing import make_samples, reference_batches, reference_order
+from trainer_bridge.testing import make_samples, own_threads, reference_batches, reference_order
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 12, 64)
 SIZES = (9, 3, 17, 30, 1, 26, 8, 13)
@@ -171,7 +171,7 @@ def test_a_reader_whose_thread_is_killed_says_so_and_leaves_no_thread(
     class KilledError(Exception):
         pass
 
-    before = set(threading.enumerate())
+    before = own_threads()
     for after in range(1, 4):
         reader = plain(small, batch_size=2, threads=2, byte_budget=5_000)
         batches = iter(reader)
@@ -185,7 +185,7 @@ def test_a_reader_whose_thread_is_killed_says_so_and_leaves_no_thread(
             list(batches)
         del batches
         gc.collect()
-        assert set(threading.enumerate()) == before
+        assert own_threads() == before
         reader.set_epoch(1)
         assert sorted(itertools.chain.from_iterable(rows(reader))) == list(range(sum(SIZES)))
-    assert set(threading.enumerate()) == before
+    assert own_threads() == before
