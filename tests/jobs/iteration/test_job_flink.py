@@ -225,16 +225,32 @@ def until(condition: Any, seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
-def test_an_unbounded_iteration_goes_on_from_its_savepoint(flink: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("into", ["files", "table"])
+def test_an_unbounded_iteration_goes_on_from_its_savepoint(
+    flink: Any, tmp_path: Path, into: str
+) -> None:
     files = Files(tmp_path / "tens")
-    running = flink().execute_async(counting, {"result": files})
-    until(lambda: len(files.read()) >= 20)
+    lake = Lake.open(tmp_path / "lake", "features")
+    lake.create(TableSpec("tens", {"count": pf.Int64}))
+    sink = files if into == "files" else PaimonTable(lake, "tens")
+
+    def build(job: Any) -> Any:
+        tens = counting(job)
+        return {"result": tens if into == "files" else tens.map(lambda ten: {"count": ten})}
+
+    def committed() -> list[int]:
+        if into == "files":
+            return sorted(files.read())
+        return sorted(read_arrow(lake, "tens")["count"].to_pylist())
+
+    running = flink().execute_async(build, {"result": sink})
+    until(lambda: len(committed()) >= 20)
     savepoint = running.stop(tmp_path / "savepoints")
-    before = len(files.read())
-    again = flink(resume=savepoint).execute_async(counting, {"result": files})
-    until(lambda: len(files.read()) >= before + 20)
+    before = len(committed())
+    again = flink(resume=savepoint).execute_async(build, {"result": sink})
+    until(lambda: len(committed()) >= before + 20)
     again.cancel()
-    tens = sorted(files.read())
+    tens = committed()
     assert tens == list(range(10, 10 * len(tens) + 10, 10)), "each count once, without a gap"
 
 
