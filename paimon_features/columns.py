@@ -26,8 +26,9 @@ class Column:
 
     ``valid`` is None where no value is null. Strings and bytes are object arrays of ``str`` and
     ``bytes``, decimals object arrays of ``decimal.Decimal``, dates int32 days and timestamps
-    int64 milliseconds since 1970, all else the NumPy type of that name. Lists are object arrays
-    of lists, in which a null is None, and maps of lists of (key, value) pairs.
+    int64 milliseconds since 1970, all else the NumPy type of that name; among floats that come
+    from Arrow a null is NaN. Lists are object arrays of lists, in which a null is None, and maps
+    of lists of (key, value) pairs.
 
     >>> column = Column.from_arrow(pa.array([1, None, 3]))
     >>> column.values[column.mask].tolist(), len(column)
@@ -74,6 +75,8 @@ class Column:
             items = np.fromiter(array.to_pylist(), np.object_, len(array))
             return cls(items, np.asarray(array.is_valid()) if array.null_count else None)
         valid = None
+        if array.null_count and pa.types.is_floating(array.type):
+            return cls(*_floats(array))
         if array.null_count:
             valid = np.asarray(array.is_valid())
             if pa.types.is_integer(array.type) or pa.types.is_boolean(array.type):
@@ -96,6 +99,18 @@ class Column:
             plain = pa.int64() if pa.types.is_timestamp(kind) else pa.int32()
             return pa.array(self.values, plain, mask=mask).view(kind)
         return pa.array(self.values, kind, mask=mask)
+
+
+def _floats(array: pa.Array) -> tuple[Values, Mask]:
+    """Floats with NaN for null, and where they are valid: Arrow's own way costs three times it."""
+    bitmap, data = array.buffers()
+    first = array.offset % 8
+    packed = np.frombuffer(bitmap, np.uint8, offset=array.offset // 8)
+    bits = np.unpackbits(packed, count=first + len(array), bitorder="little")
+    valid = bits[first:].view(np.bool_)
+    bare = pa.Array.from_buffers(array.type, len(array), [None, data], offset=array.offset)
+    values = bare.to_numpy()
+    return np.where(valid, values, values.dtype.type(np.nan)), valid
 
 
 _PLAIN: Mapping[pa.DataType, np.dtype[Any]] = {

@@ -238,10 +238,7 @@ def _column(array: pa.Array | pa.ChunkedArray, label: str) -> Column:
         raise TransformError(f"{label} is {kind}; expected numbers, texts or truth values")
     if pa.types.is_null(kind):
         return Column(np.full(len(array), np.nan), np.zeros(len(array), np.bool_))
-    column = Column.from_arrow(array)
-    if column.values.dtype.kind == "f" and column.valid is not None:
-        return Column(np.where(column.valid, column.values, np.nan), column.valid)
-    return column
+    return Column.from_arrow(array)
 
 
 _FEW_ROWS = 64
