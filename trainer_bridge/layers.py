@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from trainer_bridge.folds import fold, take
-from trainer_bridge.merge import Groups, Ints
+from trainer_bridge.merge import Groups, Ints, ascends
 from trainer_bridge.overlay import lay_over
 
 
@@ -39,7 +39,7 @@ class Layers:
         own = np.empty(len(groups.rows), np.int64)
         own[groups.rows] = np.cumsum(begins)
         owns = tuple(np.split(own, np.cumsum(sizes[:-1])))
-        return cls(len(groups), owns) if all(map(_ascends, owns)) else None
+        return cls(len(groups), owns) if all(map(ascends, owns)) else None
 
     @classmethod
     def of_keys(cls, keys: Sequence[Ints]) -> Layers | None:
@@ -52,7 +52,7 @@ class Layers:
         (6, [[1, 2, 4, 5], [2, 3], [0]])
         """
         base = max(keys, key=len)
-        if 2 * len(base) < sum(map(len, keys)) or not all(map(_ascends, keys)):
+        if 2 * len(base) < sum(map(len, keys)) or not all(map(ascends, keys)):
             return None
         # its place in one sequence is the number of keys below it: of the base, and of others
         places = [np.arange(len(k)) if k is base else np.searchsorted(base, k) for k in keys]
@@ -148,11 +148,6 @@ class Layers:
             return self.take(parts)
         done = lay_over(self.count, self.owns, parts, function)
         return fold(self.groups, _joined(parts), function, delimiter) if done is None else done
-
-
-def _ascends(values: Ints) -> bool:
-    """Whether there are values, each above the one before it."""
-    return len(values) > 0 and bool((values[1:] > values[:-1]).all())
 
 
 def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:

@@ -27,6 +27,10 @@ _ADDS = (0, 2)  # insert, update after; 1 and 3 take a row away
 _LONGEST_TEXT = 64
 """Bytes up to which texts are compared as they are; above, by their place in a dictionary."""
 
+_WIDTH_A_ROW = 32
+_WIDEST = 1 << 26
+"""Bytes of the table of ``newest_rows``, for each row and in all."""
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -93,6 +97,36 @@ def group_rows(keys: Sequence[pa.ChunkedArray], writes: Sequence[Array] = ()) ->
         # lexsort takes the last key first, and keeps the order of equal rows
         rows[at] = own[np.lexsort([*(write[own] for write in reversed(writes)), number])]
     return groups
+
+
+def newest_rows(keys: Sequence[Ints]) -> Mask | None:
+    """Which rows of files have no younger row of their key; files come in the order of writes.
+
+    Each key has a byte in a table from the least key to the greatest, so that nothing is sorted
+    or searched. None where that table would be large, and where a file is not sorted.
+
+    >>> newest_rows([np.array([1, 2, 3]), np.array([2, 9]), np.array([9])]).tolist()
+    [True, False, True, True, False, True]
+    >>> newest_rows([np.array([1, 1 << 40])])
+    """
+    if not all(map(ascends, keys)):
+        return None
+    least = min(int(key[0]) for key in keys)
+    width = max(int(key[-1]) for key in keys) - least + 1
+    if width > min(sum(map(len, keys)) * _WIDTH_A_ROW, _WIDEST):
+        return None
+    is_new = np.ones(width, np.bool_)
+    found = []
+    for key in reversed(keys):
+        places = key - least
+        found.append(is_new[places])
+        is_new[places] = False
+    return np.concatenate(found[::-1])
+
+
+def ascends(values: Ints) -> bool:
+    """Whether there are values, each above the one before it."""
+    return len(values) > 0 and bool((values[1:] > values[:-1]).all())
 
 
 def _sortable(keys: Sequence[pa.ChunkedArray]) -> Array:

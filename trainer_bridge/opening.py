@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import Any
 
@@ -34,7 +34,18 @@ from paimon_features.tables.deltas import VALUE_KIND
 from paimon_features.tables.storage import Storage
 from trainer_bridge.folds import fold, take
 from trainer_bridge.layers import Layers
-from trainer_bridge.merge import Groups, Mask, adds, group_rows, integers, is_number, numbers, ranks
+from trainer_bridge.merge import (
+    Groups,
+    Ints,
+    Mask,
+    adds,
+    group_rows,
+    integers,
+    is_number,
+    newest_rows,
+    numbers,
+    ranks,
+)
 from trainer_bridge.predicates import RowFilter
 from trainer_bridge.spans import Source, Span
 
@@ -157,14 +168,16 @@ class Opener:
     def _merged(self, unit: Unit) -> list[Mask]:
         """The newest row of each key, if it was not deleted; of first-row the oldest."""
         found = self._grouped(unit, None)
-        rows = found.groups.first if self._rules.engine == "first-row" else found.groups.last
-        if found.taken is not None:
-            rows = found.taken[rows]
+        keep = None
+        if found.plain is not None and self._rules.engine == "deduplicate":
+            keep = newest_rows(found.plain)
+        if keep is None:
+            keep = np.zeros(sum(file.rows for file in found.files), np.bool_)
+            rows = found.groups.first if self._rules.engine == "first-row" else found.groups.last
+            keep[rows if found.taken is None else found.taken[rows]] = True
         if found.kinds is not None:
-            rows = rows[adds(found.kinds[rows])]
+            keep &= adds(found.kinds)
         ends = np.cumsum([file.rows for file in found.files])
-        keep = np.zeros(int(ends[-1]), np.bool_)
-        keep[rows] = True
         names = [file.path for file in found.files]
         parts = dict(zip(names, np.split(keep, ends[:-1]), strict=True))
         return [parts[file.path] for file in unit]
@@ -342,13 +355,11 @@ class Opener:
         if SEQUENCE_NUMBER in wanted.names:
             writes.append(numbers(rows.column(SEQUENCE_NUMBER)))
         by_key = [rows.column(field.name) for field in keys]
-        groups: Groups | Layers | None = None
-        plain = len(keys) == 1 and is_number(keys[0].type) and not by_key[0].null_count
-        if plain and not writes and counted is None:
-            groups = Layers.of_keys([integers(table.column(keys[0].name)) for table in tables])
-        if groups is None:
-            groups = group_rows(by_key, writes)
-        return _Grouped(files, rows, groups, kinds, taken, ordered=not writes)
+        plain = None
+        is_plain = len(keys) == 1 and is_number(keys[0].type) and not by_key[0].null_count
+        if is_plain and not writes and counted is None:
+            plain = [integers(table.column(keys[0].name)) for table in tables]
+        return _Grouped(files, rows, by_key, writes, plain, kinds, taken)
 
     def _kinds(self, file: ContentFile) -> npt.NDArray[Any] | None:
         """The row kinds of a file, None if all rows are inserts."""
@@ -365,28 +376,35 @@ class Opener:
         return pa.schema([(name, fields[name].type) for name in names])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Grouped:
     """Rows of several files, the oldest file first, and the rows of each key.
 
     ``kinds`` are those of all rows (None: inserts); where some take no part in the merge,
     ``rows`` and ``groups`` are without them and ``taken`` are the numbers of the others.
-    ``ordered``: a row is younger than every row before it that has its key.
+    ``writes`` order the rows of a key; none if a row is younger than every row before it that has
+    its key. ``plain`` are the keys of each file, where they are one number and all that counts.
     """
 
     files: list[ContentFile]
     rows: pa.Table
-    groups: Groups | Layers
+    keys: list[pa.ChunkedArray]
+    writes: list[npt.NDArray[Any]]
+    plain: list[Ints] | None
     kinds: npt.NDArray[Any] | None
-    taken: npt.NDArray[np.int64] | None
-    ordered: bool
+    taken: Ints | None
+
+    @cached_property
+    def groups(self) -> Groups | Layers:
+        layers = None if self.plain is None else Layers.of_keys(self.plain)
+        return group_rows(self.keys, self.writes) if layers is None else layers
 
     @property
     def layers(self) -> Layers | None:
         """The files as layers; None where their rows do not all come in their order."""
         if isinstance(self.groups, Layers):
             return self.groups
-        if self.taken is not None or not self.ordered:
+        if self.taken is not None or self.writes:
             return None
         return Layers.of(self.groups, [file.rows for file in self.files])
 

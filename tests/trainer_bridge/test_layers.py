@@ -11,7 +11,7 @@ import pytest
 from paimon_features.errors import TableError
 from trainer_bridge.folds import CHOOSING, fold, take
 from trainer_bridge.layers import Layers
-from trainer_bridge.merge import group_rows
+from trainer_bridge.merge import group_rows, newest_rows
 
 TYPES = [pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.timestamp("ms"), pa.date32()]
 TYPES += [pa.string(), pa.bool_(), pa.decimal128(12, 2)]
@@ -84,6 +84,10 @@ def test_folding_file_by_file_equals_folding_sorted_rows(seed: int) -> None:
     for other in filter(None, [direct]):
         assert other.count == found.count
         assert [own.tolist() for own in other.owns] == [own.tolist() for own in found.owns]
+    newest = newest_rows(keys)
+    assert (newest is None) == (np.ptp(np.concatenate(keys)) + 1 > 32 * sum(sizes))
+    if newest is not None:
+        assert np.flatnonzero(newest).tolist() == sorted(groups.last.tolist())
     layers = Layers.unpack(len(groups), sizes, found.pack())
     assert [own.tolist() for own in layers.owns] == [own.tolist() for own in found.owns]
     assert layers.last.tolist() == groups.last.tolist()
@@ -125,6 +129,9 @@ def test_files_whose_groups_do_not_ascend_are_no_layers() -> None:
     assert Layers.of(groups, [2, 1]) is None  # a file that is not sorted
     assert Layers.of_keys([np.array([1, 2, 3, 4]), np.array([3, 3])]) is None
     assert Layers.of_keys([np.array([2, 1, 3, 4]), np.array([3])]) is None
+    assert newest_rows([np.array([1, 2]), np.array([3, 3])]) is None
+    assert newest_rows([np.array([1, 2]), np.array([3, 2])]) is None
+    assert newest_rows([np.array([-(2**63), 2**63 - 1])]) is None
 
 
 def test_steps_take_as_many_bytes_as_the_widest_needs() -> None:
