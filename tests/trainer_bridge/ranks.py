@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.adapters.torch import TorchLoader, loader
 from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.testing import shared_memory
 
 FORK = multiprocessing.get_context("fork")
 BATCH = 12
@@ -164,9 +165,8 @@ def elastic(lake: Lake, folder: str) -> dict[str, Any]:
 def lose_one(lake: Lake, folder: str) -> str:
     """Rank 1 kills itself at its third step; the error that this rank got, and when."""
     data = iter(DataLoader(make(lake), batch_size=None, num_workers=1))
-    if dist.get_rank() == 1:
-        pids = [child.pid for child in multiprocessing.active_children()]
-        Path(folder, "workers").write_text(json.dumps(pids))
+    pids = [os.getpid(), *(child.pid for child in multiprocessing.active_children())]
+    Path(folder, f"rank {dist.get_rank()}").write_text(json.dumps(pids))
     started = time.monotonic()
     try:
         for step, _ in enumerate(data):
@@ -185,16 +185,16 @@ def alive(pid: int) -> bool:
         return False
 
 
-def files_of(*folders: str) -> list[str]:
-    return sorted(str(path) for folder in folders for path in Path(folder).rglob("*"))
+def files_of(folder: str) -> list[str]:
+    return sorted(map(str, Path(folder).rglob("*")))
 
 
 def killed(lake: Lake, folder: str) -> dict[str, Any]:
     """What the others got, and what is left."""
-    watched = (lake.warehouse, "/dev/shm")
-    before = files_of(*watched)
+    before = files_of(lake.warehouse)
     errors = run_ranks(3, lose_one, lake, folder, timeout_s=5)
-    workers = json.loads(Path(folder, "workers").read_text())
+    pids = [json.loads(Path(folder, f"rank {rank}").read_text()) for rank in range(3)]
+    workers = pids[1][1:]
     deadline = time.monotonic() + 20  # an orphan looks for its parent every 5 s
     while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -203,7 +203,8 @@ def killed(lake: Lake, folder: str) -> dict[str, Any]:
         "workers": len(workers),
         "alive": [pid for pid in workers if alive(pid)],
         "children": len(multiprocessing.active_children()),
-        "files": sorted(set(files_of(*watched)) - set(before)),
+        "files": sorted(set(files_of(lake.warehouse)) - set(before)),
+        "shared_memory": [name for own in pids for pid in own for name in shared_memory(pid)],
     }
 
 

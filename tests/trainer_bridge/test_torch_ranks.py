@@ -96,6 +96,7 @@ def test_a_killed_rank_is_an_error_on_the_others_and_leaves_nothing(found: Any) 
     assert killed["alive"] == []
     assert killed["children"] == 0
     assert killed["files"] == []
+    assert killed["shared_memory"] == []
 
 
 def test_the_rank_comes_from_the_environment_where_it_is_not_given(
