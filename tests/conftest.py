@@ -44,7 +44,7 @@ from paimon_features.setup.jars import class_path
 from paimon_features.setup.java import find_java_home
 os.environ["JAVA_HOME"] = str(find_java_home())
 os.environ["HADOOP_CLASSPATH"] = class_path(["flink"])
-os.environ["JVM_ARGS"] = "-Xmx1g"
+os.environ["JVM_ARGS"] = "-Xmx1g -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 from pyflink.table import EnvironmentSettings, TableEnvironment
 work = json.load(sys.stdin)
 settings = EnvironmentSettings.new_instance()

@@ -25,7 +25,7 @@ _WORKER = """
 import os, pickle, sys
 from paimon_features.setup.java import find_java_home
 os.environ["JAVA_HOME"] = str(find_java_home())
-os.environ["JVM_ARGS"] = "-Xmx1g"
+os.environ["JVM_ARGS"] = "-Xmx1g -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 from pyflink.table import EnvironmentSettings, TableEnvironment
 with open(sys.argv[1], "rb") as file:
     table, expressions = pickle.load(file)

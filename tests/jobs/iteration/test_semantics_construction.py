@@ -240,6 +240,73 @@ def test_a_stream_from_outside_comes_in_as_variable_or_data_only() -> None:
     refuses("captured-stream", output)
 
 
+def test_all_streams_of_a_program_come_from_its_own_job() -> None:
+    """S31: wherever one of another job comes in."""
+
+    def identity(variables: Any, data: Any) -> Any:
+        stream = variables.get(0).map(int)
+        return result([stream], [stream])
+
+    foreign: list[Any] = []
+
+    def keep(job: Any) -> Any:
+        foreign.append(job.from_collection([1], parallelism=2))
+        return foreign[0].map(int)
+
+    ReferenceExecutor().run(keep)
+
+    def loop(variables: Any, data: Any = (), body: Any = identity) -> Any:
+        given = ReplayableDataStreamList.not_replay(*data)
+        return iterate_bounded_streams_until_termination(
+            DataStreamList.of(*variables), given, IterationConfig(wire="memory"), body
+        ).get(0)
+
+    def own(job: Any) -> Any:
+        return job.from_collection([1], parallelism=2)
+
+    def in_part(variables: Any, data: Any) -> Any:
+        part = for_each_round(variables, lambda _: DataStreamList.of(*foreign)).get(0)
+        return result([part], [part])
+
+    def given(variables: Any, data: Any) -> Any:
+        inputs = DataStreamList.of(variables.get(0), *foreign)
+        part = for_each_round(inputs, lambda inputs: inputs).get(0)
+        return result([part], [part])
+
+    builds: list[Callable[[Any], Any]] = [
+        lambda job: loop([own(job), *foreign]),
+        lambda job: loop([own(job)], foreign),
+        lambda job: loop([own(job)], body=lambda v, d: result(foreign, [v.get(0).map(int)])),
+        lambda job: loop([own(job)], body=lambda v, d: result([v.get(0).map(int)], foreign)),
+        lambda job: loop([own(job)], body=in_part),
+        lambda job: loop([own(job)], body=given),
+    ]
+    for build in builds:
+        with pytest.raises(DefinitionError, match="^captured-stream: streams of two jobs"):
+            ReferenceExecutor().run(build)
+
+
+def test_a_stream_that_left_a_body_enters_no_other_iteration() -> None:
+    """S31."""
+
+    def again(job: Any) -> Any:
+        kept: list[Any] = []
+
+        def body(variables: Any, data: Any) -> Any:
+            kept.append(variables.get(0).map(int))
+            return result([kept[0]], [kept[0]])
+
+        one_variable(body)(job)
+        return iterate_bounded_streams_until_termination(
+            DataStreamList.of(*kept),
+            ReplayableDataStreamList.not_replay(),
+            IterationConfig(wire="memory"),
+            body,
+        ).get(0)
+
+    refuses("captured-stream", again)
+
+
 class Both:
     def map1(self, value: int) -> int:
         return value
@@ -268,6 +335,34 @@ def test_a_part_for_each_round_keeps_to_the_streams_it_is_given() -> None:
         return result([made], [kept[0].map(int)])
 
     refuses("captured-stream", one_variable(leaked))
+
+    def returned(variables: Any, data: Any) -> Any:
+        stream = variables.get(0).map(int)
+        part = for_each_round(variables, lambda _: DataStreamList.of(stream))
+        return result([part.get(0)], [part.get(0)])
+
+    refuses("captured-stream", one_variable(returned))
+
+    def entering(job: Any) -> Any:
+        outside = job.from_collection([1], parallelism=2)
+
+        def body(variables: Any, data: Any) -> Any:
+            part = for_each_round(DataStreamList.of(outside), lambda inputs: inputs).get(0)
+            return result([part], [part])
+
+        return one_variable(body)(job)
+
+    refuses("captured-stream", entering)
+
+
+def test_for_each_round_is_a_part_of_a_body() -> None:
+    """S31."""
+
+    def build(job: Any) -> Any:
+        stream = DataStreamList.of(job.from_collection([1]))
+        return for_each_round(stream, lambda inputs: DataStreamList.of(inputs.get(0).map(int)))
+
+    refuses("for-each-round-outside", build)
 
 
 def test_for_each_round_has_an_input() -> None:
