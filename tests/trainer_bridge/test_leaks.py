@@ -77,30 +77,37 @@ def wait_with_all_threads_ahead(reader: SnapshotReader) -> None:
     time.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    "ending",
-    [
-        break_off,
-        fail_in_the_loop,
-        close_in_the_loop,
-        begin_another_loop,
-        never_look_at_it,
-        wait_with_all_threads_ahead,
-    ],
+ENDINGS = (
+    break_off,
+    fail_in_the_loop,
+    close_in_the_loop,
+    begin_another_loop,
+    never_look_at_it,
+    wait_with_all_threads_ahead,
 )
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("threads", [0, 3, "auto"])
 def test_a_loop_that_ends_before_its_end_leaves_nothing(
     lake: Lake, ending: Callable[[SnapshotReader], None], threads: int | str
 ) -> None:
     table = make_samples(lake, SIZES)
-
-    def loops() -> None:
+    with leaving_nothing():
         reader = SnapshotReader(lake, table, **{**OPTIONS, "threads": threads})
         for _ in range(3):
             ending(reader)
+        del reader
 
-    with leaving_nothing():
-        assert kept_each_time(loops) <= 0
+
+def test_no_ending_keeps_a_descriptor(lake: Lake) -> None:
+    table = make_samples(lake, SIZES)
+
+    def loops() -> None:
+        for ending in ENDINGS:
+            ending(SnapshotReader(lake, table, **OPTIONS))
+
+    assert kept_each_time(loops) <= 0
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt, SystemExit])
