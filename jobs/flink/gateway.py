@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import getpass
+import logging
 import os
 import re
 import shutil
@@ -228,7 +229,13 @@ def _await_port(gateway: Gateway, address: Path) -> int:
     return int(struct.unpack("!I", address.read_bytes()[:4])[0])
 
 
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """False for what py4j logs, with a traceback, of a Ctrl-C before it raises it."""
+    return record.msg != "KeyboardInterrupt while sending command."
+
+
 def _connect(java_gateway: Any, port: int) -> None:
+    logging.getLogger().addFilter(_is_no_interrupt)
     # set for this one call only: a child process must not take our JVM for its own
     os.environ["PYFLINK_GATEWAY_PORT"] = str(port)
     try:

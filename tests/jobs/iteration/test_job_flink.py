@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -428,6 +431,22 @@ def test_a_record_too_large_for_java_is_an_error_that_says_so(flink: Any) -> Non
         flink(restarts=1, max_record_bytes=100_000).run(build)
     with pytest.raises(JobError, match=r"values of the collection 'collection': .* in one piece"):
         flink(max_record_bytes=100).run(lambda job: job.from_collection(["x" * 200]))
+
+
+def test_ctrl_c_in_a_call_to_java_is_raised_and_not_logged(
+    flink: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    from pyflink.java_gateway import get_gateway
+
+    flink()
+    java = get_gateway().jvm.java.lang
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        java.Thread.sleep(5_000)
+    timer.join()
+    assert "KeyboardInterrupt" not in caplog.text
+    assert java.Math.abs(-1) == 1
 
 
 def test_a_detached_job_needs_a_cluster(flink: Any, tmp_path: Path) -> None:
