@@ -23,6 +23,8 @@ from paimon_features.schema import DataType
 from paimon_features.serving.fetcher import FeatureFetcher, Freshness, OnlineResponse
 
 WIDTH = 10_000
+ITEMS = 8
+"""Of a list, so that an embedding stays within a line."""
 COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}
 
 
@@ -75,6 +77,8 @@ def lookup(
     EXPIRED          the newest event is older than the view's ttl; no value
     MISSING          no event in any window; no value
     ILL_CONDITIONED  a variance that its sums cannot tell, an interaction that overflows; no value
+
+    Numbers are rounded to six digits, and of a list the first items are shown; --json has all.
     """
     project = Project.open(path)
     refs = _refs(project, features)
@@ -197,8 +201,26 @@ def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None
         console.print(f"{view}: {_freshness(freshness, clock_ms)}", style="dim")
 
 
+def shown(value: Any) -> str:
+    """A value as a person reads it: six digits, and of a long list the first items.
+
+    >>> shown(1234.56789), shown(None), shown(["a", 0.1 + 0.2])
+    ('1,234.57', '-', '[a, 0.3]')
+    >>> shown([0.5] * 16)
+    '[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ... 16 in all]'
+    """
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.6g}"
+    if isinstance(value, list):
+        rest = [f"... {len(value)} in all"] if len(value) > ITEMS else []
+        return f"[{', '.join([*map(shown, value[:ITEMS]), *rest])}]"
+    return str(value)
+
+
 def _cell(value: Any, status: str) -> Text:
-    text = "-" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
+    text = shown(value)
     if status == "PRESENT":
         return Text(text)
     return Text(f"{text} {status}", style=COLOURS[status])
