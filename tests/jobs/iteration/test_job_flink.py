@@ -449,6 +449,13 @@ def test_ctrl_c_in_a_call_to_java_is_raised_and_not_logged(
     assert java.Math.abs(-1) == 1
 
 
+def test_blas_has_one_thread_in_functions_that_run_inside_the_jvm(flink: Any) -> None:
+    def build(job: Any) -> Any:
+        return job.from_collection([0]).map(lambda _: os.environ["OPENBLAS_NUM_THREADS"])
+
+    assert flink().run(build) == ["1"]
+
+
 def test_a_detached_job_needs_a_cluster(flink: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="^detached"):
         flink().execute_async(sums(1, 3), {"seen": Files(tmp_path)}, detached=True)
