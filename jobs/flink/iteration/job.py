@@ -23,6 +23,7 @@ from jobs.flink.iteration.running import RunningIteration
 from jobs.flink.iteration.settings import (
     ELSEWHERE,
     IterationSettings,
+    has_workers,
     open_stream_environment,
     place_of,
 )
@@ -289,10 +290,12 @@ class IterationJob:
         run = f"{self.name}-{secrets.token_hex(6)}"
         if wanted != "memory":
             return WireSpec(run, wanted)
-        if self.settings.mode == "process" and self._cluster is not None:
+        assert self.env is not None
+        if self.settings.mode == "process" and has_workers(self.env):
             raise ConfigurationError(
-                "the wire 'memory' reaches no farther than one process, and in process mode on a "
-                "cluster every operator has its own; take a server of the Redis protocol"
+                "the wire 'memory' reaches no farther than one process, and in process mode every "
+                "operator has its own on a cluster, and in an environment with workers; take a "
+                "server of the Redis protocol"
             )
         return WireSpec(run, None, self.state_dir / "status")
 

@@ -183,6 +183,12 @@ def place_of(env: StreamExecutionEnvironment) -> str | None:
     return None if target in (None, "local") else ELSEWHERE
 
 
+def has_workers(env: StreamExecutionEnvironment) -> bool:
+    """Whether Python of process mode has processes of its own, instead of running in this one."""
+    configured = env._j_stream_execution_environment.getConfiguration().toMap()
+    return configured.get("python.loopback-server.address") is None
+
+
 @contextmanager
 def _worker_variable(workers: bool) -> Iterator[None]:
     """pyflink starts a server for Python in this process, and imports Beam for it (3 s), unless

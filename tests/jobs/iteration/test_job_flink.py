@@ -456,6 +456,14 @@ def test_blas_has_one_thread_in_functions_that_run_inside_the_jvm(flink: Any) ->
     assert flink().run(build) == ["1"]
 
 
+def test_processes_of_their_own_need_a_wire_that_reaches_them(tmp_path: Path) -> None:
+    env = open_stream_environment(state_dir=tmp_path, workers=True)
+    settings = IterationSettings(mode="process", wire="memory")
+    job = IterationJob(env, settings=settings, state_dir=tmp_path)
+    with pytest.raises(ConfigurationError, match="reaches no farther than one process"):
+        job.run(sums(1, 2))
+
+
 def test_a_detached_job_needs_a_cluster(flink: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="^detached"):
         flink().execute_async(sums(1, 3), {"seen": Files(tmp_path)}, detached=True)
