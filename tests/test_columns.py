@@ -33,3 +33,23 @@ def test_floats_with_nulls_at_any_offset_are_what_arrow_has(kind: pa.DataType, s
     assert [None if math.isnan(v) else v for v in found] == [
         None if v is None or math.isnan(v) else float(v) for v in expected
     ]
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        pa.array([1, None, 3, None, 5, 6, 7, None, 9, 10, None]),
+        pa.array([True, None, False] * 4),
+        pa.array(["a", None, "", "b"] * 3),
+        pa.array([[1.5], None, [None]] * 4),
+        pa.array([0, None, 86_400_000] * 4, pa.timestamp("ms")),
+        pa.nulls(11),
+    ],
+    ids=lambda array: str(array.type),
+)
+def test_what_is_there_is_told_at_any_offset(whole: pa.Array) -> None:
+    for first in range(len(whole)):
+        part = whole.slice(first)
+        column = Column.from_arrow(part)
+        assert column.mask.tolist() == part.is_valid().to_pylist()
+        assert (column.valid is None) == (part.null_count == 0)

@@ -37,7 +37,7 @@ from paimon_features.tables.deltas import DataFile
 from paimon_features.tables.storage import Storage
 from paimon_features.tables.storage.retries import is_passing
 from trainer_bridge.mask_cache import load_masks, mask_key, save_masks
-from trainer_bridge.merge import Mask
+from trainer_bridge.merge import Mask, unpack
 from trainer_bridge.opening import (
     Opened,
     Opener,
@@ -45,7 +45,6 @@ from trainer_bridge.opening import (
     find_bad_files,
     fold_path,
     in_threads,
-    unpack,
 )
 from trainer_bridge.predicates import RowFilter
 from trainer_bridge.spans import Source, Span

@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.columns import one_array
 from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import ConfigurationError, RequestError, TableError
 from paimon_features.online.queue import Queue
@@ -374,8 +375,8 @@ class FeedbackWriter:
             table = pa.Table.from_batches(parts).combine_chunks()
             table = table.sort_by([("event_time_ms", "ascending"), ("seq", "ascending")])
             table = table.combine_chunks()
-            keys = [_array(table.column(name)) for name in self.sample_keys]
-            right = _array(table.column("correct")).to_numpy(zero_copy_only=False)
+            keys = [one_array(table.column(name)) for name in self.sample_keys]
+            right = one_array(table.column("correct")).to_numpy(zero_copy_only=False)
             memory.update(key_hashes(keys), right)
         self._memory = memory
 
@@ -541,7 +542,3 @@ def _close_all() -> None:
 # A plain atexit function runs when thread pools, which a commit uses, are closed already;
 # this one, which concurrent.futures itself uses, runs before.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)
-
-
-def _array(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.errors import TableError
-from trainer_bridge.merge import Array, Groups, Ints, Mask, integers, numbers, ranks, unscaled
+from trainer_bridge.merge import Array, Groups, Ints, Mask, integers, numbers, pack, ranks, unscaled
 
 CHOOSING = ("last_value", "last_non_null_value", "first_value", "first_non_null_value")
 COMPUTING = ("sum", "product", "min", "max", "bool_or", "bool_and", "listagg")
@@ -168,8 +168,7 @@ def _typed(total: Array, present: Mask, kind: pa.DataType) -> pa.Array:
     else:
         words[:, 0] = np.array([x & (1 << 64) - 1 for x in total], np.uint64).view(np.int64)
         words[:, 1] = np.array([x >> 64 for x in total], np.int64)
-    bits = np.packbits(present, bitorder="little")
-    buffers = [pa.py_buffer(bits.tobytes()), pa.py_buffer(words.tobytes())]
+    buffers = [pa.py_buffer(pack(present)), pa.py_buffer(words.tobytes())]
     return pa.Array.from_buffers(kind, len(total), buffers)
 
 

@@ -260,6 +260,17 @@ def ranks(column: pa.ChunkedArray) -> Ints:
     return place[codes.astype(np.int64)]
 
 
+def pack(mask: Mask) -> bytes:
+    """A bit for each row, the least first, as Arrow has them."""
+    return np.packbits(mask, bitorder="little").tobytes()
+
+
+def unpack(bits: bytes, rows: int) -> Mask:
+    """The inverse of :func:`pack`."""
+    found = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows, bitorder="little")
+    return found.view(np.bool_)
+
+
 def adds(kinds: Array) -> Mask:
     """True for rows that are there after their write: inserts and updates."""
     found: Mask = np.isin(kinds, _ADDS)

@@ -44,6 +44,7 @@ from trainer_bridge.merge import (
     is_number,
     newest_rows,
     numbers,
+    pack,
     ranks,
 )
 from trainer_bridge.predicates import RowFilter
@@ -79,17 +80,6 @@ class Opened:
         self.layers.update(other.layers)
         for what, number in other.counts.items():
             self.count(what, number)
-
-
-def pack(mask: Mask) -> bytes:
-    """A bit for each row, the least first, as Arrow has them."""
-    return np.packbits(mask, bitorder="little").tobytes()
-
-
-def unpack(bits: bytes, rows: int) -> Mask:
-    """The inverse of :func:`pack`."""
-    found = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows, bitorder="little")
-    return found.view(np.bool_)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trainer_bridge.merge import Array, Ints, Mask
+from paimon_features.columns import one_array
+from trainer_bridge.merge import Array, Ints, Mask, pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ def lay_over(
     over the memory of ``parts``.
     """
     kind = parts[0].type
-    chunks = [_one_chunk(part) for part in parts]
+    chunks = [one_array(part) for part in parts]
     dtype = _dtype(kind)
     laying = None if dtype is None else _laying(function, dtype, kind)
     if dtype is None or laying is None:
@@ -65,7 +66,7 @@ def lay_over(
                 present[own] = True if known is None else known
     bits = None
     if present is not None and not present.all():
-        bits = pa.py_buffer(np.packbits(present, bitorder="little").tobytes())
+        bits = pa.py_buffer(pack(present))
     data = out.slice(start, count * dtype.itemsize)
     return pa.Array.from_buffers(kind, count, [bits, data])
 
@@ -104,10 +105,6 @@ def _dtype(kind: pa.DataType) -> np.dtype[Any] | None:
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return np.dtype(kind.to_pandas_dtype())
     return np.dtype(f"i{kind.bit_width // 8}") if pa.types.is_temporal(kind) else None
-
-
-def _one_chunk(part: pa.ChunkedArray) -> pa.Array:
-    return part.chunk(0) if part.num_chunks == 1 else part.combine_chunks()
 
 
 def _stored(chunk: pa.Array, dtype: np.dtype[Any]) -> Array:

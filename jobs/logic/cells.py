@@ -21,7 +21,10 @@ Blanks around a value count only in strings, and an empty text is null in all ot
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+import pyarrow as pa
 
 from paimon_features.errors import ConfigurationError
 from paimon_features.schema import DataType, DecimalType, ListType
@@ -55,6 +58,16 @@ class Physical:
 
 
 TEXT = Physical("text", "STRING")
+
+FLINK_NUMBERS: Mapping[pa.DataType, str] = {
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+}
+"""The types of numbers in Flink SQL."""
 
 
 def check_readable(name: str, source: Physical, kind: DataType) -> None:

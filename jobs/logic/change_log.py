@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from jobs.logic.cells import TEXT, Physical
+from jobs.logic.cells import FLINK_NUMBERS, TEXT, Physical
 from jobs.logic.columns import Column, check_mapping, find_columns
 from jobs.logic.inputs import InputFile
 from jobs.logic.scans import Scan, sql_options
@@ -157,9 +157,7 @@ def _physical(kind: pa.DataType) -> Physical:
         return Physical("decimal", f"DECIMAL({kind.precision}, {kind.scale})")
     if pa.types.is_binary(kind):
         return Physical("bytes", "BYTES")
-    if pa.types.is_floating(kind):
-        return Physical("float", "FLOAT" if kind == pa.float32() else "DOUBLE")
-    if pa.types.is_integer(kind):
-        names = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}
-        return Physical("integer", names[kind.bit_width])
+    if kind in FLINK_NUMBERS:
+        what = "float" if pa.types.is_floating(kind) else "integer"
+        return Physical(what, FLINK_NUMBERS[kind])
     return Physical("unsupported", "STRING")

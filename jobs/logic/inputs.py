@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from jobs.logic.cells import TEXT, Physical
+from jobs.logic.cells import FLINK_NUMBERS, TEXT, Physical
 from paimon_features.errors import ConfigurationError
 
 FORMATS: Mapping[str, str] = {
@@ -224,11 +224,7 @@ def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physic
         return Physical("decimal", f"DECIMAL({max(kind.precision, least)}, {kind.scale})")
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return Physical("bytes", "BYTES")
-    names = {
-        "null": "INT", "int8": "TINYINT", "int16": "SMALLINT", "int32": "INT", "int64": "BIGINT",
-        "float": "FLOAT", "double": "DOUBLE",
-    }  # fmt: skip
-    declared = names.get(str(kind))
+    declared = "INT" if pa.types.is_null(kind) else FLINK_NUMBERS.get(kind)
     if declared is None:
         return Physical("unsupported", "STRING")
     return Physical("float" if pa.types.is_floating(kind) else "integer", declared)

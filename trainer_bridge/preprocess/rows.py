@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.columns import one_array
 from paimon_features.errors import RequestError, UnknownNameError
 from trainer_bridge.columns import MASK_SUFFIX
 from trainer_bridge.forms import NumpyForm
@@ -85,7 +86,7 @@ class RowBlock(Rows):
     @classmethod
     def of_table(cls, numbers: Numbers, table: pa.Table) -> RowBlock:
         """The rows of a block as it was read."""
-        raw = {name: _one_chunk(table.column(name)) for name in table.column_names}
+        raw = {name: one_array(table.column(name)) for name in table.column_names}
         names = [name for name, source in numbers.names.items() if source in raw]
         return cls(numbers, raw, {}, names, table.num_rows)
 
@@ -213,7 +214,7 @@ class RowBlock(Rows):
         raw, made = {}, {}
         names = [name for name in table.column_names if name]
         for name in names:
-            field, column = table.schema.field(name), _one_chunk(table.column(name))
+            field, column = table.schema.field(name), one_array(table.column(name))
             if field.metadata and _SHAPE in field.metadata:
                 made[name] = _read_only(from_arrow(column, json.loads(field.metadata[_SHAPE])))
             else:
@@ -268,7 +269,7 @@ def checked(name: str, result: Any, num_rows: int) -> dict[str, Values]:
     columns: dict[str, Values] = {}
     for column, values in result.items():
         if isinstance(values, pa.ChunkedArray):
-            values = _one_chunk(values)
+            values = one_array(values)
         if not isinstance(values, pa.Array):
             values = np.asarray(values)
             if values.dtype.kind not in "biuf":
@@ -289,12 +290,6 @@ def checked(name: str, result: Any, num_rows: int) -> dict[str, Values]:
             )
         columns[str(column)] = values
     return columns
-
-
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -176,7 +176,7 @@ def open_stream_environment(
 def place_of(env: StreamExecutionEnvironment) -> str | None:
     """Where an environment's jobs run: inside this process (None), or in the cluster with this
     REST address, or ``ELSEWHERE``."""
-    configured = env._j_stream_execution_environment.getConfiguration().toMap()
+    configured = _configured(env)
     target = configured.get("execution.target")
     if target == "remote":
         return f"{configured.get('rest.address')}:{configured.get('rest.port') or 8081}"
@@ -185,8 +185,12 @@ def place_of(env: StreamExecutionEnvironment) -> str | None:
 
 def has_workers(env: StreamExecutionEnvironment) -> bool:
     """Whether Python of process mode has processes of its own, instead of running in this one."""
-    configured = env._j_stream_execution_environment.getConfiguration().toMap()
-    return configured.get("python.loopback-server.address") is None
+    return _configured(env).get("python.loopback-server.address") is None
+
+
+def _configured(env: StreamExecutionEnvironment) -> Mapping[str, str]:
+    options: Mapping[str, str] = env._j_stream_execution_environment.getConfiguration().toMap()
+    return options
 
 
 @contextmanager

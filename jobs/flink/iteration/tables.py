@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from jobs.flink.environment import STANDARD_OPTIONS, register_lake
 from jobs.flink.iteration.hosts import result_values
+from jobs.logic.cells import FLINK_NUMBERS
 from paimon_features.errors import ConfigurationError, DefinitionError, JobError
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
@@ -19,15 +20,6 @@ if TYPE_CHECKING:
     from pyflink.common.typeinfo import TypeInformation
     from pyflink.datastream import DataStream
 
-_NUMBERS = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-}
 _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 
@@ -193,8 +185,10 @@ class Ownership:
 
 def _flink_type(kind: pa.DataType) -> str:
     """The type of a column in Flink SQL."""
-    if kind in _NUMBERS:
-        return _NUMBERS[kind]
+    if kind in FLINK_NUMBERS:
+        return FLINK_NUMBERS[kind]
+    if pa.types.is_boolean(kind):
+        return "BOOLEAN"
     if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return "STRING"
     if _is_bytes(kind):

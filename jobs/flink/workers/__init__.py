@@ -12,11 +12,12 @@ import shlex
 import sys
 from pathlib import Path
 
+from jobs.flink.gateway import BLAS_THREADS
+
 _SCRIPT = """\
 #!/bin/sh
 # python, but for the workers of pyflink: those are forked, see {folder}
-export OMP_NUM_THREADS="${{OMP_NUM_THREADS:-1}}" MKL_NUM_THREADS="${{MKL_NUM_THREADS:-1}}"
-export OPENBLAS_NUM_THREADS="${{OPENBLAS_NUM_THREADS:-1}}"
+export {blas}
 case "$1 $2" in
 "-m pyflink.fn_execution.beam.beam_boot") exec {python} -IS {folder}/client.py "$@" ;;
 *) exec {python} "$@" ;;
@@ -30,6 +31,8 @@ def write_python(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "python"
     own = shlex.quote(str(Path(__file__).parent))
-    program.write_text(_SCRIPT.format(python=shlex.quote(sys.executable), folder=own), "utf-8")
+    blas = " ".join(f'{name}="${{{name}:-1}}"' for name in BLAS_THREADS)
+    script = _SCRIPT.format(python=shlex.quote(sys.executable), folder=own, blas=blas)
+    program.write_text(script, "utf-8")
     program.chmod(0o755)
     return folder
