@@ -37,7 +37,7 @@ BYTES_OF_A_PROCESS = 5 * 2**30
 
 # modules whose import needs an engine: without it they cannot be searched for doctests
 ENGINE_OF_MODULES = {
-    "jobs/flink": "pyflink",
+    "paimon_features/flink": "pyflink",
     "paimon_features/online/redis_store": "redis",
     "trainer_bridge/adapters/duckdb.py": "duckdb",
     "trainer_bridge/adapters/polars.py": "polars",

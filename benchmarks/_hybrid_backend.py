@@ -24,7 +24,7 @@ from paimon_features.schema import Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 BATCH = 20_000
 COLUMNS = 200

@@ -14,7 +14,6 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.tile_job import CHECKPOINT_MS, PARALLELISM, VIEW, Turn, make_events, tiles
-from jobs.target import TileTarget
 from paimon_features.aggregates import (
     Aggregate,
     ApproxCountDistinct,
@@ -25,7 +24,8 @@ from paimon_features.aggregates import (
 )
 from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions, FeatureView
-from paimon_features.planning import apply_plan
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.deltas import live_files
 

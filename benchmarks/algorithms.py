@@ -27,10 +27,10 @@ import numpy as np
 from sklearn.linear_model import SGDClassifier
 from threadpoolctl import threadpool_limits
 
-from jobs.iteration import IterationConfig, ReferenceExecutor
-from jobs.iteration.algorithms import LogisticRegression
-from jobs.iteration.algorithms.blocks import BLOCK_ROWS, Block
-from jobs.iteration.algorithms.sgd import LOSSES, logistic
+from paimon_features.iteration import IterationConfig, ReferenceExecutor
+from paimon_features.iteration.algorithms import LogisticRegression
+from paimon_features.iteration.algorithms.blocks import BLOCK_ROWS, Block
+from paimon_features.iteration.algorithms.sgd import LOSSES, logistic
 
 Fit = Callable[[], Any]
 
@@ -120,7 +120,7 @@ class _Timed:
 
 def on_flink(rows: int, width: int, iterations: int, parallelism: int) -> tuple[float, float]:
     """Seconds from the first gradient to the last, and of the whole job in a running JVM."""
-    from jobs.flink.iteration import IterationJob, IterationSettings
+    from paimon_features.flink.iteration import IterationJob, IterationSettings
 
     def seconds(rounds: int, of_rows: int) -> tuple[float, float]:
         with tempfile.TemporaryDirectory() as folder:

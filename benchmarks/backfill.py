@@ -25,11 +25,12 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.tile_job import VIEW
-from jobs import local_backfill, submission
-from jobs.target import TileTarget
 from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions
-from paimon_features.planning import apply_plan
+from paimon_features.flink.submission import local_backfill
+from paimon_features.flink.submission import tile_jobs as submission
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake, append_arrow, latest_snapshot, read_arrow
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS

@@ -121,7 +121,7 @@ class Training:
             table = self.project.generation(self.project.view("churn_difficulty")).table
             tiled = snapshot(self.project.lake, table, difficulty.snapshot_id).time_ms / 1_000
             now = time.time()
-            self.read_s.append(now - difficulty.q_ms / 1_000)
+            self.read_s.append(now - difficulty.as_of_ms / 1_000)
             # a commit of the tile job may hold part of its newest step
             for step in range(max(self.scored, default=-1) + 1, int(np.nanmax(newest))):
                 self.tiled[step], self.scored[step] = tiled, now

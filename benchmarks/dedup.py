@@ -21,8 +21,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from trainer_bridge.batches.ragged import Ragged
 from trainer_bridge.dataframe import Dataset, write_deduplicated_parquet
-from trainer_bridge.ragged import Ragged
 
 BLOCK = 1_000
 BATCH = 64_000

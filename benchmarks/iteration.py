@@ -31,9 +31,15 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from jobs.flink.cluster import ClusterShape, LocalCluster
-from jobs.flink.iteration import Files, IterationJob, IterationSettings, open_stream_environment
-from jobs.iteration import (
+from paimon_features.flink.cluster import ClusterShape, LocalCluster
+from paimon_features.flink.iteration import (
+    Files,
+    IterationJob,
+    IterationSettings,
+    open_stream_environment,
+)
+from paimon_features.flink.rest import FlinkRest
+from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
     IterationConfig,
@@ -42,7 +48,6 @@ from jobs.iteration import (
     iterate_bounded_streams_until_termination,
     terminate_on_max_iter,
 )
-from jobs.logic.rest import FlinkRest
 from paimon_features.setup.redis_server import RedisServer
 
 COLUMNS = 10

@@ -32,8 +32,8 @@ from paimon_features.schema import Float32
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from trainer_bridge.order import GlobalOrder
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.order.global_order import GlobalOrder
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 BATCH = 4_096
 TABLE = "samples"

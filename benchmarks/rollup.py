@@ -91,8 +91,8 @@ def read(store: OfflineStore, rows: pa.Table) -> tuple[float, int, int, int, pa.
         best = min(best, time.perf_counter() - began)
     (one,) = store.pin(refs).reads
     needs = one.needs()
-    q_ms = rows["event_time_ms"].to_numpy()
-    needs.observe(q_ms, np.zeros(len(q_ms), np.int64))
+    as_of_ms = rows["event_time_ms"].to_numpy()
+    needs.observe(as_of_ms, np.zeros(len(as_of_ms), np.int64))
     files = Scan(store.lake, one, needs, range(BUCKETS)).tile_files
     return best, len(files), sum(f.rows for f in files), sum(f.size for f in files), answers
 

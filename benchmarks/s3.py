@@ -30,7 +30,7 @@ import pyarrow.parquet as pq
 from benchmarks.loader import BATCH, TABLE, Seen, check, make_table, snapshot_reader, to_block
 from paimon_features.tables.catalog import Lake
 from paimon_features.testing.object_store import object_store
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 BASE = "pyarrow, file by file"
 

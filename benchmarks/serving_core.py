@@ -38,10 +38,10 @@ from paimon_features.online.codec import HEADER_SIZE, RecordLayout
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.markers import ViewState
 from paimon_features.schema import Float64, Int64
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.cache import CachedFetcher
 from paimon_features.serving.entities import Buckets, entity_keys
 from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.serving.windows import cells_before
 from paimon_features.serving.wire import arrow_stream, feast_json, message_pack
@@ -156,20 +156,20 @@ class Bench:
         self.cell_bytes = RecordLayout(VIEW.compiled).cell.itemsize
         self._at = 0
 
-    def asks(self, count: int, entities: int = 1) -> list[Ask]:
+    def asks(self, count: int, entities: int = 1) -> list[FeatureQuery]:
         """Asks of entities that come in turn."""
         out = []
         for _ in range(count):
             users = [(self._at + i) % self.size.users for i in range(entities)]
             self._at += entities
-            out.append(Ask(SELECTION, {"user": users}))
+            out.append(FeatureQuery(SELECTION, {"user": users}))
         return out
 
     def check(self) -> None:
         """Our values are the baseline's."""
         for user in range(0, self.size.users, self.size.users // 20):
             expected, _ = self.plain.values(user)
-            [got] = self.fetcher.get_many([Ask(SELECTION, {"user": [user]})])
+            [got] = self.fetcher.get_many([FeatureQuery(SELECTION, {"user": [user]})])
             assert isinstance(got, OnlineResponse)
             for name, [value] in got.to_pydict().items():
                 if name != "user":
@@ -195,7 +195,7 @@ class Bench:
 
     def cached_us(self, entities: int) -> float:
         """A reply in JSON from the cache, by the clock: median."""
-        ask = Ask(SELECTION, {"user": list(range(entities))})
+        ask = FeatureQuery(SELECTION, {"user": list(range(entities))})
         self.cached.get_many([ask])
         taken = []
         for _ in range(20 if self.size is SMALL else 2_000):

@@ -25,9 +25,9 @@ import pyarrow as pa
 
 import paimon_features as pf
 from benchmarks.iteration import cluster, run
-from jobs.flink.iteration import IterationJob, IterationSettings
-from jobs.flink.iteration.supersteps import FlinkRunner
-from jobs.iteration import (
+from paimon_features.flink.iteration import IterationJob, IterationSettings
+from paimon_features.flink.iteration.superstep_runner import FlinkRunner
+from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
     IterationConfig,
@@ -36,7 +36,7 @@ from jobs.iteration import (
     ReplayableDataStreamList,
     iterate_bounded_streams_until_termination,
 )
-from jobs.iteration.supersteps import Runner, SuperstepExecutor
+from paimon_features.iteration.supersteps.executor import Runner, SuperstepExecutor
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import Lake, TableSpec, append_arrow
 

@@ -26,7 +26,7 @@ from benchmarks import _hybrid_backend as workload
 from benchmarks._hybrid_backend import Data, Seen
 from benchmarks.loader import measure
 from paimon_features.tables.writer import append_arrow
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 CSV = "TextLineDataset + decode_csv"
 

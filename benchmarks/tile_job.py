@@ -28,15 +28,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from jobs.logic.rest import FlinkRest
-from jobs.logic.tiling import DISCOVERY_MS, partial_sql
-from jobs.submission import submit
-from jobs.target import TileTarget
 from paimon_features.aggregates import Count, Max, Min, Sum
 from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions, Entity, EventSource, FeatureView
 from paimon_features.errors import JobError
-from paimon_features.planning import apply_plan
+from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink.sql.tiling import DISCOVERY_MS, partial_sql
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.planning.plan import apply_plan
 from paimon_features.schema import Float64, Int64
 from paimon_features.tables import Lake, append_arrow, latest_snapshot, read_arrow, snapshots
 from paimon_features.tables.ddl import literal, quote
@@ -129,7 +129,7 @@ def tiles(target: TileTarget, rows: int) -> Turn:
 
 def tumble(target: TileTarget, rows: int) -> Turn:
     """Flink's window over the same source, the same aggregates, into a blackhole."""
-    from jobs.flink.environment import open_environment, register_lake
+    from paimon_features.flink.environment import open_environment, register_lake
 
     port = free_ports(1)[0]
     started, cpu = time.time(), _jvm_cpu_s(target)
@@ -223,7 +223,7 @@ def _check(target: TileTarget, rows: int) -> None:
 
 
 def _jvm_cpu_s(target: TileTarget) -> float:
-    from jobs.flink.gateway import start_gateway
+    from paimon_features.flink.gateway import start_gateway
 
     pid = start_gateway(target.state_dir).pid
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()

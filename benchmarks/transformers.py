@@ -41,7 +41,7 @@ from paimon_features.transformers import (
     Pipeline,
     StandardScaler,
 )
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 TABLE = "numbers"
 BLOCK = 65_536

@@ -94,7 +94,7 @@ def online(folder: Path, tiles: pa.Table, url: str, rounds: int) -> None:
             worker.rebuild()
             refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
             fetchers.append((FeatureFetcher(PROJECT, [view.compiled], store), refs))
-        q_ms = BEGIN_MS + DAYS * DAY_MS
+        as_of_ms = BEGIN_MS + DAYS * DAY_MS
         customers = np.unique(tiles["customer_id"].to_numpy())
         for count in (1, 100):
             dice = np.random.default_rng(2)
@@ -102,7 +102,7 @@ def online(folder: Path, tiles: pa.Table, url: str, rounds: int) -> None:
 
             def reading(number: int, asked: list[dict[str, np.ndarray]] = asked) -> Read:
                 fetcher, refs = fetchers[number]
-                return lambda: [fetcher.get(refs, entities, q_ms) for entities in asked]
+                return lambda: [fetcher.get(refs, entities, as_of_ms) for entities in asked]
 
             turns(f"online, 100 x {count} entities", reading(0), reading(1), rounds)
 

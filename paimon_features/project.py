@@ -30,14 +30,14 @@ from paimon_features.definitions import (
 )
 from paimon_features.errors import GenerationError, RequestError
 from paimon_features.online import OnlineSettings, OnlineStore, open_store
-from paimon_features.planning import Plan, apply_plan, make_plan
+from paimon_features.planning.plan import Plan, apply_plan, make_plan
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.tables import Lake, generations
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.transformers.fitted import FOLDER
 
 if TYPE_CHECKING:
-    from jobs.submission import Outcome
+    from paimon_features.flink.submission.tile_jobs import Outcome
     from paimon_features.monitoring.fitting import Fit
     from paimon_features.monitoring.reads import ViewReader
     from paimon_features.offline.derived import DerivedRead
@@ -211,7 +211,8 @@ class Project:
         """Compute the tiles of all past events of a view in one commit, as the command does.
 
         ``local`` is DuckDB in this process: no Java, and ``memory="4GB"`` and ``threads=`` bound
-        it. ``flink`` takes ``cluster="host:port"``. Both take ``tell=`` (a line of text for each
+        it. ``flink`` takes ``cluster="host:port"``. Both take ``on_message=`` (a line of text
+        for each
         decision), ``local`` also ``report=`` (progress). ``rebuild`` empties the generation first.
 
         Raises
@@ -223,9 +224,13 @@ class Project:
         """
         # by name, as the command line does: jobs builds on this package
         jobs = importlib.import_module(
-            "jobs.local_backfill" if engine == "local" else "jobs.submission"
+            "paimon_features.flink.submission.local_backfill"
+            if engine == "local"
+            else "paimon_features.flink.submission.tile_jobs"
         )
-        target = importlib.import_module("jobs.target").TileTarget.of(self, view, generation)
+        target = importlib.import_module("paimon_features.flink.submission.target").TileTarget.of(
+            self, view, generation
+        )
         outcome: Outcome = jobs.backfill(target, rebuild=rebuild, **options)
         return outcome
 
@@ -276,8 +281,8 @@ class Project:
         entities takes the keys of all of them. ``request`` holds the request inputs of its
         interactions: one value for all entities, or a sequence with one for each.
         """
-        q_ms = _clock() if now_ms is None else now_ms
-        return self.fetcher(features).get(self.refs(features), entities, q_ms, request)
+        as_of_ms = _clock() if now_ms is None else now_ms
+        return self.fetcher(features).get(self.refs(features), entities, as_of_ms, request)
 
     def get_historical_features(
         self,
@@ -287,17 +292,18 @@ class Project:
         as_of: AsOf | str = None,
         engine: Engine = "local",
         cluster: str | None = None,
-        tell: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
         **options: Any,
     ) -> pa.Table:
         """Features of entity rows, each at its own ``event_time_ms``; see ``OfflineStore``.
 
         ``as_of`` may also be the name of a training set: exactly what it was made from is read.
         With ``engine="flink"`` a batch job joins the rows of each feature view, in a JVM of this
-        process or on the session cluster ``cluster="host:port"``; ``tell`` gets a line of text at
+        process or on the session cluster ``cluster="host:port"``; ``on_message`` gets a line of
+        text at
         each stage. Values are the same, sums of floats within the tolerance of the docs.
         """
-        chosen = self._engine(engine, cluster, tell)
+        chosen = self._engine(engine, cluster, on_message)
         return self.offline.get_historical_features(
             self.refs(features), rows, as_of=self._pins(as_of), engine=chosen, **options
         )
@@ -310,11 +316,11 @@ class Project:
         as_of: AsOf | str = None,
         engine: Engine = "local",
         cluster: str | None = None,
-        tell: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
         **options: Any,
     ) -> pa.RecordBatchReader:
         """The same as a stream of batches, for rows or results larger than memory."""
-        chosen = self._engine(engine, cluster, tell)
+        chosen = self._engine(engine, cluster, on_message)
         return self.offline.stream_historical_features(
             self.refs(features), rows, as_of=self._pins(as_of), engine=chosen, **options
         )
@@ -328,11 +334,11 @@ class Project:
         as_of: AsOf | str = None,
         engine: Engine = "local",
         cluster: str | None = None,
-        tell: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
         **options: Any,
     ) -> WrittenFile:
         """The same as a Parquet file, which is there when it is complete, or not at all."""
-        chosen = self._engine(engine, cluster, tell)
+        chosen = self._engine(engine, cluster, on_message)
         return self.offline.write_historical_features(
             self.refs(features),
             rows,
@@ -356,7 +362,7 @@ class Project:
         spill_folder: str | None = None,
         engine: Engine = "local",
         cluster: str | None = None,
-        tell: Callable[[str], None] | None = None,
+        on_message: Callable[[str], None] | None = None,
     ) -> TrainingSet:
         """Write the historical features of ``rows`` as the table ``training_<name>``."""
         from paimon_features.offline.training_set import build_training_set
@@ -372,16 +378,16 @@ class Project:
             progress=progress,
             memory_mb=memory_mb,
             spill_folder=spill_folder,
-            engine=self._engine(engine, cluster, tell),
+            engine=self._engine(engine, cluster, on_message),
         )
 
     def _engine(
-        self, engine: Engine, cluster: str | None, tell: Callable[[str], None] | None
+        self, engine: Engine, cluster: str | None, on_message: Callable[[str], None] | None
     ) -> OfflineEngine | None:
         if engine == "flink":
             # by name: jobs builds on this package
-            jobs = importlib.import_module("jobs.history")
-            chosen: OfflineEngine = jobs.FlinkEngine.of(self, cluster, tell)
+            jobs = importlib.import_module("paimon_features.flink.history_engine")
+            chosen: OfflineEngine = jobs.FlinkEngine.of(self, cluster, on_message)
             return chosen
         if engine != "local":
             raise RequestError(f"engine {engine!r}; expected 'local' or 'flink'")

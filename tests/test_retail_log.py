@@ -32,7 +32,7 @@ from paimon_features.cli import cli
 from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import append_arrow, read_arrow
-from paimon_features.verify import verify
+from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS, HOUR_MS
 
 RETAIL = Path(__file__).parents[1] / "examples" / "retail"

@@ -10,22 +10,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer_bridge.difficulty import (
+    from trainer_bridge.batches.forms import Batch
+    from trainer_bridge.batches.ragged import Ragged
+    from trainer_bridge.batches.vocabulary import Vocabulary
+    from trainer_bridge.feedback.difficulty import (
         Difficulty,
         difficulty_view,
         read_difficulty,
         scores_from_features,
     )
-    from trainer_bridge.feedback import FeedbackWriter
-    from trainer_bridge.feedback_queue import FeedbackDrain
-    from trainer_bridge.follow import FollowingReader
-    from trainer_bridge.forms import Batch
-    from trainer_bridge.mixing import MixedReader, mix
-    from trainer_bridge.order import GlobalOrder
-    from trainer_bridge.ragged import Ragged
-    from trainer_bridge.reader import SnapshotReader
-    from trainer_bridge.schedule import ScoreSchedule, scheduled_batches
-    from trainer_bridge.vocabulary import Vocabulary
+    from trainer_bridge.feedback.queue import FeedbackDrain
+    from trainer_bridge.feedback.score_schedule import ScoreSchedule, scheduled_batches
+    from trainer_bridge.feedback.writer import FeedbackWriter
+    from trainer_bridge.order.global_order import GlobalOrder
+    from trainer_bridge.readers.mixed_reader import MixedReader, mix
+    from trainer_bridge.readers.snapshot_reader import SnapshotReader
+    from trainer_bridge.streams.following_reader import FollowingReader
 
 _HOMES = {
     "Batch": "forms",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from jobs.iteration import IterationListener
+from paimon_features.iteration import IterationListener
 
 
 def by_block(block: int, subtasks: int) -> int:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from common import AtEnd, by_block
 
-from jobs.iteration import (
+from paimon_features.iteration import (
     DataStreamList,
     IterationBody,
     IterationBodyResult,

@@ -1,7 +1,7 @@
 """What the iterations read: purchases of each customer and product, and each customer's habits."""
 
 import paimon_features as pf
-from trainer_bridge.difficulty import difficulty_view
+from trainer_bridge.feedback.difficulty import difficulty_view
 
 retail = pf.EventSource(
     "retail",

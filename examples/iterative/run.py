@@ -19,13 +19,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from jobs.iteration import OperatorLifeCycle, ReferenceExecutor
-from jobs.iteration.supersteps import SuperstepExecutor
 from paimon_features.errors import PaimonFeaturesError
+from paimon_features.iteration import OperatorLifeCycle, ReferenceExecutor
+from paimon_features.iteration.supersteps.executor import SuperstepExecutor
 from paimon_features.project import Project
 from paimon_features.tables import EventWriter
-from trainer_bridge.difficulty import read_difficulty
-from trainer_bridge.feedback import FeedbackWriter
+from trainer_bridge.feedback.difficulty import read_difficulty
+from trainer_bridge.feedback.writer import FeedbackWriter
 from trainer_bridge.samplers import DifficultyWeightedSampler
 
 HERE = Path(__file__).parent
@@ -123,7 +123,7 @@ def hardness(project: Project, run: Engine, into: Path, days: int) -> Found:
             ids = {"customer_id": keys["customer_id"].to_numpy()[each.number]}
             feedback.write(ids, each.loss, each.round, each.correct)
     project.backfill("will_buy_difficulty", rebuild=True)
-    told = read_difficulty(project, "will_buy_difficulty", keys, q_ms=now_after_feedback())
+    told = read_difficulty(project, "will_buy_difficulty", keys, as_of_ms=now_after_feedback())
     score = told.scores()
     refined = difficulty.last_difficulty(losses)
     hardest = np.argsort(-refined, kind="stable")[:8]
@@ -175,7 +175,7 @@ def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
     if name == "flink":
         import cloudpickle
 
-        from jobs.flink.iteration import IterationJob, IterationSettings
+        from paimon_features.flink.iteration import IterationJob, IterationSettings
 
         for module in SHIPPED:
             cloudpickle.register_pickle_by_value(module)
@@ -190,7 +190,7 @@ def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
         if cluster is not None:
             import cloudpickle
 
-            from jobs.flink.iteration.supersteps import FlinkRunner
+            from paimon_features.flink.iteration.superstep_runner import FlinkRunner
 
             for module in SHIPPED:
                 cloudpickle.register_pickle_by_value(module)

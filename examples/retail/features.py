@@ -4,7 +4,7 @@ Used by ``make demo``. ``paimon-features plan`` and ``apply`` read this file.
 """
 
 import paimon_features as pf
-from trainer_bridge.difficulty import difficulty_view
+from trainer_bridge.feedback.difficulty import difficulty_view
 
 retail = pf.EventSource(
     "retail",

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
-from jobs.progress import list_jobs
 from paimon_features.errors import JobError, StoreNotReadyError
+from paimon_features.flink.submission.job_progress import list_jobs
 from paimon_features.project import Project, now_ms
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.setup.redis_server import RedisServer
@@ -136,10 +136,12 @@ class Demo:
         self.background("submit", VIEW)
         self.background("materialize", VIEW, "--follow")
         started = time.monotonic()
-        q_ms = self.streamed["invoice_time_ms"][0].as_py()
+        as_of_ms = self.streamed["invoice_time_ms"][0].as_py()
         self.wait_for(
             f"tile snapshot {snapshot.id} in Redis",
-            lambda: self.fetch(CUSTOMERS[0], q_ms).freshness[VIEW].applied_snapshot >= snapshot.id,
+            lambda: (
+                self.fetch(CUSTOMERS[0], as_of_ms).freshness[VIEW].applied_snapshot >= snapshot.id
+            ),
             timeout_s=180,
         )
         console.print(f"  all of them are in Redis after {time.monotonic() - started:.0f} s")
@@ -168,13 +170,13 @@ class Demo:
         )
 
     def look_up(self) -> None:
-        self.q_ms = pc.max(self.streamed["invoice_time_ms"]).as_py() + 1
+        self.as_of_ms = pc.max(self.streamed["invoice_time_ms"]).as_py() + 1
         ids = ",".join(map(str, CUSTOMERS))
         self.command(
-            "lookup", SERVICE, "--entity", f"customer_id={ids}", "--now-ms", str(self.q_ms)
+            "lookup", SERVICE, "--entity", f"customer_id={ids}", "--now-ms", str(self.as_of_ms)
         )
         response = self.project.get_online_features(
-            SERVICE, {"customer_id": list(CUSTOMERS)}, self.q_ms
+            SERVICE, {"customer_id": list(CUSTOMERS)}, self.as_of_ms
         )
         shown = (
             "customer_id",
@@ -297,8 +299,8 @@ class Demo:
     def tile_job_runs(self) -> bool:
         return any((row.view, row.state) == (VIEW, "RUNNING") for row in list_jobs(self.project))
 
-    def fetch(self, customer: int, q_ms: int) -> OnlineResponse:
-        return self.project.get_online_features(SERVICE, {"customer_id": [customer]}, q_ms)
+    def fetch(self, customer: int, as_of_ms: int) -> OnlineResponse:
+        return self.project.get_online_features(SERVICE, {"customer_id": [customer]}, as_of_ms)
 
     def wait_for(self, what: str, arrived: Callable[[], bool], timeout_s: float) -> None:
         """Wait until ``arrived``, as long as the processes in the background run."""

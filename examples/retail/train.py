@@ -15,9 +15,9 @@ from torch import nn
 from paimon_features.project import Project, now_ms
 from paimon_features.tables import read_arrow
 from trainer_bridge.adapters.torch import loader
-from trainer_bridge.difficulty import read_difficulty
-from trainer_bridge.feedback import FeedbackWriter
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.feedback.difficulty import read_difficulty
+from trainer_bridge.feedback.writer import FeedbackWriter
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
 
 TABLE = "training_will_buy"

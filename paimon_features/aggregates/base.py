@@ -139,15 +139,15 @@ class Finished:
 class Reading:
     """When, and over which window, merged partials are finished.
 
-    ``q_ms`` is the time of the read (UTC ms), one for all rows or one for each; a hop window
+    ``as_of_ms`` is the time of the read (UTC ms), one for all rows or one for each; a hop window
     rounds it down first (``Window.read_time``). ``since_ms``, shape ``(rows,)``, is the time
-    from the end of the newest tile in the window to ``q_ms`` (negative while that tile is
+    from the end of the newest tile in the window to ``as_of_ms`` (negative while that tile is
     open): what a decayed sum has still to decay. ``window_ms`` is the window's nominal length,
     None for a lifetime and for a calendar unit, and for an aggregate that does not say
     ``by_length``.
     """
 
-    q_ms: npt.NDArray[np.int64] | int
+    as_of_ms: npt.NDArray[np.int64] | int
     since_ms: npt.NDArray[np.int64]
     window_ms: int | None = None
 

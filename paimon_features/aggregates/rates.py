@@ -100,7 +100,7 @@ class _TimeSince(Aggregate):
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         seen = merged[0].mask
         # online, the open tile may hold events later than the read
-        age_ms = np.maximum(np.where(seen, reading.q_ms - merged[0].values, 0), 0)
+        age_ms = np.maximum(np.where(seen, reading.as_of_ms - merged[0].values, 0), 0)
         if self.unit is None:
             return Finished(Column(age_ms, merged[0].valid))
         return Finished(Column(age_ms / parse_duration(self.unit), merged[0].valid))

@@ -87,7 +87,7 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
     },
     "Run on Flink": {
         "ingest": LazyCommand(
-            "jobs.cli_ingest:ingest", "Load files, Kafka, change logs into events."
+            "paimon_features.cli.ingest:ingest", "Load files, Kafka, change logs into events."
         ),
         "release": LazyCommand(
             "paimon_features.cli.late:release", "Let events enter whose time has come."
@@ -95,18 +95,25 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
         "lateness": LazyCommand(
             "paimon_features.cli.late:lateness", "Show how late the events of a source come."
         ),
-        "submit": LazyCommand("jobs.cli_tiles:submit", "Run the tile job of a view."),
-        "backfill": LazyCommand("jobs.cli_tiles:backfill", "Compute the tiles of all past events."),
-        "repair": LazyCommand(
-            "jobs.cli_repair:repair", "Compare tiles with their events, and replace wrong ones."
+        "submit": LazyCommand(
+            "paimon_features.cli.tile_jobs:submit", "Run the tile job of a view."
         ),
-        "jobs": LazyCommand("jobs.cli_tiles:jobs", "List the project's jobs."),
-        "cancel": LazyCommand("jobs.cli_tiles:cancel", "Stop a job with a savepoint."),
+        "backfill": LazyCommand(
+            "paimon_features.cli.tile_jobs:backfill", "Compute the tiles of all past events."
+        ),
+        "repair": LazyCommand(
+            "paimon_features.cli.repair:repair",
+            "Compare tiles with their events, and replace wrong ones.",
+        ),
+        "jobs": LazyCommand("paimon_features.cli.tile_jobs:jobs", "List the project's jobs."),
+        "cancel": LazyCommand(
+            "paimon_features.cli.tile_jobs:cancel", "Stop a job with a savepoint."
+        ),
         "maintain": LazyCommand(
-            "jobs.cli_maintain:maintain", "Merge small files, let old snapshots go."
+            "paimon_features.cli.maintain:maintain", "Merge small files, let old snapshots go."
         ),
         "cluster": LazyCommand(
-            "jobs.cli_cluster:cluster", "Start, stop or look at a local cluster."
+            "paimon_features.cli.cluster:cluster", "Start, stop or look at a local cluster."
         ),
     },
     "Serve and train": {
@@ -144,7 +151,8 @@ COMMANDS: Mapping[str, Mapping[str, LazyCommand]] = {
             "paimon_features.cli.monitor:monitor", "Tell what columns look like, and their drift."
         ),
         "inspect-loader": LazyCommand(
-            "trainer_bridge.cli_inspect:inspect_loader", "Show how fast a table loads, and why."
+            "paimon_features.cli.inspect_loader:inspect_loader",
+            "Show how fast a table loads, and why.",
         ),
         "derive": LazyCommand(
             "paimon_features.cli.derive:derive", "Write daily rows or sessions of a view."

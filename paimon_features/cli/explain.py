@@ -68,10 +68,10 @@ def explain(
     if several:
         raise RequestError(f"--entity {several[0]}: expected one value: one entity at a time")
     entity = {name: value for name, [value] in found.items()}
-    q_ms = time.time_ns() // 1_000_000 if at is None else time_ms(at)
+    as_of_ms = time.time_ns() // 1_000_000 if at is None else time_ms(at)
     fetcher = FeatureFetcher(project.name, [compiled], project.store)
     features = None if feature is None else [feature]
-    document = take_apart(fetcher, view, entity, q_ms, features)
+    document = take_apart(fetcher, view, entity, as_of_ms, features)
     if as_json:
         click.echo(json.dumps(document))
         return
@@ -86,7 +86,7 @@ def explain(
 def _head(document: Document) -> list[str]:
     keys = ", ".join(f"{name}={value}" for name, value in document["entity"].items())
     record = document["record"]
-    lines = [f"{document['view']}: {keys}, read at {time_text(document['q_ms'])}"]
+    lines = [f"{document['view']}: {keys}, read at {time_text(document['as_of_ms'])}"]
     if record is None:
         return [*lines, "no record in the online store"]
     high_ms = record["event_high_ms"]
@@ -155,7 +155,7 @@ def time_line(document: Document, feature: Document) -> list[str]:
     cells = [cell for cell in document["cells"] if cell["level"] is not None]
     if not cells:
         return []
-    start_ms, end_ms = feature["start_ms"], max(feature["end_ms"], document["q_ms"])
+    start_ms, end_ms = feature["start_ms"], max(feature["end_ms"], document["as_of_ms"])
     tile_ms = document["levels_ms"][0]
     low = min(cell["start_ms"] for cell in cells) if start_ms is None else start_ms
     low, high = min(low, end_ms - tile_ms), end_ms

@@ -85,7 +85,7 @@ def history(
             spill_folder=spill_folder,
             engine=engine,
             cluster=cluster,
-            tell=teller(as_json),
+            on_message=teller(as_json),
         )
     if as_json:
         click.echo(json.dumps(written.to_document(), indent=2))

@@ -85,10 +85,10 @@ def lookup(
     views = project.views_of(refs)
     types = {name: kind for view in views for name, kind in view.keys.items()}
     wanted = parse_entities(entities, types)
-    q_ms = time.time_ns() // 1_000_000 if now is None else time_ms(now)
+    as_of_ms = time.time_ns() // 1_000_000 if now is None else time_ms(now)
     fetcher = FeatureFetcher(project.name, views, project.store)
     request = parse_request(inputs, Selection.of(refs).inputs)
-    response = fetcher.get(refs, wanted, q_ms, request)
+    response = fetcher.get(refs, wanted, as_of_ms, request)
     if as_json:
         click.echo(json.dumps(_document(response), default=str))
         return
@@ -165,7 +165,7 @@ def _value(option: str, name: str, value: str, kind: DataType) -> Any:
 
 def _document(response: OnlineResponse) -> dict[str, Any]:
     return {
-        "now_ms": response.q_ms,
+        "now_ms": response.as_of_ms,
         "rows": response.to_pylist(),
         "statuses": response.statuses.to_pylist(),
         "event_time_ms": {view: a.to_pylist() for view, a in response.event_times.items()},
@@ -195,7 +195,7 @@ def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None
             _cell(row[feature], status[feature]) for row, status in zip(rows, statuses, strict=True)
         ]
         table.add_row(feature, *cells)
-    console.print(f"as of {time_text(response.q_ms)}")
+    console.print(f"as of {time_text(response.as_of_ms)}")
     console.print(table)
     for view, freshness in response.freshness.items():
         console.print(f"{view}: {_freshness(freshness, clock_ms)}", style="dim")

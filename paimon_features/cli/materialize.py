@@ -88,11 +88,13 @@ def materialize(
             )
     monitor = Monitor(names)
 
-    def tell(progress: Progress) -> None:
+    def on_message(progress: Progress) -> None:
         show.progress(progress)
         monitor.working(progress)
 
-    workers = [_materializer(project, project.view(name), _shard(shard), tell) for name in names]
+    workers = [
+        _materializer(project, project.view(name), _shard(shard), on_message) for name in names
+    ]
     if follow:
         with ExitStack() as stack:
             if listen is not None:

@@ -9,7 +9,7 @@ import click
 
 from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.errors import GenerationError
-from paimon_features.planning import Plan
+from paimon_features.planning.plan import Plan
 from paimon_features.project import Project
 
 

@@ -53,7 +53,7 @@ def request_log(
     Files that cannot be read go to rejected/, and torn ends are told. With --json one line per
     pass. Exit code 1 when a file was rejected, or another process commits to the table.
     """
-    from paimon_features.served.commit import Committed, SpoolCommitter, waiting
+    from paimon_features.serving.request_log.commit import Committed, SpoolCommitter, waiting
 
     project = Project.open(path)
     chosen = list(folders)
@@ -87,7 +87,7 @@ def request_log(
         project.name,
         chosen,
         keep_s=parse_duration(keep) / 1_000,
-        tell=lambda line: click.echo(line, err=True),
+        on_message=lambda line: click.echo(line, err=True),
     )
     if follow:
         names = ", ".join(map(str, chosen))

@@ -83,10 +83,10 @@ def serve(
     with supervisor.listen(settings.host, settings.port) as listening:
         supervisor.check_open(listening, settings, may_be_open)
 
-        def tell(event: Mapping[str, object]) -> None:
+        def on_message(event: Mapping[str, object]) -> None:
             _tell(event, config.name, as_json)
 
-        supervisor.Supervisor(config.root, listening, settings.workers, overrides, tell).run()
+        supervisor.Supervisor(config.root, listening, settings.workers, overrides, on_message).run()
 
 
 @serve.command()

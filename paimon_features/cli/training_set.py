@@ -74,7 +74,7 @@ def training_set(
             spill_folder=spill_folder,
             engine=engine,
             cluster=cluster,
-            tell=teller(as_json),
+            on_message=teller(as_json),
         )
     if as_json:
         click.echo(json.dumps(built.to_document(), indent=2))

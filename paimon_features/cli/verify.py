@@ -12,7 +12,7 @@ import click
 from paimon_features.cli.options import JSON, PROJECT, time_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.project import Project, now_ms
-from paimon_features.verify import verify as run_verify
+from paimon_features.verification.parity import verify as run_verify
 from paimon_features.windows import parse_duration
 
 SHOWN = 20
@@ -126,8 +126,8 @@ def _from_log(
     show: Callable[[str], None],
 ) -> int:
     """Compare the request log, print what was found; the exit code."""
-    from paimon_features.served.check import check_log
-    from paimon_features.serving.request_log import SALT_VARIABLE, salt_of_environment
+    from paimon_features.serving.request_log.log import SALT_VARIABLE, salt_of_environment
+    from paimon_features.verification.request_log.check import check_log
 
     project = Project.open(path)
     clock_ms = now_ms()

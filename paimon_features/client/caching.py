@@ -26,7 +26,7 @@ class Row:
     """One entity's part of a reply."""
 
     until_s: float
-    q_ms: int
+    as_of_ms: int
     names: tuple[str, ...]
     features: tuple[str, ...]
     values: tuple[Any, ...]
@@ -70,7 +70,7 @@ class RowCache:
         statuses = zip(*reply.statuses.values(), strict=True)
         times = zip(*reply.event_timestamps.values(), strict=True)
         return [
-            Row(until_s, reply.q_ms, names, features, *parts, reply.freshness)
+            Row(until_s, reply.as_of_ms, names, features, *parts, reply.freshness)
             for parts in zip(columns, statuses, times, strict=True)
         ]
 
@@ -118,7 +118,7 @@ def _left_s(reply: FeatureReply, view: str, limits: Limits) -> float:
         return float("inf")
     if freshness.stale:
         return 0.0
-    return (freshness.current_ms + limit_ms - reply.q_ms) / 1000
+    return (freshness.current_ms + limit_ms - reply.as_of_ms) / 1000
 
 
 def _joined(rows: Sequence[Row], request_id: str | None) -> FeatureReply:
@@ -129,7 +129,7 @@ def _joined(rows: Sequence[Row], request_id: str | None) -> FeatureReply:
             for view, own in row.freshness.items():
                 freshness[view] = freshness[view].worst(own)
     return FeatureReply(
-        min(row.q_ms for row in rows),
+        min(row.as_of_ms for row in rows),
         _columns(first.names, [row.values for row in rows]),
         _columns(first.features, [row.statuses for row in rows]),
         _columns(first.features, [row.event_timestamps for row in rows]),

@@ -179,7 +179,7 @@ class FeatureClient(_Client):
         ``entities`` is an Arrow table or a mapping of columns: the entity keys and the request
         inputs, one value per row. The table has the keys, the features, ``<feature>__status`` (a
         place in the ``status_names`` of the metadata) and ``<view>__event_time_ms``; the schema's
-        metadata ``paimon_features`` is JSON with ``status_names``, ``q_ms`` and ``freshness``.
+        metadata ``paimon_features`` is JSON with ``status_names``, ``as_of_ms`` and ``freshness``.
         Nothing of it is cached.
         """
         headers, body = _arrow_request(features_or_service, entities, now_ms, full_feature_names)

@@ -49,15 +49,15 @@ class Freshness:
 
 @dataclass(frozen=True)
 class FeatureReply:
-    """Features of some entities at ``q_ms`` (UTC ms); rows are in the order of the request.
+    """Features of some entities at ``as_of_ms`` (UTC ms); rows are in the order of the request.
 
     ``columns`` has the entity keys and then the features, ``statuses`` the features alone with
     PRESENT, STALE, EXPIRED, MISSING or ILL_CONDITIONED for each value. ``freshness`` is per view.
-    A reply that is partly from a cache has the oldest ``q_ms`` and the worst freshness of its
+    A reply that is partly from a cache has the oldest ``as_of_ms`` and the worst freshness of its
     rows, and the ``request_id`` of what was asked; None where nothing was.
     """
 
-    q_ms: int
+    as_of_ms: int
     columns: Mapping[str, list[Any]]
     statuses: Mapping[str, list[str]]
     event_timestamps: Mapping[str, list[str]] = field(repr=False)
@@ -117,7 +117,7 @@ def reply_of(
             statuses[name] = result.get("detailed_statuses", theirs)
             times[name] = result["event_timestamps"]
     freshness = {view: _freshness(told) for view, told in metadata["freshness"].items()}
-    return FeatureReply(metadata["q_ms"], columns, statuses, times, freshness, request_id)
+    return FeatureReply(metadata["as_of_ms"], columns, statuses, times, freshness, request_id)
 
 
 def _freshness(told: Mapping[str, Any]) -> Freshness:

@@ -158,31 +158,31 @@ class CompiledView:
         return tuple(lifetimes[:1]) or _undominated(self.windows, _starts_first)
 
     @overload
-    def horizon(self, q_ms: int) -> int: ...
+    def horizon(self, as_of_ms: int) -> int: ...
     @overload
-    def horizon(self, q_ms: Times) -> Times: ...
-    def horizon(self, q_ms: int | Times) -> int | Times:
-        """The end (exclusive) of what a read at ``q_ms`` sees: of the window that ends last.
+    def horizon(self, as_of_ms: Times) -> Times: ...
+    def horizon(self, as_of_ms: int | Times) -> int | Times:
+        """The end (exclusive) of what a read at ``as_of_ms`` sees: of the window that ends last.
 
-        ``q_ms`` itself, but for hop windows, and where all windows have an offset.
+        ``as_of_ms`` itself, but for hop windows, and where all windows have an offset.
         """
-        last: int | Times = _extreme(np.maximum, [w.end(q_ms) for w in self.ending_last])
+        last: int | Times = _extreme(np.maximum, [w.end(as_of_ms) for w in self.ending_last])
         return last
 
     @overload
-    def known_from(self, q_ms: int) -> int: ...
+    def known_from(self, as_of_ms: int) -> int: ...
     @overload
-    def known_from(self, q_ms: Times) -> Times: ...
-    def known_from(self, q_ms: int | Times) -> int | Times:
+    def known_from(self, as_of_ms: Times) -> Times: ...
+    def known_from(self, as_of_ms: int | Times) -> int | Times:
         """An entity is known at ``q`` if its newest event is not older than this (inclusive).
 
         Events from the horizon on do not count. It is the start of the window that starts
         first, or ``horizon - ttl`` where that is earlier: what is older has left the online
         store too, so that training and serving agree on who is unknown.
         """
-        starts = [window.start(q_ms) for window in self.starting_first]
+        starts = [window.start(as_of_ms) for window in self.starting_first]
         if self.ttl_ms is not None:
-            starts.append(self.horizon(q_ms) - self.ttl_ms)
+            starts.append(self.horizon(as_of_ms) - self.ttl_ms)
         first: int | Times = _extreme(np.minimum, starts)
         return first
 

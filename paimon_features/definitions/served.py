@@ -21,7 +21,7 @@ SERVED_COLUMNS: Mapping[str, DataType] = {
     "request_id": String,
     "number": Int64,
     "served_at_ms": Int64,
-    "q_ms": Int64,
+    "as_of_ms": Int64,
     "service": String,
     "project": String,
     "view": String,

@@ -236,7 +236,7 @@ class Transformations:
                 f"{fitted} was fitted on {transformer.width} columns{names}, and of= names "
                 f"{len(parts)}: {', '.join(map(str, parts))}"
             )
-        if not transformer.gives_numbers:
+        if not transformer.numeric_output:
             raise DefinitionError(
                 f"{fitted}, of kind {fitted.kind}, gives texts, and a transformed feature is a "
                 "number or a list of them; put an encoder behind it in a Pipeline"

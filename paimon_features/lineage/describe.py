@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paimon_features import registry
 from paimon_features.definitions import (
     CompiledTransformed,
     CompiledView,
@@ -16,6 +15,7 @@ from paimon_features.definitions import (
 )
 from paimon_features.errors import UnknownNameError
 from paimon_features.lineage.graph import Node, lineage
+from paimon_features.planning import registry
 from paimon_features.tables import Lake, generations, latest_snapshot
 
 Document = dict[str, Any]

@@ -19,7 +19,7 @@ def to_text(graph: Graph) -> str:
     lines: list[str] = []
     told: set[Node] = set()
 
-    def tell(node: Node, first: str, rest: str) -> None:
+    def on_message(node: Node, first: str, rest: str) -> None:
         again = node in told
         children = graph.children(node)
         note = f"  ({node.note})" if node.note else ""
@@ -30,11 +30,11 @@ def to_text(graph: Graph) -> str:
         told.add(node)
         for i, child in enumerate(children):
             last = i == len(children) - 1
-            tell(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+            on_message(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
 
     for node in graph.nodes:
         if not graph.parents(node):
-            tell(node, "", "")
+            on_message(node, "", "")
     return "\n".join(lines)
 
 

@@ -113,8 +113,10 @@ def features(
                 f"entity rows have a column {feature.name!r}, which is also the name of a "
                 "feature; rename the column"
             )
-    q_ms = event_times(asked)
-    table = _Join(compiled, chosen, key_columns(asked, compiled.keys, compiled.entity.name), q_ms)
+    as_of_ms = event_times(asked)
+    table = _Join(
+        compiled, chosen, key_columns(asked, compiled.keys, compiled.entity.name), as_of_ms
+    )
     with Engine(memory=memory, threads=threads) as engine:
         engine.add("__events", _events(compiled, events))
         engine.add("__rows", table.rows)
@@ -129,9 +131,9 @@ def features(
     return asked
 
 
-def bounds(feature: CompiledFeature, q_ms: Ints) -> tuple[Ints, Ints]:
+def bounds(feature: CompiledFeature, as_of_ms: Ints) -> tuple[Ints, Ints]:
     """Start (inclusive) and end (exclusive) of a feature's window read at each ``q``."""
-    return feature.window.bounds(q_ms)
+    return feature.window.bounds(as_of_ms)
 
 
 class _Join:
@@ -142,13 +144,13 @@ class _Join:
         view: CompiledView,
         chosen: Sequence[CompiledFeature],
         keys: pa.Table,
-        q_ms: Ints,
+        as_of_ms: Ints,
     ) -> None:
-        self.view, self.chosen, self.q_ms = view, chosen, q_ms
+        self.view, self.chosen, self.as_of_ms = view, chosen, as_of_ms
         self.windows: list[tuple[Ints, Ints]] = []
         self.members: list[list[CompiledFeature]] = []  # by window
         for feature in chosen:
-            edges = bounds(feature, q_ms)
+            edges = bounds(feature, as_of_ms)
             for known, sharing in zip(self.windows, self.members, strict=True):
                 if all(map(np.array_equal, known, edges)):
                     sharing.append(feature)
@@ -157,8 +159,8 @@ class _Join:
                 self.windows.append(edges)
                 self.members.append([feature])
         # whether an entity is known does not depend on the features that are asked for
-        self.horizon = view.horizon(q_ms)
-        columns = {_NUMBER: np.arange(len(q_ms)), _HORIZON: self.horizon}
+        self.horizon = view.horizon(as_of_ms)
+        columns = {_NUMBER: np.arange(len(as_of_ms)), _HORIZON: self.horizon}
         for i, (start, end) in enumerate(self.windows):
             columns |= {f"__start{i}": start, f"__end{i}": end}
         self.rows = pa.table({**{name: keys.column(name) for name in keys.column_names}, **columns})
@@ -222,11 +224,11 @@ class _Join:
 
     def answers(self, found: pa.Table) -> tuple[dict[str, Column], dict[str, npt.NDArray[np.int8]]]:
         """Features and statuses (positions in ``STATUSES``) of all rows."""
-        count = len(self.q_ms)
+        count = len(self.as_of_ms)
         number = found.column(_NUMBER).to_numpy()
         newest = found.column(_NEWEST).to_numpy()
         status = np.full(count, MISSING, np.int8)
-        known = newest >= self.view.known_from(self.q_ms)[number]
+        known = newest >= self.view.known_from(self.as_of_ms)[number]
         status[number[known]] = PRESENT
         if self.view.ttl_ms is not None:
             status[number[known & (newest < self.horizon[number] - self.view.ttl_ms)]] = EXPIRED
@@ -235,7 +237,7 @@ class _Join:
         for i, members in enumerate(self.members):
             ends = _spread(Column.from_arrow(found.column(f"__newest{i}")), number, count)
             for feature in members:
-                read_ms = feature.window.read_time(self.q_ms)
+                read_ms = feature.window.read_time(self.as_of_ms)
                 since_ms = np.where(ends.mask, read_ms - ends.values, 0)
                 reading = Reading(read_ms, since_ms, feature.window_ms)
                 merged = [

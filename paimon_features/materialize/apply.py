@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from paimon_features.errors import OnlineStoreError
-from paimon_features.materialize.fold import Contributions, merge
+from paimon_features.materialize.fold import TileDelta, merge
 from paimon_features.online.codec import HEADER_SIZE, RecordLayout
 from paimon_features.online.expiry import forget_after_ms
 from paimon_features.online.keys import BucketKeys
@@ -45,7 +45,7 @@ class BucketWriter:
         self._alive = alive
         self._expire_ms = forget_after_ms(layout.view)
 
-    def apply(self, new: Contributions, snapshot: int, high_ms: int) -> int:
+    def apply(self, new: TileDelta, snapshot: int, high_ms: int) -> int:
         """Merge the rows into the stored records; repeating it changes nothing.
 
         All rows of these entities up to ``snapshot`` have to be in ``new`` or applied before.
@@ -70,7 +70,7 @@ class BucketWriter:
                 batch = batch.select(places[~np.array(done, bool)])
         return written
 
-    def fill(self, new: Contributions, snapshot: int, high_ms: int) -> int:
+    def fill(self, new: TileDelta, snapshot: int, high_ms: int) -> int:
         """Write the records of a new epoch from all rows of these entities, each once.
 
         Raises
@@ -96,7 +96,7 @@ class BucketWriter:
         return written
 
     def _merge(
-        self, old: list[bytes | None], batch: Contributions, snapshot: int, high_ms: int
+        self, old: list[bytes | None], batch: TileDelta, snapshot: int, high_ms: int
     ) -> list[bytes | None]:
         return merge(
             self._layout,
@@ -109,7 +109,7 @@ class BucketWriter:
         )
 
 
-def _batches(new: Contributions) -> Iterator[Contributions]:
+def _batches(new: TileDelta) -> Iterator[TileDelta]:
     """Runs of entities of bounded size; an entity stays whole."""
     start, count = 0, len(new.entities)
     while start < count:

@@ -39,7 +39,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Contributions:
+class TileDelta:
     """Rows of a tile table, those of entity ``i`` at ``offsets[i]:offsets[i + 1]``.
 
     ``entities`` are key bytes, each once; ``cells`` have keys of level 0, one per row, in any
@@ -57,24 +57,24 @@ class Contributions:
         times = self.cells.rows[EVENT_TIME_MAX.name]
         return int(times.max()) if len(times) else NEVER_MS
 
-    def select(self, chosen: Ints) -> Contributions:
+    def select(self, chosen: Ints) -> TileDelta:
         """The entities at ``chosen`` with all their rows."""
         lengths = np.diff(self.offsets)[chosen]
         ends = np.cumsum(lengths)
         rows = np.repeat(self.offsets[chosen] - (ends - lengths), lengths) + np.arange(
             lengths.sum()
         )
-        return Contributions(
+        return TileDelta(
             [self.entities[i] for i in chosen.tolist()],
             np.concatenate([[0], ends]),
             self.cells.take(rows),
             self.snapshots[rows],
         )
 
-    def slice(self, start: int, stop: int) -> Contributions:
+    def slice(self, start: int, stop: int) -> TileDelta:
         """Entities ``start:stop`` with all their rows."""
         first, last = self.offsets[start], self.offsets[stop]
-        return Contributions(
+        return TileDelta(
             self.entities[start:stop],
             self.offsets[start : stop + 1] - first,
             Cells(self.cells.rows[first:last], self.cells.text),
@@ -91,7 +91,7 @@ def rows_of_part(layout: RecordLayout, table: pa.Table, part: int, parts: int) -
     return table.filter(pa.array(inside[codes]))
 
 
-def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) -> Contributions:
+def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) -> TileDelta:
     """Group the rows of (snapshot id, table) pairs by entity."""
     view = layout.view
     names: dict[bytes, int] = {}
@@ -101,7 +101,7 @@ def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) 
         shared = np.fromiter((names.setdefault(key, len(names)) for key in keys), np.int64)
         codes.append(shared[local])
     if not names:
-        return Contributions([], np.zeros(1, np.int64), layout.empty(), np.empty(0, np.int64))
+        return TileDelta([], np.zeros(1, np.int64), layout.empty(), np.empty(0, np.int64))
     # files differ in what may be null
     rows = pa.concat_tables([table for _, table in tables], promote_options="default")
     code = np.concatenate(codes)
@@ -113,7 +113,7 @@ def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) 
     cells = layout.cells(cell_keys(0, tiles), columns).take(order)
     offsets = np.zeros(len(names) + 1, np.int64)
     np.cumsum(np.bincount(code, minlength=len(names)), out=offsets[1:])
-    return Contributions(list(names), offsets, cells, snapshots)
+    return TileDelta(list(names), offsets, cells, snapshots)
 
 
 def _entities(layout: RecordLayout, table: pa.Table) -> tuple[Ints, list[bytes]]:
@@ -142,7 +142,7 @@ def _entity_codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Ints, list[pa.Arr
     return code, taken
 
 
-class Reach:
+class RetentionBounds:
     """Which cells of a view are kept, for records of different high marks.
 
     ``high_ms`` is the newest event time by which each record is pruned, shape ``(records,)``.
@@ -163,7 +163,7 @@ class Reach:
 def merge(
     layout: RecordLayout,
     old: Sequence[bytes | None],
-    new: Contributions,
+    new: TileDelta,
     *,
     bucket: int,
     incarnation: int,
@@ -201,7 +201,7 @@ def merge(
     times = rows.rows[EVENT_TIME_MAX.name]
     np.maximum.at(headers["event_high"], row_of, times)
     headers["bucket_high"] = np.maximum(headers["bucket_high"], high_ms)
-    reach = Reach(view, headers["bucket_high"])
+    reach = RetentionBounds(view, headers["bucket_high"])
 
     old_of = np.repeat(there, np.diff(records.offsets))
     stay = touched[old_of]
@@ -236,7 +236,11 @@ def _at_level(layout: RecordLayout, rows: Cells, level: int) -> Cells:
 
 
 def _kept(
-    layout: RecordLayout, reach: Reach, cells: Cells, owners: Ints, headers: npt.NDArray[np.void]
+    layout: RecordLayout,
+    reach: RetentionBounds,
+    cells: Cells,
+    owners: Ints,
+    headers: npt.NDArray[np.void],
 ) -> tuple[Cells, Ints]:
     """The cells that some window can still reach.
 

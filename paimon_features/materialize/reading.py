@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from paimon_features.materialize.fold import (
     TILE_START,
-    Contributions,
+    TileDelta,
     contributions,
     rows_of_part,
 )
@@ -22,7 +22,7 @@ def read_contributions(
     files: Sequence[tuple[int, DataFile]],
     max_rows: int = MAX_ROWS,
     alive: Callable[[], None] = lambda: None,
-) -> Iterator[Contributions]:
+) -> Iterator[TileDelta]:
     """The rows of (snapshot id, file) pairs by entity, in parts of about ``max_rows`` rows.
 
     An entity is in one part, whole. ``alive`` is called before each file is read.

@@ -102,7 +102,7 @@ def fit_rows(transformer: StoredTransformer, tables: Iterable[pa.Table]) -> None
     What cannot learn in parts (exact quantiles, a pipeline of several steps that learn) has all of
     them at once, in memory.
     """
-    if not transformer.learns_in_parts:
+    if not transformer.supports_partial_fit:
         found = list(tables)
         tables = [pa.concat_tables(found)] if found else []
     for number, table in enumerate(tables):

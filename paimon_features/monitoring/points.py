@@ -46,8 +46,9 @@ def newest_event_ms(lake: Lake, tiles: Pin) -> int:
     return int(max(known))
 
 
-def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, q_ms: int) -> pa.Table:
-    """A row ``(keys, event_time_ms=q_ms)`` for each entity with a tile that begins before ``q_ms``.
+def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, as_of_ms: int) -> pa.Table:
+    """A row ``(keys, event_time_ms=as_of_ms)`` for each entity with a tile that begins before
+    ``as_of_ms``.
 
     Takes about the memory of the distinct keys.
 
@@ -64,14 +65,14 @@ def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, q_ms: int) -> pa.Tab
         )
     known: pa.Table | None = None
     for rows in _rows(lake, tiles, [*keys, TILE_START]):
-        there = rows.filter(pc.less(rows.column(TILE_START), q_ms)).select(keys)
+        there = rows.filter(pc.less(rows.column(TILE_START), as_of_ms)).select(keys)
         both = there if known is None else pa.concat_tables([known, there.cast(known.schema)])
         known = both.group_by(keys).aggregate([])
     if known is None or not known.num_rows:
-        raise RequestError(f"no entity of view {view.name!r} is known before {q_ms}")
+        raise RequestError(f"no entity of view {view.name!r} is known before {as_of_ms}")
     # in one order, so that a fit in parts gives the same bits each time
     known = known.sort_by([(key, "ascending") for key in keys])
-    return known.append_column(EVENT_TIME_MS, pa.array([q_ms] * known.num_rows, pa.int64()))
+    return known.append_column(EVENT_TIME_MS, pa.array([as_of_ms] * known.num_rows, pa.int64()))
 
 
 def asked_rows(

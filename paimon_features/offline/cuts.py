@@ -32,12 +32,12 @@ class Cuts:
         self._within: Ints = np.zeros(0, np.int64)
         self._borders: Ints = np.zeros(0, np.int64)
 
-    def observe(self, q_ms: Ints) -> None:
+    def observe(self, as_of_ms: Ints) -> None:
         """Rows at these times."""
-        if not len(q_ms):
+        if not len(as_of_ms):
             return
         tile_ms = self._view.tile_ms
-        first = distinct(q_ms // tile_ms) * tile_ms
+        first = distinct(as_of_ms // tile_ms) * tile_ms
         # a window's edges never go back as q grows, and move once within a tile, or twice where
         # a tile of a day meets a day of 23 hours: its ends and its middle tell all of them
         for ahead_ms in sorted({0, tile_ms // 2, tile_ms - 1}):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from paimon_features.offline.asked import AskedRows
+from paimon_features.offline.entity_rows import EntityRows
 from paimon_features.offline.reads import WindowRead
 from paimon_features.tables import Lake
 
@@ -36,7 +36,7 @@ class OfflineEngine(Protocol):
         self,
         lake: Lake,
         read: WindowRead,
-        asked: AskedRows,
+        asked: EntityRows,
         spill_folder: str | None,
         tick: Callable[[int], None],
     ) -> ViewAnswers:

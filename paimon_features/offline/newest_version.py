@@ -27,18 +27,18 @@ Statuses = npt.NDArray[np.int8]
 
 
 class NewestVersionJoin:
-    """Columns of the newest version for many rows ``(entity keys, q_ms)``.
+    """Columns of the newest version for many rows ``(entity keys, as_of_ms)``.
 
     ``rows`` holds the key columns, in the types of the entity. Call ``add_events`` for all
     versions that can matter, in any order, then ``answers``.
     """
 
     def __init__(
-        self, view: CompiledTable, features: Sequence[str], rows: pa.Table, q_ms: Ints
+        self, view: CompiledTable, features: Sequence[str], rows: pa.Table, as_of_ms: Ints
     ) -> None:
         self.view, self.features = view, tuple(features)
         self.entities = Entities(rows, view.keys)
-        self._q = q_ms
+        self._q = as_of_ms
         self._found: list[pa.Table] = []
         self._codes: list[Ints] = []
 
@@ -74,9 +74,9 @@ class NewestVersionJoin:
         codes = np.concatenate(self._codes)
         times = versions.column(self.view.source.event_time).to_numpy()
         known = np.flatnonzero(self.entities.codes >= 0)
-        mine, q_ms = self.entities.codes[known], self._q[known]
+        mine, as_of_ms = self.entities.codes[known], self._q[known]
         # the first version after q, or at q where the edge is open; the one before it counts
-        asked = q_ms + 1 if self.view.closed else q_ms
+        asked = as_of_ms + 1 if self.view.closed else as_of_ms
         time_keys = TimeKeys(times, self.entities.count, 1)
         order, keys = sort_order(time_keys.of(codes, times))
         order, keys = self._decided(versions, order, keys)
@@ -84,7 +84,7 @@ class NewestVersionJoin:
         version = order[np.maximum(place, 0)]
         there = (place >= 0) & (codes[version] == mine)
         if self.view.ttl_ms is not None:
-            there &= times[version] >= q_ms - self.view.ttl_ms
+            there &= times[version] >= as_of_ms - self.view.ttl_ms
         known, version = known[there], version[there]
         status[known] = PRESENT
         chosen = np.full(len(self._q), -1, np.int64)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.errors import RequestError
-from paimon_features.offline.answered import Answered
+from paimon_features.offline.feature_results import FeatureResult
 from paimon_features.offline.pins import Pin
 from paimon_features.offline.row_source import in_pieces
 
@@ -39,7 +39,7 @@ class WrittenFile:
         }
 
 
-def write_parquet(answered: Answered, path: Path) -> int:
+def write_parquet(answered: FeatureResult, path: Path) -> int:
     """Write the rows with their features, and give their number.
 
     The file appears under its name when it is complete, in the place of another one of that

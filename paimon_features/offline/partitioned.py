@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from paimon_features.columns import Column, Mask
-from paimon_features.offline.asked import AskedRows
+from paimon_features.offline.entity_rows import EntityRows
 from paimon_features.offline.keys import Ints
 from paimon_features.offline.partitions import EntityHash
 from paimon_features.offline.reads import ViewRead, empty_join
@@ -57,7 +57,7 @@ class PartitionedView:
         self,
         lake: Lake,
         read: ViewRead,
-        asked: AskedRows,
+        asked: EntityRows,
         memory_bytes: int,
         spill_folder: str | None,
         tick: Callable[[int], None],
@@ -97,10 +97,10 @@ class PartitionedView:
         """Learn what all rows need; the buckets of their entities."""
         seen = np.zeros(self.read.buckets, np.bool_)
         for chunk in range(self.asked.chunks):
-            keys, q_ms = self.asked.keys(chunk, self.read)
+            keys, as_of_ms = self.asked.keys(chunk, self.read)
             hashes = self._hash.of(keys)
             known = np.flatnonzero(hashes >= 0)
-            self._needs.observe(q_ms[known], hashes[known])
+            self._needs.observe(as_of_ms[known], hashes[known])
             seen[hashes[known] % self.read.buckets] = True
         found: list[int] = np.flatnonzero(seen).tolist()
         return found
@@ -126,13 +126,13 @@ class PartitionedView:
         self._counts = np.zeros(shape, np.int64)
         self._places = np.zeros(shape, np.int64)
         for chunk in range(self.asked.chunks):
-            keys, q_ms = self.asked.keys(chunk, self.read)
+            keys, as_of_ms = self.asked.keys(chunk, self.read)
             mine = np.maximum(self._hash.partitions(self._hash.of(keys), self.parts), 0)
             # sixteen bits are sorted by their digits, in linear time
             order = np.argsort(mine.astype(np.int16), kind="stable").astype(np.int32)
             self._orders.append(pa.table({"order": order}))
             counts = self._counts[chunk] = np.bincount(mine, minlength=shape[1])
-            rows = keys.append_column("q", pa.array(q_ms)).take(pa.array(order))
+            rows = keys.append_column("q", pa.array(as_of_ms)).take(pa.array(order))
             starts = np.cumsum(counts) - counts
             for partition in np.flatnonzero(counts).tolist():
                 cell = rows.slice(starts[partition], counts[partition])
@@ -198,8 +198,8 @@ class PartitionedView:
         part: Part,
         scan: Scan,
         buckets: range,
-        events: Aside | None,
-        tiles: Aside | None,
+        events: SpilledPartitions | None,
+        tiles: SpilledPartitions | None,
     ) -> None:
         """Answer the rows of one part, and put the answers aside by chunk."""
         cells = [
@@ -249,9 +249,9 @@ class PartitionedView:
         parts: Sequence[Part],
         spill: Spill,
         asked: Callable[[Ints, pa.Table], Mask],
-    ) -> Aside:
+    ) -> SpilledPartitions:
         """Cut tables like the rows, without what nobody asked for."""
-        aside = Aside(spill, parts, self._memory // 16)
+        aside = SpilledPartitions(spill, parts, self._memory // 16)
         for table in tables:
             hashes = self._hash.of(table)
             some = np.flatnonzero((hashes >= 0) & asked(hashes, table))
@@ -262,7 +262,7 @@ class PartitionedView:
         return aside
 
 
-class Aside:
+class SpilledPartitions:
     """A table that was read once and cut like the rows, into the partitions of each part.
 
     Rows of a part keep their order; passes over one part share them. About ``held_bytes`` are

@@ -54,13 +54,13 @@ class EntityHash:
         return np.where(hashes < 0, -1, bucket * parts + rest % parts)
 
 
-class AskedFor:
+class KeyFilter:
     """Which (entity, time) pairs were asked for, told by one bit each.
 
     A pair that was added is always found; one that was not is found now and then, as often as
     the share of bits that are set. What is found by mistake is passed over later.
 
-    >>> asked = AskedFor(1 << 20)
+    >>> asked = KeyFilter(1 << 20)
     >>> asked.add(np.array([7, 8]), np.array([300, 300]))
     >>> asked.has(np.array([7, 7]), np.array([300, 600])).tolist()
     [True, False]

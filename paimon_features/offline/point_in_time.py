@@ -23,19 +23,19 @@ from paimon_features.aggregates.fold import (
 )
 from paimon_features.columns import Column, Mask, Values
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.offline.answers import (
+from paimon_features.offline.heads import NO_INTS, RawEdges, concat
+from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
+from paimon_features.offline.ranges import RangeIndex
+from paimon_features.offline.result_builder import (
     EXPIRED,
     ILL_CONDITIONED,
     MISSING,
     PRESENT,
     STATUSES,
     Answers,
-    AnswerSheet,
+    ResultBuilder,
     by_window,
 )
-from paimon_features.offline.heads import NO_INTS, RawEdges, concat
-from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
-from paimon_features.offline.ranges import RangeIndex
 from paimon_features.offline.spans import WindowSpans, need_other_tiles
 from paimon_features.tables.specs import TILE_START
 from paimon_features.windows import Window, ceil_ms, floor_ms
@@ -56,7 +56,7 @@ BLOCK_ROWS = 1 << 17
 
 
 class PointInTimeJoin:
-    """The features of one view for many rows ``(entity keys, q_ms)``.
+    """The features of one view for many rows ``(entity keys, as_of_ms)``.
 
     ``rows`` holds the key columns, in the types of the entity; duplicates and nulls are fine, a
     row with a null key is MISSING. Call ``add_events`` for the events of ``head_days``, then
@@ -72,7 +72,7 @@ class PointInTimeJoin:
         view: CompiledView,
         features: Sequence[CompiledFeature],
         rows: pa.Table,
-        q_ms: Ints,
+        as_of_ms: Ints,
     ) -> None:
         self.view, self.features = view, tuple(features)
         needed = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
@@ -80,9 +80,9 @@ class PointInTimeJoin:
         self.entities = Entities(rows, view.keys)
         codes = self.entities.codes
         known = np.flatnonzero(codes >= 0)
-        times = q_ms
+        times = as_of_ms
         if len(known) < len(codes):
-            codes, times = codes[known], q_ms[known]
+            codes, times = codes[known], as_of_ms[known]
         self._windows = by_window(self.features)
         # rows of one tile stay together; their order among themselves matters only where the
         # edges of their windows lie in tiles of other times than q
@@ -90,14 +90,14 @@ class PointInTimeJoin:
         steps = floor_ms(times, step_ms)
         time_keys = TimeKeys(steps, self.entities.count, step_ms)
         order, keys = sort_order(time_keys.of(codes, steps))
-        self._order = order if len(known) == len(q_ms) else known[order]
+        self._order = order if len(known) == len(as_of_ms) else known[order]
         # worked out again rather than gathered: cheaper than two more random reads a row
         self._codes, self._q = time_keys.codes(keys), times[order]
         self._floor = floor_ms(self._q, view.tile_ms)
         self._spans = WindowSpans(view, self._windows, self._q, self._floor)
         self._edges = RawEdges(view, self.partials, self.entities, self._codes, self._spans.found)
         self._answered = np.zeros(self.entities.count, np.bool_)
-        self._sheet = AnswerSheet(view, self.features, len(q_ms))
+        self._sheet = ResultBuilder(view, self.features, len(as_of_ms))
 
     @property
     def head_days(self) -> Ints:
@@ -154,14 +154,16 @@ class PointInTimeJoin:
     def _answer(self, rows: Ints | slice, tiles: _Tiles) -> None:
         """Answer a block of rows; positions are those of the sorted rows."""
         block = _Block(self, rows, tiles)
-        q_ms, target = block.q_ms, self._order[rows]
-        newest = block.newest_before(self.view.horizon(q_ms))
-        present = self._sheet.judge(target, q_ms, newest)
+        as_of_ms, target = block.as_of_ms, self._order[rows]
+        newest = block.newest_before(self.view.horizon(as_of_ms))
+        present = self._sheet.judge(target, as_of_ms, newest)
         for window, features in self._windows.items():
             names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
             some, merged = block.fold(window, names)
             self._sheet.leave_out(window, target, some)
-            self._sheet.finish(target[some], window, features, merged, q_ms[some], present[some])
+            self._sheet.finish(
+                target[some], window, features, merged, as_of_ms[some], present[some]
+            )
 
 
 class _Block:
@@ -171,7 +173,7 @@ class _Block:
         self._rows, self._tiles = rows, tiles
         self._spans, self._edges = join._spans, join._edges
         self._view, self._tile_ms = join.view, join.view.tile_ms
-        self.codes, self.q_ms = join._codes[rows], join._q[rows]
+        self.codes, self.as_of_ms = join._codes[rows], join._q[rows]
         self._floor = join._floor[rows]
         self._his: dict[tuple[int, int], Ints] = {}
         self._edge_of: dict[int, _Edge] = {}
@@ -191,7 +193,7 @@ class _Block:
 
         They are those of tiles, and of raw events at its edges.
         """
-        start = window.start(self.q_ms)
+        start = window.start(self.as_of_ms)
         if window.needs_tail:
             start = ceil_ms(start, self._tile_ms)
         lo, hi = self._tiles.before(self.codes, start), self._hi(window)
@@ -215,11 +217,11 @@ class _Block:
         """How many tiles sort before the first that does not lie in the window whole."""
         end = window.offset_ms, window.end_step_ms
         if end not in self._his:
-            self._his[end] = self._before(window.end(self.q_ms))
+            self._his[end] = self._before(window.end(self.as_of_ms))
         return self._his[end]
 
     def _before(self, end: Ints) -> Ints:
-        floor = self._floor if end is self.q_ms else floor_ms(end, self._tile_ms)
+        floor = self._floor if end is self.as_of_ms else floor_ms(end, self._tile_ms)
         return self._tiles.before(self.codes, floor)
 
     def _edge(self, span: int) -> _Edge:

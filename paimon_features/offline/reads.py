@@ -14,7 +14,7 @@ from paimon_features.definitions import CompiledFeature, CompiledTable, Compiled
 from paimon_features.offline.cuts import Cuts
 from paimon_features.offline.keys import Entities, Ints
 from paimon_features.offline.newest_version import NewestVersionJoin
-from paimon_features.offline.partitions import AskedFor
+from paimon_features.offline.partitions import KeyFilter
 from paimon_features.offline.pins import Pin
 from paimon_features.offline.point_in_time import PointInTimeJoin, tile_range
 from paimon_features.offline.spans import edge_tiles
@@ -66,18 +66,18 @@ class Needs(ABC):
 
     def __init__(self, memory_bytes: int = 0) -> None:
         self.first_ms, self.last_ms = MAX_TIME_MS, MIN_TIME_MS
-        self.asked = AskedFor(memory_bytes) if memory_bytes else None
+        self.asked = KeyFilter(memory_bytes) if memory_bytes else None
 
     @property
     def none(self) -> bool:
         """Whether no row has an entity."""
         return self.first_ms > self.last_ms
 
-    def observe(self, q_ms: Ints, hashes: Ints) -> None:
+    def observe(self, as_of_ms: Ints, hashes: Ints) -> None:
         """Rows with an entity: their times, and the hashes of their entities (if remembered)."""
-        if len(q_ms):
-            self.first_ms = min(self.first_ms, int(q_ms.min()))
-            self.last_ms = max(self.last_ms, int(q_ms.max()))
+        if len(as_of_ms):
+            self.first_ms = min(self.first_ms, int(as_of_ms.min()))
+            self.last_ms = max(self.last_ms, int(as_of_ms.max()))
             if self.asked is not None:
                 self.asked.add(hashes, np.zeros(len(hashes), np.int64))
 
@@ -119,7 +119,7 @@ class ViewRead(ABC):
     """Tiles of whole days, rolled up; None where there are none."""
 
     @abstractmethod
-    def join(self, keys: pa.Table, q_ms: Ints) -> Join:
+    def join(self, keys: pa.Table, as_of_ms: Ints) -> Join:
         """The join of these rows; ``keys`` in the types of the entity."""
 
     @abstractmethod
@@ -169,8 +169,8 @@ class WindowRead(ViewRead):
         self.event_time = view.source.event_time
         self.tiles, self.events, self.rollups = tiles, events, rollups
 
-    def join(self, keys: pa.Table, q_ms: Ints) -> Join:
-        return _WindowJoin(self.view, self.features, keys, q_ms)
+    def join(self, keys: pa.Table, as_of_ms: Ints) -> Join:
+        return _WindowJoin(self.view, self.features, keys, as_of_ms)
 
     def needs(self, memory_bytes: int = 0) -> Needs:
         return _WindowNeeds(self, memory_bytes)
@@ -205,11 +205,11 @@ class _WindowNeeds(Needs):
         self._days: Ints = np.zeros(0, np.int64)
         self._cuts = None if read.rollups is None else Cuts(read.view, read.features)
 
-    def observe(self, q_ms: Ints, hashes: Ints) -> None:
-        super().observe(q_ms, hashes)
+    def observe(self, as_of_ms: Ints, hashes: Ints) -> None:
+        super().observe(as_of_ms, hashes)
         if self._cuts is not None:
-            self._cuts.observe(q_ms)
-        for tiles, some in edge_tiles(self.read.view, self.read.features, q_ms):
+            self._cuts.observe(as_of_ms)
+        for tiles, some in edge_tiles(self.read.view, self.read.features, as_of_ms):
             self._days = np.union1d(self._days, _distinct(tiles // DAY_MS))
             if self.asked is not None:
                 self.asked.add(hashes[some], tiles)
@@ -244,8 +244,8 @@ class TableRead(ViewRead):
         self.event_time, self.buckets = view.source.event_time, 1
         self.tiles, self.events = None, pin
 
-    def join(self, keys: pa.Table, q_ms: Ints) -> Join:
-        return _TableJoin(self.view, list(self.types), keys, q_ms)
+    def join(self, keys: pa.Table, as_of_ms: Ints) -> Join:
+        return _TableJoin(self.view, list(self.types), keys, as_of_ms)
 
     def needs(self, memory_bytes: int = 0) -> Needs:
         return _TableNeeds(self, memory_bytes)

@@ -37,30 +37,31 @@ def need_other_tiles(windows: Iterable[Window]) -> bool:
 
 
 def edge_tiles(
-    view: CompiledView, features: Sequence[CompiledFeature], q_ms: Ints
+    view: CompiledView, features: Sequence[CompiledFeature], as_of_ms: Ints
 ) -> Iterator[tuple[Ints, Ints]]:
     """Tiles of which rows need raw events: starts of tiles, and the positions of their rows.
 
     A tile may come several times; one that is left out would be an event that is not seen.
     """
     windows = dict.fromkeys(feature.window for feature in features)
-    spans = WindowSpans(view, windows, q_ms, floor_ms(q_ms, view.tile_ms))
+    spans = WindowSpans(view, windows, as_of_ms, floor_ms(as_of_ms, view.tile_ms))
     for span in spans.found:
         some = np.flatnonzero(span.high_ms > span.low_ms)
         yield span.tile_ms[some], some
 
 
 class WindowSpans:
-    """The spans of ``windows`` for rows at ``q_ms``, each once; ``tile_ms`` is ``q_ms`` floored.
+    """The spans of ``windows`` for rows at ``as_of_ms``, each once; ``tile_ms`` is ``as_of_ms``
+    floored.
 
     ``heads`` and ``tails`` are positions in ``found``, of windows that have one. ``newest`` is
     the head up to the view's horizon, None where that is a border of tiles.
     """
 
     def __init__(
-        self, view: CompiledView, windows: Iterable[Window], q_ms: Ints, tile_ms: Ints
+        self, view: CompiledView, windows: Iterable[Window], as_of_ms: Ints, tile_ms: Ints
     ) -> None:
-        self._q, self._floor, self._tile_ms = q_ms, tile_ms, view.tile_ms
+        self._q, self._floor, self._tile_ms = as_of_ms, tile_ms, view.tile_ms
         self.found: list[Span] = []
         self.heads: dict[Window, int] = {}
         self.tails: dict[Window, int] = {}
@@ -70,7 +71,7 @@ class WindowSpans:
                 self._add_both(window)
                 continue
             if window.needs_tail:
-                start = window.start(q_ms)
+                start = window.start(as_of_ms)
                 span = Span(floor_ms(start, view.tile_ms), start, ceil_ms(start, view.tile_ms))
                 self.tails[window] = self._add(span)
             if window.needs_head:

@@ -18,9 +18,9 @@ from paimon_features.definitions import (
 )
 from paimon_features.definitions.request import row_inputs
 from paimon_features.errors import RequestError, UnknownNameError
-from paimon_features.offline.answered import Answered, Progress
-from paimon_features.offline.asked import AskedRows
 from paimon_features.offline.engines import OfflineEngine
+from paimon_features.offline.entity_rows import EntityRows
+from paimon_features.offline.feature_results import FeatureResult, Progress
 from paimon_features.offline.parquet_file import WrittenFile, write_parquet
 from paimon_features.offline.pins import AsOf, Pin, Pinner
 from paimon_features.offline.reads import TableRead, ViewRead, WindowRead
@@ -79,24 +79,24 @@ class PinnedRead:
         memory_mb: float | None = None,
         spill_folder: str | None = None,
         hashed: bool = False,
-    ) -> AskedRows:
+    ) -> EntityRows:
         """Take all rows in and check them; with ``hashed`` also tell their content's hash."""
         source = row_source(rows, self.lake)
         memory = _bytes(memory_mb)
-        return AskedRows(source, self.reads, memory, spill_folder, self._check, hashed)
+        return EntityRows(source, self.reads, memory, spill_folder, self._check, hashed)
 
     def answer(
         self,
-        asked: AskedRows,
+        asked: EntityRows,
         *,
         statuses: bool = False,
         progress: Progress | None = None,
         memory_mb: float | None = None,
         spill_folder: str | None = None,
         engine: OfflineEngine | None = None,
-    ) -> Answered:
+    ) -> FeatureResult:
         """Compute the features of rows that were taken in."""
-        return Answered(
+        return FeatureResult(
             self.lake,
             asked,
             self.reads,

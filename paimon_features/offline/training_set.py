@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from paimon_features.definitions import Output
 from paimon_features.errors import RequestError, TableError, UnknownNameError
-from paimon_features.offline.answered import Answered
-from paimon_features.offline.asked import AskedRows
 from paimon_features.offline.engines import OfflineEngine
+from paimon_features.offline.entity_rows import EntityRows
+from paimon_features.offline.feature_results import FeatureResult
 from paimon_features.offline.row_source import in_pieces, row_source
 from paimon_features.offline.store import AsOf, OfflineStore, Pin, PinnedRead, Progress
 from paimon_features.schema import (
@@ -156,7 +156,7 @@ def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
     return tuple(Pin(d["table"], d["snapshot_id"], d["incarnation"]) for d in documents)
 
 
-def _write(lake: Lake, target: str, answered: Answered, properties: Mapping[str, str]) -> int:
+def _write(lake: Lake, target: str, answered: FeatureResult, properties: Mapping[str, str]) -> int:
     """Create the table and fill it in one commit; the snapshot id."""
     columns = {field.name: _column_type(field) for field in answered.schema}
     options = {PROPERTY_PREFIX + key: value for key, value in properties.items()}
@@ -194,7 +194,7 @@ def _check_label(rows: pa.Schema, label: str | None) -> None:
 
 
 def _properties(
-    pinned: PinnedRead, asked: AskedRows, label: str | None, engine: OfflineEngine | None
+    pinned: PinnedRead, asked: EntityRows, label: str | None, engine: OfflineEngine | None
 ) -> dict[str, str]:
     """What the table says of itself; the last entry is the hash of all others."""
     interactions = {i.name: i.to_document() for i in pinned.selection.interactions}

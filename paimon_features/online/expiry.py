@@ -26,12 +26,12 @@ def forget_after_ms(view: CompiledView) -> int | None:
     return reach + view.source.max_skew_ms + READ_BEHIND_MS + HOUR_MS
 
 
-def may_miss_records(view: CompiledView, q_ms: int, clock_ms: int, built_ms: int) -> bool:
-    """Whether a read at ``q_ms`` could miss a record that has left the store.
+def may_miss_records(view: CompiledView, as_of_ms: int, clock_ms: int, built_ms: int) -> bool:
+    """Whether a read at ``as_of_ms`` could miss a record that has left the store.
 
     ``built_ms`` is when the building of the epoch began: the first write came later.
     """
     kept_ms = forget_after_ms(view)
     if kept_ms is None:
         return False
-    return clock_ms >= built_ms + kept_ms - HOUR_MS and q_ms < clock_ms - READ_BEHIND_MS
+    return clock_ms >= built_ms + kept_ms - HOUR_MS and as_of_ms < clock_ms - READ_BEHIND_MS

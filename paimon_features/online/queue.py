@@ -2,7 +2,7 @@
 
 It may lose what was appended (a server that restarts without its memory) and have a message
 twice (an append whose reply was lost). Whoever appends therefore keeps a message until a note
-says that it arrived; see ``trainer_bridge.feedback_queue``.
+says that it arrived; see ``trainer_bridge.feedback.queue``.
 """
 
 from __future__ import annotations

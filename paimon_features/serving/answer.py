@@ -27,16 +27,16 @@ class ViewPlan:
     variant: Variant
     features: WindowFeatures
 
-    def answer(self, part: Part, q_ms: int, stale: set[int]) -> ViewAnswer:
+    def answer(self, part: Part, as_of_ms: int, stale: set[int]) -> ViewAnswer:
         """The features of these rows; ``stale`` are buckets that are behind for too long."""
         view, layout, records = self.variant.view, self.variant.layout, part.records
-        newest = part.spread(newest_before(view, layout, records, view.horizon(q_ms)))
-        codes = _codes(view, part, newest, q_ms, stale)
+        newest = part.spread(newest_before(view, layout, records, view.horizon(as_of_ms)))
+        codes = _codes(view, part, newest, as_of_ms, stale)
         null = (codes == Status.MISSING) | (codes == Status.EXPIRED) if codes.any() else None
         cells = WindowCells(layout, records.cells, part.offsets)
         values: dict[str, Column] = {}
         own_codes: dict[str, Codes] = {}
-        for name, (column, ill) in self.features.values(cells, q_ms, null).items():
+        for name, (column, ill) in self.features.values(cells, as_of_ms, null).items():
             values[name] = column
             own_codes[name] = codes
             if ill is not None and ill.any():
@@ -53,33 +53,35 @@ class ViewAnswer:
     newest: Ints
 
 
-def check_time(view: CompiledView, part: Part, q_ms: int, clock_ms: int) -> None:
+def check_time(view: CompiledView, part: Part, as_of_ms: int, clock_ms: int) -> None:
     """Raise RequestError for a read of a time whose cells may be pruned already."""
     high_ms = part.high_ms
-    if q_ms < high_ms - view.margin_ms:
+    if as_of_ms < high_ms - view.margin_ms:
         raise RequestError(
-            f"feature view {view.name!r}: q_ms={q_ms} lies {high_ms - q_ms} ms before the "
+            f"feature view {view.name!r}: as_of_ms={as_of_ms} lies {high_ms - as_of_ms} ms before "
+            "the "
             f"newest applied event ({high_ms}), and the online store answers up to "
             f"{view.margin_ms} ms before it; read it from the lake "
             "(get_historical_features)"
         )
     built_ms = min((marker.built_ms for marker in part.markers.values()), default=clock_ms)
-    if may_miss_records(view, q_ms, clock_ms, built_ms):
+    if may_miss_records(view, as_of_ms, clock_ms, built_ms):
         raise RequestError(
-            f"feature view {view.name!r}: q_ms={q_ms} lies {clock_ms - q_ms} ms before the "
+            f"feature view {view.name!r}: as_of_ms={as_of_ms} lies {clock_ms - as_of_ms} ms before "
+            "the "
             "clock, and idle entities may have left the online store since; read it from the "
             "lake (get_historical_features), or build the store anew "
             f"('paimon-features materialize {view.name} --rebuild')"
         )
 
 
-def _codes(view: CompiledView, part: Part, newest: Ints, q_ms: int, stale: set[int]) -> Codes:
+def _codes(view: CompiledView, part: Part, newest: Ints, as_of_ms: int, stale: set[int]) -> Codes:
     codes = np.full(len(part), Status.PRESENT, np.int8)
     if stale:
         codes[[bucket in stale for bucket in part.bucket_of]] = Status.STALE
     if view.ttl_ms is not None:
-        codes[newest < view.horizon(q_ms) - view.ttl_ms] = Status.EXPIRED
-    codes[(newest < view.known_from(q_ms)) | (newest == NEVER_MS)] = Status.MISSING
+        codes[newest < view.horizon(as_of_ms) - view.ttl_ms] = Status.EXPIRED
+    codes[(newest < view.known_from(as_of_ms)) | (newest == NEVER_MS)] = Status.MISSING
     return codes
 
 
@@ -90,7 +92,7 @@ def batch_of(
     inputs: Mapping[str, Column],
     epochs: Mapping[str, str],
     reads: Mapping[str, ViewRead],
-    q_ms: int,
+    as_of_ms: int,
 ) -> Batch:
     """The answers of several views as one, with the interactions."""
     values = {ref: answers[ref.view].values[ref.feature] for ref in selection.refs}
@@ -118,7 +120,7 @@ def batch_of(
         name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
     }
     return Batch(
-        selection, q_ms, key_types, types, columns, told, times, newest, epochs, reads, inputs
+        selection, as_of_ms, key_types, types, columns, told, times, newest, epochs, reads, inputs
     )
 
 

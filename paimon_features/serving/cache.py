@@ -15,9 +15,9 @@ from paimon_features.errors import DefinitionError, OnlineStoreError, PaimonFeat
 from paimon_features.online.store import OnlineStore
 from paimon_features.online_features.cache import FeatureCache
 from paimon_features.schema import DataType
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.groups import Asked
+from paimon_features.serving.groups import ResolvedQuery
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.reading import Reading, read
 from paimon_features.serving.response import Batch, Freshness, OnlineResponse
 
@@ -43,7 +43,7 @@ class _Row:
     """
 
     shape: _Shape
-    q_ms: int
+    as_of_ms: int
     until_ms: int
     epochs: Mapping[str, str]
     freshness: Mapping[str, Freshness]
@@ -62,7 +62,8 @@ class CachedFetcher:
     store is asked which epoch of a view it holds: what was read from another one is forgotten, and
     a reply never has both. A store that does not answer then is an error, as without a cache.
 
-    Asks that name a time are read as they are, and so are those with request inputs. ``q_ms`` of a
+    Asks that name a time are read as they are, and so are those with request inputs.
+    ``as_of_ms`` of a
     reply is that of its oldest row: each row is right as of the time of its own read, between then
     and now. Safe to use from several threads.
     """
@@ -87,7 +88,7 @@ class CachedFetcher:
         self._lock = threading.Lock()
         self._checked_ms: dict[str, int] = {}
 
-    def get_many(self, asks: Sequence[Ask]) -> list[OnlineResponse | PaimonFeaturesError]:
+    def get_many(self, asks: Sequence[FeatureQuery]) -> list[OnlineResponse | PaimonFeaturesError]:
         """As ``FeatureFetcher.get_many``; asks that name no time may be answered from here."""
         return read(self.reading(asks), self.store)
 
@@ -96,7 +97,9 @@ class CachedFetcher:
         """The store of the fetcher."""
         return self.fetcher.store
 
-    def reading(self, asks: Sequence[Ask]) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
+    def reading(
+        self, asks: Sequence[FeatureQuery]
+    ) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
         """The same for whoever asks the store himself."""
         now_ms = self.fetcher.clock()
         try:
@@ -132,7 +135,7 @@ class CachedFetcher:
 
     # -- looking up ------------------------------------------------------------------------
 
-    def _recheck(self, asks: Sequence[Ask], now_ms: int) -> Reading[None]:
+    def _recheck(self, asks: Sequence[FeatureQuery], now_ms: int) -> Reading[None]:
         due = {
             ref.view
             for ask in asks
@@ -143,9 +146,9 @@ class CachedFetcher:
             yield from self.fetcher.looking(due)
             self._checked_ms.update(dict.fromkeys(due, now_ms))
 
-    def _look_up(self, ask: Ask, now_ms: int) -> _LookedUp | None:
+    def _look_up(self, ask: FeatureQuery, now_ms: int) -> _LookedUp | None:
         """What is known of each entity; None for an ask that is read as it is."""
-        if ask.q_ms is not None or ask.selection.inputs or ask.inputs:
+        if ask.as_of_ms is not None or ask.selection.inputs or ask.inputs:
             return None
         try:
             asked = self.fetcher.check(ask, now_ms)
@@ -166,12 +169,12 @@ class CachedFetcher:
         return found
 
     def _is_good(self, row: _Row, now_ms: int) -> bool:
-        if not row.q_ms <= now_ms <= row.until_ms:
+        if not row.as_of_ms <= now_ms <= row.until_ms:
             return False
         return all(self.fetcher.epoch(view) == epoch for view, epoch in row.epochs.items())
 
     def _keep(self, found: _LookedUp, answer: OnlineResponse) -> None:
-        until_ms = answer.q_ms + self.ttl_ms
+        until_ms = answer.as_of_ms + self.ttl_ms
         for view, freshness in answer.freshness.items():
             limit_ms = self.fetcher.max_staleness_ms(view)
             if limit_ms is not None:
@@ -184,7 +187,7 @@ class CachedFetcher:
 class _LookedUp:
     """An ask, what is known of its entities, and the places of those of which nothing is."""
 
-    def __init__(self, selection: Selection, asked: Asked) -> None:
+    def __init__(self, selection: Selection, asked: ResolvedQuery) -> None:
         self._selection = selection
         self._columns = {n: v for keys in asked.entities for n, v in keys.columns.items()}
         encoded = [keys.encoded for keys in asked.entities]
@@ -192,13 +195,13 @@ class _LookedUp:
         self.rows: list[_Row | None] = [None] * asked.rows
         self.missing: list[int] = []
 
-    def rest(self) -> Ask:
+    def rest(self) -> FeatureQuery:
         """What there is to read."""
         rest = {
             name: [values[place] for place in self.missing]
             for name, values in self._columns.items()
         }
-        return Ask(self._selection, rest)
+        return FeatureQuery(self._selection, rest)
 
     def answer(self) -> OnlineResponse | None:
         """The answer, once all rows are known; None if they are not of the same epochs."""
@@ -230,7 +233,7 @@ def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_Row]:
         strict=True,
     ):
         yield _Row(
-            shape, batch.q_ms, until_ms, batch.epochs, answer.freshness, keys,
+            shape, batch.as_of_ms, until_ms, batch.epochs, answer.freshness, keys,
             tuple([value if known else None for value, known in row]), codes, times, event_times,
         )  # fmt: skip
 
@@ -247,7 +250,7 @@ def _batch_of(selection: Selection, rows: Sequence[_Row]) -> Batch:
     }
     return Batch(
         selection,
-        min(row.q_ms for row in rows),
+        min(row.as_of_ms for row in rows),
         shape.key_types,
         shape.types,
         [

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar, overload
 
 from paimon_features.errors import DefinitionError, OverloadedError, PaimonFeaturesError
 from paimon_features.online.store import OnlineStore
-from paimon_features.serving.ask import Ask
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.reading import Reading
 from paimon_features.serving.response import OnlineResponse
 
@@ -31,7 +31,9 @@ class Reader(Protocol):
     def store(self) -> OnlineStore:
         """Where its readings have their values from."""
 
-    def reading(self, asks: Sequence[Ask]) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
+    def reading(
+        self, asks: Sequence[FeatureQuery]
+    ) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
         """The answer to each ask, or the error that it alone has, in their order."""
 
 
@@ -39,7 +41,7 @@ class Reader(Protocol):
 class _Waiting:
     """An ask whose answer is waited for."""
 
-    ask: Ask
+    ask: FeatureQuery
     rows: int
     fetcher: Reader
     render: Callable[[OnlineResponse], Any] | None
@@ -91,14 +93,18 @@ class Coalescer:
         return len(self._waiting)
 
     @overload
-    async def get(self, ask: Ask, *, timeout_s: float | None = None) -> OnlineResponse: ...
+    async def get(self, ask: FeatureQuery, *, timeout_s: float | None = None) -> OnlineResponse: ...
     @overload
     async def get(
-        self, ask: Ask, render: Callable[[OnlineResponse], T], *, timeout_s: float | None = None
+        self,
+        ask: FeatureQuery,
+        render: Callable[[OnlineResponse], T],
+        *,
+        timeout_s: float | None = None,
     ) -> T: ...
     async def get(
         self,
-        ask: Ask,
+        ask: FeatureQuery,
         render: Callable[[OnlineResponse], Any] | None = None,
         *,
         timeout_s: float | None = None,
@@ -246,7 +252,7 @@ def _rendered(render: Callable[[OnlineResponse], Any] | None, answer: Any) -> An
         return error
 
 
-def _rows(ask: Ask) -> int:
+def _rows(ask: FeatureQuery) -> int:
     """How many entities an ask names, as far as that can be told before it is checked."""
     for values in ask.entities.values():
         try:

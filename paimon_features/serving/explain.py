@@ -50,16 +50,16 @@ def explain(
     fetcher: FeatureFetcher,
     view: str,
     entity: Mapping[str, object],
-    q_ms: int,
+    as_of_ms: int,
     features: Sequence[str] | None = None,
 ) -> Document:
-    """One entity's features of a view at ``q_ms`` (UTC ms), and the cells they are made of.
+    """One entity's features of a view at ``as_of_ms`` (UTC ms), and the cells they are made of.
 
     ``entity`` maps each key column to one value. With ``features`` only these are explained, and
     no partial is told that they are not made of.
     The document has, all times in UTC ms:
 
-    - ``view``, ``entity``, ``q_ms``, ``levels_ms`` (sizes of the cells, the first is the tile),
+    - ``view``, ``entity``, ``as_of_ms``, ``levels_ms`` (sizes of the cells, the first is the tile),
       ``event_time_ms`` (the entity's newest event that the read sees, or null);
     - ``freshness``: as a reply has it;
     - ``record``: the header: ``applied_snapshot``, ``incarnation``, ``generation``, ``epoch``,
@@ -88,21 +88,21 @@ def explain(
     store = cast(OnlineStore, recorder)  # a read calls nothing else of it
     own = FeatureFetcher(fetcher.project, variants, store, clock=fetcher.clock)
     entities = {name: [value] for name, value in entity.items()}
-    response = own.get([FeatureRef(view, name) for name in features], entities, q_ms)
+    response = own.get([FeatureRef(view, name) for name in features], entities, as_of_ms)
     compiled = _in_store(variants, recorder.answers[keys.state], features)
     taken = _Taken.of(keys, compiled, features, entities, recorder.answers)
     [values], [statuses] = response.table.to_pylist(), response.statuses.to_pylist()
     return {
         "view": view,
         "entity": {name: plain(values[name]) for name in compiled.keys},
-        "q_ms": q_ms,
+        "as_of_ms": as_of_ms,
         "levels_ms": list(compiled.levels_ms),
         "event_time_ms": response.event_times[view][0].as_py(),
         "freshness": asdict(response.freshness[view]),
         "record": taken.header(),
         "cells": [cell.document() for cell in taken.cells],
         "features": [
-            _feature(compiled, taken, f, q_ms, values[f.name], statuses[f.name])
+            _feature(compiled, taken, f, as_of_ms, values[f.name], statuses[f.name])
             for f in taken.features
         ],
     }
@@ -252,12 +252,12 @@ def _feature(
     view: CompiledView,
     taken: _Taken,
     feature: CompiledFeature,
-    q_ms: int,
+    as_of_ms: int,
     value: object,
     status: str,
 ) -> Document:
     window = feature.window
-    start_ms, end_ms = window.bounds(q_ms)
+    start_ms, end_ms = window.bounds(as_of_ms)
     used = [
         i
         for i, cell in enumerate(taken.cells)
@@ -266,8 +266,8 @@ def _feature(
     ]
     names = [*feature.partials, EVENT_TIME_MAX.name, ROWS.name]
     chosen = {n: c.take(np.array(used, np.int64)) for n, c in taken.columns(names).items()}
-    alone = _folded(view, feature, chosen, np.arange(len(used) + 1), q_ms)
-    whole = _folded(view, feature, chosen, np.array([0, len(used)]), q_ms)
+    alone = _folded(view, feature, chosen, np.arange(len(used) + 1), as_of_ms)
+    whole = _folded(view, feature, chosen, np.array([0, len(used)]), as_of_ms)
     merged = {name: _values(column)[0] for name, column in whole.partials.items()}
     events = int(merged[ROWS.name] or 0)
     shares = [{"cell": i, "alone": plain(v)} for i, v in zip(used, alone.values, strict=True)]
@@ -303,11 +303,11 @@ def _folded(
     feature: CompiledFeature,
     cells: Mapping[str, Column],
     offsets: Ints,
-    q_ms: int,
+    as_of_ms: int,
 ) -> _Folded:
     """Runs of cells folded and finished, each by itself."""
     merged = fold([view.partial[name] for name in cells], cells, offsets, view.tile_ms)
-    read_ms = feature.window.read_time(q_ms)
+    read_ms = feature.window.read_time(as_of_ms)
     since_ms = read_ms - newest_tile_end(merged, view.tile_ms)
     length = feature.window_ms if feature.aggregate.by_length else None
     reading = Reading(np.full(len(since_ms), read_ms), since_ms, length)

@@ -21,9 +21,9 @@ from paimon_features.errors import (
     UnknownNameError,
 )
 from paimon_features.online.store import Clock, OnlineStore
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.entities import EntityKeys
-from paimon_features.serving.groups import Answers, Asked, Group, Plan, ViewPlans
+from paimon_features.serving.groups import Answers, Group, Plan, ResolvedQuery, ViewPlans
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.reading import Reading, read
 from paimon_features.serving.response import Freshness, OnlineResponse, Status
 from paimon_features.serving.rows import ViewRows
@@ -72,10 +72,11 @@ class FeatureFetcher:
         self,
         refs: Sequence[Output],
         entities: Mapping[str, object],
-        q_ms: int,
+        as_of_ms: int,
         request: Mapping[str, object] | None = None,
     ) -> OnlineResponse:
-        """The features of the entities at ``q_ms`` (UTC ms; an event at ``q_ms`` is not in).
+        """The features of the entities at ``as_of_ms`` (UTC ms; an event at ``as_of_ms`` is not
+        in).
 
         ``entities`` maps each key column to a sequence, all of one length: lists, NumPy, Arrow.
         ``request`` maps each request input of the interactions to a value for all entities, or
@@ -84,7 +85,7 @@ class FeatureFetcher:
         Raises
         ------
         RequestError
-            For entities or request inputs that do not fit, or a ``q_ms`` that lies too far
+            For entities or request inputs that do not fit, or a ``as_of_ms`` that lies too far
             before the newest applied event (or before the clock, once records may have left the
             store): what such a read needs is no longer here, and the lake answers it. Also for
             a view with exact windows over tiles, which the online store cannot tell.
@@ -95,7 +96,7 @@ class FeatureFetcher:
         OnlineStoreError
             If the store does not answer.
         """
-        [answer] = self.get_many([Ask(Selection.of(refs), entities, q_ms, request)])
+        [answer] = self.get_many([FeatureQuery(Selection.of(refs), entities, as_of_ms, request)])
         if isinstance(answer, PaimonFeaturesError):
             raise answer
         return answer
@@ -106,30 +107,32 @@ class FeatureFetcher:
             raise UnknownNameError.of("feature view", name, self._views)
         return [variant.view for variant in self._views[name].variants]
 
-    def get_many(self, asks: Sequence[Ask]) -> list[OnlineResponse | PaimonFeaturesError]:
+    def get_many(self, asks: Sequence[FeatureQuery]) -> list[OnlineResponse | PaimonFeaturesError]:
         """The answer to each ask, or the error that it alone has, in their order.
 
-        What an ask gets does not depend on the others; those that name no ``q_ms`` are of one
+        What an ask gets does not depend on the others; those that name no ``as_of_ms`` are of one
         time. The errors are those of ``get``.
         """
         return read(self.reading(asks), self.store)
 
-    def reading(self, asks: Sequence[Ask]) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
+    def reading(
+        self, asks: Sequence[FeatureQuery]
+    ) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
         """The same for whoever asks the store himself."""
         clock_ms = self.clock()
         answers: Answers = {}
         groups: dict[tuple[Plan, int], Group] = {}
         for number, ask in enumerate(asks):
-            q_ms = clock_ms if ask.q_ms is None else ask.q_ms
+            as_of_ms = clock_ms if ask.as_of_ms is None else ask.as_of_ms
             try:
                 plan = self._plan(ask.selection)
-                asked = Asked.of(number, ask, plan, q_ms)
+                asked = ResolvedQuery.of(number, ask, plan, as_of_ms)
             except PaimonFeaturesError as error:
                 answers[number] = error
                 continue
-            group = groups.get((plan, q_ms))
+            group = groups.get((plan, as_of_ms))
             if group is None:
-                group = groups[plan, q_ms] = Group(plan, q_ms)
+                group = groups[plan, as_of_ms] = Group(plan, as_of_ms)
             group.asked.append(asked)
         if groups:
             try:
@@ -141,13 +144,13 @@ class FeatureFetcher:
 
     # -- for a cache in front ---------------------------------------------------------------
 
-    def check(self, ask: Ask, q_ms: int) -> Asked | None:
+    def check(self, ask: FeatureQuery, as_of_ms: int) -> ResolvedQuery | None:
         """An ask with its entities worked out, nothing read; raises as ``get`` does.
 
         None where it depends on the store what the entity keys are.
         """
         plan = self._plan(ask.selection)
-        return None if plan.variants is None else Asked.of(0, ask, plan, q_ms)
+        return None if plan.variants is None else ResolvedQuery.of(0, ask, plan, as_of_ms)
 
     def looking(self, names: Iterable[str]) -> Reading[None]:
         """Read which epochs of views the store holds now; OnlineStoreError if it does not answer.

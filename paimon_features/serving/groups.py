@@ -13,8 +13,8 @@ from paimon_features.definitions import Selection
 from paimon_features.definitions.request import request_columns
 from paimon_features.errors import PaimonFeaturesError, RequestError, StoreNotReadyError
 from paimon_features.serving.answer import ViewPlan, batch_of, check_time
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.entities import EntityKeys, entity_keys
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse, ViewRead
 from paimon_features.serving.rows import Freshnesses, ViewRows
 from paimon_features.serving.views import Seen, Variant
@@ -76,24 +76,26 @@ class Plan:
 
 
 @dataclass(slots=True, eq=False)
-class Asked:
+class ResolvedQuery:
     """An ask that was found right, as far as that can be told without the store.
 
     ``offset`` says which row of its group its first entity is.
     """
 
     number: int
-    ask: Ask
+    ask: FeatureQuery
     rows: int = 0
     offset: int = 0
     inputs: Mapping[str, pa.Array] = field(default_factory=dict)
     _entities: dict[int, EntityKeys] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, number: int, ask: Ask, plan: Plan, q_ms: int) -> Asked:
+    def of(cls, number: int, ask: FeatureQuery, plan: Plan, as_of_ms: int) -> ResolvedQuery:
         """Check an ask; raises RequestError."""
-        if not MIN_TIME_MS <= q_ms <= MAX_TIME_MS:
-            raise RequestError(f"q_ms={q_ms}: expected UTC milliseconds within the years 1 to 9999")
+        if not MIN_TIME_MS <= as_of_ms <= MAX_TIME_MS:
+            raise RequestError(
+                f"as_of_ms={as_of_ms}: expected UTC milliseconds within the years 1 to 9999"
+            )
         asked = cls(number, ask)
         if plan.variants is not None:
             asked.check(plan.selection, plan.variants)
@@ -136,10 +138,10 @@ class Group:
     rest.
     """
 
-    def __init__(self, plan: Plan, q_ms: int) -> None:
-        self.plan, self.q_ms = plan, q_ms
-        self.asked: list[Asked] = []
-        self.ready: list[Asked] = []
+    def __init__(self, plan: Plan, as_of_ms: int) -> None:
+        self.plan, self.as_of_ms = plan, as_of_ms
+        self.asked: list[ResolvedQuery] = []
+        self.ready: list[ResolvedQuery] = []
         self.rows = 0
         self.views: Mapping[str, ViewPlan] = {}
         self.placed: dict[str, tuple[ViewRows, int]] = {}
@@ -177,7 +179,7 @@ class Group:
         if self.ready:
             self._answer(self.ready, clock_ms, answers)
 
-    def _answer(self, asked: Sequence[Asked], clock_ms: int, answers: Answers) -> None:
+    def _answer(self, asked: Sequence[ResolvedQuery], clock_ms: int, answers: Answers) -> None:
         """All at once; where one of them has an error, in halves, until it is alone."""
         try:
             answered = self._answered(asked, clock_ms)
@@ -191,16 +193,16 @@ class Group:
         else:
             answers.update(answered)
 
-    def _answered(self, asked: Sequence[Asked], clock_ms: int) -> Answers:
+    def _answered(self, asked: Sequence[ResolvedQuery], clock_ms: int) -> Answers:
         first, stop = asked[0].offset, asked[-1].offset + asked[-1].rows
         own, fresh, reads = {}, {}, {}
         for name, plan in self.views.items():
             rows, start = self.placed[name]
             part = rows.part(start + first, start + stop)
             view = plan.variant.view
-            check_time(view, part, self.q_ms, clock_ms)
+            check_time(view, part, self.as_of_ms, clock_ms)
             fresh[name] = freshness = Freshnesses(view, part, clock_ms)
-            own[name] = answer = plan.answer(part, self.q_ms, freshness.stale)
+            own[name] = answer = plan.answer(part, self.as_of_ms, freshness.stale)
             reads[name] = ViewRead(
                 view,
                 rows.epoch.name,
@@ -216,7 +218,7 @@ class Group:
             for name in self.plan.selection.inputs
         }
         epochs = {name: rows.epoch.name for name, (rows, _) in self.placed.items()}
-        batch = batch_of(self.plan.selection, self.views, own, inputs, epochs, reads, self.q_ms)
+        batch = batch_of(self.plan.selection, self.views, own, inputs, epochs, reads, self.as_of_ms)
         variants = self.variants
         out: Answers = {}
         for one in asked:

@@ -45,7 +45,8 @@ def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> by
 
     ``results`` has one entry per name in ``metadata.feature_names``: the entity keys first (all
     PRESENT), then the features, with ``full_feature_names`` as ``<view>__<feature>``. Beyond what
-    Feast writes, ``metadata`` has ``q_ms`` and ``freshness`` (per view: ``applied_snapshot`` and
+    Feast writes, ``metadata`` has ``as_of_ms`` and ``freshness`` (per view: ``applied_snapshot``
+    and
     the other fields of ``Freshness``), and a result has ``detailed_statuses``, our own names,
     where they say more than Feast's: STALE, and ILL_CONDITIONED.
 
@@ -58,9 +59,11 @@ def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> by
         parts = batch.rendered[_Parts] = _Parts(batch)
     names = _names_json(batch.selection, tuple(batch.key_types), full_feature_names)
     fresh = b",".join([_freshness_json(view, of) for view, of in response.freshness.items()])
-    opening = b'{"metadata":{"feature_names":%b,"q_ms":%d,"freshness":{%b}},"results":[{"values":'
+    opening = (
+        b'{"metadata":{"feature_names":%b,"as_of_ms":%d,"freshness":{%b}},"results":[{"values":'
+    )
     results = parts.one_row(response) if len(response) == 1 else parts.rows(response)
-    return b"%b%b}]}" % (opening % (names, batch.q_ms, fresh), b'},{"values":'.join(results))
+    return b"%b%b}]}" % (opening % (names, batch.as_of_ms, fresh), b'},{"values":'.join(results))
 
 
 def feature_names(selection: Selection, full: bool) -> list[str]:

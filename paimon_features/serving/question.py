@@ -21,11 +21,11 @@ _FIELDS = ("view", "entity", "now_ms", "feature")
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Features of one entity of a view, to be explained; ``q_ms`` None is the clock."""
+    """Features of one entity of a view, to be explained; ``as_of_ms`` None is the clock."""
 
     view: str
     entity: Mapping[str, str]
-    q_ms: int | None
+    as_of_ms: int | None
     feature: str | None
 
     @classmethod
@@ -33,7 +33,7 @@ class Question:
         """The question in a query: ``view``, ``entity`` as ``key=value`` for each key.
 
         >>> Question.of("view=spend&entity=user%3D7&entity=shop%3Da%3Db")
-        Question(view='spend', entity={'user': '7', 'shop': 'a=b'}, q_ms=None, feature=None)
+        Question(view='spend', entity={'user': '7', 'shop': 'a=b'}, as_of_ms=None, feature=None)
 
         Raises
         ------

@@ -96,7 +96,7 @@ class Batch:
     """
 
     selection: Selection
-    q_ms: int
+    as_of_ms: int
     key_types: Mapping[str, DataType]
     types: Sequence[DataType]
     columns: Sequence[Column]
@@ -114,7 +114,7 @@ class Batch:
 
 
 class OnlineResponse:
-    """Features of some entities at ``q_ms``; rows are in the order of the request.
+    """Features of some entities at ``as_of_ms``; rows are in the order of the request.
 
     ``keys`` has the values of each entity key, and ``freshness`` is per view. Arrow tables are
     made when they are first asked for: a server that writes JSON needs none.
@@ -144,9 +144,9 @@ class OnlineResponse:
         return self.batch.selection
 
     @property
-    def q_ms(self) -> int:
-        """The time of the read (UTC ms; an event at ``q_ms`` is not in)."""
-        return self.batch.q_ms
+    def as_of_ms(self) -> int:
+        """The time of the read (UTC ms; an event at ``as_of_ms`` is not in)."""
+        return self.batch.as_of_ms
 
     @property
     def features(self) -> list[str]:

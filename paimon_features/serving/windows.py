@@ -239,10 +239,10 @@ class WindowFeatures:
             },
         )
 
-    def values(self, cells: WindowCells, q_ms: int, null: Mask | None) -> dict[str, Values]:
-        """The features at ``q_ms`` by name, one value per row, and nothing where ``null``."""
+    def values(self, cells: WindowCells, as_of_ms: int, null: Mask | None) -> dict[str, Values]:
+        """The features at ``as_of_ms`` by name, one value per row, and nothing where ``null``."""
         rows = len(cells)
-        places = cells.places(self._borders(q_ms))
+        places = cells.places(self._borders(as_of_ms))
         folds = cells.range_folds(places)
         merged = folds.sums(self._sums)
         for name in self._reduced:
@@ -255,16 +255,16 @@ class WindowFeatures:
         for windows, names in self._folds.items():
             merged.update(cells.fold(places[list(windows)], names))
         # axes: windows, rows
-        times_ms = [window.read_time(q_ms) for window in self.windows]
+        times_ms = [window.read_time(as_of_ms) for window in self.windows]
         # axes: windows, rows
         read_ms = np.array(times_ms)[:, None]
         since_ms = read_ms - (floor_ms(folds.newest, self._view.tile_ms) + self._view.tile_ms)
-        alike = all(time_ms == q_ms for time_ms in times_ms)
+        alike = all(time_ms == as_of_ms for time_ms in times_ms)
         out: dict[str, Values] = {}
         for group in self._finishes:
             own = group.windows
             reading = Reading(
-                q_ms if alike else np.repeat(read_ms[own], rows),
+                as_of_ms if alike else np.repeat(read_ms[own], rows),
                 since_ms[own].ravel(),
                 group.length_ms,
             )
@@ -273,13 +273,14 @@ class WindowFeatures:
             _apart(group.features, done, null, out)
         return out
 
-    def _borders(self, q_ms: int) -> Borders:
-        """The borders of all windows; they stay the same for as long as ``q_ms`` is in a tile."""
+    def _borders(self, as_of_ms: int) -> Borders:
+        """The borders of all windows; they stay the same for as long as ``as_of_ms`` is in a
+        tile."""
         tile_ms = self._view.tile_ms
         spans = tuple(
             (
-                None if window.length is None else window.start(q_ms),
-                _first_in_tile(window.end(q_ms), tile_ms),
+                None if window.length is None else window.start(as_of_ms),
+                _first_in_tile(window.end(as_of_ms), tile_ms),
             )
             for window in self.windows
         )

@@ -30,7 +30,7 @@ _json = msgspec.json.Encoder().encode
 def message_pack(response: OnlineResponse, full_feature_names: bool = False) -> bytes:
     """A compact reply: ``metadata``, and columns in the order of ``metadata.feature_names``.
 
-    ``{"metadata": {"feature_names", "status_names", "q_ms", "freshness"}, "values": [[...]...],
+    ``{"metadata": {"feature_names", "status_names", "as_of_ms", "freshness"}, "values": [[...]...],
     "statuses": [[...]...], "event_times_ms": {view: [...]}}``: a status is a place in
     ``status_names`` (our own names), an event time UTC ms or null.
     """
@@ -70,7 +70,7 @@ def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> 
     Columns are the entity keys, the features, ``<feature>__status`` (int8, a place in
     ``status_names``) for each feature, and ``<view>__event_time_ms`` (int64, null where unknown)
     for each view. The schema's metadata ``paimon_features`` is JSON with ``status_names``,
-    ``q_ms`` and ``freshness``.
+    ``as_of_ms`` and ``freshness``.
     """
     batch = response.batch
     schema = _schema(batch, full_feature_names)
@@ -108,7 +108,7 @@ def _arrow(batch: Batch) -> list[pa.Array]:
 def _metadata(response: OnlineResponse) -> Mapping[str, Any]:
     return {
         "status_names": STATUS_NAMES,
-        "q_ms": response.q_ms,
+        "as_of_ms": response.as_of_ms,
         "freshness": {view: asdict(of) for view, of in response.freshness.items()},
     }
 

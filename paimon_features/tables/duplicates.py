@@ -1,6 +1,7 @@
 """Duplicates by their event id, looked up in the events table: the rule of Python's writers.
 
-The same rule as the ingest job's (``jobs.logic.duplicates``): a row is a duplicate if a row with
+The same rule as the ingest job's (``paimon_features.flink.sql.duplicates``): a row is a
+duplicate if a row with
 its id has entered within the horizon, or stands before it in the same batch.
 """
 

@@ -21,16 +21,16 @@ from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merg
 from paimon_features.aggregates.fold import NEVER_MS, Ints, canonical, fold, newest_tile_end
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.oracle.compare import differences
+from paimon_features.oracle.features import Event, answer
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.schema import Bool, Bytes, Float64, Int64, String, arrow_schema
-from paimon_features.testing.compare import differences
 from paimon_features.testing.generators import (
     EVENT_TIME,
     VALUE_COLUMNS,
     random_events,
 )
-from paimon_features.testing.naive import Event, answer
 from paimon_features.testing.sizes import seeds
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS
 
 Columns = dict[str, Column]
@@ -78,7 +78,7 @@ class AggregateContract:
     """Laws of an aggregate. ``aggregates`` gives the ones to test, each over the lifetime.
 
     An aggregate is seen through its tiles: merged in any grouping and any order they have to
-    finish to what the naive twin (``paimon_features.testing.naive``) makes of the raw events.
+    finish to what the naive twin (``paimon_features.oracle.features``) makes of the raw events.
     """
 
     def aggregates(self) -> Sequence[Aggregate]:
@@ -97,13 +97,13 @@ class AggregateContract:
             rng = random.Random(seed)
             view, events = self._events(rng, aggregate)
             tiles = _columns(view, events)
-            q_ms = max(e[EVENT_TIME] for e in events) + rng.choice((1, DAY_MS))
+            as_of_ms = max(e[EVENT_TIME] for e in events) + rng.choice((1, DAY_MS))
             if not len(tiles[EVENT_TIME_MAX.name]):
                 continue
-            wanted = answer(view, events, q_ms)
+            wanted = answer(view, events, as_of_ms)
             for _ in range(4):
-                got = _value(view, _merge_randomly(rng, view, tiles), q_ms)
-                assert not differences(view, events, q_ms, wanted, *got), (aggregate, events)
+                got = _value(view, _merge_randomly(rng, view, tiles), as_of_ms)
+                assert not differences(view, events, as_of_ms, wanted, *got), (aggregate, events)
 
     def test_merging_with_nothing_changes_nothing(self, seed: int) -> None:
         for aggregate in self.aggregates():
@@ -134,10 +134,10 @@ class AggregateContract:
             tiles = _columns(view, events)
             if not len(tiles[EVENT_TIME_MAX.name]):
                 continue
-            q_ms = max(e[EVENT_TIME] for e in events) + 1
-            got = _value(view, _merge_randomly(rng, view, tiles), q_ms)
-            wanted = answer(view, events, q_ms)
-            assert not differences(view, events, q_ms, wanted, *got), (aggregate, events)
+            as_of_ms = max(e[EVENT_TIME] for e in events) + 1
+            got = _value(view, _merge_randomly(rng, view, tiles), as_of_ms)
+            wanted = answer(view, events, as_of_ms)
+            assert not differences(view, events, as_of_ms, wanted, *got), (aggregate, events)
 
     def test_its_columns_follow_from_what_they_hold(self) -> None:
         for aggregate in self.aggregates():
@@ -176,8 +176,8 @@ class AggregateContract:
                 view: FeatureView = view,
                 aggregate: Aggregate = aggregate,
             ) -> list[str | None]:
-                q_ms = ends[rows] + 1
-                reading = Reading(q_ms, q_ms - ends[rows], length_ms)
+                as_of_ms = ends[rows] + 1
+                reading = Reading(as_of_ms, as_of_ms - ends[rows], length_ms)
                 taken = [column.take(rows) for column in columns]
                 return _texts(aggregate.finish(view.compiled.scope, taken, reading).column)
 
@@ -192,8 +192,10 @@ class AggregateContract:
             (feature,) = view.compiled.features
             kinds = [view.compiled.partial[name].type for name in feature.partials]
             columns = [Column.nulls(3, kind) for kind in kinds]
-            q_ms = np.array([-DAY_MS, 0, 700 * DAY_MS])
-            reading = Reading(q_ms, q_ms - NEVER_MS, DAY_MS if aggregate.by_length else None)
+            as_of_ms = np.array([-DAY_MS, 0, 700 * DAY_MS])
+            reading = Reading(
+                as_of_ms, as_of_ms - NEVER_MS, DAY_MS if aggregate.by_length else None
+            )
             finished = aggregate.finish(view.compiled.scope, columns, reading)
             assert len(set(_texts(finished.column))) == 1, aggregate
             assert finished.ill_conditioned is None or not finished.ill_conditioned.any()
@@ -231,11 +233,13 @@ def _merge_randomly(rng: random.Random, view: FeatureView, tiles: Columns) -> Co
     return canonical(view.compiled.partials, tiles)
 
 
-def _value(view: FeatureView, merged: Columns, q_ms: int) -> tuple[dict[str, Any], dict[str, str]]:
+def _value(
+    view: FeatureView, merged: Columns, as_of_ms: int
+) -> tuple[dict[str, Any], dict[str, str]]:
     """The finished feature of the one row, and its status."""
     (feature,) = view.compiled.features
     reading = Reading(
-        q_ms, q_ms - newest_tile_end(merged, view.compiled.tile_ms), feature.window_ms
+        as_of_ms, as_of_ms - newest_tile_end(merged, view.compiled.tile_ms), feature.window_ms
     )
     columns = [merged[name] for name in feature.partials]
     finished: Finished = feature.aggregate.finish(view.compiled.scope, columns, reading)

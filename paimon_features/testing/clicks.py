@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from paimon_features.aggregates import Aggregate, Count, Last, Max, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.online.store import OnlineStore
+from paimon_features.oracle.features import Event, answer
 from paimon_features.schema import Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.testing.naive import Event, answer
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
@@ -75,11 +75,11 @@ class ClickStream:
 
 
 def wrong_answers(
-    view: FeatureView, store: OnlineStore, events: Sequence[Event], q_ms: int | None = None
+    view: FeatureView, store: OnlineStore, events: Sequence[Event], as_of_ms: int | None = None
 ) -> list[str]:
     """What the store answers otherwise than the oracle, for every user at some times.
 
-    The times are the newest event and up to two days later, or ``q_ms`` alone.
+    The times are the newest event and up to two days later, or ``as_of_ms`` alone.
     """
     newest = max((event["t"] for event in events), default=START_MS)
     times = (newest, newest + 1, newest + 7 * MINUTE_MS, newest + HOUR_MS, newest + 2 * DAY_MS)
@@ -87,7 +87,7 @@ def wrong_answers(
     refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
     users = list(range(USERS + 1))
     wrong = []
-    for q in times if q_ms is None else (q_ms,):
+    for q in times if as_of_ms is None else (as_of_ms,):
         got = fetcher.get(refs, {"user": users}, q)
         rows, statuses = got.to_pylist(), got.statuses.to_pylist()
         for user in users:

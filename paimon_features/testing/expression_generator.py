@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from paimon_features.expressions.nodes import Call, Expression, Literal, Name, promoted, walk
 from paimon_features.expressions.operators import build
+from paimon_features.oracle.expressions import BEYOND_SCALE, UnsafeStepError, evaluate_row
 from paimon_features.schema import (
     Bool,
     DataType,
@@ -31,11 +32,6 @@ from paimon_features.schema import (
     String,
     Timestamp,
     arrow_schema,
-)
-from paimon_features.testing.naive_expressions import (
-    BEYOND_SCALE,
-    UnsafeStepError,
-    evaluate_row,
 )
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 

@@ -22,6 +22,7 @@ import pyarrow as pa
 from paimon_features import aggregates as agg
 from paimon_features.aggregates import Aggregate
 from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.oracle.retractions import LESSENED
 from paimon_features.schema import (
     Bool,
     DataType,
@@ -35,7 +36,6 @@ from paimon_features.schema import (
     String,
     arrow_schema,
 )
-from paimon_features.testing.withdrawals import LESSENED
 from paimon_features.windows import (
     DAY_MS,
     HOUR_MS,
@@ -287,7 +287,7 @@ def random_rows(
     lengths = [w.length for w in view.compiled.windows if isinstance(w.length, int)]
     steps = (*_STEPS_MS, *lengths)
     keys: dict[str, list[Any]] = {key: [] for key in view.entity.keys}
-    q_ms = []
+    as_of_ms = []
     for _ in range(count):
         for key, kind in view.entity.keys.items():
             known = _USERS[kind.text]
@@ -303,9 +303,9 @@ def random_rows(
             # so that an event at q lies on the window's end or start, or 1 ms beside it
             q += window.offset_ms if rng.random() < 0.5 else q - window.start(q)
             q += rng.choice((0, 1, -1))
-        q_ms.append(q)
+        as_of_ms.append(q)
     schema = arrow_schema(dict(view.entity.keys))
-    return pa.table(keys, schema=schema), q_ms
+    return pa.table(keys, schema=schema), as_of_ms
 
 
 def random_value(rng: random.Random, kind: DataType) -> Any:

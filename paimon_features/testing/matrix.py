@@ -43,10 +43,10 @@ from paimon_features.aggregates import (
     Any as AnyOf,
 )
 from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.oracle.compare import differences
+from paimon_features.oracle.features import Answer, Entered, Event, answer, entered
+from paimon_features.oracle.windows import bounds
 from paimon_features.schema import Bool, Float64, Int64, String
-from paimon_features.testing.compare import differences
-from paimon_features.testing.naive import Answer, Entered, Event, answer, entered
-from paimon_features.testing.naive_windows import bounds
 from paimon_features.windows import (
     DAY_MS,
     HOUR_MS,
@@ -94,7 +94,7 @@ class Question(NamedTuple):
     """What a path is asked: all features of one user at one time."""
 
     user: str
-    q_ms: int
+    as_of_ms: int
 
 
 Given = tuple[Mapping[str, Any], Mapping[str, str]]
@@ -186,9 +186,9 @@ class Cell:
             around_newest = len(asked) % NEWEST_PART == 0
             time = newest if around_newest else rng.choice(events)["t"]
             moments = () if around_newest else self._moments
-            q_ms = rng.choice((time, _as_edge(rng, time, self.view), *moments))
-            q_ms = min(max(q_ms + rng.choice((-1, 0, 0, 1)), MIN_TIME_MS), MAX_TIME_MS)
-            asked.append(Question(f"{self.stem}-{rng.randrange(USERS)}", q_ms))
+            as_of_ms = rng.choice((time, _as_edge(rng, time, self.view), *moments))
+            as_of_ms = min(max(as_of_ms + rng.choice((-1, 0, 0, 1)), MIN_TIME_MS), MAX_TIME_MS)
+            asked.append(Question(f"{self.stem}-{rng.randrange(USERS)}", as_of_ms))
         return asked
 
     @cached_property
@@ -228,7 +228,7 @@ class Cell:
         asked = (question, batches, online)
         if asked not in self._told:
             events = self.events_of(question.user, batches)
-            self._told[asked] = answer(self.view, events, question.q_ms, online=online)
+            self._told[asked] = answer(self.view, events, question.as_of_ms, online=online)
         return self._told[asked]
 
 
@@ -269,7 +269,7 @@ def wrong(
         events = cell.events_of(question.user, batches)
         right = cell.expected(question, batches=batches, online=online)
         texts = differences(
-            cell.view, events, question.q_ms, right, values, statuses, online=online
+            cell.view, events, question.as_of_ms, right, values, statuses, online=online
         )
         found += [f"{cell}, {question}: {text}" for text in texts]
     return found
@@ -309,8 +309,8 @@ def _events(
     edges: set[int] = set()
     for kind in KINDS:
         for feature in matrix_view(kind, "5min").compiled.features:
-            for q_ms in moments:
-                start, end = bounds(feature.window, q_ms)
+            for as_of_ms in moments:
+                start, end = bounds(feature.window, as_of_ms)
                 edges.update(int(e) for e in (start, end) if MIN_TIME_MS <= e <= MAX_TIME_MS)
     events: list[dict[str, Any]] = []
     for edge in rng.sample(sorted(edges), min(len(edges), 24)):

@@ -26,14 +26,14 @@ from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
 from paimon_features.offline.store import OfflineStore
 from paimon_features.online.memory_store import MemoryStore
 from paimon_features.online.store import OnlineStore
+from paimon_features.oracle.features import Event
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.schema import arrow_schema
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.specs import events_spec, tiles_spec
 from paimon_features.testing.matrix import Cell, Given, Question
-from paimon_features.testing.naive import Event
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS
 
 PROJECT = "matrix"
@@ -54,8 +54,8 @@ def from_tiles(cell: Cell, tiles: pa.Table, questions: Sequence[Question]) -> li
     """The point-in-time join over these tiles, and the cell's raw events at the edges."""
     view = cell.view.compiled
     keys = pa.table({"user": [question.user for question in questions]})
-    q_ms = np.array([question.q_ms for question in questions], np.int64)
-    join = PointInTimeJoin(view, view.features, keys, q_ms)
+    as_of_ms = np.array([question.as_of_ms for question in questions], np.int64)
+    join = PointInTimeJoin(view, view.features, keys, as_of_ms)
     events = all_events(cell)
     days = pa.array(np.isin(events["t"].to_numpy() // DAY_MS, join.head_days))
     join.add_events(events.filter(days).select(join.event_columns))
@@ -74,7 +74,7 @@ def from_events(cell: Cell, questions: Sequence[Question]) -> list[Given]:
     """DuckDB over the raw events, without tiles."""
     rows = {
         "user": [question.user for question in questions],
-        "event_time_ms": [question.q_ms for question in questions],
+        "event_time_ms": [question.as_of_ms for question in questions],
     }
     found = local_features(cell.view, all_events(cell), rows, statuses=True, threads=1)
     return _given(cell, found)
@@ -142,7 +142,7 @@ class MatrixLake:
         rows = pa.table(
             {
                 "user": [question.user for question in questions],
-                "event_time_ms": [question.q_ms for question in questions],
+                "event_time_ms": [question.as_of_ms for question in questions],
             }
         )
         refs = [FeatureRef(view.name, f.name) for f in view.features]
@@ -171,9 +171,9 @@ class MatrixLake:
         given: list[Given] = []
         for question in questions:
             try:
-                got = fetcher.get(refs, {"user": [question.user]}, question.q_ms)
+                got = fetcher.get(refs, {"user": [question.user]}, question.as_of_ms)
             except RequestError:
-                assert question.q_ms < newest - view.margin_ms, question
+                assert question.as_of_ms < newest - view.margin_ms, question
                 continue
             answered.append(question)
             values = event_rows(got.table.select(got.features))[0]

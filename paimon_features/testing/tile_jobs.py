@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from paimon_features.aggregates import Merge, Partial
 from paimon_features.definitions import FeatureView
+from paimon_features.oracle.expressions import evaluate_row
+from paimon_features.oracle.features import Event, entered, holds
+from paimon_features.oracle.merges import merged
+from paimon_features.oracle.tiler import partial_row
 from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
-from paimon_features.testing.naive import Event, entered, holds
-from paimon_features.testing.naive_expressions import evaluate_row
-from paimon_features.testing.naive_merges import merged
-from paimon_features.testing.tiler import partial_row
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 
 Cell = tuple[Any, ...]

@@ -127,7 +127,7 @@ class StoredTransformer(FeatureTransformer):
         return True
 
     @property
-    def learns_in_parts(self) -> bool:
+    def supports_partial_fit(self) -> bool:
         """Whether ``partial_fit`` and ``merge`` can learn what ``fit`` does; else they refuse."""
         return True
 
@@ -142,12 +142,12 @@ class StoredTransformer(FeatureTransformer):
         return self.width_out == 1
 
     @property
-    def gives_numbers(self) -> bool:
+    def numeric_output(self) -> bool:
         """Whether all that comes out are numbers; services can apply no other."""
         return True
 
     @property
-    def takes_blocks(self) -> bool:
+    def supports_matrix(self) -> bool:
         """Whether there is ``block``: all that goes in and comes out are numbers."""
         return False
 

@@ -102,8 +102,8 @@ class KBinsDiscretizer(QuantileLearner):
         super().__init__(grid)
 
     @property
-    def learns_in_parts(self) -> bool:
-        return self.strategy == "uniform" or super().learns_in_parts
+    def supports_partial_fit(self) -> bool:
+        return self.strategy == "uniform" or super().supports_partial_fit
 
     @property
     def width_out(self) -> int:

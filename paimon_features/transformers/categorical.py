@@ -70,7 +70,7 @@ class Encoder(StoredTransformer):
         check_groups(frame, self._seen)
 
     @property
-    def takes_blocks(self) -> bool:
+    def supports_matrix(self) -> bool:
         return all(each.fits_floats for each in self._seen)
 
     def transform(self, X: Any) -> Any:
@@ -90,7 +90,7 @@ class Encoder(StoredTransformer):
         frame = self._checked(given)
         self.check(frame)
         names = frame.names or [f"x{index}" for index in range(self.width)]
-        if given.matrix is not None and given.rows and self.takes_blocks and not given.is_flat:
+        if given.matrix is not None and given.rows and self.supports_matrix and not given.is_flat:
             try:
                 return run_blocks(given, [self.block], self.width_out)
             except TransformError:

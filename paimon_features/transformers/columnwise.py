@@ -34,7 +34,7 @@ class NumericTransformer(StoredTransformer):
         return self._rows
 
     @property
-    def takes_blocks(self) -> bool:
+    def supports_matrix(self) -> bool:
         return True
 
     def accepts(self, index: int, kind: DataType) -> bool:
@@ -62,7 +62,7 @@ class NumericTransformer(StoredTransformer):
         self._check_fitted()
         frame = self._checked(X)
         names = self.names_out(frame.names) if frame.names else None
-        if self.takes_blocks and frame.matrix is not None and frame.rows:
+        if self.supports_matrix and frame.matrix is not None and frame.rows:
             return run_blocks(frame, [self.block], self.width_out, names)
         if not frame.width:
             return frame.like([])

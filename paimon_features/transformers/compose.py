@@ -105,8 +105,8 @@ class ColumnTransformer(Supervised):
         return any(step.learns for _, step in self._all)
 
     @property
-    def learns_in_parts(self) -> bool:
-        return all(step.learns_in_parts for _, step in self._all)
+    def supports_partial_fit(self) -> bool:
+        return all(step.supports_partial_fit for _, step in self._all)
 
     @property
     def needs_target(self) -> bool:  # type: ignore[override]
@@ -129,16 +129,16 @@ class ColumnTransformer(Supervised):
         return False
 
     @property
-    def gives_numbers(self) -> bool:
-        return all(step.gives_numbers for _, step, _ in self._fitted)
+    def numeric_output(self) -> bool:
+        return all(step.numeric_output for _, step, _ in self._fitted)
 
     @property
     def rows_seen(self) -> int:
         return self._rows
 
     @property
-    def takes_blocks(self) -> bool:
-        return all(step.takes_blocks for _, step, _ in self._fitted)
+    def supports_matrix(self) -> bool:
+        return all(step.supports_matrix for _, step, _ in self._fitted)
 
     def accepts(self, index: int, kind: DataType) -> bool:
         return all(
@@ -224,7 +224,7 @@ class ColumnTransformer(Supervised):
         self._check_fitted()
         given = read_frame(X)
         frame = self._checked(given)
-        if given is frame and frame.matrix is not None and frame.rows and self.takes_blocks:
+        if given is frame and frame.matrix is not None and frame.rows and self.supports_matrix:
             names = None if frame.names is None else self._names_of(frame)
             try:
                 return run_blocks(frame, [self.block], self.width_out, names)

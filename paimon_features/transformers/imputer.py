@@ -98,12 +98,12 @@ class Imputer(NumericTransformer):
         return len(self._kept) + len(self._shown)
 
     @property
-    def gives_numbers(self) -> bool:
+    def numeric_output(self) -> bool:
         return not any(isinstance(fill, str) for fill in self._fills)
 
     @property
-    def takes_blocks(self) -> bool:
-        return self.gives_numbers
+    def supports_matrix(self) -> bool:
+        return self.numeric_output
 
     @property
     def learns(self) -> bool:
@@ -111,7 +111,7 @@ class Imputer(NumericTransformer):
         return not declared or self.add_indicator or not self.keep_empty_features
 
     @property
-    def learns_in_parts(self) -> bool:
+    def supports_partial_fit(self) -> bool:
         return self.strategy != "median" or self.grid is not None
 
     def accepts(self, index: int, kind: DataType) -> bool:

@@ -82,9 +82,9 @@ class Pipeline(Supervised):
         return any(step.learns for step in self._steps)
 
     @property
-    def learns_in_parts(self) -> bool:
+    def supports_partial_fit(self) -> bool:
         learning = [step for step in self._steps if step.learns]
-        return len(learning) < 2 and all(step.learns_in_parts for step in learning)
+        return len(learning) < 2 and all(step.supports_partial_fit for step in learning)
 
     @property
     def needs_target(self) -> bool:  # type: ignore[override]
@@ -107,16 +107,16 @@ class Pipeline(Supervised):
         return all(step.is_scalar for step in self._steps)
 
     @property
-    def gives_numbers(self) -> bool:
-        return self._steps[-1].gives_numbers
+    def numeric_output(self) -> bool:
+        return self._steps[-1].numeric_output
 
     @property
     def rows_seen(self) -> int:
         return self._rows
 
     @property
-    def takes_blocks(self) -> bool:
-        return all(step.takes_blocks for step in self._steps)
+    def supports_matrix(self) -> bool:
+        return all(step.supports_matrix for step in self._steps)
 
     def accepts(self, index: int, kind: DataType) -> bool:
         return self._steps[0].accepts(index, kind)
@@ -246,7 +246,7 @@ class Pipeline(Supervised):
                 for step in self._steps
                 for part in (step._blocks if isinstance(step, Pipeline) else [step.block])
             ]
-            self._program = steps if self.takes_blocks else []
+            self._program = steps if self.supports_matrix else []
         return self._program
 
     def _names_of(self, frame: Frame) -> list[str]:

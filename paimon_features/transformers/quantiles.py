@@ -83,7 +83,7 @@ class QuantileLearner(NumericTransformer):
         return int(self._quantiles.shape[1])
 
     @property
-    def learns_in_parts(self) -> bool:
+    def supports_partial_fit(self) -> bool:
         return self.grid is not None
 
     @property

@@ -61,16 +61,16 @@ class Frozen(StoredTransformer):
         return self.transformer.is_scalar
 
     @property
-    def gives_numbers(self) -> bool:
-        return self.transformer.gives_numbers
+    def numeric_output(self) -> bool:
+        return self.transformer.numeric_output
 
     @property
     def rows_seen(self) -> int:
         return self.transformer.rows_seen
 
     @property
-    def takes_blocks(self) -> bool:
-        return self.transformer.takes_blocks
+    def supports_matrix(self) -> bool:
+        return self.transformer.supports_matrix
 
     def accepts(self, index: int, kind: DataType) -> bool:
         return self.transformer.accepts(index, kind)
@@ -146,7 +146,7 @@ class Passthrough(StoredTransformer):
         return self._rows
 
     @property
-    def takes_blocks(self) -> bool:
+    def supports_matrix(self) -> bool:
         return True
 
     def accepts(self, index: int, kind: DataType) -> bool:
@@ -293,7 +293,7 @@ def merged(
 def outcome(step: StoredTransformer, frame: Frame) -> Frame:
     """What a fitted step makes of a frame, as ``transform``, without checks of the values."""
     names = None if frame.names is None else step.names_out(frame.names)
-    if frame.matrix is not None and step.takes_blocks:
+    if frame.matrix is not None and step.supports_matrix:
         return inner_frame(matrix=step.block(np.array(frame.matrix, np.float64)), names=names)
     return inner_frame(passed(step, frame.columns, frame.rows), rows=frame.rows, names=names)
 

@@ -68,18 +68,19 @@ class Window:
     # -- from when to when ---------------------------------------------------------------
 
     @overload
-    def start(self, q_ms: int) -> int: ...
+    def start(self, as_of_ms: int) -> int: ...
     @overload
-    def start(self, q_ms: Times) -> Times: ...
-    def start(self, q_ms: int | Times) -> int | Times:
-        """Start (inclusive) of the window read at ``q_ms``; it never falls as ``q_ms`` grows.
+    def start(self, as_of_ms: Times) -> Times: ...
+    def start(self, as_of_ms: int | Times) -> int | Times:
+        """Start (inclusive) of the window read at ``as_of_ms``; it never falls as ``as_of_ms``
+        grows.
 
         Of a lifetime, the earliest time there is, rounded down to the hop.
         """
         if self.length is None:
             first = floor_ms(MIN_TIME_MS, self.hop_ms)
-            return first if isinstance(q_ms, int) else np.full_like(q_ms, first)
-        at = floor_ms(q_ms - self.offset_ms, self.hop_ms if self.kind == "hop" else 1)
+            return first if isinstance(as_of_ms, int) else np.full_like(as_of_ms, first)
+        at = floor_ms(as_of_ms - self.offset_ms, self.hop_ms if self.kind == "hop" else 1)
         if isinstance(self.length, CalendarUnit):
             assert self.time_zone is not None
             begin = unit_start(self.length, self.time_zone, at)
@@ -88,28 +89,28 @@ class Window:
         return floor_ms(begin, self.start_step_ms)
 
     @overload
-    def end(self, q_ms: int) -> int: ...
+    def end(self, as_of_ms: int) -> int: ...
     @overload
-    def end(self, q_ms: Times) -> Times: ...
-    def end(self, q_ms: int | Times) -> int | Times:
-        """End (exclusive) of the window read at ``q_ms``; not after ``q_ms``."""
-        return floor_ms(q_ms - self.offset_ms if self.offset_ms else q_ms, self.end_step_ms)
+    def end(self, as_of_ms: Times) -> Times: ...
+    def end(self, as_of_ms: int | Times) -> int | Times:
+        """End (exclusive) of the window read at ``as_of_ms``; not after ``as_of_ms``."""
+        return floor_ms(as_of_ms - self.offset_ms if self.offset_ms else as_of_ms, self.end_step_ms)
 
     @overload
-    def bounds(self, q_ms: int) -> tuple[int, int]: ...
+    def bounds(self, as_of_ms: int) -> tuple[int, int]: ...
     @overload
-    def bounds(self, q_ms: Times) -> tuple[Times, Times]: ...
-    def bounds(self, q_ms: int | Times) -> tuple[int | Times, int | Times]:
-        """Start (inclusive) and end (exclusive) of the window read at ``q_ms``."""
-        return self.start(q_ms), self.end(q_ms)
+    def bounds(self, as_of_ms: Times) -> tuple[Times, Times]: ...
+    def bounds(self, as_of_ms: int | Times) -> tuple[int | Times, int | Times]:
+        """Start (inclusive) and end (exclusive) of the window read at ``as_of_ms``."""
+        return self.start(as_of_ms), self.end(as_of_ms)
 
     @overload
-    def read_time(self, q_ms: int) -> int: ...
+    def read_time(self, as_of_ms: int) -> int: ...
     @overload
-    def read_time(self, q_ms: Times) -> Times: ...
-    def read_time(self, q_ms: int | Times) -> int | Times:
-        """The time to which decay counts: ``q_ms``, which a hop window rounds down first."""
-        return self.end(q_ms) + self.offset_ms if self.kind == "hop" else q_ms
+    def read_time(self, as_of_ms: Times) -> Times: ...
+    def read_time(self, as_of_ms: int | Times) -> int | Times:
+        """The time to which decay counts: ``as_of_ms``, which a hop window rounds down first."""
+        return self.end(as_of_ms) + self.offset_ms if self.kind == "hop" else as_of_ms
 
     # -- what its edges need -------------------------------------------------------------
 

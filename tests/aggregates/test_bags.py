@@ -21,8 +21,8 @@ from paimon_features.aggregates.registers import (
 from paimon_features.columns import Column
 from paimon_features.errors import TableError
 from paimon_features.expressions.items import digest_of, sketch_of
+from paimon_features.oracle.aggregates import ertl_estimate
 from paimon_features.schema import Bytes, String
-from paimon_features.testing.twins import ertl_estimate
 
 SKETCH = Partial("p", Bytes, Merge.REGISTERS, "")
 TOP = Partial("p", String, Merge.TOP, "", limit=3)

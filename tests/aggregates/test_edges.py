@@ -23,9 +23,9 @@ from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.local import features as local_features
 from paimon_features.offline.point_in_time import PointInTimeJoin
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.schema import Int64, String, arrow_schema
 from paimon_features.testing.generators import VALUE_COLUMNS
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import HOUR_MS
 
 Q_MS = 3 * HOUR_MS

@@ -29,8 +29,8 @@ from paimon_features.aggregates.moments import LIMB
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import evaluate, parse
+from paimon_features.oracle.aggregates import bin_counts
 from paimon_features.schema import Decimal, Float64, Int64, List, String
-from paimon_features.testing.twins import bin_counts
 
 SCOPE = {
     "n": Int64, "x": Float64, "price": Decimal(10, 2), "long": Decimal(38, 12), "s": String,

@@ -21,9 +21,9 @@ from paimon_features.aggregates.registers import (
 )
 from paimon_features.columns import Column
 from paimon_features.errors import TableError
+from paimon_features.oracle.aggregates import ertl_estimate
 from paimon_features.schema import Bytes, String
 from paimon_features.testing.sizes import seeds
-from paimon_features.testing.twins import ertl_estimate
 
 
 def test_a_stored_number_is_register_and_rank_at_their_bits() -> None:

@@ -13,12 +13,12 @@ from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
 from paimon_features.definitions import Definitions
-from paimon_features.dropping import plan_drop
 from paimon_features.errors import OwnershipError, TableError
+from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.planning.drop import plan_drop
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, latest_snapshot, read_arrow
 from paimon_features.tables.lease import ProcessHolder, acquire
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 DEFINITIONS = """

@@ -11,9 +11,9 @@ from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
 from paimon_features.cli.explain import time_line
+from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, generations
-from paimon_features.testing.tiler import tile_table
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 NOW = 1_323_432_000_000
@@ -73,7 +73,7 @@ def test_every_feature_is_told_and_json_has_it_all(project: Project) -> None:
         assert f"\n{feature.name} = " in told
     document = json.loads(run(*asked, "--json").output)
     assert [f["name"] for f in document["features"]] == [f.name for f in view.features]
-    assert document["q_ms"] == NOW
+    assert document["as_of_ms"] == NOW
     missing = run("explain", "customer_spend", "--entity", "customer_id=1", "--at", str(NOW))
     assert missing.exit_code == 0
     assert "no record in the online store" in missing.output
@@ -101,7 +101,7 @@ def test_the_drawing_marks_cells_that_count_and_the_edges_of_the_window() -> Non
     five = 5 * MINUTE_MS
     document = {
         "levels_ms": [five, HOUR_MS],
-        "q_ms": 72 * five,
+        "as_of_ms": 72 * five,
         "cells": [cell(0, 71 * five, five), cell(1, 0, HOUR_MS), cell(1, 5 * HOUR_MS, HOUR_MS)],
     }
     feature = {"start_ms": 0, "end_ms": 72 * five, "cells": [{"cell": 0}, {"cell": 1}]}

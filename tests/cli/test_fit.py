@@ -16,12 +16,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow
 from paimon_features.tables.fitted import fitted_versions
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.transformers import MinMaxScaler, OneHotEncoder, StandardScaler
-from paimon_features.verify import verify
+from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS
 
 RETAIL = Path(__file__).parents[2] / "examples" / "retail"

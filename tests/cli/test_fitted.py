@@ -14,11 +14,11 @@ from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
 from paimon_features.errors import RequestError, SnapshotExpiredError, UnknownNameError
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.transformers import StandardScaler, numeric
-from paimon_features.verify import verify
+from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS, HOUR_MS
 
 pytestmark = pytest.mark.redis

@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.oracle.monitoring import naive_ks
 from paimon_features.project import Project
-from paimon_features.testing.naive_monitoring import naive_ks
 from paimon_features.windows import DAY_MS
 from tests.monitoring.shop import COUNTRIES, START, Shop, open_shop, random_rows
 

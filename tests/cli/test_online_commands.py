@@ -18,11 +18,11 @@ from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
 from paimon_features.materialize import Materializer
+from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, generations
 from paimon_features.testing.online_servers import wait_for
 from paimon_features.testing.stored import Stored
-from paimon_features.testing.tiler import tile_table
 from paimon_features.windows import DAY_MS, HOUR_MS
 
 pytestmark = pytest.mark.redis

@@ -12,9 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS, HOUR_MS
 
 DEFINITIONS = """

@@ -33,7 +33,7 @@ from paimon_features.errors import (
 from paimon_features.online import MemoryStore
 from paimon_features.online_features import FeatureCache
 from paimon_features.schema import Float64, Int64, String
-from paimon_features.serving.http.served import Served
+from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.tokens import add_token
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS
@@ -55,7 +55,7 @@ DEFINITIONS = Definitions.of([VIEW, SHARE, SERVICE, PART])
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def served(tmp_path_factory: pytest.TempPathFactory) -> DefinitionSet:
     rng = random.Random(7)
     lake, store = TileLake(tmp_path_factory.mktemp("lake"), VIEW), MemoryStore()
     lake.commit([
@@ -63,11 +63,11 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
          "word": rng.choice(("ü", None, "a"))} for _ in range(200)
     ])  # fmt: skip
     lake.materializer(store).run_once()
-    return Served(PROJECT, DEFINITIONS, store, 0)
+    return DefinitionSet(PROJECT, DEFINITIONS, store, 0)
 
 
 @pytest.fixture(scope="module")
-def server(served: Served) -> Iterator[LiveServer]:
+def server(served: DefinitionSet) -> Iterator[LiveServer]:
     server = LiveServer(served)
     yield server
     server.close()
@@ -79,14 +79,14 @@ def client(server: LiveServer) -> Iterator[FeatureClient]:
         yield client
 
 
-def expected(served: Served, users: list[int], amount: object) -> Any:
+def expected(served: DefinitionSet, users: list[int], amount: object) -> Any:
     outputs = DEFINITIONS.outputs(SERVICE.items())
     return served.fetcher.get(
         Selection.of(outputs).outputs, {"user": users}, NOW, {"amount": amount}
     )
 
 
-def test_replies_are_what_the_fetcher_answers(served: Served, client: FeatureClient) -> None:
+def test_replies_are_what_the_fetcher_answers(served: DefinitionSet, client: FeatureClient) -> None:
     users = [*range(22)]
     for amount in (2.5, [float(user) for user in users]):
         got = client.get_online_features("all_v1", {"user": users}, NOW, {"amount": amount})
@@ -95,11 +95,11 @@ def test_replies_are_what_the_fetcher_answers(served: Served, client: FeatureCli
         assert got.statuses == wanted.statuses.to_pydict()
         assert got.event_times_ms["sum_x_1d"] == wanted.event_times["v"].to_pylist()
         assert got.freshness["v"].current_ms == wanted.freshness["v"].current_ms
-        assert got.q_ms == NOW
+        assert got.as_of_ms == NOW
         assert got.request_id
 
 
-def test_in_bulk_both_ways_are_arrow(served: Served, client: FeatureClient) -> None:
+def test_in_bulk_both_ways_are_arrow(served: DefinitionSet, client: FeatureClient) -> None:
     users = [*range(22)]
     wanted = expected(served, users, 2.5)
     columns: Any
@@ -121,7 +121,9 @@ def test_in_bulk_both_ways_are_arrow(served: Served, client: FeatureClient) -> N
     assert named.column("v__count_7d").to_pylist() == wanted.table.column("count_7d").to_pylist()
 
 
-def test_the_async_client_and_the_cache_answer_the_same(served: Served, server: LiveServer) -> None:
+def test_the_async_client_and_the_cache_answer_the_same(
+    served: DefinitionSet, server: LiveServer
+) -> None:
     async def ask() -> list[Any]:
         async with AsyncFeatureClient(server.url, cache=FeatureCache(), cache_ttl_s=60) as own:
             first = await own.get_online_features("part_v1", {"user": [1, 2, 99]})
@@ -142,7 +144,9 @@ def test_what_is_served_and_how_it_is_are_told(client: FeatureClient) -> None:
     assert client.health()["status"] == "ready"
 
 
-def test_refusals_become_our_errors(served: Served, client: FeatureClient, tmp_path: Path) -> None:
+def test_refusals_become_our_errors(
+    served: DefinitionSet, client: FeatureClient, tmp_path: Path
+) -> None:
     with pytest.raises(UnknownNameError, match="'nothing'"):
         client.get_online_features("nothing", {"user": [1]})
     with pytest.raises(RequestError, match="amount"):
@@ -170,7 +174,7 @@ def test_refusals_become_our_errors(served: Served, client: FeatureClient, tmp_p
 def test_a_store_that_is_built_anew_meanwhile_is_waited_for(tmp_path: Path) -> None:
     lake, store = TileLake(tmp_path, VIEW), MemoryStore()
     lake.commit([{"user": 1, "t": NOW, "x": 1.0, "word": "a"}])
-    server = LiveServer(Served(PROJECT, DEFINITIONS, store, 0))
+    server = LiveServer(DefinitionSet(PROJECT, DEFINITIONS, store, 0))
     try:
         with FeatureClient(server.url, timeout_s=0.3) as client:
             with pytest.raises(StoreNotReadyError, match="not in the online store yet"):

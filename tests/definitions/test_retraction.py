@@ -24,10 +24,10 @@ from paimon_features.aggregates import (
 )
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.errors import DefinitionError
+from paimon_features.oracle.features import answer, entered
+from paimon_features.oracle.tiler import tile_table
 from paimon_features.schema import Bool, Decimal, Float64, Int64, String
-from paimon_features.testing.naive import answer, entered
 from paimon_features.testing.tile_jobs import expected_skips
-from paimon_features.testing.tiler import tile_table
 
 SCHEMA = {"user": Int64, "t": Int64, "n": Int64, "x": Float64, "price": Decimal(10, 2)}
 USER = Entity("user", keys={"user": Int64})

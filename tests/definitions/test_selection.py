@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from paimon_features.definitions import CompiledInteraction, FeatureRef, Output, Selection
 from paimon_features.errors import RequestError
 from paimon_features.expressions import Expression, overflow_guard, parse
+from paimon_features.oracle.interactions import agrees, interaction_value, plain_values
 from paimon_features.schema import (
     Bool,
     DataType,
@@ -31,7 +32,6 @@ from paimon_features.testing.expression_generator import (
     random_expression,
     to_arrow,
 )
-from paimon_features.testing.naive_interactions import agrees, interaction_value, plain_values
 
 COLUMNS = {
     "v:i": Int64, "v:k": Int32, "v:x": Float64, "v:s": String, "v:p": Bool, "w:y": Float64,

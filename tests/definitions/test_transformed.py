@@ -25,9 +25,9 @@ from paimon_features.definitions import (
 )
 from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
+from paimon_features.oracle.fitted import row_of
+from paimon_features.oracle.transformers import agrees_transformed, transformed_value
 from paimon_features.schema import Bool, Float64, Int64, List, String
-from paimon_features.testing.naive_fitted import row_of
-from paimon_features.testing.naive_transformers import agrees_transformed, transformed_value
 from paimon_features.transformers import (
     FittedVersion,
     HashingEncoder,

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from paimon_features.columns import Column
 from paimon_features.expressions import Expression, evaluate, overflow_guard, parse, to_duckdb
+from paimon_features.oracle.expressions import UnsafeStepError, evaluate_row
 from paimon_features.schema import Bool, Decimal, Float64, Int64, String
 from paimon_features.testing.expression_generator import (
     COLUMNS,
@@ -22,7 +23,6 @@ from paimon_features.testing.expression_generator import (
     random_expression,
     to_arrow,
 )
-from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
 from paimon_features.testing.sizes import cases
 
 ROWS = edge_rows(random.Random(7), 80)

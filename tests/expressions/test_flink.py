@@ -12,6 +12,7 @@ import pytest
 from paimon_features.columns import Column
 from paimon_features.expressions import evaluate, overflow_guard, parse, to_duckdb, to_flink
 from paimon_features.expressions.nodes import Expression
+from paimon_features.oracle.expressions import UnsafeStepError, evaluate_row
 from paimon_features.schema import Bool, Decimal, Float64, Int32, Int64, List, String
 from paimon_features.testing.expression_generator import (
     COLUMNS,
@@ -22,7 +23,6 @@ from paimon_features.testing.expression_generator import (
     random_expression,
     to_arrow,
 )
-from paimon_features.testing.naive_expressions import UnsafeStepError, evaluate_row
 
 LISTS = {"v": List(Float64, 3), "z": List(Int32)}
 ALL = {**COLUMNS, **LISTS}

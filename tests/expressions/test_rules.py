@@ -11,8 +11,8 @@ import pytest
 
 from paimon_features.columns import Column
 from paimon_features.expressions import evaluate, overflow_guard, parse, to_duckdb
+from paimon_features.oracle.expressions import evaluate_row
 from paimon_features.schema import Bool, Float64, Int64, String
-from paimon_features.testing.naive_expressions import evaluate_row
 
 COLUMNS = {"i": Int64, "x": Float64, "s": String, "b": Bool}
 ROW: dict[str, Any] = {"i": -7, "x": 2.5, "s": "äÄß\U0001f600", "b": None}

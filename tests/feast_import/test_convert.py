@@ -15,7 +15,7 @@ from paimon_features.cli import cli
 from paimon_features.definitions import Definitions, load_definitions
 from paimon_features.errors import DefinitionError
 from paimon_features.feast_import import Conversion, convert, read_repository
-from paimon_features.planning import apply_plan
+from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake
 
 ENTITIES = """

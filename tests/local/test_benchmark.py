@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks import backfill as benchmark
-from jobs.target import TileTarget
 from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions
-from paimon_features.planning import apply_plan
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake
 
 

@@ -19,12 +19,12 @@ from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.local import features, tile_rows, tile_sql
 from paimon_features.local.engine import Engine
 from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
+from paimon_features.oracle.compare import differences
+from paimon_features.oracle.features import answer
+from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Float64, Int64
 from paimon_features.testing import generators
-from paimon_features.testing.compare import differences
-from paimon_features.testing.naive import answer
 from paimon_features.testing.sizes import cases
-from paimon_features.testing.tiler import event_rows
 from paimon_features.windows import DAY_MS, HOUR_MS
 
 RETAIL = Path(__file__).parents[2] / "examples" / "retail"
@@ -57,8 +57,8 @@ def test_random_definitions_and_events_equal_the_oracle(seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng)
     events = generators.random_events(rng, view, rng.choice((1, 5, 40)))
-    keys, q_ms = generators.random_rows(rng, view, events, 15)
-    rows = keys.append_column("event_time_ms", pa.array(q_ms, pa.int64()))
+    keys, as_of_ms = generators.random_rows(rng, view, events, 15)
+    rows = keys.append_column("event_time_ms", pa.array(as_of_ms, pa.int64()))
     found = features(view, events, rows, statuses=True, threads=1)
     assert wrong(view, events, found) == []
 
@@ -71,12 +71,12 @@ def test_it_equals_the_point_in_time_join_on_the_retail_log() -> None:
     rng = np.random.default_rng(0)
     known = events.column("customer_id").drop_null().to_numpy()
     times = events.column("invoice_time_ms").to_numpy()
-    q_ms = rng.choice(times, 1500) + rng.choice((0, 1, -1, HOUR_MS, DAY_MS), 1500)
+    as_of_ms = rng.choice(times, 1500) + rng.choice((0, 1, -1, HOUR_MS, DAY_MS), 1500)
     keys = pa.table({"customer_id": rng.choice(known, 1500)})
-    rows = keys.append_column("event_time_ms", pa.array(q_ms))
+    rows = keys.append_column("event_time_ms", pa.array(as_of_ms))
     found = features(view, events, rows, statuses=True)
 
-    join = PointInTimeJoin(compiled, compiled.features, keys, q_ms)
+    join = PointInTimeJoin(compiled, compiled.features, keys, as_of_ms)
     join.add_events(events.select(join.event_columns))
     with Engine() as engine:
         engine.add("log", events)

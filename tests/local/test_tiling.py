@@ -21,11 +21,11 @@ from paimon_features.local import skipped_sql, tile_rows, tile_sql
 from paimon_features.local import tiling as local_tiling
 from paimon_features.local.backfill import parquet_sql
 from paimon_features.local.engine import Engine
+from paimon_features.oracle.tiler import event_rows, tile_schema
 from paimon_features.schema import Int64, String, Timestamp, arrow_schema
 from paimon_features.testing.generators import random_events, random_view
 from paimon_features.testing.sizes import cases
 from paimon_features.testing.tile_jobs import counted_rows, expected_skips, wrong_rows
-from paimon_features.testing.tiler import event_rows, tile_schema
 from paimon_features.windows import DAY_MS
 
 SOURCE = EventSource(

@@ -14,11 +14,11 @@ from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.materialize.fold import contributions, merge, rows_of_part
 from paimon_features.online.codec import INDEX_BIAS, LEVEL_SHIFT, RecordLayout
 from paimon_features.online.keys import entity_bytes
+from paimon_features.oracle.records import NaiveRecord
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.schema import Int64, String
 from paimon_features.testing import generators
-from paimon_features.testing.naive_records import NaiveRecord
 from paimon_features.testing.sizes import seeds
-from paimon_features.testing.tiler import event_rows, tile_table
 
 
 def entities_of(layout: RecordLayout, table: pa.Table) -> list[bytes]:

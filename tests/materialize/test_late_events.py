@@ -8,10 +8,10 @@ from pathlib import Path
 from paimon_features.aggregates import Count, Sum
 from paimon_features.definitions import FeatureView
 from paimon_features.online import OnlineStore
+from paimon_features.oracle.features import Event
 from paimon_features.schema import String
 from paimon_features.tables import read_arrow
 from paimon_features.testing.clicks import CLICKS, START_MS, USER, ClickStream, wrong_answers
-from paimon_features.testing.naive import Event
 from paimon_features.testing.tile_lake import TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS
 

@@ -12,6 +12,8 @@ import pytest
 
 from paimon_features.errors import TableError
 from paimon_features.online import MemoryStore, OnlineStore
+from paimon_features.oracle.features import Event
+from paimon_features.oracle.tiler import tile_table
 from paimon_features.tables import generations
 from paimon_features.tables.consumers import consumers, delete_consumer
 from paimon_features.tables.deltas import live_files, read_delta
@@ -24,10 +26,8 @@ from paimon_features.testing.clicks import (
     random_clicks,
     wrong_answers,
 )
-from paimon_features.testing.naive import Event
 from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import TileLake
-from paimon_features.testing.tiler import tile_table
 from paimon_features.windows import DAY_MS
 
 VIEW = clicks_view()

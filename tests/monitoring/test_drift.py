@@ -22,8 +22,8 @@ from paimon_features.monitoring.drift import (
     psi_noise,
     quantile,
 )
+from paimon_features.oracle.monitoring import naive_bins, naive_ks, naive_psi
 from paimon_features.schema import Float64
-from paimon_features.testing.naive_monitoring import naive_bins, naive_ks, naive_psi
 
 SEEDS = st.integers(0, 2**32)
 

@@ -10,7 +10,7 @@ import pytest
 
 from paimon_features.errors import UnknownNameError
 from paimon_features.monitoring import TimeRange
-from paimon_features.testing.naive_monitoring import naive_bins, naive_moments
+from paimon_features.oracle.monitoring import naive_bins, naive_moments
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.monitoring.shop import COUNTRIES, EDGES, START, Shop, open_shop, random_rows
 

@@ -10,10 +10,10 @@ import pyarrow as pa
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
 from paimon_features.errors import GenerationError, UnknownNameError
 from paimon_features.offline.store import OfflineStore
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.specs import events_spec, tiles_spec
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS
 
 BUCKETS = 3

@@ -36,11 +36,11 @@ from paimon_features.definitions import (
 from paimon_features.errors import DefinitionError, RequestError
 from paimon_features.offline.derived import DerivedRead
 from paimon_features.offline.derived_table import refresh
+from paimon_features.oracle.derived_views import wrong_derived
+from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Bool, Float64, Int64, List, String, arrow_schema
 from paimon_features.tables import read_arrow
 from paimon_features.testing import generators
-from paimon_features.testing.naive_derived import wrong_derived
-from paimon_features.testing.tiler import event_rows
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, parse_duration
 from tests.offline.lake_of_views import LakeOfViews
 

@@ -98,15 +98,15 @@ def random_versions(rng: random.Random, count: int, span_ms: int) -> pa.Table:
 
 
 def naive(
-    view: CompiledTable, rows: list[dict[str, Any]], key: dict[str, Any], q_ms: int
+    view: CompiledTable, rows: list[dict[str, Any]], key: dict[str, Any], as_of_ms: int
 ) -> dict[str, Any] | None:
     """The version that counts, by a loop; None where there is none."""
     best: dict[str, Any] | None = None
     for row in rows:
         if None in key.values() or any(row[name] != value for name, value in key.items()):
             continue
-        seen = row["since_ms"] <= q_ms if view.closed else row["since_ms"] < q_ms
-        fresh = view.ttl_ms is None or row["since_ms"] >= q_ms - view.ttl_ms
+        seen = row["since_ms"] <= as_of_ms if view.closed else row["since_ms"] < as_of_ms
+        fresh = view.ttl_ms is None or row["since_ms"] >= as_of_ms - view.ttl_ms
         if seen and fresh and (best is None or rank(row) > rank(best)):
             best = row
     return best
@@ -174,9 +174,11 @@ def test_the_newest_version_is_that_of_an_asof_join(tmp_path: Path, edge: Any) -
         }
     )
     lake.commit(history)
-    q_ms = np.where(np.arange(6_000) % 2, dice.choice(since, 6_000), dice.integers(0, 9 * DAY_MS))
+    as_of_ms = np.where(
+        np.arange(6_000) % 2, dice.choice(since, 6_000), dice.integers(0, 9 * DAY_MS)
+    )
     rows = pa.table(
-        {"n": np.arange(6_000), "user": dice.integers(0, 320, 6_000), "event_time_ms": q_ms}
+        {"n": np.arange(6_000), "user": dice.integers(0, 320, 6_000), "event_time_ms": as_of_ms}
     )
     sign = ">=" if edge == "closed" else ">"
     with duckdb.connect() as connection:

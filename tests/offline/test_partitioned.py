@@ -113,8 +113,8 @@ def test_random_definitions_give_the_same_bytes_in_parts(tmp_path: Path, seed: i
     raw = generators.random_events(rng, view, 80)
     lake.commit(raw[:50])
     lake.commit(raw[50:])
-    keys, q_ms = generators.random_rows(rng, view, raw, 300)
-    rows = keys.append_column("event_time_ms", pa.array(q_ms, pa.int64()))
+    keys, as_of_ms = generators.random_rows(rng, view, raw, 300)
+    rows = keys.append_column("event_time_ms", pa.array(as_of_ms, pa.int64()))
     whole = lake.store.get_historical_features(lake.refs(), rows, statuses=True)
     parts = lake.store.get_historical_features(lake.refs(), rows, statuses=True, memory_mb=TINY)
     assert parts.equals(whole)
@@ -217,13 +217,15 @@ def test_events_and_tiles_that_nobody_asked_for_are_not_put_aside(
     lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added: list[int] = []
-    add = partitioned.Aside.add
+    add = partitioned.SpilledPartitions.add
 
-    def counted(self: partitioned.Aside, table: pa.Table, partitions: np.ndarray) -> None:
+    def counted(
+        self: partitioned.SpilledPartitions, table: pa.Table, partitions: np.ndarray
+    ) -> None:
         added.append(table.num_rows)
         add(self, table, partitions)
 
-    monkeypatch.setattr(partitioned.Aside, "add", counted)
+    monkeypatch.setattr(partitioned.SpilledPartitions, "add", counted)
     rows = pa.table({"user": [3] * 400, "event_time_ms": [5 * DAY_MS + 1] * 400})
     lake.store.get_historical_features(lake.refs("by_user"), rows, memory_mb=TINY)
     assert sum(added) < 200  # of about 1,800 tiles and events, those of one user

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from paimon_features.aggregates import Count, DecayedSum, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.offline.point_in_time import STATUSES, Answers, PointInTimeJoin
+from paimon_features.oracle.compare import differences
+from paimon_features.oracle.features import Entered, answer, entered
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.schema import Float64, Int64, String, arrow_schema
 from paimon_features.testing import generators
-from paimon_features.testing.compare import differences
-from paimon_features.testing.naive import Entered, answer, entered
 from paimon_features.testing.sizes import cases
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 SOURCE = EventSource(
@@ -36,12 +36,12 @@ def join(
     view: FeatureView,
     events: pa.Table,
     keys: pa.Table,
-    q_ms: Sequence[int],
+    as_of_ms: Sequence[int],
     tiles: Sequence[pa.Table] | None = None,
 ) -> Answers:
     """The join over in-memory tables; tiles made by the naive tiler unless they are given."""
     compiled = view.compiled
-    work = PointInTimeJoin(compiled, compiled.features, keys, np.array(q_ms, np.int64))
+    work = PointInTimeJoin(compiled, compiled.features, keys, np.array(as_of_ms, np.int64))
     days = set(work.head_days.tolist())
     times = events.column(view.source.event_time).to_pylist()
     needed = [t is not None and t // DAY_MS in days for t in times]
@@ -61,11 +61,11 @@ def row_of(answers: Answers, view: FeatureView, i: int) -> tuple[dict[str, Any],
     return values, statuses
 
 
-def check(view: FeatureView, events: pa.Table, keys: pa.Table, q_ms: Sequence[int]) -> None:
+def check(view: FeatureView, events: pa.Table, keys: pa.Table, as_of_ms: Sequence[int]) -> None:
     """Every row of the join equals the oracle."""
-    got = join(view, events, keys, q_ms)
+    got = join(view, events, keys, as_of_ms)
     rows = entered(view, event_rows(events))
-    for i, (key, q) in enumerate(zip(keys.to_pylist(), q_ms, strict=True)):
+    for i, (key, q) in enumerate(zip(keys.to_pylist(), as_of_ms, strict=True)):
         known = None not in key.values()
         own = Entered(row for row in rows if known and has_key(row, key))
         expected = answer(view, own, q)
@@ -98,8 +98,8 @@ def test_random_definitions_and_events_equal_the_oracle(seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng, offline_only=True)
     events = generators.random_events(rng, view, rng.choice((0, 1, 5, 40)) or 1)
-    keys, q_ms = generators.random_rows(rng, view, events, 15)
-    check(view, events, keys, q_ms)
+    keys, as_of_ms = generators.random_rows(rng, view, events, 15)
+    check(view, events, keys, as_of_ms)
 
 
 def test_an_event_at_exactly_the_time_is_out() -> None:
@@ -125,13 +125,13 @@ def test_events_at_or_after_the_time_change_nothing() -> None:
         rng = random.Random(seed)
         view = generators.random_view(rng, offline_only=True)
         events = generators.random_events(rng, view, 30)
-        keys, q_ms = generators.random_rows(rng, view, events, 10)
+        keys, as_of_ms = generators.random_rows(rng, view, events, 10)
         later = generators.random_events(rng, view, 20)
-        offset = max(q_ms) - min(t for t in later.column("t").to_pylist())
+        offset = max(as_of_ms) - min(t for t in later.column("t").to_pylist())
         times = pa.array([t + offset for t in later.column("t").to_pylist()], pa.int64())
         later = later.set_column(later.schema.get_field_index("t"), "t", times)
-        before = join(view, events, keys, q_ms)
-        after = join(view, pa.concat_tables([later, events]), keys, q_ms)
+        before = join(view, events, keys, as_of_ms)
+        after = join(view, pa.concat_tables([later, events]), keys, as_of_ms)
         for feature in view.compiled.features:
             kind = feature.type.arrow
             assert (
@@ -161,11 +161,11 @@ def test_tiles_may_come_in_groups_of_entities() -> None:
     rows = [(rng.randrange(9), rng.randrange(3 * DAY_MS), rng.random()) for _ in range(300)]
     events = clicks(*rows)
     keys = users(*(rng.randrange(10) for _ in range(200)))
-    q_ms = [rng.randrange(3 * DAY_MS) for _ in range(200)]
+    as_of_ms = [rng.randrange(3 * DAY_MS) for _ in range(200)]
     tiles = tile_table(view, event_rows(events))
     parity = np.array(tiles.column("user").to_pylist()) % 3
     groups = [tiles.filter(pa.array(parity == g)) for g in range(3)]
-    whole, parts = join(view, events, keys, q_ms), join(view, events, keys, q_ms, groups)
+    whole, parts = join(view, events, keys, as_of_ms), join(view, events, keys, as_of_ms, groups)
     for f in view.compiled.features:
         kind = f.type.arrow
         assert parts.columns[f.name].to_arrow(kind) == whole.columns[f.name].to_arrow(kind)
@@ -173,8 +173,8 @@ def test_tiles_may_come_in_groups_of_entities() -> None:
 
 def test_an_idle_entity_expires_and_is_then_forgotten() -> None:
     view = view_of(Count(windows=["1d"]), ttl="2d")
-    q_ms = [HOUR_MS, 30 * HOUR_MS, 2 * DAY_MS, 2 * DAY_MS + 1]
-    got = join(view, clicks((1, 0, 1.0)), users(1, 1, 1, 1), q_ms)
+    as_of_ms = [HOUR_MS, 30 * HOUR_MS, 2 * DAY_MS, 2 * DAY_MS + 1]
+    got = join(view, clicks((1, 0, 1.0)), users(1, 1, 1, 1), as_of_ms)
     assert got.columns["count_1d"].to_arrow(pa.int64()).to_pylist() == [1, 0, 0, None]
     assert got.statuses["count_1d"].tolist()[:3] == [0, 0, 0]
     longer = view_of(Count(windows=["7d"]), ttl="2d")

@@ -15,11 +15,11 @@ from paimon_features.aggregates import Aggregate, Count, Max, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.offline.rollup import RolledUp, roll_up
 from paimon_features.offline.scan import Scan
+from paimon_features.oracle.compare import differences
+from paimon_features.oracle.features import answer
+from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Float64, Int64
 from paimon_features.testing import generators
-from paimon_features.testing.compare import differences
-from paimon_features.testing.naive import answer
-from paimon_features.testing.tiler import event_rows
 from paimon_features.windows import DAY_MS
 from tests.offline.lake_of_views import LakeOfViews
 
@@ -43,12 +43,12 @@ def with_lifetimes(rng: random.Random, view: FeatureView) -> FeatureView:
     return replace(view, features=[endless(one) for one in view.features])
 
 
-def far_rows(rng: random.Random, q_ms: list[int]) -> list[int]:
+def far_rows(rng: random.Random, as_of_ms: list[int]) -> list[int]:
     """Times as a training set has them: often the same ones, at midnight, or far behind."""
-    chosen = rng.sample(q_ms, min(len(q_ms), rng.choice((1, 3, 40))))
+    chosen = rng.sample(as_of_ms, min(len(as_of_ms), rng.choice((1, 3, 40))))
     ahead = rng.choice((0, 0, DAY_MS, 33 * DAY_MS, 1500 * DAY_MS))
     midnight = rng.random() < 0.5
-    picked = (rng.choice(chosen) + ahead for _ in q_ms)
+    picked = (rng.choice(chosen) + ahead for _ in as_of_ms)
     return [q // DAY_MS * DAY_MS if midnight else q for q in picked]
 
 
@@ -69,18 +69,21 @@ def test_random_views_read_with_rollups_equal_the_oracle(tmp_path: Path, seed: i
         pins.append(lake.store.pin(lake.refs()).pins)
     for seen in range(3):  # older pins too
         raw = [event for part in parts[: seen + 1] for event in event_rows(part)]
-        keys, q_ms = generators.random_rows(rng, view, events, 30)
-        q_ms = far_rows(rng, q_ms)
-        rows = keys.append_column("event_time_ms", pa.array(q_ms, pa.int64()))
+        keys, as_of_ms = generators.random_rows(rng, view, events, 30)
+        as_of_ms = far_rows(rng, as_of_ms)
+        rows = keys.append_column("event_time_ms", pa.array(as_of_ms, pa.int64()))
         got = lake.store.get_historical_features(lake.refs(), rows, statuses=True, as_of=pins[seen])
         names = [f.name for f in view.compiled.features]
         values = event_rows(got.select(names))
         statuses = got.select([f"{name}__status" for name in names]).to_pylist()
         for i, key in enumerate(event_rows(keys)):
             own = [e for e in raw if all(e[k] == v and v is not None for k, v in key.items())]
-            expected = answer(view, own, q_ms[i])
+            expected = answer(view, own, as_of_ms[i])
             told = {name: statuses[i][f"{name}__status"] for name in names}
-            assert not differences(view, own, q_ms[i], expected, values[i], told), (key, q_ms[i])
+            assert not differences(view, own, as_of_ms[i], expected, values[i], told), (
+                key,
+                as_of_ms[i],
+            )
 
 
 CLICKS = EventSource("clicks", schema={"user": Int64, "t": Int64, "x": Float64}, event_time="t")
@@ -107,22 +110,24 @@ class Totals(LakeOfViews):
         super().__init__(folder, TOTALS)
         self.raw = event_rows(clicks(range(DAYS)))
 
-    def read(self, *q_ms: int, as_of: object = None) -> tuple[list[dict[str, object]], int, int]:
+    def read(
+        self, *as_of_ms: int, as_of: object = None
+    ) -> tuple[list[dict[str, object]], int, int]:
         """Answers of both users, the rows of tile files read, how many of the files are rollups."""
-        rows = pa.table({"user": [0, 1] * len(q_ms), "event_time_ms": np.repeat(q_ms, 2)})
+        rows = pa.table({"user": [0, 1] * len(as_of_ms), "event_time_ms": np.repeat(as_of_ms, 2)})
         pinned = self.store.pin(self.refs(), as_of=as_of)  # type: ignore[arg-type]
         (read,) = pinned.reads
         needs = read.needs()
-        needs.observe(np.array(q_ms, np.int64), np.zeros(len(q_ms), np.int64))
+        needs.observe(np.array(as_of_ms, np.int64), np.zeros(len(as_of_ms), np.int64))
         files = Scan(self.lake, read, needs, range(3)).tile_files
         made = [file for file in files if "/rollups/" in file.path]
         got = pinned.read(rows).drop_columns(["event_time_ms", "user"]).to_pylist()
         return got, sum(file.rows for file in files), len(made)
 
-    def expected(self, *q_ms: int) -> list[dict[str, object]]:
+    def expected(self, *as_of_ms: int) -> list[dict[str, object]]:
         return [
             answer(TOTALS, [e for e in self.raw if e["user"] == user], q).values
-            for q in q_ms
+            for q in as_of_ms
             for user in (0, 1)
         ]
 

@@ -16,12 +16,12 @@ import pytest
 from paimon_features.aggregates import Count, DecayedSum, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.errors import RequestError, UnknownNameError
+from paimon_features.oracle.compare import differences
+from paimon_features.oracle.features import answer
+from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Float64, Int64, String, arrow_schema
 from paimon_features.testing import generators
-from paimon_features.testing.compare import differences
-from paimon_features.testing.naive import answer
 from paimon_features.testing.sizes import seeds
-from paimon_features.testing.tiler import event_rows
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.offline.lake_of_views import LakeOfViews
 
@@ -71,8 +71,8 @@ def test_random_definitions_over_a_real_lake_equal_the_oracle(tmp_path: Path, se
     for part in (events[: cuts[0]], events[cuts[0] : cuts[1]], events[cuts[1] :]):
         if part.num_rows:
             lake.commit(part)
-    keys, q_ms = generators.random_rows(rng, view, events, 40)
-    rows = keys.append_column("event_time_ms", pa.array(q_ms, pa.int64()))
+    keys, as_of_ms = generators.random_rows(rng, view, events, 40)
+    rows = keys.append_column("event_time_ms", pa.array(as_of_ms, pa.int64()))
     refs = lake.refs()
     got = lake.store.get_historical_features(refs, rows, statuses=True)
     assert got.column_names[: rows.num_columns] == rows.column_names
@@ -82,9 +82,12 @@ def test_random_definitions_over_a_real_lake_equal_the_oracle(tmp_path: Path, se
     raw = event_rows(events)
     for i, key in enumerate(event_rows(keys)):
         own = [e for e in raw if all(e[k] == v and v is not None for k, v in key.items())]
-        expected = answer(view, own, q_ms[i])
+        expected = answer(view, own, as_of_ms[i])
         told = {name: statuses[i][f"{name}__status"] for name in names}
-        assert not differences(view, own, q_ms[i], expected, values[i], told), (key, q_ms[i])
+        assert not differences(view, own, as_of_ms[i], expected, values[i], told), (
+            key,
+            as_of_ms[i],
+        )
 
 
 def test_two_views_with_other_keys_are_read_for_the_same_rows(filled: LakeOfViews) -> None:

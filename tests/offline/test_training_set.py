@@ -222,16 +222,16 @@ def test_rows_keep_their_order_over_many_files(
 def test_an_error_while_answers_are_written_commits_nothing_and_leaves_no_file(
     lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paimon_features.offline.answered import Answered
+    from paimon_features.offline.feature_results import FeatureResult
 
-    whole = Answered.tables
+    whole = FeatureResult.tables
 
-    def broken(self: Answered) -> object:
+    def broken(self: FeatureResult) -> object:
         yield from whole(self)
         raise OSError("the disk is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Answered, "tables", broken)
+        patch.setattr(FeatureResult, "tables", broken)
         with pytest.raises(OSError, match="the disk is away"):
             build_training_set(lake.store, "many", lake.refs("spend"), many_rows())
     assert not list(Path(lake.lake.path("training_many")).rglob("*.parquet"))

@@ -32,8 +32,8 @@ from paimon_features.online_features import (
     SlidingWindowAggregator,
     TimeDecayFeatureBuilder,
 )
+from paimon_features.oracle.aggregates import Window, naive_value
 from paimon_features.schema import Float64, Int64
-from paimon_features.testing.twins import Window, naive_value
 
 VIEW = FeatureView(
     "v",

@@ -12,15 +12,15 @@ import uvicorn
 
 from paimon_features.config import ServeConfig
 from paimon_features.serving.http.app import FeatureApp
+from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import AccessLog
-from paimon_features.serving.http.served import Served
 from paimon_features.serving.http.tokens import Tokens
 
 
 class LiveServer:
     """Serves until it is closed; with a token file, to the bearers of its tokens."""
 
-    def __init__(self, served: Served, tokens: Path | None = None) -> None:
+    def __init__(self, served: DefinitionSet, tokens: Path | None = None) -> None:
         self.asked: list[str] = []
         self._served, self._tokens = served, None if tokens is None else Tokens(tokens)
         self._socket = socket.create_server(("127.0.0.1", 0))

@@ -18,9 +18,9 @@ from paimon_features.errors import (
     RequestError,
 )
 from paimon_features.online import MemoryStore
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.cache import CachedFetcher
 from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.serving.wire import feast_json
 from paimon_features.testing.tile_lake import PROJECT, TileLake
@@ -59,8 +59,10 @@ class Bench:
         self.cached = CachedFetcher(fetcher, **options)
         self.selection = Selection.of(refs(view))
 
-    def get(self, *users: Any, q_ms: int | None = None) -> OnlineResponse:
-        [answer] = self.cached.get_many([Ask(self.selection, {"user": list(users)}, q_ms)])
+    def get(self, *users: Any, as_of_ms: int | None = None) -> OnlineResponse:
+        [answer] = self.cached.get_many(
+            [FeatureQuery(self.selection, {"user": list(users)}, as_of_ms)]
+        )
         if isinstance(answer, PaimonFeaturesError):
             raise answer
         return answer
@@ -92,11 +94,11 @@ def test_an_answer_lasts_as_long_as_it_may_and_tells_its_time(tmp_path: Path) ->
     bench.worker.run_once()
     bench.clock.now_ms += 1_000
     old = bench.get(1, 2)  # one row of now, one of before: the reply is as of the older one
-    assert (old.to_pydict()["sum_x_1h"], old.q_ms) == ([0.5, 1.0], NOW)
+    assert (old.to_pydict()["sum_x_1h"], old.as_of_ms) == ([0.5, 1.0], NOW)
     assert old.freshness["v"].applied_snapshot == 1
     bench.clock.now_ms += 1
     new = bench.get(1)
-    assert (new.to_pydict()["sum_x_1h"], new.q_ms) == ([10.5], NOW + 1_001)
+    assert (new.to_pydict()["sum_x_1h"], new.as_of_ms) == ([10.5], NOW + 1_001)
 
 
 def test_a_clock_that_was_set_back_makes_nothing_last_longer(tmp_path: Path) -> None:
@@ -163,7 +165,7 @@ def test_the_least_used_leaves_where_there_are_too_many(tmp_path: Path) -> None:
 def test_an_ask_that_names_its_time_is_read_as_it_is(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for reads in (1, 2):
-        bench.get(1, q_ms=NOW)
+        bench.get(1, as_of_ms=NOW)
         assert bench.store.records == reads
 
 
@@ -204,7 +206,7 @@ def test_replies_are_those_of_plain_reads_at_one_time(tmp_path: Path) -> None:
                 "user": [rng.randrange(12) for _ in range(rows)],
                 "product": [rng.choice("abcd") for _ in range(rows)],
             }
-            asks.append(Ask(Selection.of(outputs), entities))
+            asks.append(FeatureQuery(Selection.of(outputs), entities))
         for got, expected in zip(cached.get_many(asks), plain.get_many(asks), strict=True):
             assert isinstance(got, OnlineResponse)
             assert isinstance(expected, OnlineResponse)

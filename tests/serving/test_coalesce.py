@@ -12,9 +12,9 @@ import pytest
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.errors import DefinitionError, OverloadedError, RequestError
 from paimon_features.online import MemoryStore
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.reading import Reading
 from paimon_features.serving.response import OnlineResponse
 
@@ -42,15 +42,15 @@ class SlowFetcher(FeatureFetcher):
         self.batches: list[list[int]] = []
         self.go = store.go
 
-    def reading(self, asks: Sequence[Ask]) -> Reading[list[Any]]:
+    def reading(self, asks: Sequence[FeatureQuery]) -> Reading[list[Any]]:
         users: list[int] = [ask.entities["user"][0] for ask in asks]  # type: ignore[index]
         self.batches.append(users)
         yield [b"key"]
         return [RequestError("minus one") if user == -1 else user for user in users]
 
 
-def ask(user: int, rows: int = 1) -> Ask:
-    return Ask(SELECTION, {"user": [user] * rows}, 0)
+def ask(user: int, rows: int = 1) -> FeatureQuery:
+    return FeatureQuery(SELECTION, {"user": [user] * rows}, 0)
 
 
 def run(

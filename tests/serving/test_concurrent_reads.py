@@ -18,13 +18,13 @@ from paimon_features.errors import OverloadedError, RequestError
 from paimon_features.online import MemoryStore, OnlineStore, ViewState, open_store
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.settings import from_url
+from paimon_features.oracle.features import answer
 from paimon_features.schema import Int64, String
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.cache import CachedFetcher
 from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse
-from paimon_features.testing.naive import answer
 from paimon_features.testing.sizes import many
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
@@ -131,13 +131,13 @@ class Truth:
             [status] = set(told.values())
             got = ("PRESENT" if status == "STALE" else status, row)
             possible = [
-                self._at(generation, snapshot, user, response.q_ms)
+                self._at(generation, snapshot, user, response.as_of_ms)
                 for snapshot in range(first, last + 1)
             ]
             assert got in possible, (generation, first, user, got, possible)
 
-    def _at(self, generation: int, snapshot: int, user: int, q_ms: int) -> tuple[str, Any]:
-        key = (generation, snapshot, user, q_ms)
+    def _at(self, generation: int, snapshot: int, user: int, as_of_ms: int) -> tuple[str, Any]:
+        key = (generation, snapshot, user, as_of_ms)
         if key not in self._known:
             factor = 1000 ** (generation % 4)
             own = [
@@ -145,7 +145,7 @@ class Truth:
                 for event in self._history[generation][snapshot]
                 if event["user"] == user
             ]
-            expected = answer(VIEW, own, q_ms, online=True)
+            expected = answer(VIEW, own, as_of_ms, online=True)
             self._known[key] = (expected.status, expected.values)
         return self._known[key]
 
@@ -180,7 +180,10 @@ def test_each_reply_is_of_one_generation_and_right_as_of_a_snapshot(
         rng = random.Random(seed)
         cached = CachedFetcher(fetcher, ttl_ms=HOUR_MS, recheck_ms=rng.choice((0, 10**9)))
         while not done.is_set():
-            asks = [Ask(SELECTION, {"user": random_users(rng)}) for _ in range(rng.randint(1, 8))]
+            asks = [
+                FeatureQuery(SELECTION, {"user": random_users(rng)})
+                for _ in range(rng.randint(1, 8))
+            ]
             reader = cached if seed == 0 else fetcher
             for got in reader.get_many(asks):
                 if isinstance(got, OnlineResponse):
@@ -220,12 +223,14 @@ def test_requests_through_a_coalescer_lose_nothing_while_definitions_are_replace
 
     async def ask(coalescer: Coalescer, rng: random.Random) -> None:
         while not done.is_set():
-            replies.append(await coalescer.get(Ask(SELECTION, {"user": random_users(rng)})))
+            replies.append(
+                await coalescer.get(FeatureQuery(SELECTION, {"user": random_users(rng)}))
+            )
 
     async def give_up(coalescer: Coalescer) -> None:
         while not done.is_set():
             try:
-                await coalescer.get(Ask(SELECTION, {"user": [1]}), timeout_s=0.0005)
+                await coalescer.get(FeatureQuery(SELECTION, {"user": [1]}), timeout_s=0.0005)
             except OverloadedError:
                 continue
 
@@ -260,7 +265,10 @@ def test_a_readers_clock_ahead_or_behind_is_told_or_refused_never_wrong(
     reader_ms = NOW + skew_min * MINUTE_MS
     fetcher = FeatureFetcher(PROJECT, [VIEW.compiled], store, clock=lambda: reader_ms)
     named, clocked = fetcher.get_many(
-        [Ask(SELECTION, {"user": list(range(USERS))}, q_ms) for q_ms in (Q_MS, None)]
+        [
+            FeatureQuery(SELECTION, {"user": list(range(USERS))}, as_of_ms)
+            for as_of_ms in (Q_MS, None)
+        ]
     )
     truth = Truth(writer.history)
     generation = writer.lake.record.generation
@@ -290,7 +298,7 @@ def test_a_writers_clock_ahead_or_behind_shifts_what_is_stale_and_no_value(
     truth = Truth(writer.history)
     for _ in range(3):
         writer.step()
-        [reply] = fetcher.get_many([Ask(SELECTION, {"user": list(range(USERS))}, Q_MS)])
+        [reply] = fetcher.get_many([FeatureQuery(SELECTION, {"user": list(range(USERS))}, Q_MS)])
         assert isinstance(reply, OnlineResponse)
         truth.check(reply, writer.lake.record.generation)
         known = {s for row in reply.statuses.to_pylist() for s in row.values()} - {"MISSING"}

@@ -14,8 +14,8 @@ from paimon_features.errors import RequestError, StoreNotReadyError, UnknownName
 from paimon_features.materialize import Materializer
 from paimon_features.online import MemoryStore
 from paimon_features.schema import Int64, String
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.serving.test_fetcher import NOW, SOURCE, FakeClock, click, refs, view_of
@@ -95,7 +95,7 @@ def test_a_switch_during_a_read_is_seen_and_answered_by_the_other_definition(
 
     project.store.get_many = get_many  # type: ignore[method-assign]
     asks = [
-        Ask(Selection.of([FeatureRef("v", name)]), {"user": [1]}, NOW)
+        FeatureQuery(Selection.of([FeatureRef("v", name)]), {"user": [1]}, NOW)
         for name in (BOTH, ONLY_OLD, ONLY_NEW)
     ]
     both, old, new = fetcher.get_many(asks)
@@ -135,7 +135,10 @@ def test_renamed_entity_keys_need_no_reload_at_the_moment_of_the_switch(tmp_path
     project = Project(tmp_path, OLD, new)
     fetcher = project.fetcher(OLD.compiled, new.compiled)
     selection = Selection.of([FeatureRef("v", BOTH)])
-    asks = [Ask(selection, {"user": [1, 2]}, NOW), Ask(selection, {"word": ["a"]}, NOW)]
+    asks = [
+        FeatureQuery(selection, {"user": [1, 2]}, NOW),
+        FeatureQuery(selection, {"word": ["a"]}, NOW),
+    ]
     project.materialize(OLD)
     by_user, by_word = fetcher.get_many(asks)
     assert isinstance(by_user, OnlineResponse)

@@ -29,15 +29,15 @@ from paimon_features.errors import (
     UnknownNameError,
 )
 from paimon_features.online import MemoryStore
+from paimon_features.oracle.features import entered, window_of
+from paimon_features.oracle.merges import merged
+from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.serving.explain import explain, plain
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.testing import generators
-from paimon_features.testing.naive import entered, window_of
-from paimon_features.testing.naive_merges import merged
 from paimon_features.testing.sizes import seeds
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.testing.tiler import event_rows
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 SOURCE = EventSource(
@@ -79,17 +79,17 @@ def test_the_cells_of_every_feature_add_up_to_what_is_served(seed: int, tmp_path
     for entity, t in zip(event_rows(keys), times, strict=True):
         if None in entity.values():
             continue
-        q_ms = rng.choice((max(t, high_ms), high_ms + rng.choice((0, 1, 60_000, DAY_MS))))
-        document = explain(fetcher, view.name, entity, q_ms)
+        as_of_ms = rng.choice((max(t, high_ms), high_ms + rng.choice((0, 1, 60_000, DAY_MS))))
+        document = explain(fetcher, view.name, entity, as_of_ms)
         assert json.loads(json.dumps(document, allow_nan=False)) == document
-        got = fetcher.get(refs, {k: [v] for k, v in entity.items()}, q_ms)
+        got = fetcher.get(refs, {k: [v] for k, v in entity.items()}, as_of_ms)
         values, statuses = got.table.to_pylist()[0], got.statuses.to_pylist()[0]
         own = entered(view, [e for e in known if all(e[k] == v for k, v in entity.items())])
         for feature, told in zip(view.compiled.features, document["features"], strict=True):
-            at = (seed, entity, q_ms, feature.name)
+            at = (seed, entity, as_of_ms, feature.name)
             assert told["value"] == plain(values[feature.name]), at
             assert told["status"] == statuses[feature.name], at
-            window = window_of(view, feature, own, q_ms, online=True)
+            window = window_of(view, feature, own, as_of_ms, online=True)
             if view.source.retraction is None and feature.aggregate.where is None:
                 assert told["events"] == len(window.rows), at
             if told["status"] in ("PRESENT", "STALE"):
@@ -112,7 +112,7 @@ def from_cells(view: FeatureView, feature: CompiledFeature, document: Any, told:
         slot = np.empty(1, kind)
         slot[0] = (0 if kind is not np.object_ else None) if whole is None else whole
         columns.append(Column(slot, np.array([whole is not None])))
-    read_ms = feature.window.read_time(document["q_ms"])
+    read_ms = feature.window.read_time(document["as_of_ms"])
     length = feature.window_ms if feature.aggregate.by_length else None
     reading = Reading(np.array([read_ms]), np.array([read_ms - newest]), length)
     done = feature.aggregate.finish(view.compiled.scope, columns, reading)
@@ -150,8 +150,8 @@ def test_a_window_is_told_with_its_cells_on_every_level(tmp_path: Path) -> None:
     view = view_of(Sum("x", windows=["12h"]))
     times = [NOW - 2 * HOUR_MS, NOW - HOUR_MS + 1, NOW + MINUTE_MS, NOW + 6 * MINUTE_MS]
     fetcher = filled(tmp_path, view, [click(7, t, 2.0**i) for i, t in enumerate(times)])
-    q_ms = NOW + 7 * MINUTE_MS
-    document = explain(fetcher, "v", {"user": 7}, q_ms, features=["sum_x_12h"])
+    as_of_ms = NOW + 7 * MINUTE_MS
+    document = explain(fetcher, "v", {"user": 7}, as_of_ms, features=["sum_x_12h"])
     [feature] = document["features"]
     used = [document["cells"][share["cell"]] for share in feature["cells"]]
     assert [(c["level"], c["start_ms"] - NOW, c["end_ms"] - NOW) for c in used] == [
@@ -162,7 +162,7 @@ def test_a_window_is_told_with_its_cells_on_every_level(tmp_path: Path) -> None:
     ]
     assert [share["alone"] for share in feature["cells"]] == [4.0, 8.0, 1.0, 2.0]
     assert (feature["value"], feature["status"], feature["events"]) == (15.0, "PRESENT", 4)
-    assert (feature["start_ms"], feature["end_ms"]) == (NOW - 12 * HOUR_MS, q_ms)
+    assert (feature["start_ms"], feature["end_ms"]) == (NOW - 12 * HOUR_MS, as_of_ms)
     assert feature["sentence"] == (
         "sum_x_12h is 15, from 4 events in 2 cells of 5min and 2 cells of 1h; the window of 12h "
         "begins at a multiple of 1h, rounded down."

@@ -210,8 +210,8 @@ def test_a_record_ahead_of_its_marker_is_not_read_below_what_it_kept(tmp_path: P
     # between a record's write and its bucket's marker, the record alone knows how it was pruned
     view = view_of(Sum("x", windows=["1h"]))
     lake, store, fetcher = ready(tmp_path, view, [click(1, NOW - DAY_MS), click(2, NOW - DAY_MS)])
-    q_ms = NOW - DAY_MS + 1
-    assert fetcher.get(refs(view), {"user": [1]}, q_ms).to_pydict()["sum_x_1h"] == [1.0]
+    as_of_ms = NOW - DAY_MS + 1
+    assert fetcher.get(refs(view), {"user": [1]}, as_of_ms).to_pydict()["sum_x_1h"] == [1.0]
     lake.commit([click(1, NOW)])
     markers = {k: store.get_many([k])[0] for page in store.scan(b"pf:") for k in page}
     lake.materializer(store).run_once()
@@ -221,7 +221,7 @@ def test_a_record_ahead_of_its_marker_is_not_read_below_what_it_kept(tmp_path: P
             assert value is not None
             store.compare_and_set_many([Write(key, None, value)])
     with pytest.raises(RequestError, match="before the newest applied event"):
-        fetcher.get(refs(view), {"user": [1]}, q_ms)
+        fetcher.get(refs(view), {"user": [1]}, as_of_ms)
 
 
 def test_an_old_time_is_refused_once_records_may_have_left(tmp_path: Path) -> None:
@@ -247,8 +247,8 @@ def test_a_lifetime_never_leaves(tmp_path: Path) -> None:
     _, _, fetcher = ready(tmp_path, view, [click(1, NOW)], clock=clock)
     assert forget_after_ms(view.compiled) is None
     clock.now_ms += 4000 * DAY_MS
-    for q_ms in (NOW + 1, clock.now_ms):
-        assert fetcher.get(refs(view), {"user": [1]}, q_ms).to_pydict()["sum_x"] == [1.0]
+    for as_of_ms in (NOW + 1, clock.now_ms):
+        assert fetcher.get(refs(view), {"user": [1]}, as_of_ms).to_pydict()["sum_x"] == [1.0]
 
 
 def test_a_store_without_the_view_is_not_ready(tmp_path: Path) -> None:

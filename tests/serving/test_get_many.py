@@ -20,8 +20,8 @@ from paimon_features.errors import (
 )
 from paimon_features.online import MemoryStore, Write
 from paimon_features.schema import Int64
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.serving.wire import arrow_stream, feast_json, message_pack
 from paimon_features.testing.sizes import cases
@@ -74,7 +74,7 @@ def spoilt(rng: random.Random, shop: Shop) -> ReadOnce:
     return store
 
 
-def random_ask(rng: random.Random) -> Ask:
+def random_ask(rng: random.Random) -> FeatureQuery:
     outputs: list[Output] = []
     for name in rng.sample(list(REFS), rng.choice((1, 1, 1, 2, 3))):
         outputs += rng.sample(REFS[name], rng.randint(1, len(REFS[name])))
@@ -96,9 +96,9 @@ def random_ask(rng: random.Random) -> Ask:
         outputs[rng.randrange(len(outputs))] = FeatureRef("spend", "unknown")
     if not any(output in OUTPUTS[:1] for output in outputs):
         inputs = inputs if rng.random() < 0.05 else {}
-    q_ms = rng.choice((None, None, None, NOW, NOW + HOUR_MS, NOW - 9 * DAY_MS, 2**62))
+    as_of_ms = rng.choice((None, None, None, NOW, NOW + HOUR_MS, NOW - 9 * DAY_MS, 2**62))
     try:
-        return Ask(Selection.of(outputs), entities, q_ms, inputs)
+        return FeatureQuery(Selection.of(outputs), entities, as_of_ms, inputs)
     except RequestError:  # one that is named twice
         return random_ask(rng)
 
@@ -112,7 +112,7 @@ def told(answer: OnlineResponse | PaimonFeaturesError) -> Any:
     return (
         feast_json(answer), message_pack(answer), stream.schema.metadata, stream.to_pydict(),
         answer.table.to_pydict(),
-        answer.statuses.to_pydict(), answer.event_times, answer.freshness, answer.q_ms,
+        answer.statuses.to_pydict(), answer.event_times, answer.freshness, answer.as_of_ms,
     )  # fmt: skip
 
 
@@ -134,9 +134,12 @@ def test_one_command_reads_for_all(shop: Shop) -> None:
     store = spoilt(random.Random(0), shop)
     views = [view.compiled for view in (SPEND, SOLD, TASTE)]
     fetcher = FeatureFetcher("shop", views, store, clock=shop.clock)
-    asks = [Ask(Selection.of(OUTPUTS), {"user": [1], "product": ["a"]}, None,
+    asks = [FeatureQuery(Selection.of(OUTPUTS), {"user": [1], "product": ["a"]}, None,
                 {"price": 1, "currency": "EUR"})] * 3  # fmt: skip
-    asks += [Ask(Selection.of(REFS["sold"]), {"product": [rng.choice("abc")]}) for _ in range(20)]
+    asks += [
+        FeatureQuery(Selection.of(REFS["sold"]), {"product": [rng.choice("abc")]})
+        for _ in range(20)
+    ]
     fetcher.get_many(asks)
     store.reads = 0
     fetcher.get_many(asks)
@@ -150,10 +153,10 @@ def test_a_view_that_is_not_there_yet_fails_only_those_who_ask_for_it(shop: Shop
     fetcher = FeatureFetcher("shop", views, shop.store, clock=shop.clock)
     spend, never, both, odd = fetcher.get_many(
         [
-            Ask(Selection.of(REFS["spend"]), {"user": [1]}),
-            Ask(Selection.of(REFS["never"]), {"user": [1]}),
-            Ask(Selection.of([*REFS["never"], *REFS["spend"]]), {"user": [1]}),
-            Ask(Selection.of(REFS["spend"]), {"user": ["one"]}),
+            FeatureQuery(Selection.of(REFS["spend"]), {"user": [1]}),
+            FeatureQuery(Selection.of(REFS["never"]), {"user": [1]}),
+            FeatureQuery(Selection.of([*REFS["never"], *REFS["spend"]]), {"user": [1]}),
+            FeatureQuery(Selection.of(REFS["spend"]), {"user": ["one"]}),
         ]
     )
     assert isinstance(spend, OnlineResponse)
@@ -167,7 +170,7 @@ def test_an_error_that_many_asks_get_keeps_nothing_of_them() -> None:
     #  raising writes into an error what raised it: into a kept one without end
     fetcher = FeatureFetcher("shop", [NEVER.compiled], MemoryStore())
     for _ in range(3):
-        [error] = fetcher.get_many([Ask(Selection.of(REFS["never"]), {"user": [1]})])
+        [error] = fetcher.get_many([FeatureQuery(Selection.of(REFS["never"]), {"user": [1]})])
         assert isinstance(error, StoreNotReadyError)
         seen = fetcher._views["never"].last
         assert seen is not None
@@ -181,7 +184,7 @@ def test_a_store_that_does_not_answer_is_everybodys_error(shop: Shop) -> None:
             raise OnlineStoreError("gone")
 
     fetcher = FeatureFetcher("shop", [SPEND.compiled], Gone(), clock=shop.clock)
-    right = Ask(Selection.of(REFS["spend"]), {"user": [1]})
-    wrong = Ask(Selection.of(REFS["spend"]), {"user": ["one"]})
+    right = FeatureQuery(Selection.of(REFS["spend"]), {"user": [1]})
+    wrong = FeatureQuery(Selection.of(REFS["spend"]), {"user": ["one"]})
     got = fetcher.get_many([right, wrong, right])
     assert [type(error) for error in got] == [OnlineStoreError, RequestError, OnlineStoreError]

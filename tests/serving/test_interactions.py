@@ -26,9 +26,9 @@ from paimon_features.errors import RequestError
 from paimon_features.materialize import Materializer
 from paimon_features.offline.training_set import build_training_set
 from paimon_features.online import MemoryStore
+from paimon_features.oracle.interactions import apart, wrong_interactions
 from paimon_features.schema import Float64, Int64, String, arrow_schema
 from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.testing.naive_interactions import apart, wrong_interactions
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from tests.offline.lake_of_views import LakeOfViews
 
@@ -102,9 +102,13 @@ class Shop:
         self.fetcher = FeatureFetcher("shop", views, self.store, clock=self.clock)
 
     def online(
-        self, keys: dict[str, Any], q_ms: int, outputs: tuple[Output, ...] = OUTPUTS, **request: Any
+        self,
+        keys: dict[str, Any],
+        as_of_ms: int,
+        outputs: tuple[Output, ...] = OUTPUTS,
+        **request: Any,
     ) -> Any:
-        return self.fetcher.get(outputs, keys, q_ms, request)
+        return self.fetcher.get(outputs, keys, as_of_ms, request)
 
     def offline(
         self, rows: dict[str, Any], outputs: tuple[Output, ...] = OUTPUTS, **options: Any
@@ -137,15 +141,15 @@ def test_online_and_offline_give_one_number_to_the_bit(tmp_path: Path) -> None:
     every = Selection.of([*Selection.of(OUTPUTS).refs, *Selection.of(OUTPUTS).interactions])
     inputs = {"price": pa.array(request["price"]), "currency": pa.array(request["currency"])}
     statuses: set[str] = set()
-    for q_ms in (NOW, NOW + 5 * MINUTE_MS, NOW + DAY_MS, NOW + 6 * DAY_MS):
-        rows = {**keys, **request, "event_time_ms": [q_ms] * 120}
-        got = shop.online(keys, q_ms, **request)
+    for as_of_ms in (NOW, NOW + 5 * MINUTE_MS, NOW + DAY_MS, NOW + 6 * DAY_MS):
+        rows = {**keys, **request, "event_time_ms": [as_of_ms] * 120}
+        got = shop.online(keys, as_of_ms, **request)
         past = shop.offline(rows, statuses=True)
         assert got.features == NAMES
         for name in NAMES:
             assert got.table[name].combine_chunks().equals(past[name].combine_chunks()), name
             assert got.statuses[name].to_pylist() == past[f"{name}__status"].to_pylist(), name
-        online = shop.online(keys, q_ms, every.outputs, **request).table
+        online = shop.online(keys, as_of_ms, every.outputs, **request).table
         tiles = shop.offline(rows, every.outputs)
         assert not [*wrong_interactions(every, online, inputs)]
         assert not [*wrong_interactions(every, tiles, inputs)]

@@ -17,16 +17,16 @@ from paimon_features.definitions import FeatureRef, FeatureView
 from paimon_features.errors import RequestError
 from paimon_features.materialize import Materializer
 from paimon_features.online import OnlineStore, open_store
+from paimon_features.oracle.compare import differences
+from paimon_features.oracle.features import Event, answer
+from paimon_features.oracle.tiler import event_rows
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing import generators
-from paimon_features.testing.compare import differences
-from paimon_features.testing.naive import Event, answer
 from paimon_features.testing.sizes import cases
 from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.testing.tiler import event_rows
 
 
 @pytest.mark.redis
@@ -50,8 +50,8 @@ def test_reads_equal_the_oracle_after_every_pass(redis_server: RedisServer, seed
             high_ms = max(entered, default=0)
             keys, times = generators.random_rows(rng, view, events, 12)
             for i, t in enumerate(times):
-                q_ms = rng.choice((t, max(t, high_ms), high_ms + rng.choice((0, 1, 60_000))))
-                _check(view, fetcher, keys.slice(i, 1), q_ms, applied, high_ms)
+                as_of_ms = rng.choice((t, max(t, high_ms), high_ms + rng.choice((0, 1, 60_000))))
+                _check(view, fetcher, keys.slice(i, 1), as_of_ms, applied, high_ms)
 
 
 def _after_each_pass(
@@ -99,7 +99,7 @@ def _check(
     view: FeatureView,
     fetcher: FeatureFetcher,
     row: Any,
-    q_ms: int,
+    as_of_ms: int,
     applied: Sequence[Event],
     high_ms: int,
 ) -> None:
@@ -108,19 +108,19 @@ def _check(
     asked = dict(zip(row.column_names, row.columns, strict=True))
     if any(column.null_count for column in row.columns):
         with pytest.raises(RequestError, match="is null"):
-            fetcher.get(refs, asked, q_ms)
+            fetcher.get(refs, asked, as_of_ms)
         return
     entity = event_rows(row)[0]
     own = [e for e in applied if all(e[k] == v for k, v in entity.items())]
     try:
-        got = fetcher.get(refs, asked, q_ms)
+        got = fetcher.get(refs, asked, as_of_ms)
     except RequestError:
-        assert q_ms < high_ms - view.compiled.margin_ms
+        assert as_of_ms < high_ms - view.compiled.margin_ms
         return
-    expected = answer(view, own, q_ms, online=True)
+    expected = answer(view, own, as_of_ms, online=True)
     values, statuses = event_rows(got.table)[0], got.statuses.to_pylist()[0]
-    wrong = differences(view, own, q_ms, expected, values, statuses, online=True)
-    assert not wrong, (entity, q_ms, wrong)
+    wrong = differences(view, own, as_of_ms, expected, values, statuses, online=True)
+    assert not wrong, (entity, as_of_ms, wrong)
 
 
 def _flush(server: RedisServer) -> None:

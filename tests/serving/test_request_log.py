@@ -31,11 +31,11 @@ from paimon_features.definitions import (
 from paimon_features.errors import ConfigurationError, TableError
 from paimon_features.online import MemoryStore
 from paimon_features.schema import Date, Decimal, Float64, Int64, String
-from paimon_features.serving import request_log as module
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
-from paimon_features.serving.logged import SCHEMA, EntityText, dumps, loads
-from paimon_features.serving.request_log import RequestLog, salt_of_environment
-from paimon_features.serving.spool import SpoolFile, read_spool, recover
+from paimon_features.serving.request_log import log as module
+from paimon_features.serving.request_log.log import RequestLog, salt_of_environment
+from paimon_features.serving.request_log.logged_rows import SCHEMA, EntityText, dumps, loads
+from paimon_features.serving.request_log.spool import SpoolFile, read_spool, recover
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 
 NOW = 1_700_000_000_000
@@ -126,7 +126,7 @@ def test_a_row_per_entity_and_view_has_every_value_to_the_bit(
     assert [json.loads(row["feature_statuses"])["count_1h"] for row in rows] == [
         "PRESENT", "PRESENT", "MISSING",
     ]  # fmt: skip
-    common = ("request_id", "service", "project", "view", "q_ms", "generation", "incarnation")
+    common = ("request_id", "service", "project", "view", "as_of_ms", "generation", "incarnation")
     assert {tuple(row[name] for name in common) for row in rows} == {
         ("r1", "buying_v1", PROJECT, "buys", NOW, 1, 0)
     }
@@ -274,7 +274,7 @@ def test_on_a_full_disk_rows_are_dropped_and_files_stay_readable(
 ) -> None:
     monkeypatch.setattr(module, "_RETRY_S", 0.0)
     disk = _SmallDisk(30_000)
-    monkeypatch.setattr("paimon_features.serving.spool.os", disk)
+    monkeypatch.setattr("paimon_features.serving.request_log.spool.os", disk)
     log = opened(tmp_path)
     response = ask(fetcher, [1, 2])
     for number in range(60):

@@ -115,8 +115,8 @@ def test_a_host_without_java_flink_torch_paimon_and_a_lake_answers(host: Path) -
 def test_a_lookup_imports_no_engine_where_they_are_installed(host: Path) -> None:
     # pandas may come, where it is installed: pyarrow imports it on its own
     script = COMMAND.replace("main([", "import atexit; atexit.register(tell); main([")
-    tell = f"""
+    on_message = f"""
 def tell():
     print(sorted({set(NOT_THERE) - {"pandas"}!r} & sys.modules.keys()))
 """
-    assert run("\n" + tell + script, host, blocked=False).splitlines()[1] == "[]"
+    assert run("\n" + on_message + script, host, blocked=False).splitlines()[1] == "[]"

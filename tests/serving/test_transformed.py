@@ -27,11 +27,11 @@ from paimon_features.errors import TableError
 from paimon_features.materialize import Materializer
 from paimon_features.offline.training_set import build_training_set
 from paimon_features.online import MemoryStore
+from paimon_features.oracle.interactions import apart
+from paimon_features.oracle.transformers import wrong_transformed
 from paimon_features.schema import Float64, Int64, String, arrow_schema
-from paimon_features.serving.ask import Ask
 from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.testing.naive_interactions import apart
-from paimon_features.testing.naive_transformers import wrong_transformed
+from paimon_features.serving.query import FeatureQuery
 from paimon_features.transformers import (
     Clip,
     ColumnTransformer,
@@ -169,9 +169,9 @@ def test_online_offline_and_the_file_say_the_same_to_the_bit(tmp_path: Path) -> 
     every = Selection.of([*selection.refs, *parts, *selection.transformed])
     statuses: dict[str, set[str]] = {name: set() for name in NAMES}
     nulls: dict[str, set[Any]] = {name: set() for name in NAMES}
-    for q_ms in (NOW, NOW + 300_000, NOW + DAY_MS, NOW + 6 * DAY_MS):
-        rows = pa.table({"user": users, "price": prices, "event_time_ms": [q_ms] * 150})
-        got = shop.fetcher.get(shop.outputs, {"user": users}, q_ms, {"price": prices})
+    for as_of_ms in (NOW, NOW + 300_000, NOW + DAY_MS, NOW + 6 * DAY_MS):
+        rows = pa.table({"user": users, "price": prices, "event_time_ms": [as_of_ms] * 150})
+        got = shop.fetcher.get(shop.outputs, {"user": users}, as_of_ms, {"price": prices})
         past = shop.lake.store.get_historical_features(shop.outputs, rows, statuses=True)
         assert got.features == NAMES
         for name in NAMES:
@@ -181,13 +181,13 @@ def test_online_offline_and_the_file_say_the_same_to_the_bit(tmp_path: Path) -> 
             statuses[name] |= set(told)
             values = got.table[name].to_pylist()
             nulls[name] |= {s for s, v in zip(told, values, strict=True) if v is None}
-        online = shop.fetcher.get(every.outputs, {"user": users}, q_ms, {"price": prices}).table
+        online = shop.fetcher.get(every.outputs, {"user": users}, as_of_ms, {"price": prices}).table
         tiles = shop.lake.store.get_historical_features(every.outputs, rows)
         assert not [*wrong_transformed(every, online), *wrong_transformed(every, tiles)]
         assert not [*apart(every, online, tiles)]
         reordered = online.set_column(1, online.column_names[1], online.column(1).take(
             pa.array(range(149, -1, -1))))  # fmt: skip
-        assert len([*wrong_transformed(every, reordered)]) > 10 or q_ms > NOW + DAY_MS
+        assert len([*wrong_transformed(every, reordered)]) > 10 or as_of_ms > NOW + DAY_MS
     assert all({"PRESENT", "MISSING", "EXPIRED"} <= told for told in statuses.values())
     # a word that is not known, and a price whose square is beyond float64
     assert all("ILL_CONDITIONED" in statuses[name] for name in ("strict", "three", "priced"))
@@ -258,7 +258,7 @@ def test_no_entities_and_many_asks_at_once(tmp_path: Path) -> None:
     past = shop.lake.store.get_historical_features(shop.outputs, rows)
     assert past.select(NAMES).schema == empty.table.select(NAMES).schema
     selection = Selection.of(shop.outputs)
-    asks = [Ask(selection, {"user": [user]}, NOW, {"price": 2.0}) for user in (1, 2, 3)]
+    asks = [FeatureQuery(selection, {"user": [user]}, NOW, {"price": 2.0}) for user in (1, 2, 3)]
     whole = shop.fetcher.get(shop.outputs, {"user": [1, 2, 3]}, NOW, {"price": 2.0})
     each = [answer.to_pylist()[0] for answer in shop.fetcher.get_many(asks)]  # type: ignore[union-attr]
     assert each == whole.to_pylist()

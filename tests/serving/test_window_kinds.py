@@ -30,14 +30,14 @@ def view_of(*features: Any, **options: Any) -> FeatureView:
     return FeatureView("v", source=SOURCE, entity=user, features=features, **options)
 
 
-def read(folder: Path, view: FeatureView, times: list[int], *q_ms: int) -> list[dict[str, Any]]:
+def read(folder: Path, view: FeatureView, times: list[int], *as_of_ms: int) -> list[dict[str, Any]]:
     """Features of a user with one event at each time, at each ``q``; None where he is MISSING."""
     lake, store = TileLake(folder, view), MemoryStore(lambda: NOW)
     lake.commit([{"user": 1, "t": t, "x": 1.0} for t in times])
     lake.materializer(store).run_once()
     fetcher = FeatureFetcher(PROJECT, [view.compiled], store, clock=lambda: NOW)
     refs = [FeatureRef("v", f.name) for f in view.compiled.features]
-    return [fetcher.get(refs, {"user": [1]}, q).table.to_pylist()[0] for q in q_ms]
+    return [fetcher.get(refs, {"user": [1]}, q).table.to_pylist()[0] for q in as_of_ms]
 
 
 def test_exact_windows_over_tiles_are_refused_with_what_to_do(tmp_path: Path) -> None:

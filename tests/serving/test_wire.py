@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.columns import Column
 from paimon_features.definitions import FeatureRef, Selection
+from paimon_features.oracle.replies import json_document, pack_document
 from paimon_features.schema import (
     Bool,
     Bytes,
@@ -38,7 +39,6 @@ from paimon_features.schema import (
 )
 from paimon_features.serving.response import Batch, Freshness, OnlineResponse, Status
 from paimon_features.serving.wire import STATUS_NAMES, arrow_stream, feast_json, message_pack
-from paimon_features.testing.naive_wire import json_document, pack_document
 from paimon_features.testing.sizes import cases
 
 FRESH = Freshness(7, 1_700_000_000_000, 1_699_999_999_999, 1_700_000_000_500, False)
@@ -125,7 +125,7 @@ def test_a_reply_is_what_a_feast_server_writes_with_our_freshness_beside_it() ->
         response_of({"n": (Int64, [5, None])}, codes, np.array([1_700_000_000_000, NEVER_MS]))
     )
     assert got == (
-        b'{"metadata":{"feature_names":["user","n"],"q_ms":1700000000999,"freshness":{"v":{'
+        b'{"metadata":{"feature_names":["user","n"],"as_of_ms":1700000000999,"freshness":{"v":{'
         b'"applied_snapshot":7,"commit_time_ms":1700000000000,"event_time_high_ms":1699999999999,'
         b'"current_ms":1700000000500,"stale":false}}},"results":['
         b'{"values":[0,1],"statuses":["PRESENT","PRESENT"],'

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.definitions import FeatureView
+from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow
-from paimon_features.testing.tiler import event_rows, tile_table
 from paimon_features.windows import DAY_MS
 
 DEFINITIONS = """

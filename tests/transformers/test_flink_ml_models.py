@@ -26,8 +26,8 @@ from paimon_features.definitions import (
     Transformed,
 )
 from paimon_features.errors import TransformError
+from paimon_features.oracle.fitted import row_of
 from paimon_features.schema import Float64, Int64, List, String
-from paimon_features.testing.naive_fitted import row_of
 from paimon_features.testing.sizes import seeds
 from paimon_features.transformers import FittedVersion
 from paimon_features.transformers.fitted import read_version, write_version

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.errors import TransformError
-from paimon_features.testing.naive_fitted import row_of
+from paimon_features.oracle.fitted import row_of
 from paimon_features.transformers import FeatureTransformer, FrequencyEncoder
 from tests.transformers.forms import FORMS, put, rows_of
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paimon_features.errors import TransformError
-from paimon_features.testing import naive_numeric as naive
+from paimon_features.oracle import numeric as naive
 from paimon_features.transformers import (
     FeatureTransformer,
     Imputer,

@@ -22,7 +22,7 @@ def test_texts_get_the_most_frequent_text_of_several_the_least() -> None:
     assert imputer.statistics_ == ["a", 1.0]
     out = imputer.transform(MIXED)
     assert out.to_pydict() == {"word": ["b", "a", "a", "a", "b"], "n": [1.0, 1.0, 1.0, 2.0, 2.0]}
-    assert not imputer.gives_numbers
+    assert not imputer.numeric_output
     assert [imputer.accepts(0, String), imputer.accepts(0, Int64)] == [True, False]
     assert [imputer.accepts(1, String), imputer.accepts(1, Float64)] == [False, True]
     assert FeatureTransformer.from_params(imputer.to_params()) == imputer

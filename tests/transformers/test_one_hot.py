@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.errors import TransformError
-from paimon_features.testing import naive_transformers as naive
-from paimon_features.testing.naive_fitted import row_of
+from paimon_features.oracle import transformers as naive
+from paimon_features.oracle.fitted import row_of
 from paimon_features.transformers import FeatureTransformer, OneHotEncoder
 
 sklearn = pytest.importorskip("sklearn.preprocessing", reason="pip install scikit-learn")

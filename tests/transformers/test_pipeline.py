@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
+from paimon_features.oracle.fitted import row_of
 from paimon_features.schema import Bool, Float64, Int64, List, String
-from paimon_features.testing.naive_fitted import row_of
 from paimon_features.transformers import (
     Clip,
     ColumnTransformer,
@@ -176,7 +176,7 @@ def test_numbers_in_blocks_are_what_columns_make() -> None:
     np.testing.assert_array_equal(whole[7:8], made.transform(data[7:8]))
     applied = made.apply([Column(data[:, j].copy()) for j in range(3)]).columns
     np.testing.assert_array_equal(whole, np.column_stack([c.values for c in applied]))
-    assert made.takes_blocks
+    assert made.supports_matrix
 
 
 def test_values_that_a_step_refuses_are_told_with_its_name_and_marked_in_services() -> None:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paimon_features.errors import TransformError
-from paimon_features.testing import naive_transformers as naive
+from paimon_features.oracle import transformers as naive
 from paimon_features.transformers import FeatureTransformer, MinMaxScaler, StandardScaler
 
 sklearn = pytest.importorskip("sklearn.preprocessing", reason="pip install scikit-learn")

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paimon_features.oracle.derived_views import tumbling_bounds
 from paimon_features.testing.generators import ZONES
-from paimon_features.testing.naive_derived import tumbling_bounds
 from paimon_features.windows import (
     CALENDAR_SIZES,
     DAY_MS,

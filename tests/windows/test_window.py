@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.testing import naive_windows
+from paimon_features.oracle import windows as naive_windows
 from paimon_features.testing.generators import ZONES
 from paimon_features.testing.sizes import cases
 from paimon_features.windows import (

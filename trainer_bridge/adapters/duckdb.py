@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from paimon_features.errors import MissingExtraError
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.scanning import TableScan
+from trainer_bridge.readers.scanning import TableScan
 
 try:
     import duckdb

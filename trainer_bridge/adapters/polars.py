@@ -13,7 +13,7 @@ import pyarrow as pa
 from paimon_features.errors import MissingExtraError
 from paimon_features.schema import NAME
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.scanning import TableScan
+from trainer_bridge.readers.scanning import TableScan
 
 try:
     import polars as pl

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from trainer_bridge.batches.ragged import SparseValue
 from trainer_bridge.dataframe.batching import Batches
 from trainer_bridge.dataframe.dataset import Dataset
 from trainer_bridge.dataframe.dedup import Deduplicated
@@ -21,7 +22,6 @@ from trainer_bridge.dataframe.writing import (
     write_deduplicated_parquet,
     write_deduplicated_table,
 )
-from trainer_bridge.ragged import SparseValue
 
 __all__ = [
     "Batches",

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from paimon_features.errors import ConfigurationError, RequestError
+from trainer_bridge.batches.ragged import Ragged, Rows, take_rows
 from trainer_bridge.dataframe.dedup import Blocks
 from trainer_bridge.dataframe.frame import Features, Value
 from trainer_bridge.dataframe.reading import Stored, concat, each, num_rows
-from trainer_bridge.ragged import Ragged, Rows, take_rows
 
 
 class Batches:

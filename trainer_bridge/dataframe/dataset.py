@@ -11,7 +11,9 @@ import pyarrow.fs as pafs
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.columns import MASK_SUFFIX
+from trainer_bridge.batches.columns import MASK_SUFFIX
+from trainer_bridge.batches.ragged import Ragged
+from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.dataframe.batching import (
     Batches,
     as_value,
@@ -25,8 +27,6 @@ from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inve
 from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
 from trainer_bridge.dataframe.reading import Decoding, Groups, Stored, num_rows
 from trainer_bridge.dataframe.sources import Files, ParquetSource, Source, TableSource
-from trainer_bridge.ragged import Ragged
-from trainer_bridge.vocabulary import Vocabulary
 
 
 class Dataset:

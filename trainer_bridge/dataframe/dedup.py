@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from paimon_features.errors import RequestError
-from trainer_bridge.ragged import (
+from trainer_bridge.batches.ragged import (
     Array,
     Ints,
     Ragged,

@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.columns import ColumnSpec, list_levels
+from trainer_bridge.batches.columns import ColumnSpec, list_levels
+from trainer_bridge.batches.ragged import Array, Ints, Ragged, SparseValue
 from trainer_bridge.dataframe.dedup import Deduplicated
-from trainer_bridge.ragged import Array, Ints, Ragged, SparseValue
 
 Features = dict[str, Any]
 """A batch: arrays, ``DataFrame.Value`` and (unrestored) ``Deduplicated`` by column."""

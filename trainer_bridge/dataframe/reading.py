@@ -11,7 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
-from trainer_bridge.columns import MASK_SUFFIX, ItemMask, TensorColumn, list_levels, opened
+from trainer_bridge.batches.columns import MASK_SUFFIX, ItemMask, TensorColumn, list_levels, opened
+from trainer_bridge.batches.ragged import Ints, Rows, concat_rows, ends
+from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.dataframe.dedup import (
     Blocks,
     Deduplicated,
@@ -20,8 +22,6 @@ from trainer_bridge.dataframe.dedup import (
 )
 from trainer_bridge.dataframe.frame import Field
 from trainer_bridge.dataframe.sources import Source, matched
-from trainer_bridge.ragged import Ints, Rows, concat_rows, ends
-from trainer_bridge.vocabulary import Vocabulary
 
 Stored = dict[str, Rows | Blocks | Deduplicated]
 """Stored rows by column; of deduplicated data a stored row is a block of rows."""

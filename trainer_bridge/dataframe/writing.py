@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.writer import append_stream
-from trainer_bridge.columns import opened
-from trainer_bridge.ragged import Ints, ends
+from trainer_bridge.batches.columns import opened
+from trainer_bridge.batches.ragged import Ints, ends
 
 INDEX_SUFFIX = "_index"
 

@@ -12,7 +12,7 @@ from paimon_features.columns import Column
 from paimon_features.errors import ExpressionError
 from paimon_features.expressions import Expression, evaluate, parse
 from paimon_features.schema import Bool, DataType, Int64
-from trainer_bridge.expression_columns import column_of, data_type_of
+from trainer_bridge.blocks.expression_columns import column_of, data_type_of
 from trainer_bridge.preprocess.rows import RowBlock
 from trainer_bridge.preprocess.stages import Values
 

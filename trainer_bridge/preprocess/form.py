@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.errors import RequestError
-from trainer_bridge.forms import Batch, Form, Source
+from trainer_bridge.batches.forms import Batch, Form, Source
 from trainer_bridge.preprocess.rows import Numbers, RowBlock
 from trainer_bridge.preprocess.stages import Array
 

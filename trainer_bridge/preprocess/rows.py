@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from paimon_features.columns import one_array
 from paimon_features.errors import RequestError, UnknownNameError
-from trainer_bridge.columns import MASK_SUFFIX
-from trainer_bridge.forms import NumpyForm
+from trainer_bridge.batches.columns import MASK_SUFFIX
+from trainer_bridge.batches.forms import NumpyForm
 from trainer_bridge.preprocess.stages import Array, Rows, Values
 
 Mask = npt.NDArray[np.bool_]

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.errors import ConfigurationError, RequestError, TableError
-from trainer_bridge.blocks import Layout
+from trainer_bridge.batches.forms import Batch as ReaderBatch
+from trainer_bridge.blocks.snapshot_blocks import Layout
 from trainer_bridge.cache import BlockCache, CacheStats, DiskCache, fingerprint
-from trainer_bridge.forms import Batch as ReaderBatch
 from trainer_bridge.preprocess.conditions import Condition
 from trainer_bridge.preprocess.form import ArraysForm, Spec
 from trainer_bridge.preprocess.plan import Plan
@@ -34,7 +34,7 @@ from trainer_bridge.preprocess.stages import (
     RowStage,
     Select,
 )
-from trainer_bridge.reader import SAMPLE_WEIGHT, SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
 
 _NO_COLUMNS = pa.schema([])
 """What is asked of a prepared layout, which gives its own columns."""

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.order import Ints
-from trainer_bridge.state import check_numbers
+from trainer_bridge.order.global_order import Ints
+from trainer_bridge.order.state import check_numbers
 
 PIECE = 65_536
 """Draws, or rows, that are worked on at a time."""

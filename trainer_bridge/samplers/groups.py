@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer_bridge.order import Ints, permute
+from trainer_bridge.order.global_order import Ints, permute
 
 Codes = npt.NDArray[Any]
 

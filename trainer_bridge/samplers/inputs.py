@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.difficulty import Difficulty
+from trainer_bridge.feedback.difficulty import Difficulty
 
 Numbers = npt.NDArray[Any]
 

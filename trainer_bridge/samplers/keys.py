@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer_bridge.order import Ints, Words, mix64
+from trainer_bridge.order.global_order import Ints, Words, mix64
 
 _GOLDEN = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.memory import key_hashes
-from trainer_bridge.order import Ints, derive_key, permute, uniform
+from trainer_bridge.feedback.memory import key_hashes
+from trainer_bridge.order.global_order import Ints, derive_key, permute, uniform
 from trainer_bridge.samplers.base import AdvancedSampler
 from trainer_bridge.samplers.inputs import as_numbers, checksum
 

@@ -18,10 +18,10 @@ from paimon_features.errors import OnlineStoreError
 from paimon_features.online.redis_store.breaker import BreakerOpen
 from paimon_features.online.redis_store.connections import (
     Address,
+    NoReplyError,
     Refused,
     ReplyError,
     Server,
-    Unanswered,
     pack,
 )
 from paimon_features.online.redis_store.messages import explain
@@ -137,7 +137,7 @@ class Cluster(Sender):
             if address is None:
                 self._doubtful = True
                 slot = self._slot(job.key)
-                job.trouble = Unanswered(f"no node serves slot {slot}", sent=False)
+                job.trouble = NoReplyError(f"no node serves slot {slot}", sent=False)
             else:
                 batches.setdefault(address, []).append(job)
         return [(self._node(address), batch) for address, batch in batches.items()]
@@ -215,7 +215,7 @@ class Cluster(Sender):
                 break
             try:
                 self._take_map(address, min(left_s, MAP_TIMEOUT_S))
-            except (BreakerOpen, Unanswered, Refused, ReplyError) as error:
+            except (BreakerOpen, NoReplyError, Refused, ReplyError) as error:
                 trouble = trouble or error
             else:
                 self._doubtful = False
@@ -243,5 +243,5 @@ class Cluster(Sender):
                 f"online store {self._settings.where}: the server is not part of a cluster; "
                 "use redis:// or redis+sentinel://"
             )
-        late = Unanswered("no node told the slots of the cluster", sent=False, timed_out=True)
+        late = NoReplyError("no node told the slots of the cluster", sent=False, timed_out=True)
         return explain(self._settings, trouble or late)

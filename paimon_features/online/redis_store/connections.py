@@ -35,7 +35,7 @@ _MORE = object()
 ReplyError: type[Exception] = hiredis.ReplyError
 
 
-class Unanswered(Exception):  # noqa: N818 - it is repeated, or becomes an OnlineStoreError
+class NoReplyError(Exception):
     """A command got no reply.
 
     ``sent``: the server may have done it. ``reused``: on a connection that had been idle, so
@@ -140,7 +140,7 @@ class Server:
         Raises
         ------
         BreakerOpen, Unanswered, Refused
-            Nothing has been done, unless ``Unanswered.sent``.
+            Nothing has been done, unless ``NoReplyError.sent``.
         """
         if self.breaker.admit(timeout_s / 2):
             timeout_s /= 2
@@ -207,7 +207,7 @@ class Server:
             self.forget()  # the others are as old
         else:
             self.breaker.failed(reason, timed_out=timed_out)
-        return Unanswered(reason, sent=True, reused=link.reused, timed_out=timed_out)
+        return NoReplyError(reason, sent=True, reused=link.reused, timed_out=timed_out)
 
     def _open_or_wait(self, deadline: float) -> Link:
         with self._changed:
@@ -216,7 +216,7 @@ class Server:
                 while not self._idle and self._open >= self._settings.connections:
                     left_s = deadline - time.monotonic()
                     if left_s <= 0 or not self._changed.wait(left_s):
-                        raise Unanswered(
+                        raise NoReplyError(
                             f"all {self._settings.connections} connections are in use "
                             "([online] connections)",
                             sent=False,
@@ -246,7 +246,7 @@ class Server:
                 except BaseException:
                     link.close()
                     raise
-        except Unanswered as error:
+        except NoReplyError as error:
             self.breaker.failed(str(error), timed_out=error.timed_out)
             raise
         return link
@@ -290,7 +290,7 @@ def open_link(
         if isinstance(error.__context__, ssl.SSLCertVerificationError):
             raise Refused(f"{where}: {error.__context__.verify_message}") from error
         timed_out = isinstance(error, redis.TimeoutError | TimeoutError)
-        raise Unanswered(f"{where}: {_words(error)}", sent=False, timed_out=timed_out) from error
+        raise NoReplyError(f"{where}: {_words(error)}", sent=False, timed_out=timed_out) from error
     link = Link(connection, born)
     try:
         _log_in(link, settings, where, deadline, sentinel=sentinel)
@@ -318,11 +318,11 @@ def _log_in(
         replies = link.receive(len(commands), deadline)
     except OSError as error:
         timed_out = isinstance(error, TimeoutError)
-        raise Unanswered(f"{where}: {_words(error)}", sent=False, timed_out=timed_out) from error
+        raise NoReplyError(f"{where}: {_words(error)}", sent=False, timed_out=timed_out) from error
     for reply in replies:
         if isinstance(reply, ReplyError):
             if str(reply).startswith("LOADING"):
-                raise Unanswered(f"{where}: {reply}", sent=False)
+                raise NoReplyError(f"{where}: {reply}", sent=False)
             raise Refused(f"{where}: {reply}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.redis_store.breaker import BreakerOpen
-from paimon_features.online.redis_store.connections import Refused, Unanswered
+from paimon_features.online.redis_store.connections import NoReplyError, Refused
 from paimon_features.online.settings import PASSWORD_VARIABLE, URL_VARIABLE, OnlineSettings
 
 _ADDRESS = (
@@ -46,7 +46,7 @@ def explain(settings: OnlineSettings, error: BaseException) -> OnlineStoreError:
             f"password ({PASSWORD_VARIABLE}), the number of the database, and with rediss:// the "
             "certificate of the CA (tls_ca)?"
         )
-    if isinstance(error, Unanswered):
+    if isinstance(error, NoReplyError):
         return OnlineStoreError(_unanswered(where, settings, error))
     text = str(error)
     if "RESTARTED" in text:
@@ -60,7 +60,7 @@ def explain(settings: OnlineSettings, error: BaseException) -> OnlineStoreError:
     return OnlineStoreError(f"{where}: {text}")
 
 
-def _unanswered(where: str, settings: OnlineSettings, error: Unanswered) -> str:
+def _unanswered(where: str, settings: OnlineSettings, error: NoReplyError) -> str:
     if error.timed_out:
         limits = f"timeout {settings.timeout_ms} ms, write_timeout {settings.write_timeout_ms} ms"
         return f"{where}: {error} ([online] {limits}; connecting {settings.connect_timeout_ms} ms)"

@@ -17,11 +17,11 @@ from paimon_features.online.redis_store.breaker import BreakerOpen
 from paimon_features.online.redis_store.connections import (
     Address,
     Link,
+    NoReplyError,
     Packed,
     Refused,
     ReplyError,
     Server,
-    Unanswered,
     pack,
 )
 from paimon_features.online.redis_store.messages import explain
@@ -117,8 +117,8 @@ class Sender:
         for attempt in count():
             try:
                 return server.exchange(packed, replies, max(0.001, deadline - time.monotonic()))
-            except (BreakerOpen, Unanswered, Refused) as error:
-                lost = isinstance(error, Unanswered) and not error.timed_out
+            except (BreakerOpen, NoReplyError, Refused) as error:
+                lost = isinstance(error, NoReplyError) and not error.timed_out
                 if not lost or attempt >= max(1, self._settings.retries):
                     raise explain(self._settings, error) from error
             time.sleep(backoff_s(attempt))
@@ -128,7 +128,7 @@ class Sender:
         """Make the job ready to be sent again; False if that is of no use."""
         if isinstance(job.trouble, BreakerOpen | Refused):
             return False
-        if isinstance(job.trouble, Unanswered):
+        if isinstance(job.trouble, NoReplyError):
             if job.trouble.timed_out:
                 return False
             if job.trouble.sent and job.again is not None:
@@ -151,14 +151,14 @@ class Sender:
                 left_s = max(0.001, deadline - time.monotonic())
                 try:
                     begun.append((server, batch, server.begin(packed, left_s)))
-                except (BreakerOpen, Unanswered, Refused) as error:
+                except (BreakerOpen, NoReplyError, Refused) as error:
                     self._failed(server, batch, error)
             while begun:
                 server, batch, link = begun.pop(0)
                 try:
                     expected = len(batch) + sum(job.ask is not None for job in batch)
                     replies = server.end(link, expected, deadline)
-                except Unanswered as error:
+                except NoReplyError as error:
                     self._failed(server, batch, error)
                 else:
                     self._received(server, batch, replies)
@@ -208,7 +208,7 @@ class OneServer(Sender):
             if type(found) is list:
                 return found
             self._received(server, [job], [found])
-        except (BreakerOpen, Unanswered, Refused) as error:
+        except (BreakerOpen, NoReplyError, Refused) as error:
             job.trouble = error
         if job.trouble is not None:
             if self._repeat(job):
@@ -241,7 +241,7 @@ def _asking(job: Job) -> Packed:
 
 
 def _is_free(job: Job) -> bool:
-    return job.redirected or (isinstance(job.trouble, Unanswered) and job.trouble.reused)
+    return job.redirected or (isinstance(job.trouble, NoReplyError) and job.trouble.reused)
 
 
 def backoff_s(attempt: int) -> float:

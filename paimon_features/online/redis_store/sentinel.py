@@ -10,11 +10,11 @@ from typing import Any
 from paimon_features.online.redis_store.connections import (
     Address,
     Link,
+    NoReplyError,
     Packed,
     Refused,
     ReplyError,
     Server,
-    Unanswered,
     open_link,
     pack,
 )
@@ -47,16 +47,16 @@ class Sentinels:
             left_s = max(0.001, (deadline - time.monotonic()) / 2)
             try:
                 found = self._ask(host, left_s)
-            except (Unanswered, Refused) as error:
+            except (NoReplyError, Refused) as error:
                 troubles.append(str(error))
-                timed_out |= isinstance(error, Unanswered) and error.timed_out
+                timed_out |= isinstance(error, NoReplyError) and error.timed_out
                 continue
             if isinstance(found, list) and len(found) == 2:
                 self._hosts.sort(key=lambda other: other != host)
                 return found[0].decode(), int(found[1])
             what = "it does not know the service" if found is None else str(found)
             troubles.append(f"{host_and_port(*host)}: {what} {self._settings.service!r}")
-        raise Unanswered(
+        raise NoReplyError(
             f"no sentinel tells the primary of {self._settings.service!r}: {'; '.join(troubles)}",
             sent=False,
             timed_out=timed_out,
@@ -70,7 +70,7 @@ class Sentinels:
             )
             return link.receive(1, time.monotonic() + timeout_s)[0]
         except OSError as error:
-            raise Unanswered(
+            raise NoReplyError(
                 f"{host_and_port(*host)}: {error}",
                 sent=False,
                 timed_out=isinstance(error, TimeoutError),
@@ -86,10 +86,12 @@ def check_primary(link: Link, deadline: float) -> None:
         reply = link.receive(1, deadline)[0]
     except OSError as error:
         timed_out = isinstance(error, TimeoutError)
-        raise Unanswered(f"no answer to ROLE: {error}", sent=False, timed_out=timed_out) from error
+        raise NoReplyError(
+            f"no answer to ROLE: {error}", sent=False, timed_out=timed_out
+        ) from error
     # a user who may not ask is not kept out: then the first write tells
     if not isinstance(reply, ReplyError) and reply[0] != b"master":
-        raise Unanswered(
+        raise NoReplyError(
             f"the sentinels name {reply[0].decode()}, not a primary; a failover is under way",
             sent=False,
         )
@@ -126,7 +128,7 @@ class Primary(OneServer):
         if self._known is None or now < self._look_at_s:
             return
         self._look_at_s = now + LOOK_EVERY_S
-        with contextlib.suppress(Unanswered, Refused):  # then the one that is known has to do
+        with contextlib.suppress(NoReplyError, Refused):  # then the one that is known has to do
             self._address(now + _LOOK_S)
 
     def _address(self, deadline: float) -> Address:

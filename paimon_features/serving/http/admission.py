@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from paimon_features.serving.http.refusals import RefusedError, overloaded
+from paimon_features.serving.http.http_errors import RequestRejected, overloaded
 
 _BYTES_OF_WORK = 2_048
 _MEMORY_S = 1.0
@@ -28,7 +28,8 @@ class Admission:
     >>> work = admission.enter(100, now_s=5.0)
     >>> admission.enter(100, now_s=5.0)
     Traceback (most recent call last):
-    paimon_features.serving.http.refusals.RefusedError: 1 requests are under way in this worker, ...
+    paimon_features.serving.http.http_errors.RequestRejected: 1 requests are under way in this
+    worker, ...
     >>> admission.leave(work, now_s=5.001)
     >>> admission.in_flight
     0
@@ -54,7 +55,7 @@ class Admission:
 
         Raises
         ------
-        RefusedError
+        RequestRejected
             503 where too many are under way, or it would wait for too long.
         """
         if self.in_flight >= self._max_concurrent:
@@ -91,5 +92,5 @@ class Admission:
         self._work -= work
 
 
-def _refusal(reason: str) -> RefusedError:
+def _refusal(reason: str) -> RequestRejected:
     return overloaded(f"{reason}; try again after a second, or run more workers")

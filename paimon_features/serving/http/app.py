@@ -1,7 +1,7 @@
 """The ASGI application: a plain callable, since a framework would cost more than the read.
 
 What a request passes on its way: route, token, admission, body, names, rights, limits, read,
-reply. Whatever refuses it on the way raises a ``RefusedError`` or one of our errors, and nothing
+reply. Whatever refuses it on the way raises a ``RequestRejected`` or one of our errors, and nothing
 else does: another exception is a fault of ours, and a 500 with a traceback in the log.
 """
 
@@ -22,8 +22,8 @@ from paimon_features.serving import ui, wire
 from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.http import explorer, health, logs, openapi, pages
 from paimon_features.serving.http.admission import Admission
-from paimon_features.serving.http.body import Asked, decode
 from paimon_features.serving.http.catalogue import catalogue
+from paimon_features.serving.http.definition_set import DefinitionSet, RequestPlan
 from paimon_features.serving.http.exchange import (
     ClientGoneError,
     Receive,
@@ -35,12 +35,17 @@ from paimon_features.serving.http.exchange import (
     send_reply,
 )
 from paimon_features.serving.http.formats import Format, format_of_body, format_of_reply
+from paimon_features.serving.http.http_errors import (
+    MEDIA_TYPE,
+    Headers,
+    RequestRejected,
+    refusal_of,
+)
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.metrics import Counts, CountsFile, page
-from paimon_features.serving.http.refusals import MEDIA_TYPE, Headers, RefusedError, refusal_of
-from paimon_features.serving.http.served import Served, Wanted
+from paimon_features.serving.http.request_body import ParsedRequest, decode
 from paimon_features.serving.http.tokens import ANYBODY, Rights, Tokens
-from paimon_features.serving.request_log import RequestLog
+from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.serving.response import Batch, Freshness, OnlineResponse, Status
 
 _JSON = b"application/json"
@@ -70,7 +75,7 @@ class FeatureApp:
 
     def __init__(
         self,
-        served: Served,
+        served: DefinitionSet,
         config: ServeConfig,
         *,
         tokens: Tokens | None = None,
@@ -108,7 +113,7 @@ class FeatureApp:
             "/ui": ("GET", self._ui),
         }
 
-    def serve(self, served: Served) -> None:
+    def serve(self, served: DefinitionSet) -> None:
         """Answer the requests that come from now on with these definitions."""
         self._count_reads()
         self._reads_told = {}
@@ -141,7 +146,7 @@ class FeatureApp:
             reply = await self._answer(request, receive)
         except ClientGoneError:
             reply = Reply(499, b"", b"", code="client_gone")
-        except RefusedError as refusal:
+        except RequestRejected as refusal:
             reply = _refused(request, refusal)
         except PaimonFeaturesError as error:
             told = refusal_of(error)
@@ -155,7 +160,7 @@ class FeatureApp:
             )
             reply = _refused(
                 request,
-                RefusedError(500, "internal", "a fault of the server; the log tells more"),
+                RequestRejected(500, "internal", "a fault of the server; the log tells more"),
             )
         if reply.status != 499:
             await send_reply(request, reply, send)
@@ -187,7 +192,7 @@ class FeatureApp:
     async def _answer(self, request: Request, receive: Receive) -> Reply:
         found = self._routes.get(request.path)
         if found is None:
-            raise RefusedError(
+            raise RequestRejected(
                 404,
                 "not_found",
                 f"there is no path {request.path[:80]!r}; there is: {', '.join(self._routes)}",
@@ -195,7 +200,7 @@ class FeatureApp:
         method, handler = found
         request.route = request.path
         if request.method != method and not (request.method == "HEAD" and method == "GET"):
-            raise RefusedError(
+            raise RequestRejected(
                 405,
                 "method_not_allowed",
                 f"{request.path} takes {method}, not {request.method[:20]}",
@@ -219,7 +224,7 @@ class FeatureApp:
         body = await read_body(request, receive, self.limits.max_body_bytes)
         try:
             work = self.admission.enter(len(body), time.perf_counter())
-        except RefusedError:
+        except RequestRejected:
             self._refuse("admission")
             raise
         try:
@@ -253,7 +258,7 @@ class FeatureApp:
             features,
         )
 
-    def _wanted(self, served: Served, asked: Asked, rights: Rights) -> Wanted:
+    def _wanted(self, served: DefinitionSet, asked: ParsedRequest, rights: Rights) -> RequestPlan:
         if len(asked.features) > self.limits.max_features:
             self.limits.check(1, len(asked.features))
         try:
@@ -262,7 +267,7 @@ class FeatureApp:
             if rights.services is None:
                 raise
             # what else there is, is nothing that this token may know
-            raise RefusedError(
+            raise RequestRejected(
                 404,
                 "unknown_name",
                 f"{str(error).partition(';')[0]} that the token {rights.client!r} may read; "
@@ -366,7 +371,7 @@ class FeatureApp:
                 counts.reads[name] = counts.reads.get(name, 0) + value - before.get(name, 0)
 
 
-def _refused(request: Request, refusal: RefusedError) -> Reply:
+def _refused(request: Request, refusal: RequestRejected) -> Reply:
     return Reply(
         refusal.status,
         MEDIA_TYPE,

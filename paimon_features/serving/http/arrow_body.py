@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from paimon_features.serving.http.refusals import RefusedError
+from paimon_features.serving.http.http_errors import RequestRejected
 
 _SCHEMA, _RECORD_BATCH = 1, 3
 _PLAIN = (
@@ -25,7 +25,7 @@ def read_columns(body: bytes) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes
 
     Raises
     ------
-    RefusedError
+    RequestRejected
         400 for bytes that are no Arrow stream, 422 for one that holds something else than plain,
         uncompressed columns of different names.
     """
@@ -39,7 +39,7 @@ def read_columns(body: bytes) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes
         table = table.combine_chunks()
     except (pa.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
         text = str(error)[:300]
-        raise RefusedError(400, "malformed", f"the body is no Arrow stream: {text}") from None
+        raise RequestRejected(400, "malformed", f"the body is no Arrow stream: {text}") from None
     arrays = {
         name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
         for name, column in zip(table.column_names, table.columns, strict=True)
@@ -50,7 +50,7 @@ def read_columns(body: bytes) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes
 def _check(schema: pa.Schema) -> None:
     for field in schema:
         if not any(is_plain(field.type) for is_plain in _PLAIN):
-            raise RefusedError(
+            raise RequestRejected(
                 422,
                 "invalid_request",
                 f"column {field.name[:80]!r} is {field.type}; expected a column of integers, "
@@ -58,7 +58,7 @@ def _check(schema: pa.Schema) -> None:
             )
     double = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if double:
-        raise RefusedError(422, "invalid_request", f"two columns are called {double[0][:80]!r}")
+        raise RequestRejected(422, "invalid_request", f"two columns are called {double[0][:80]!r}")
 
 
 def _refuse_packed(body: bytes) -> None:
@@ -71,14 +71,14 @@ def _refuse_packed(body: bytes) -> None:
             return
         kind, compressed = _header(message.metadata.to_pybytes())
         if kind not in (_SCHEMA, _RECORD_BATCH):
-            raise RefusedError(
+            raise RequestRejected(
                 422,
                 "invalid_request",
                 f"the Arrow stream has a message of type {message.type!r}; expected record "
                 "batches of plain columns (no dictionaries)",
             )
         if compressed:
-            raise RefusedError(
+            raise RequestRejected(
                 422,
                 "invalid_request",
                 "the Arrow stream has compressed buffers; write it without compression",

@@ -16,11 +16,11 @@ from paimon_features.definitions import (
 from paimon_features.definitions.metadata import Described
 from paimon_features.definitions.selection import Computation
 from paimon_features.schema import DataType
-from paimon_features.serving.http.served import Served
+from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.tokens import Rights
 
 
-def catalogue(served: Served, rights: Rights) -> dict[str, Any]:
+def catalogue(served: DefinitionSet, rights: Rights) -> dict[str, Any]:
     """Services, views, what is computed, and entities that the rights cover, with their types.
 
     A ``version`` changes if and only if what the thing means changes.
@@ -101,7 +101,7 @@ def _feature(view: CompiledView, name: str) -> dict[str, Any]:
     }
 
 
-def _interaction(served: Served, name: str) -> dict[str, Any]:
+def _interaction(served: DefinitionSet, name: str) -> dict[str, Any]:
     interaction = served.definitions.interactions[name]
     compiled = served.definitions.interaction(name)
     return {
@@ -114,7 +114,7 @@ def _interaction(served: Served, name: str) -> dict[str, Any]:
     }
 
 
-def _transformed(served: Served, name: str) -> dict[str, Any]:
+def _transformed(served: DefinitionSet, name: str) -> dict[str, Any]:
     compiled = served.definitions.transformation(name)
     document = compiled.to_document()
     return {
@@ -128,7 +128,7 @@ def _transformed(served: Served, name: str) -> dict[str, Any]:
     }
 
 
-def _service(served: Served, name: str) -> dict[str, Any]:
+def _service(served: DefinitionSet, name: str) -> dict[str, Any]:
     service = served.definitions.services[name]
     wanted = served.service(name)
     features = [str(item) for item in service.items()]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.serving.http.refusals import Headers, RefusedError
+from paimon_features.serving.http.http_errors import Headers, RequestRejected
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -90,14 +90,14 @@ async def read_body(request: Request, receive: Receive, limit: int) -> bytes:
 
     Raises
     ------
-    RefusedError
+    RequestRejected
         413 for a body over the limit, before it is read where its length is told; 408 for one
         that does not come; 415 for one that is packed.
     ClientGoneError
         If the connection ends within it.
     """
     if request.content_encoding and request.content_encoding.lower() != b"identity":
-        raise RefusedError(
+        raise RequestRejected(
             415,
             "unsupported_media_type",
             f"content-encoding {request.content_encoding.decode('latin-1')!r}; send the body as "
@@ -109,7 +109,7 @@ async def read_body(request: Request, receive: Receive, limit: int) -> bytes:
         try:
             told = int(request.content_length)
         except ValueError:
-            raise RefusedError(400, "malformed", "content-length is no number", _CLOSE) from None
+            raise RequestRejected(400, "malformed", "content-length is no number", _CLOSE) from None
         if told > limit:
             raise _too_large(told, limit)
     message = await receive()
@@ -122,7 +122,7 @@ async def read_body(request: Request, receive: Receive, limit: int) -> bytes:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             return await _rest(message, receive, limit)
     except TimeoutError:
-        raise RefusedError(
+        raise RequestRejected(
             408, "too_slow", f"the body was not complete within {BODY_TIMEOUT_S:g} s", _CLOSE
         ) from None
 
@@ -163,8 +163,8 @@ async def send_reply(request: Request, reply: Reply, send: Send) -> None:
 _CLOSE: Headers = ((b"connection", b"close"),)
 
 
-def _too_large(size: int, limit: int) -> RefusedError:
-    return RefusedError(
+def _too_large(size: int, limit: int) -> RequestRejected:
+    return RequestRejected(
         413,
         "too_large",
         f"the body has {size:,} bytes or more, at most {limit:,} are read; ask in parts "

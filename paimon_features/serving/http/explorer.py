@@ -9,8 +9,8 @@ import msgspec
 
 from paimon_features.errors import OverloadedError, UnknownNameError
 from paimon_features.serving.explain import explain
-from paimon_features.serving.http.refusals import Headers, RefusedError
-from paimon_features.serving.http.served import Served
+from paimon_features.serving.http.definition_set import DefinitionSet
+from paimon_features.serving.http.http_errors import Headers, RequestRejected
 from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.question import Question
 from paimon_features.serving.ui import content_security_policy
@@ -31,12 +31,12 @@ class Explorer:
         self._thread = ThreadPoolExecutor(1, "explain")
         self._waiting = 0
 
-    async def explained(self, served: Served, rights: Rights, query: bytes) -> bytes:
+    async def explained(self, served: DefinitionSet, rights: Rights, query: bytes) -> bytes:
         """The document of ``explain``, of what the rights cover.
 
         Raises
         ------
-        RefusedError
+        RequestRejected
             403 for a feature that the rights do not cover.
         OverloadedError
             If too many wait already.
@@ -48,11 +48,11 @@ class Explorer:
         question = Question.of(query.decode("latin-1"))
         features = _allowed(served, rights, question)
         entity = question.typed(served.fetcher.variants(question.view)[0].keys)
-        q_ms = served.fetcher.clock() if question.q_ms is None else question.q_ms
+        as_of_ms = served.fetcher.clock() if question.as_of_ms is None else question.as_of_ms
         self._waiting += 1
         try:
             document = await asyncio.get_running_loop().run_in_executor(
-                self._thread, explain, served.fetcher, question.view, entity, q_ms, features
+                self._thread, explain, served.fetcher, question.view, entity, as_of_ms, features
             )
         finally:
             self._waiting -= 1
@@ -63,7 +63,7 @@ class Explorer:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _allowed(served: Served, rights: Rights, question: Question) -> list[str] | None:
+def _allowed(served: DefinitionSet, rights: Rights, question: Question) -> list[str] | None:
     """The features to explain, None for all of them."""
     granted = served.granted(rights)
     view, feature = question.view, question.feature
@@ -79,7 +79,7 @@ def _allowed(served: Served, rights: Rights, question: Question) -> list[str] | 
     if feature is None:
         return own
     if feature not in own:
-        raise RefusedError(
+        raise RequestRejected(
             403,
             "forbidden",
             f"the token {rights.client!r} may not read {view}:{feature[:80]}; of this view it may "

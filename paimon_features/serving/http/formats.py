@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 
-from paimon_features.serving.http.refusals import RefusedError
+from paimon_features.serving.http.http_errors import RequestRejected
 
 
 class Format(enum.Enum):
@@ -35,7 +35,7 @@ def format_of_body(content_type: bytes) -> Format:
 
     Raises
     ------
-    RefusedError
+    RequestRejected
         For a type that is not read here.
     """
     media, _, parameters = content_type.partition(b";")
@@ -44,7 +44,7 @@ def format_of_body(content_type: bytes) -> Format:
     name, _, charset = parameters.strip().lower().partition(b"=")
     wrong_charset = name == b"charset" and charset.strip(b'" ') not in _CHARSETS
     if found is None or (found is Format.JSON and wrong_charset):
-        raise RefusedError(
+        raise RequestRejected(
             415,
             "unsupported_media_type",
             f"content-type {content_type.decode('latin-1')!r}; expected {_names()} (UTF-8)",
@@ -61,7 +61,7 @@ def format_of_reply(accept: bytes, body: Format) -> Format:
 
     Raises
     ------
-    RefusedError
+    RequestRejected
         If no format that it names is ours.
     """
     if not accept.strip():
@@ -82,7 +82,7 @@ def format_of_reply(accept: bytes, body: Format) -> Format:
     for _, _, found in sorted(wanted, key=lambda one: one[:2]):
         if found not in refused:
             return found
-    raise RefusedError(
+    raise RequestRejected(
         406,
         "not_acceptable",
         f"accept {accept.decode('latin-1')!r}; this server writes {_names()}",

@@ -16,7 +16,7 @@ from typing import Any
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.markers import Marker, ViewState
-from paimon_features.serving.http.served import Served
+from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.response import Freshness
 from paimon_features.serving.rows import freshness_of
 
@@ -67,10 +67,10 @@ class Probe:
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "health")
         self._look: asyncio.Task[StoreHealth] | None = None
-        self._of: Served | None = None
+        self._of: DefinitionSet | None = None
         self._at = 0.0
 
-    async def look(self, served: Served) -> StoreHealth:
+    async def look(self, served: DefinitionSet) -> StoreHealth:
         """What the store holds now, or did a moment ago."""
         now = time.monotonic()
         look = self._look
@@ -84,7 +84,7 @@ class Probe:
         except TimeoutError:
             return StoreHealth(f"the online store has not answered within {TIMEOUT_S:g} s")
 
-    async def _new(self, served: Served) -> StoreHealth:
+    async def _new(self, served: DefinitionSet) -> StoreHealth:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, look_at_store, served)
 
@@ -93,7 +93,7 @@ class Probe:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def look_at_store(served: Served) -> StoreHealth:
+def look_at_store(served: DefinitionSet) -> StoreHealth:
     """Read the states and all markers of the served views."""
     views = served.ready_views
     now_ms = time.time_ns() // 1_000_000
@@ -111,7 +111,9 @@ def look_at_store(served: Served) -> StoreHealth:
         return StoreHealth(str(error))
 
 
-def _of_view(served: Served, view: CompiledView, state: ViewState, now_ms: int) -> ViewHealth:
+def _of_view(
+    served: DefinitionSet, view: CompiledView, state: ViewState, now_ms: int
+) -> ViewHealth:
     what = f"feature view {view.name!r}"
     if state.epoch is None or state.content is None:
         building = "it is being built" if state.building else "is its materializer running?"
@@ -138,7 +140,7 @@ def _of_view(served: Served, view: CompiledView, state: ViewState, now_ms: int) 
     return ViewHealth(None, freshness_of(view, found, now_ms), content.generation, state.epoch)
 
 
-def _markers(served: Served, view: str, epoch: str, buckets: int) -> Sequence[Marker | None]:
+def _markers(served: DefinitionSet, view: str, epoch: str, buckets: int) -> Sequence[Marker | None]:
     keys = served.keys(view)
     raws = served.store.get_many([keys.bucket(epoch, number).marker for number in range(buckets)])
     return [None if raw is None else Marker.from_bytes(raw) for raw in raws]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from paimon_features.config import ServeConfig
-from paimon_features.serving.http.refusals import RefusedError
+from paimon_features.serving.http.http_errors import RequestRejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Limits:
         )
 
     def check(self, entities: int, features: int) -> None:
-        """Raise a RefusedError (413) for a request over a limit."""
+        """Raise a RequestRejected (413) for a request over a limit."""
         if entities > self.max_entities:
             raise _too_large("entities", entities, self.max_entities, "max_entities")
         if features > self.max_features:
@@ -34,8 +34,8 @@ class Limits:
             raise _too_large("values", entities * features, self.max_values, "max_values")
 
 
-def _too_large(what: str, got: int, limit: int, setting: str) -> RefusedError:
-    return RefusedError(
+def _too_large(what: str, got: int, limit: int, setting: str) -> RequestRejected:
+    return RequestRejected(
         413,
         "too_large",
         f"the request asks for {got:,} {what}, at most {limit:,} at once; split it "

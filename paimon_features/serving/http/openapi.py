@@ -7,8 +7,8 @@ from typing import Any
 
 from paimon_features import __version__
 from paimon_features.serving.http.formats import Format
+from paimon_features.serving.http.http_errors import CODES
 from paimon_features.serving.http.limits import Limits
-from paimon_features.serving.http.refusals import CODES
 from paimon_features.serving.response import Status
 
 _TYPES: Mapping[str, dict[str, Any]] = {
@@ -285,7 +285,7 @@ def _reply() -> dict[str, Any]:
                 "required": ["feature_names"],
                 "properties": {
                     "feature_names": {"type": "array", "items": {"type": "string"}},
-                    "q_ms": {"type": "integer"},
+                    "as_of_ms": {"type": "integer"},
                     "freshness": {
                         "type": "object",
                         "additionalProperties": {"$ref": "#/components/schemas/Freshness"},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from paimon_features.serving.http.refusals import CODES, Headers
+from paimon_features.serving.http.http_errors import CODES, Headers
 
 HEADERS: Headers = (
     (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),

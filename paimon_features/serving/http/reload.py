@@ -18,9 +18,9 @@ from paimon_features.definitions import CompiledView, Definitions, load_definiti
 from paimon_features.errors import ConfigurationError, PaimonFeaturesError
 from paimon_features.online.store import OnlineStore
 from paimon_features.serving.http.app import FeatureApp
+from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import LOGGER
 from paimon_features.serving.http.no_pandas import pandas_allowed
-from paimon_features.serving.http.served import Served
 from paimon_features.serving.http.tokens import Tokens
 from paimon_features.transformers.fitted import FOLDER
 
@@ -44,7 +44,7 @@ class Reloader:
         self._stamp: Stamp = ()
         self._lock = asyncio.Lock()
 
-    def first(self) -> tuple[Served, Tokens | None]:
+    def first(self) -> tuple[DefinitionSet, Tokens | None]:
         """What to begin with; raises as ``load_definitions`` and ``Tokens`` do."""
         self._stamp = self._look()
         with pandas_allowed():
@@ -83,7 +83,7 @@ class Reloader:
             LOGGER.info("reloaded %s", self._path)
             return True
 
-    def _load(self, before: Served) -> tuple[Served, Tokens | None]:
+    def _load(self, before: DefinitionSet) -> tuple[DefinitionSet, Tokens | None]:
         tokens = None if self._tokens is None else Tokens(self._tokens)
         forget_modules_beside(self._path)
         with pandas_allowed():
@@ -93,8 +93,10 @@ class Reloader:
         beside = before.variants[-_GENERATIONS_BESIDE - len(before.views) :]
         return self._served(definitions, beside), tokens
 
-    def _served(self, definitions: Definitions, beside: Sequence[CompiledView] = ()) -> Served:
-        served = Served(self._project, definitions, self._store, _now_ms(), beside)
+    def _served(
+        self, definitions: Definitions, beside: Sequence[CompiledView] = ()
+    ) -> DefinitionSet:
+        served = DefinitionSet(self._project, definitions, self._store, _now_ms(), beside)
         if self._serve.cache_ms:
             served.with_cache(self._serve.cache_ms, self._serve.cache_entities)
         return served

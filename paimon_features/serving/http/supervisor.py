@@ -31,7 +31,7 @@ _BACKLOG = 2_048
 _LIVED_WELL_S = 10.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
-Tell = Callable[[Mapping[str, object]], None]
+OnMessage = Callable[[Mapping[str, object]], None]
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -98,13 +98,13 @@ class Supervisor:
         listening: socket.socket,
         workers: int,
         overrides: Mapping[str, object],
-        tell: Tell,
+        on_message: OnMessage,
     ) -> None:
         self._root = root
         self._listening = listening
         self._count = workers
         self._overrides = dict(overrides)
-        self._tell = tell
+        self._tell = on_message
         self._workers: dict[int, _Worker] = {}
         self._restart_at: dict[int, float] = {}
         self._pause_s = dict.fromkeys(range(workers), _PAUSE_S)

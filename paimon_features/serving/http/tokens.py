@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import ConfigurationError
-from paimon_features.serving.http.refusals import RefusedError
+from paimon_features.serving.http.http_errors import RequestRejected
 
 EVERYTHING = "*"
 _PREFIX = "pf_"
@@ -62,11 +62,11 @@ class Tokens:
 
         Raises
         ------
-        RefusedError
+        RequestRejected
             401 without a token that is known.
         """
         if not authorization:
-            raise RefusedError(
+            raise RequestRejected(
                 401,
                 "unauthorized",
                 "no token; send the header 'Authorization: Bearer <token>' with one that "
@@ -82,7 +82,7 @@ class Tokens:
                 if hmac.compare_digest(known, digest):
                     found = rights
         if found is None:
-            raise RefusedError(
+            raise RequestRejected(
                 401,
                 "unauthorized",
                 "the token is not known to this server; expected 'Authorization: Bearer <token>' "

@@ -28,7 +28,7 @@ from paimon_features.serving.http.logs import LOGGER, AccessLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
 from paimon_features.serving.http.no_pandas import forbid_pandas
 from paimon_features.serving.http.reload import Reloader
-from paimon_features.serving.request_log import open_request_log
+from paimon_features.serving.request_log.log import open_request_log
 
 MAX_HEAD_BYTES = 32_768
 TICK_S = 0.5
@@ -114,7 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
 def main() -> None:
     """Run until SIGTERM, SIGINT, or the end of the supervisor."""
     settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
-    tell = os.fdopen(settings.tell_fd, "w")
+    on_message = os.fdopen(settings.tell_fd, "w")
     try:
         config = read_config(Path(settings.root))
         serve = with_overrides(config.serve, settings.overrides)
@@ -130,8 +130,8 @@ def main() -> None:
         served, tokens = reloader.first()
         request_log = open_request_log(config.name, serve)
     except PaimonFeaturesError as error:
-        tell.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
-        tell.close()
+        on_message.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
+        on_message.close()
         sys.exit(1)
     counts_file = CountsFile(Path(settings.folder), settings.slot)
     log = AccessLog(serve.log_level, serve.log_sample)
@@ -176,7 +176,7 @@ def main() -> None:
         loop.add_signal_handler(signal.SIGHUP, lambda: begin(reloader.reload(app)))
         loop.add_reader(settings.alive_fd, orphaned)
         begin(_tick(app))
-        begin(_tell_ready(server, tell))
+        begin(_tell_ready(server, on_message))
         if serve.reload:
             begin(reloader.watch(app))
         try:
@@ -201,11 +201,11 @@ async def _tick(app: FeatureApp) -> None:
         app.tick()
 
 
-async def _tell_ready(server: uvicorn.Server, tell: Any) -> None:
+async def _tell_ready(server: uvicorn.Server, on_message: Any) -> None:
     while not server.started:
         await asyncio.sleep(0.005)
-    tell.write("ready")
-    tell.close()
+    on_message.write("ready")
+    on_message.close()
 
 
 def with_overrides(

@@ -1,4 +1,4 @@
-"""Models of Flink ML's algorithms, fitted by ``jobs.iteration.algorithms``.
+"""Models of Flink ML's algorithms, fitted by ``paimon_features.iteration.algorithms``.
 
 They follow Flink ML: its model data, parameters, edge rules and numbers. The transformers of
 ``paimon_features.transformers`` follow scikit-learn, and neither can stand for the other: here,

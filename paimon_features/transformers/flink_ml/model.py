@@ -29,7 +29,7 @@ ModelData = Mapping[str, Any]
 
 
 class Model(StoredTransformer):
-    """What an algorithm of ``jobs.iteration.algorithms`` learnt, as Flink ML has it.
+    """What an algorithm of ``paimon_features.iteration.algorithms`` learnt, as Flink ML has it.
 
     ``model_data`` are arrays under Flink ML's names, ``settings`` the parameters that
     ``transform`` needs. ``transform`` of a table adds columns to it; of an array it gives an

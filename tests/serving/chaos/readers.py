@@ -137,11 +137,11 @@ class Judge:
     def _wrong_answer(self, told: Told) -> str | None:
         meta = told.reply["metadata"]
         columns = dict(zip(meta["feature_names"], told.reply["results"], strict=True))
-        fresh, q_ms = meta["freshness"]["clicks"], meta["q_ms"]
+        fresh, as_of_ms = meta["freshness"]["clicks"], meta["as_of_ms"]
         if columns["user"]["values"] != told.users:
             return f"other users: {columns['user']['values']}"
-        if told.now_ms is not None and q_ms != told.now_ms:
-            return f"of another time: {q_ms}"
+        if told.now_ms is not None and as_of_ms != told.now_ms:
+            return f"of another time: {as_of_ms}"
         words = [word for word in columns["last_word_1d"]["values"] if word is not None]
         found = {int(word[1:-1]) for word in words}
         if len(found) != 1:
@@ -168,8 +168,8 @@ class Judge:
                 factor * values["count"] for factor in [*self._shop.factors]
             ]:
                 return f"user {user}: two definitions: {times} of {values['count']}"
-            if not self._oracle.agrees(generation, user, q_ms, first, last, values):
-                expected = [self._oracle.at(generation, s, user, q_ms) for s in (first, last)]
+            if not self._oracle.agrees(generation, user, as_of_ms, first, last, values):
+                expected = [self._oracle.at(generation, s, user, as_of_ms) for s in (first, last)]
                 return f"user {user}: {values} at {first} to {last}, expected {expected}"
         return self._wrong_staleness(told, columns, fresh)
 

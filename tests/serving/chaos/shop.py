@@ -17,11 +17,11 @@ from paimon_features.definitions import load_definitions
 from paimon_features.online import Marker, OnlineSettings, ViewState, open_store
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.markers import Content
+from paimon_features.oracle.features import Answer, Event, answer
+from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, generations
 from paimon_features.tables.specs import tiles_spec
-from paimon_features.testing.naive import Answer, Event, answer
-from paimon_features.testing.tiler import tile_table
 from paimon_features.windows import HOUR_MS, MINUTE_MS
 
 USERS = 12
@@ -162,21 +162,27 @@ class Oracle:
         self._known: dict[tuple[int, int, int, int], Answer] = {}
 
     def agrees(
-        self, generation: int, user: int, q_ms: int, first: int, last: int, values: dict[str, Any]
+        self,
+        generation: int,
+        user: int,
+        as_of_ms: int,
+        first: int,
+        last: int,
+        values: dict[str, Any],
     ) -> bool:
         """Whether these are the values at one of the snapshots ``first`` to ``last``."""
         return any(
-            self.at(generation, snapshot, user, q_ms).values == values
+            self.at(generation, snapshot, user, as_of_ms).values == values
             for snapshot in range(last, first - 1, -1)
         )
 
-    def at(self, generation: int, snapshot: int, user: int, q_ms: int) -> Answer:
+    def at(self, generation: int, snapshot: int, user: int, as_of_ms: int) -> Answer:
         """The answer for one user at one snapshot."""
         of = self._shop.commits[generation]
         own = [e for e in of.events[: of.ends[snapshot - 1]] if e["user"] == user]
-        key = (generation, user, len(own), q_ms)
+        key = (generation, user, len(own), as_of_ms)
         if key not in self._known:
-            self._known[key] = answer(self._shop.view, own, q_ms, online=True)
+            self._known[key] = answer(self._shop.view, own, as_of_ms, online=True)
         return self._known[key]
 
     def newest_before(self, generation: int, time_ms: int) -> int:

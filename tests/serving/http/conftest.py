@@ -28,8 +28,8 @@ from paimon_features.online import MemoryStore
 from paimon_features.online.store import OnlineStore
 from paimon_features.schema import Date, Decimal, Float64, Int64, String, Timestamp
 from paimon_features.serving.http.app import FeatureApp
+from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import AccessLog
-from paimon_features.serving.http.served import Served
 from paimon_features.serving.http.tokens import Tokens
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import HOUR_MS
@@ -210,7 +210,7 @@ def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
     ) -> Client:
         log = io.StringIO()
         config = replace(ServeConfig(), **settings)
-        served = Served(PROJECT, definitions or filled.definitions, store or filled.store, 1)
+        served = DefinitionSet(PROJECT, definitions or filled.definitions, store or filled.store, 1)
         app = FeatureApp(
             served,
             config,

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.serving.http.formats import Format, format_of_reply
-from paimon_features.serving.http.refusals import RefusedError
+from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS
 
@@ -107,7 +107,7 @@ def test_what_is_not_spoken_here_is_said(client: Any) -> None:
     gzip = send(client, b"\x1f\x8b", JSON, headers={"content-encoding": "gzip"}).problem
     assert gzip[0] == 415
     assert "gzip" in gzip[2]
-    with pytest.raises(RefusedError):
+    with pytest.raises(RequestRejected):
         format_of_reply(b"application/json;q=0", Format.JSON)
 
 

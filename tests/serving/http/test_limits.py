@@ -14,7 +14,7 @@ import pytest
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online import MemoryStore
 from paimon_features.serving.http.admission import Admission
-from paimon_features.serving.http.refusals import RefusedError
+from paimon_features.serving.http.http_errors import RequestRejected
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1]}}
 
@@ -155,7 +155,7 @@ def test_the_wait_is_told_from_the_work_that_got_done() -> None:
         now += 0.010
         admission.leave(work, now)
     taken = [admission.enter(0, now) for _ in range(6)]
-    with pytest.raises(RefusedError, match="would wait for 60 ms"):
+    with pytest.raises(RequestRejected, match="would wait for 60 ms"):
         admission.enter(0, now)
     for work in taken:
         now += 0.001  # faster from now on
@@ -173,7 +173,7 @@ def test_a_large_body_counts_as_much_work() -> None:
     work = admission.enter(0, 0.0)
     admission.leave(work, 0.001)
     admission.enter(100 * 2_048, 0.001)
-    with pytest.raises(RefusedError, match="would wait for 101 ms"):
+    with pytest.raises(RequestRejected, match="would wait for 101 ms"):
         admission.enter(0, 0.001)
 
 
@@ -181,7 +181,7 @@ def test_nobody_is_taken_on_while_nothing_gets_done() -> None:
     admission = Admission(max_concurrent=100, max_wait_ms=50)
     admission.enter(0, 1.0)
     admission.enter(0, 1.2)
-    with pytest.raises(RefusedError, match="nothing was answered for 300 ms"):
+    with pytest.raises(RequestRejected, match="nothing was answered for 300 ms"):
         admission.enter(0, 1.3)
 
 

@@ -81,7 +81,7 @@ def test_dates_are_texts_and_keys_of_several_parts_go_together(client: Any) -> N
 
 def test_the_time_of_the_read_can_be_given(client: Any, filled: Any) -> None:
     later = client.read({**READ, "now_ms": filled.now_ms + 2 * DAY_MS}).json
-    assert later["metadata"]["q_ms"] == filled.now_ms + 2 * DAY_MS
+    assert later["metadata"]["as_of_ms"] == filled.now_ms + 2 * DAY_MS
     assert [result["values"][0] for result in later["results"]] == [1, 0, 0, 2, "hello"]
     status, code, detail = client.read({**READ, "now_ms": 10**12}).problem
     assert (status, code) == (422, "invalid_request")

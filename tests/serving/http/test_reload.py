@@ -17,8 +17,8 @@ from paimon_features.aggregates import Count
 from paimon_features.config import ServeConfig, read_config
 from paimon_features.definitions import Definitions, FeatureService
 from paimon_features.online import MemoryStore
+from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.reload import Reloader
-from paimon_features.serving.http.served import Served
 from paimon_features.serving.http.tokens import add_token
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 
@@ -42,7 +42,7 @@ def test_old_definitions_are_read_until_the_store_holds_the_new_ones(
     clicks = filled.definitions.views["clicks"]
     wider = replace(clicks, features=[*clicks.features, Count(windows=["60d"])])
     definitions = Definitions.of([wider, FeatureService("wide_v1", [wider])])
-    served = Served(PROJECT, definitions, store, 2, client.app.served.variants)
+    served = DefinitionSet(PROJECT, definitions, store, 2, client.app.served.variants)
     client.app.serve(served)
     assert counts(client.read(OLD)) == [2]
     assert client.read(NEW).problem[:2] == (503, "not_ready")
@@ -59,14 +59,14 @@ def test_old_definitions_are_read_until_the_store_holds_the_new_ones(
 
 
 def test_only_layouts_that_differ_are_kept_beside(filled: Any) -> None:
-    first = Served(PROJECT, filled.definitions, filled.store, 1)
-    again = Served(PROJECT, filled.definitions, filled.store, 2, first.variants)
+    first = DefinitionSet(PROJECT, filled.definitions, filled.store, 1)
+    again = DefinitionSet(PROJECT, filled.definitions, filled.store, 2, first.variants)
     assert again.variants == again.views
     clicks = filled.definitions.views["clicks"]
     wider = replace(clicks, features=[*clicks.features, Count(windows=["60d"])])
-    changed = Served(PROJECT, Definitions.of([wider]), filled.store, 3, again.variants)
+    changed = DefinitionSet(PROJECT, Definitions.of([wider]), filled.store, 3, again.variants)
     assert [view.name for view in changed.variants] == ["clicks", "clicks"]
-    back = Served(PROJECT, Definitions.of([clicks]), filled.store, 4, changed.variants)
+    back = DefinitionSet(PROJECT, Definitions.of([clicks]), filled.store, 4, changed.variants)
     assert [view.longest_ms for view in back.variants] == [
         clicks.compiled.longest_ms,
         wider.compiled.longest_ms,
@@ -79,7 +79,9 @@ def test_a_request_that_waits_is_answered_by_the_definitions_it_came_under(
     client = make_client()
     clicks = filled.definitions.views["clicks"]
     fewer = replace(clicks, features=clicks.features[:1])
-    served = Served(PROJECT, Definitions.of([fewer]), filled.store, 2, client.app.served.variants)
+    served = DefinitionSet(
+        PROJECT, Definitions.of([fewer]), filled.store, 2, client.app.served.variants
+    )
 
     async def swap() -> Any:
         body = json.dumps({"feature_service": "reading_v1", "entities": {"user": [1]}}).encode()
@@ -119,7 +121,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     sys.modules.pop("windows_of_clicks", None)
 
 
-def features(served: Served) -> list[str]:
+def features(served: DefinitionSet) -> list[str]:
     return [f.name for view in served.views for f in view.features if f.name.startswith("count")]
 
 

@@ -12,9 +12,9 @@ import pytest
 from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import ConfigurationError
 from paimon_features.serving.http.metrics import page
-from paimon_features.serving.logged import SCHEMA
-from paimon_features.serving.request_log import RequestLog, open_request_log
-from paimon_features.serving.spool import read_spool
+from paimon_features.serving.request_log.log import RequestLog, open_request_log
+from paimon_features.serving.request_log.logged_rows import SCHEMA
+from paimon_features.serving.request_log.spool import read_spool
 from paimon_features.testing.tile_lake import PROJECT
 
 

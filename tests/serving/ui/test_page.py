@@ -28,7 +28,7 @@ from paimon_features.errors import RequestError
 from paimon_features.online import MemoryStore
 from paimon_features.schema import Bool, Date, Int64, String
 from paimon_features.serving.explain import explain
-from paimon_features.serving.http.served import Served
+from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.tokens import add_token
 from paimon_features.serving.question import Question
 from paimon_features.serving.ui import content_security_policy, page
@@ -112,7 +112,7 @@ def test_fields_have_labels_and_the_page_a_language() -> None:
 
 def test_a_question_is_read_from_a_query() -> None:
     asked = Question.of("view=v&entity=user%3D-7&entity=shop%3Da%3Db%26c&now_ms=-5&feature=f")
-    assert (asked.view, asked.q_ms, asked.feature) == ("v", -5, "f")
+    assert (asked.view, asked.as_of_ms, asked.feature) == ("v", -5, "f")
     assert asked.typed({"user": Int64, "shop": String}) == {"user": -7, "shop": "a=b&c"}
     assert Question.of("view=v&entity=b%3DTRUE").typed({"b": Bool}) == {"b": True}
     for query, message in (
@@ -146,14 +146,14 @@ def test_a_question_is_read_from_a_query() -> None:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Served:
+def served(tmp_path: Path) -> DefinitionSet:
     lake, store = TileLake(tmp_path / "lake", VIEW), MemoryStore()
     times = (NOW - 20 * DAY_MS, NOW - 5 * HOUR_MS, NOW - 30 * MINUTE_MS, NOW - 1)
     lake.commit([
         {"user": 1, "t": t, "n": BIG if t == NOW - 1 else 1, "word": "<i>hi</i>"} for t in times
     ])  # fmt: skip
     lake.materializer(store).run_once()
-    return Served(PROJECT, Definitions.of([VIEW, RATIO, SERVICE, PART]), store, 0)
+    return DefinitionSet(PROJECT, Definitions.of([VIEW, RATIO, SERVICE, PART]), store, 0)
 
 
 def got(url: str, token: str | None = None) -> tuple[int, Any]:
@@ -162,7 +162,7 @@ def got(url: str, token: str | None = None) -> tuple[int, Any]:
     return reply.status_code, reply.json()
 
 
-def test_the_server_explains_what_the_token_may_read(served: Served, tmp_path: Path) -> None:
+def test_the_server_explains_what_the_token_may_read(served: DefinitionSet, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
     part, everything = (
         add_token(tokens, name, services, "2026-01-01")
@@ -204,7 +204,7 @@ in_chromium = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PA
 
 
 @pytest.fixture
-def server(served: Served) -> Iterator[LiveServer]:
+def server(served: DefinitionSet) -> Iterator[LiveServer]:
     server = LiveServer(served)
     yield server
     server.close()
@@ -238,7 +238,7 @@ def ask(browser: Chromium, user: str, time: str = "") -> None:
 
 @in_chromium
 def test_a_number_is_explained_on_the_page(
-    server: LiveServer, served: Served, browser: Chromium
+    server: LiveServer, served: DefinitionSet, browser: Chromium
 ) -> None:
     browser.open(f"{server.url}/ui")
     browser.until("document.querySelectorAll('#fresh .card').length === 4")
@@ -287,7 +287,7 @@ def test_a_number_is_explained_on_the_page(
 
 @in_chromium
 def test_errors_unknown_entities_and_tokens_are_told(
-    served: Served, browser: Chromium, tmp_path: Path
+    served: DefinitionSet, browser: Chromium, tmp_path: Path
 ) -> None:
     token = add_token(tmp_path / "tokens.toml", "web", ["part_v1"], "2026-01-01")
     server = LiveServer(served, tmp_path / "tokens.toml")

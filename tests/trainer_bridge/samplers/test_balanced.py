@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.samplers import BalancedBatchSampler, naive
-from trainer_bridge.testing import SamplerContract
+from paimon_features.oracle import samplers as naive
+from trainer_bridge.samplers import BalancedBatchSampler
+from trainer_bridge.testing.reference import SamplerContract
 
 LABELS = [0] * 20 + [1] * 7 + [2] * 3
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.samplers import CurriculumSampler, naive, sqrt_pace
-from trainer_bridge.testing import SamplerContract
+from paimon_features.oracle import samplers as naive
+from trainer_bridge.samplers import CurriculumSampler, sqrt_pace
+from trainer_bridge.testing.reference import SamplerContract
 
 SCORES = [float(n * 7 % 20 // 2) for n in range(20)]  # pairs of equal ones
 

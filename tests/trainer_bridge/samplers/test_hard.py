@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.samplers import HardExampleMiningSampler, naive
+from paimon_features.oracle import samplers as naive
+from trainer_bridge.samplers import HardExampleMiningSampler
 from trainer_bridge.samplers.groups import split_by_score
-from trainer_bridge.testing import SamplerContract
+from trainer_bridge.testing.reference import SamplerContract
 
 # ties at the border of the hardest 12
 SCORES = [float(n % 7) for n in range(40)]

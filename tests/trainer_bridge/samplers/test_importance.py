@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from paimon_features.errors import ConfigurationError
+from paimon_features.oracle import samplers as naive
 from trainer_bridge.samplers import (
     BinnedDifficultySampler,
     DifficultyWeightedSampler,
     bin_scores,
-    naive,
     score_bins,
 )
 from trainer_bridge.samplers.importance import ImportanceSampler
-from trainer_bridge.testing import SamplerContract
+from trainer_bridge.testing.reference import SamplerContract
 
 SCORES = np.array([0.0, 5.0, 1.0, 0.25, 3.0, 0.0, 2.0, 8.0])
 MANY = np.random.default_rng(3).gamma(0.3, 3.0, 300)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.difficulty import Difficulty
+from trainer_bridge.feedback.difficulty import Difficulty
 from trainer_bridge.samplers import (
     AdvancedSampler,
     BalancedBatchSampler,
@@ -186,7 +186,7 @@ def test_the_state_of_other_or_reordered_numbers_is_refused(make: Make, other: l
 def test_a_difficulty_gives_its_scores_and_its_snapshot(name: str) -> None:
     day = 86_400_000
     features = pa.table({"id": [1, 2], "loss_decayed": [4.0, 2.0], "last_seen_ms": [0, 0]})
-    difficulty = Difficulty(pa.table({"id": [2, 1, 9]}), features, q_ms=day, snapshot_id=12)
+    difficulty = Difficulty(pa.table({"id": [2, 1, 9]}), features, as_of_ms=day, snapshot_id=12)
     sampler = BY_NUMBER[name](difficulty)
     assert sampler.identity()["score_snapshot_id"] == 12
     assert list(sampler) == list(BY_NUMBER[name](difficulty.scores()))

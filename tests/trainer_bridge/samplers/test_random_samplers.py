@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paimon_features.oracle import samplers as naive
 from paimon_features.testing.sizes import seeds
 from trainer_bridge.samplers import (
     AdvancedSampler,
@@ -18,9 +19,8 @@ from trainer_bridge.samplers import (
     PoissonSampler,
     StratifiedSampler,
     WeightedRandomSampler,
-    naive,
 )
-from trainer_bridge.samplers.contract import flat
+from trainer_bridge.testing.sampler_contract import flat
 
 Dice = np.random.Generator
 Pair = tuple[AdvancedSampler, Any]

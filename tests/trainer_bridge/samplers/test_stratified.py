@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.samplers import StratifiedSampler, naive
+from paimon_features.oracle import samplers as naive
+from trainer_bridge.samplers import StratifiedSampler
 from trainer_bridge.samplers.interleave import Interleave
-from trainer_bridge.testing import SamplerContract
+from trainer_bridge.testing.reference import SamplerContract
 
 LABELS = ["b", "a", "c", "a", "a", "b", "a", "b", "a", "a"] * 5
 

@@ -11,7 +11,7 @@ import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import (
     AdvancedSampler,
     BalancedBatchSampler,
@@ -23,8 +23,8 @@ from trainer_bridge.samplers import (
     StratifiedSampler,
     WeightedRandomSampler,
 )
-from trainer_bridge.samplers.contract import flat
-from trainer_bridge.testing import make_samples, x_by_row_number
+from trainer_bridge.testing.reference import make_samples, x_by_row_number
+from trainer_bridge.testing.sampler_contract import flat
 
 SCORES = np.arange(86) % 7
 LABELS = np.arange(86) % 5 == 0

@@ -12,7 +12,7 @@ from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.adapters.tensorflow.element import Element, ListForms, plan
 from trainer_bridge.adapters.tensorflow.passes import Passes
 from trainer_bridge.adapters.tensorflow.roles import Roles
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 
 def dataset(

@@ -10,7 +10,7 @@ import tensorflow as tf
 from paimon_features.errors import ConfigurationError
 from paimon_features.tables.handles import TableRead
 from trainer_bridge.adapters.tensorflow.dataset import dataset
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 _OF_DATASET = ("weight", "stack", "sparse", "to_dense", "texts", "row_numbers", "prefetch")
 

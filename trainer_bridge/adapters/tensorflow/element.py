@@ -16,9 +16,9 @@ import numpy as np
 import tensorflow as tf
 
 from paimon_features.errors import ConfigurationError, UnknownNameError
-from trainer_bridge.columns import ColumnSpec, TensorColumn
-from trainer_bridge.forms import Batch
-from trainer_bridge.reader import SAMPLE_WEIGHT, SnapshotReader
+from trainer_bridge.batches.columns import ColumnSpec, TensorColumn
+from trainer_bridge.batches.forms import Batch
+from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
 
 ROW_NUMBER = "row_number"
 

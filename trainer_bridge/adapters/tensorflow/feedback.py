@@ -10,7 +10,7 @@ import keras
 import tensorflow as tf
 
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
-from trainer_bridge.feedback import FeedbackWriter
+from trainer_bridge.feedback.writer import FeedbackWriter
 
 PerSample = Callable[[Any, Any], Any]
 """Of ``(y, y_pred)``: a value, or several, per sample."""

@@ -13,8 +13,8 @@ import threading
 from collections.abc import Generator, Iterator
 
 from paimon_features.errors import RequestError
-from trainer_bridge.forms import Batch
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.batches.forms import Batch
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 
 class Pass:

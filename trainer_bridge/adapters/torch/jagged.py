@@ -11,7 +11,7 @@ import torch
 
 from paimon_features.errors import ConfigurationError, MissingExtraError, RequestError
 from trainer_bridge.adapters.torch.batch import Move
-from trainer_bridge.ragged import Array, Ragged
+from trainer_bridge.batches.ragged import Array, Ragged
 
 
 class _Parts:

@@ -19,9 +19,9 @@ from trainer_bridge.adapters.torch.place import MAX_WORKERS, SharedPlace, tag
 from trainer_bridge.adapters.torch.ranks import rank_and_world_size
 from trainer_bridge.adapters.torch.streams import StreamLoader
 from trainer_bridge.adapters.torch.tensors import RaggedAs, TensorForm
-from trainer_bridge.follow import FollowingReader
-from trainer_bridge.forms import Batch
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.batches.forms import Batch
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
+from trainer_bridge.streams.following_reader import FollowingReader
 
 _OF_WORKER = "worker"
 

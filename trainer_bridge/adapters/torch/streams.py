@@ -10,7 +10,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.adapters.torch.batch import TensorBatch
 from trainer_bridge.adapters.torch.tensors import TensorForm
-from trainer_bridge.follow import FollowingReader
+from trainer_bridge.streams.following_reader import FollowingReader
 
 
 class StreamLoader(IterableDataset[TensorBatch]):

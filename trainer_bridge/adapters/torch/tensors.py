@@ -11,10 +11,10 @@ import torch
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from trainer_bridge.adapters.torch.batch import TensorBatch
 from trainer_bridge.adapters.torch.jagged import Jagged, keyed_jagged
-from trainer_bridge.follow import FollowingReader
-from trainer_bridge.forms import Batch
-from trainer_bridge.ragged import Ragged
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.batches.forms import Batch
+from trainer_bridge.batches.ragged import Ragged
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
+from trainer_bridge.streams.following_reader import FollowingReader
 
 RaggedAs = Literal["nested", "parts"]
 

@@ -1,4 +1,0 @@
-"""What runs on Flink: ``logic`` says what a job means, ``flink`` runs it.
-
-Only ``jobs.flink`` imports pyflink.
-"""

@@ -1,1 +1,0 @@
-"""The jobs on Flink: the only package that imports pyflink."""

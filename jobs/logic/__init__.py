@@ -1,1 +1,0 @@
-"""SQL texts, plans and records of the jobs: readable and testable without Flink."""

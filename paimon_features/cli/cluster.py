@@ -1,0 +1,159 @@
+"""``cluster``: a Flink session cluster on this machine."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.project import Project
+
+if TYPE_CHECKING:
+    from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager
+
+
+@click.group()
+def cluster() -> None:
+    """Start, stop or look at a Flink session cluster on this machine.
+
+    It runs from the installed Flink wheel, on the loopback interface and free ports, with
+    configuration, logs and checkpoints in the project's state folder. Jobs on it go on when
+    their client is gone.
+
+    \b
+    paimon-features cluster start --slots 8
+    paimon-features submit customer_spend --cluster
+    paimon-features cluster status
+    paimon-features cluster stop
+    """
+
+
+@cluster.command()
+@click.option("--task-managers", type=int, default=None, help="Worker processes; default: 1.")
+@click.option("--slots", type=int, default=None, help="Parallel tasks of each; default: 8.")
+@click.option("--memory-mb", type=int, default=None, help="Of each worker; default: 2048.")
+@PROJECT
+@JSON
+def start(
+    task_managers: int | None, slots: int | None, memory_mb: int | None, path: str, as_json: bool
+) -> None:
+    """Start the cluster; harmless if it runs.
+
+    \b
+    paimon-features cluster start
+    paimon-features cluster start --task-managers 2 --slots 4 --memory-mb 4096
+    """
+    from paimon_features.flink.cluster import ClusterShape
+
+    given = {"task_managers": task_managers, "slots": slots, "task_manager_mb": memory_mb}
+    sizes = {name: size for name, size in given.items() if size is not None}
+    local = _local_cluster(path)
+    local.start(ClusterShape(**sizes) if sizes else None)
+    _show(local.status(), as_json)
+
+
+@cluster.command()
+@PROJECT
+@JSON
+def status(path: str, as_json: bool) -> None:
+    """Show address, slots, processes and jobs. Exit code 1 where no cluster runs.
+
+    \b
+    paimon-features cluster status
+    paimon-features cluster status --json
+    """
+    found = _local_cluster(path).status()
+    _show(found, as_json)
+    if not found.running:
+        sys.exit(1)
+
+
+@cluster.command()
+@PROJECT
+@JSON
+def stop(path: str, as_json: bool) -> None:
+    """End the cluster and the jobs on it; their checkpoints stay. Harmless if none runs.
+
+    'paimon-features cancel VIEW' and 'paimon-features ingest SOURCE --stop' stop a job with a
+    savepoint before.
+
+    \b
+    paimon-features cluster stop
+    """
+    pids = _local_cluster(path).stop()
+    if as_json:
+        click.echo(json.dumps({"stopped_pids": pids}))
+    elif pids:
+        click.echo(f"stopped; the processes {', '.join(map(str, pids))} have ended")
+    else:
+        click.echo("no cluster runs")
+
+
+@cluster.command(name="run")
+@click.argument("manager", type=click.Choice(["jobmanager", "taskmanager"]))
+@click.option("--address", required=True, metavar="HOST", help="Host name of the job manager.")
+@click.option("--slots", type=int, default=8, show_default=True, help="Of a task manager.")
+@click.option("--memory-mb", type=int, help="Of this process; default: 1024, or 2048.")
+@click.option("--host", help="Name of this host for the others; default: its own.")
+@click.option("--listen", default="0.0.0.0", show_default=True, help="Address to listen at.")
+@PROJECT
+def run_(
+    manager: Manager,
+    address: str,
+    slots: int,
+    memory_mb: int | None,
+    host: str | None,
+    listen: str,
+    path: str,
+) -> None:
+    """Be one process of a cluster of several hosts, in the foreground, for containers.
+
+    \b
+    paimon-features cluster run jobmanager --address jobs-1
+    paimon-features cluster run taskmanager --address jobs-1 --slots 4 --memory-mb 4096
+    paimon-features submit customer_spend --cluster jobs-1:8081
+
+    All of them, and who submits, have to see the project's folder and the lake under the same
+    paths. Who reaches its ports (8081, 6123, those of the task managers) can run code in it: keep
+    it in a network of its own. docker/ has a compose file that does.
+    """
+    from paimon_features.flink.cluster import ClusterShape, run_manager
+
+    size = {"jobmanager": "job_manager_mb", "taskmanager": "task_manager_mb"}[manager]
+    sizes = {} if memory_mb is None else {size: memory_mb}
+    state_dir = Project.open(path).config.state_dir
+    shape = ClusterShape(slots=slots, **sizes)
+    run_manager(manager, state_dir, address, shape, host=host, listen=listen)
+
+
+def _local_cluster(path: str) -> LocalCluster:
+    from paimon_features.flink.cluster import LocalCluster
+
+    return LocalCluster(Project.open(path).config.state_dir)
+
+
+def _show(found: ClusterStatus, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(asdict(found), indent=2))
+        return
+    if not found.running:
+        gone = (
+            f"; lost processes: {', '.join(map(str, found.lost_pids))}" if found.lost_pids else ""
+        )
+        click.echo(f"no cluster runs{gone}; 'paimon-features cluster start' starts one")
+        return
+    click.echo(f"address  {found.address}   (http://{found.address} shows its jobs)")
+    click.echo(f"slots    {found.slots_free} free of {found.slots_total}")
+    click.echo(f"pids     {', '.join(map(str, found.pids))}")
+    if found.lost_pids:
+        lost = ", ".join(map(str, found.lost_pids))
+        click.echo(f"lost     {lost}; 'cluster stop' and 'cluster start' begin anew")
+    click.echo(f"logs     {found.log_dir}")
+    for job in found.jobs:
+        since = datetime.fromtimestamp(job.start_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        click.echo(f"job      {job.id}  {job.state:<10} since {since} UTC  {job.name}")

@@ -1,0 +1,318 @@
+"""``ingest``: events into the lake, from files or from a topic."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paimon_features.cli.cluster_option import CLUSTER, cluster_address
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli.progress_line import ProgressLine
+from paimon_features.errors import ConfigurationError
+from paimon_features.project import Project
+
+if TYPE_CHECKING:
+    from paimon_features.flink.ingest.files import IngestResult
+
+
+@click.command()
+@click.argument("source")
+@click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--column",
+    "columns",
+    multiple=True,
+    metavar="COLUMN=NAME",
+    help="A column of the source and its name in the files; may be repeated.",
+)
+@click.option("--again", is_flag=True, help="Ingest files that were ingested before once more.")
+@click.option("--kafka", metavar="HOST:PORT,...", help="Read a topic of these brokers, not files.")
+@click.option("--topic", help="With --kafka: the topic, one JSON object per message.")
+@click.option("--group", help="With --kafka: the consumer group; default: paimon-features-SOURCE.")
+@click.option(
+    "--restart",
+    is_flag=True,
+    help="With --kafka: without a checkpoint go on at the group's offsets; rows may come twice.",
+)
+@click.option(
+    "--from-table",
+    "table",
+    metavar="DATABASE.TABLE",
+    help="Read the change log of a table of the warehouse, not files.",
+)
+@click.option(
+    "--bounded", is_flag=True, help="With --from-table: stop once all changes so far are in."
+)
+@click.option("--stop", is_flag=True, help="Stop the job of this source that runs on a cluster.")
+@CLUSTER
+@PROJECT
+@JSON
+def ingest(
+    source: str,
+    paths: tuple[Path, ...],
+    columns: tuple[str, ...],
+    again: bool,
+    kafka: str | None,
+    topic: str | None,
+    group: str | None,
+    restart: bool,
+    table: str | None,
+    bounded: bool,
+    stop: bool,
+    cluster: str | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Bring events into SOURCE: files (each once, all in one commit), a Kafka topic, a change log.
+
+    PATHS are CSV, Parquet or JSON-lines files (.csv .parquet .jsonl .ndjson, text also .gz), or
+    folders of them. A row that cannot be an event (unreadable, wrong type, no time ...) is kept
+    in rejected_SOURCE with the reason; the reasons are counted at the end. Columns are found by
+    name, whatever its case and underscores: CustomerID is customer_id. Times are milliseconds
+    since 1970, timestamps, or texts like 2010-12-01 08:26; all are UTC.
+
+    \b
+    paimon-features ingest retail events.parquet
+    paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate
+    paimon-features ingest retail fixed.csv --again
+    paimon-features ingest clicks --kafka broker:9092 --topic clicks
+    paimon-features ingest orders --from-table shop.orders             # until Ctrl-C
+    paimon-features ingest orders --from-table shop.orders --bounded   # what changed so far
+
+    --from-table reads a table with a primary key and a change log (changelog-producer): what it
+    holds, then each change. The retraction column of SOURCE gets the kind of the change.
+
+    Events ahead of the clock by more than max_skew wait in rejected_SOURCE; each run lets those
+    enter first whose time has come ('paimon-features release' does only that).
+
+    A run that was interrupted has committed nothing, or is finished by the next one. With --kafka
+    the job runs until Ctrl-C, or detached with --cluster until --stop, and goes on at its last
+    checkpoint when it is started again. The tests have no broker, they end at Flink's plan; by
+    hand it was run against Kafka 3.9.
+    """
+    _check_options(paths, topic, group, again, kafka, restart, table, bounded, stop)
+    project = Project.open(path)
+    if stop:
+        _stop(project, source, as_json)
+        return
+    address = cluster_address(project.config.state_dir, cluster)
+    if kafka is not None:
+        assert topic is not None
+        _ingest_topic(project, source, (kafka, topic, group), columns, restart, address, as_json)
+        return
+    if table is not None:
+        _ingest_table(project, source, table, columns, bounded, address, as_json)
+        return
+    from paimon_features.flink.ingest.files import ingest_files
+    from paimon_features.flink.sql.input_columns import parse_mapping
+
+    try:
+        with ProgressLine(as_json) as line:
+            result = ingest_files(
+                project.lake,
+                project.definitions.source(source),
+                paths,
+                parse_mapping(columns),
+                state_dir=project.config.state_dir,
+                again=again,
+                parallelism=project.config.flink.parallelism,
+                cluster=address,
+                report=line,
+            )
+    except KeyboardInterrupt:
+        click.echo("interrupted; the same command again leaves no row out and none twice", err=True)
+        sys.exit(1)
+    if as_json:
+        click.echo(json.dumps(_document(result), indent=2))
+    else:
+        click.echo("\n".join(_told(source, result)))
+
+
+def _check_options(
+    paths: tuple[Path, ...],
+    topic: str | None,
+    group: str | None,
+    again: bool,
+    kafka: str | None,
+    restart: bool,
+    table: str | None,
+    bounded: bool,
+    stop: bool,
+) -> None:
+    if stop:
+        if paths or again or kafka or topic or group or restart or table or bounded:
+            raise ConfigurationError("--stop takes nothing but the source")
+    elif bounded and table is None:
+        raise ConfigurationError("--bounded goes with --from-table; files end by themselves")
+    elif table is not None:
+        if paths or again or kafka or topic or group:
+            raise ConfigurationError("--from-table takes neither PATHS nor --again nor --kafka")
+        if restart:
+            raise ConfigurationError(
+                "--restart with --from-table would bring all that the table holds a second time; "
+                "define a source under another name"
+            )
+    elif kafka is not None:
+        if paths or again or not topic:
+            raise ConfigurationError("--kafka takes --topic, and neither PATHS nor --again")
+    elif topic or group or restart:
+        raise ConfigurationError("--topic, --group and --restart go with --kafka HOST:PORT")
+    elif not paths:
+        raise ConfigurationError(
+            "name the files or folders to ingest, or --kafka and --topic, or --from-table"
+        )
+
+
+def _ingest_topic(
+    project: Project,
+    source: str,
+    address: tuple[str, str, str | None],
+    columns: tuple[str, ...],
+    restart: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    from paimon_features.flink.ingest.topic import ingest_kafka
+    from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns, parse_mapping
+
+    defined = project.definitions.source(source)
+    servers, name, group = address
+    found = json_columns(defined, parse_mapping(columns))
+    topic = KafkaTopic(servers, name, group or f"paimon-features-{source}", found)
+    try:
+        with ProgressLine(as_json) as line:
+            job_id = ingest_kafka(
+                project.lake, defined, topic, restart=restart, **_stream(project, cluster, line)
+            )
+    except KeyboardInterrupt:
+        click.echo(_STOPPED, err=True)
+        return
+    _tell_running(source, job_id, cluster, as_json)
+
+
+def _ingest_table(
+    project: Project,
+    source: str,
+    table: str,
+    columns: tuple[str, ...],
+    bounded: bool,
+    cluster: str | None,
+    as_json: bool,
+) -> None:
+    from paimon_features.flink.ingest.topic import ingest_change_log
+    from paimon_features.flink.sql.input_columns import parse_mapping
+    from paimon_features.tables import latest_snapshot
+
+    defined = project.definitions.source(source)
+    try:
+        with ProgressLine(as_json) as line:
+            job_id = ingest_change_log(
+                project.lake,
+                defined,
+                table,
+                parse_mapping(columns),
+                bounded=bounded,
+                **_stream(project, cluster, line),
+            )
+    except KeyboardInterrupt:
+        click.echo(_STOPPED, err=True)
+        return
+    if not bounded:
+        _tell_running(source, job_id, cluster, as_json)
+        return
+    newest = latest_snapshot(project.lake, defined.table)
+    snapshot = None if newest is None else newest.id
+    if as_json:
+        click.echo(json.dumps({"job_id": job_id, "events_snapshot": snapshot}))
+    else:
+        click.echo(
+            f"the changes of {table} so far are in, {defined.table} is at snapshot "
+            f"{snapshot or '-'}; the same command goes on from there"
+        )
+
+
+_STOPPED = "stopped; the same command goes on at its last checkpoint"
+
+
+def _stream(project: Project, cluster: str | None, line: ProgressLine) -> dict[str, Any]:
+    return {
+        "state_dir": project.config.state_dir,
+        "checkpoint_interval_ms": project.config.flink.checkpoint_interval_ms,
+        "parallelism": project.config.flink.parallelism,
+        "cluster": cluster,
+        "report": line,
+    }
+
+
+def _tell_running(source: str, job_id: str, cluster: str | None, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"job_id": job_id, "cluster": cluster}))
+    else:
+        stops = f"'paimon-features ingest {source} --stop' stops it"
+        click.echo(f"job {job_id} runs on {cluster}; {stops}")
+
+
+def _stop(project: Project, source: str, as_json: bool) -> None:
+    from paimon_features.flink.ingest.topic import stop_cluster_job
+
+    job_id, savepoint = stop_cluster_job(project.lake, project.definitions.source(source))
+    if as_json:
+        click.echo(json.dumps({"job_id": job_id, "savepoint": savepoint}))
+    elif savepoint is None:
+        click.echo(f"job {job_id} is cancelled; the next 'ingest' says what is left of it")
+    else:
+        click.echo(f"job {job_id} is stopped, savepoint {savepoint}; 'ingest' goes on from it")
+
+
+def _document(result: IngestResult) -> dict[str, object]:
+    return {
+        "run_id": result.run_id,
+        "rows": result.accepted,
+        "rejected": dict(result.rejected),
+        "examples": dict(result.examples),
+        "seconds": round(result.elapsed_s, 3),
+        "files": result.files,
+        "skipped": dict(result.skipped),
+        "ignored_columns": result.ignored_columns,
+        "absent_columns": result.absent_columns,
+        "events_snapshot": result.events_snapshot,
+        "finished_run": result.finished_run,
+        "forgotten_files": result.forgotten_files,
+        "released": result.released,
+    }
+
+
+def _told(source: str, result: IngestResult) -> list[str]:
+    lines = []
+    if result.finished_run:
+        lines.append(f"run {result.finished_run} had been interrupted and is finished now")
+    if result.forgotten_files:
+        files = ", ".join(result.forgotten_files)
+        lines.append(f"an interrupted run had committed nothing of {files}: ingest that again")
+    for path, why in result.skipped:
+        lines.append(f"skipped {path}: {why} (--again takes it once more)")
+    if result.released:
+        lines.append(f"{result.released:,} events entered that had waited for their time")
+    if result.run_id is None:
+        return [*lines, "nothing new to ingest"]
+    if result.ignored_columns:
+        lines.append(f"columns that {source} does not have: {', '.join(result.ignored_columns)}")
+    if result.absent_columns:
+        names = ", ".join(result.absent_columns)
+        lines.append(f"keys that no row at the beginning has, null where there is none: {names}")
+    bad = sum(result.rejected.values())
+    rate = (result.accepted + bad) / max(result.elapsed_s, 1e-9)
+    files = f"{len(result.files)} file{'s' if len(result.files) > 1 else ''}"
+    lines.append(
+        f"{result.accepted:,} events from {files} in {result.elapsed_s:.1f} s "
+        f"({rate:,.0f} rows/s), events_{source} is at snapshot {result.events_snapshot or '-'}"
+    )
+    if bad:
+        lines.append(f"{bad:,} row{'s are' if bad > 1 else ' is'} kept in rejected_{source}:")
+    for reason, rows in result.rejected.items():
+        lines.append(f"  {rows:>9,}  {reason:<18} e.g. {result.examples[reason]}")
+    return lines

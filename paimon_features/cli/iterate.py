@@ -1,0 +1,250 @@
+"""``jobs iterate``: run a program of iterations, and watch it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paimon_features.cli.cluster_option import CLUSTER, cluster_address
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli.progress_line import ProgressLine
+from paimon_features.errors import ConfigurationError, JobError
+from paimon_features.project import Project
+
+if TYPE_CHECKING:
+    from paimon_features.flink.iteration.settings import Mode
+
+SHOWN_VALUES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class EpochProgress:
+    """How far an iteration is."""
+
+    elapsed_s: float
+    iterations: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.elapsed_s:6.1f} s  " + "   ".join(self.iterations)
+
+
+class Watch:
+    """Makes a line of what the iterations of a job say of themselves."""
+
+    def __init__(self, show: Callable[[EpochProgress], None]) -> None:
+        self._show = show
+        self._began = time.monotonic()
+        self._before: dict[int, tuple[float, int]] = {}
+        self._rate: dict[int, float] = {}
+        self.status: Sequence[Mapping[str, Any]] = ()
+
+    def __call__(self, status: Sequence[Mapping[str, Any]]) -> None:
+        self.status = status
+        texts = tuple(self._text(number, one) for number, one in enumerate(status))
+        self._show(EpochProgress(time.monotonic() - self._began, texts))
+
+    def _text(self, number: int, status: Mapping[str, Any]) -> str:
+        epoch = status.get("epoch")
+        if epoch is None:
+            return str(status.get("state", "starting"))
+        at = float(status.get("at", 0.0))
+        before_s, before = self._before.get(number, (at, epoch))
+        if at > before_s:
+            self._rate[number] = max(0.0, (epoch - before) / (at - before_s))
+        self._before[number] = at, epoch
+        parts = [f"epoch {epoch:,}"]
+        if status.get("loss") is not None:
+            parts.append(f"loss {status['loss']:.6g}")
+        if number in self._rate:
+            parts.append(f"{self._rate[number]:,.1f} epochs/s")
+        if status.get("records") is not None:
+            parts.append(f"{status['records']:,} records")
+        return "  ".join([*parts, str(status.get("state", ""))])
+
+
+@click.command()
+@click.argument("program")
+@click.option("--watch", is_flag=True, help="Show epoch, loss and rate while it runs.")
+@CLUSTER
+@click.option(
+    "--parallelism",
+    type=click.IntRange(min=1),
+    help="What the program finds as job.parallelism; default: the project's.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice(["auto", "thread", "process"]),
+    default="auto",
+    show_default=True,
+    help="Python inside Flink's processes, or beside them.",
+)
+@click.option(
+    "--wire",
+    metavar="URL",
+    help="'memory' (one process) or redis://...; default: memory here, on a cluster the project's "
+    "online store.",
+)
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for the outputs; default: in the project's state folder.",
+)
+@click.option("--resume", metavar="PATH", help="Go on from this savepoint or checkpoint.")
+@click.option("--detach", is_flag=True, help="On a cluster: return when it runs; it ends itself.")
+@PROJECT
+@JSON
+def iterate(
+    program: str,
+    watch: bool,
+    cluster: str | None,
+    parallelism: int | None,
+    mode: Mode,
+    wire: str | None,
+    output: Path | None,
+    resume: str | None,
+    detach: bool,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Run PROGRAM, a function of iterations, on Flink.
+
+    PROGRAM is module:function or file.py:function; the function takes the job and returns
+    streams, and is called 'build' where it is left out. Each output is written to files, exactly
+    once. See docs/iteration.md.
+
+    \b
+    paimon-features jobs iterate train.py --watch
+    paimon-features jobs iterate my.programs:train --cluster --parallelism 4
+    paimon-features jobs iterate train.py --cluster --detach --wire redis://10.0.0.5:6379/3
+
+    A failure is repaired by Flink, from the last checkpoint. Ctrl-C cancels the job; what it
+    prints then, and after one failure too many, is how to go on from there.
+    """
+    config = Project.open(path).config
+    address = cluster_address(config.state_dir, cluster)
+    if detach and (address is None or watch):
+        raise click.UsageError("--detach goes with --cluster, and not with --watch")
+    build = load_program(program)
+    name = program.rpartition("/")[2].replace(":", ".").replace(".py", "")
+    folder = (output or config.state_dir / "iterations" / f"{name}-{int(time.time())}").absolute()
+    from paimon_features.flink.iteration import Files, IterationJob, IterationSettings
+
+    if wire is None:
+        wire = "memory" if address is None else str(config.online["url"])
+    job = IterationJob(
+        name=name,
+        settings=IterationSettings(
+            mode=mode, wire=wire, checkpoint_interval_ms=config.flink.checkpoint_interval_ms
+        ),
+        cluster=address,
+        state_dir=config.state_dir,
+        resume=resume,
+        parallelism=parallelism or config.flink.parallelism,
+    )
+    files: dict[str, Files] = {}
+
+    def sink(output_name: str) -> Files:
+        files[output_name] = Files(folder / output_name)
+        return files[output_name]
+
+    began = time.monotonic()
+    running = job.execute_async(build, sink, detached=detach)
+    if detach:
+        _say(as_json, {"job": running.job_id, "output": str(folder)})
+        return
+    with ProgressLine(silent=not watch) as line:
+        seen = Watch(line)
+        try:
+            running.wait(seen)
+        except KeyboardInterrupt as interrupt:
+            click.echo(f"\ncancelled{_how_to_go_on(running.checkpoint(), folder)}", err=True)
+            raise click.Abort from interrupt
+        except JobError as error:
+            error.add_note(f"failed{_how_to_go_on(running.checkpoint(), folder)}")
+            raise
+    epochs = [status.get("epoch") for status in seen.status]
+    seconds = time.monotonic() - began
+    outputs = {name: len(one.read()) for name, one in files.items()}
+    if as_json:
+        _say(
+            as_json,
+            {"epochs": epochs, "seconds": seconds, "outputs": outputs, "output": str(folder)},
+        )
+        return
+    click.echo(f"ended after epoch {', '.join(map(str, epochs)) or '-'}, {seconds:.1f} s")
+    for name, one in files.items():
+        click.echo(f"{name}: {outputs[name]:,} values in {one.folder}")
+        for value in one.read()[:SHOWN_VALUES]:
+            click.echo(f"  {value!r}")
+
+
+def _how_to_go_on(checkpoint: Path | None, folder: Path) -> str:
+    if checkpoint is None:
+        return " before its first checkpoint: nothing is committed, and it begins anew"
+    return (
+        "; it goes on from its last checkpoint by the same command with "
+        f"--resume {checkpoint} --output {folder}"
+    )
+
+
+def load_program(program: str) -> Callable[[Any], Any]:
+    """The function that ``module:function`` or ``file.py:function`` names.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such file, module or function.
+    """
+    place, separator, name = program.partition(":")
+    name = name if separator else "build"
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise ConfigurationError(f"program {program!r}: there is no file {path.absolute()}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module
+        spec.loader.exec_module(module)
+    else:
+        sys.path.insert(0, "")
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not place.startswith(error.name):
+                raise
+            raise ConfigurationError(
+                f"program {program!r}: there is no module {place!r}; expected module:function or "
+                "file.py:function"
+            ) from error
+        finally:
+            sys.path.remove("")
+    build = getattr(module, name, None)
+    if not callable(build):
+        functions = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", None) == module.__name__
+        ]
+        raise ConfigurationError(
+            f"program {program!r}: {place} has no function {name!r}; "
+            f"it has: {', '.join(key for key in functions if not key.startswith('_')) or 'none'}"
+        )
+    return build  # type: ignore[no-any-return]
+
+
+def _say(as_json: bool, values: Mapping[str, Any]) -> None:
+    if as_json:
+        click.echo(json.dumps(values, indent=2))
+    else:
+        click.echo("  ".join(f"{name} {value}" for name, value in values.items()))

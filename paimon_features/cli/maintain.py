@@ -1,0 +1,79 @@
+"""``maintain``: keep tables small."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import click
+
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.flink.maintenance import Maintained
+from paimon_features.flink.maintenance import maintain as run
+from paimon_features.flink.sql.maintenance import Size
+from paimon_features.project import Project
+
+
+@click.command()
+@click.argument("tables", nargs=-1)
+@click.option("--no-compact", is_flag=True, help="Only let old snapshots go.")
+@click.option(
+    "--keep-newest",
+    type=click.IntRange(min=1),
+    help="Snapshots to keep; default: what the tables' options say (two hours).",
+)
+@click.option("--pause", is_flag=True, help="Stop detached tile jobs meanwhile; they go on after.")
+@PROJECT
+@JSON
+def maintain(
+    tables: tuple[str, ...],
+    no_compact: bool,
+    keep_newest: int | None,
+    pause: bool,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Merge small files and let old snapshots go, in all tables or in TABLES.
+
+    What readers, training sets and materializers hold by a consumer or a tag stays. Tables that
+    a job or a trainer is writing are left out and told, because a table has one committing
+    owner; --pause stops detached tile jobs with a savepoint and starts them again from it.
+
+    Tiles of views with lifetime windows are rolled up at the end (see 'rollup').
+
+    Run it once a day, after midnight UTC: then the tiles of the day before are one file a bucket.
+
+    \b
+    paimon-features maintain --pause
+    paimon-features maintain feedback_churn --keep-newest 20
+
+    Exit code 1 when a table was left out.
+    """
+    say = (lambda _: None) if as_json else (lambda line: click.echo(line, err=True))
+    done = run(
+        Project.open(path),
+        tables,
+        compact=not no_compact,
+        keep_newest=keep_newest,
+        pause=pause,
+        on_message=say,
+    )
+    if as_json:
+        click.echo(json.dumps([asdict(each) for each in done], indent=2))
+    else:
+        click.echo("\n".join(map(_line, done)) or "there is no table yet")
+    if any(each.skipped for each in done):
+        raise SystemExit(1)
+
+
+def _line(done: Maintained) -> str:
+    if done.skipped is not None:
+        return f"{done.table}: left out: {done.skipped}"
+    return f"{done.table}: {_size(done.before)} -> {_size(done.after)}"
+
+
+def _size(size: Size) -> str:
+    return (
+        f"{size.live_files:,} live files, {size.snapshots:,} snapshots, "
+        f"{size.bytes / 2**20:,.1f} MiB in {size.files:,}"
+    )

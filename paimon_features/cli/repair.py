@@ -1,0 +1,129 @@
+"""``repair``: the tiles of some days, computed anew from the events."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import date, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.project import Project
+
+if TYPE_CHECKING:
+    from paimon_features.flink.repair import RepairReport
+
+_EPOCH = date(1970, 1, 1)
+_DATE = click.DateTime(["%Y-%m-%d"])
+
+
+@click.command()
+@click.argument("view")
+@click.option("--from", "first", type=_DATE, required=True, help="First day (UTC), inclusive.")
+@click.option("--to", "last", type=_DATE, required=True, help="Last day (UTC), inclusive.")
+@click.option(
+    "--fix/--dry-run", default=False, help="Replace the days that differ; default: only show them."
+)
+@click.option("--generation", type=int, help="Default: the one that fits the definition.")
+@PROJECT
+@JSON
+def repair(
+    view: str,
+    first: datetime,
+    last: datetime,
+    fix: bool,
+    generation: int | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Compute the tiles of VIEW anew for some days, and show what differs from the table.
+
+    Nothing is written without --fix. With it, a bounded run brings the tiles up to the newest
+    event, then each day that differs is replaced as a whole. The tile job goes on afterwards with
+    'submit --resume', as if nothing had been; the materializer rebuilds by itself.
+
+    \b
+    paimon-features cancel customer_spend                      # no job may write meanwhile
+    paimon-features repair customer_spend --from 2011-12-01 --to 2011-12-09
+    paimon-features repair customer_spend --from 2011-12-01 --to 2011-12-09 --fix
+    paimon-features submit customer_spend --resume
+
+    Exit code 1 if something differs and was not fixed. Days are those of the event time. Tiles
+    whose events are no longer in the events table would be removed: look before you fix.
+    """
+    from paimon_features.flink.repair import repair as run
+    from paimon_features.flink.submission.target import TileTarget
+
+    days = [(given.date() - _EPOCH).days for given in (first, last)]
+    if days[0] > days[1]:
+        raise click.UsageError(f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}")
+    target = TileTarget.of(Project.open(path), view, generation)
+    report = run(
+        target,
+        *days,
+        fix=fix,
+        on_message=(lambda _: None) if as_json else (lambda line: click.echo(line, err=True)),
+    )
+    if as_json:
+        click.echo(json.dumps(_document(report), indent=2, default=str))
+    else:
+        click.echo("\n".join(_told(report, fix)))
+    if not report.ok:
+        sys.exit(1)
+
+
+def _told(report: RepairReport, fix: bool) -> list[str]:
+    lines = [
+        f"{report.view} g{report.generation}: {report.checked_days} days, {report.events:,} events "
+        f"(snapshot {report.events_snapshot or '-'}), {report.tiles:,} tiles"
+    ]
+    for day in report.days:
+        counts = ((day.changed, "differ"), (day.missing, "are missing"), (day.spurious, "too much"))
+        said = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+        partials = ", ".join(f"{name} {count:,}" for name, count in sorted(day.partials.items()))
+        lines.append(
+            f"{date.fromordinal(_EPOCH.toordinal() + day.day)}: tiles of {day.entities:,} "
+            f"entities: {said}" + (f" ({partials})" if partials else "")
+        )
+        lines += [f"    {change}" for change in day.examples[:5]]
+    if not report.days:
+        return [*lines, "nothing differs"]
+    if not fix:
+        return [*lines, "nothing was written; --fix replaces these days"]
+    resumes = f"'paimon-features submit {report.view} --resume' goes on"
+    return [*lines, f"repaired, tiles at snapshot {report.snapshot}; {resumes}"]
+
+
+def _document(report: RepairReport) -> dict[str, object]:
+    return {
+        "view": report.view,
+        "generation": report.generation,
+        "events_snapshot": report.events_snapshot,
+        "checked_days": report.checked_days,
+        "events": report.events,
+        "tiles": report.tiles,
+        "snapshot": report.snapshot,
+        "days": [
+            {
+                "day": str(date.fromordinal(_EPOCH.toordinal() + day.day)),
+                "entities": day.entities,
+                "changed": day.changed,
+                "missing": day.missing,
+                "spurious": day.spurious,
+                "partials": dict(day.partials),
+                "examples": [
+                    {
+                        "keys": change.keys,
+                        "tile_start": change.tile_start,
+                        "partial": change.partial,
+                        "found": change.found,
+                        "expected": change.expected,
+                    }
+                    for change in day.examples
+                ],
+            }
+            for day in report.days
+        ],
+    }

@@ -1,0 +1,232 @@
+"""Historical features by Flink: rows go to the lake, a batch job joins them, answers come back.
+
+::
+
+    rows ─ bounds of windows ─▶ staging_x_rows ─┐
+                        tiles_<view>_g<N> ──────┼─▶ Flink ─▶ staging_x_tiles ─┐
+                        events_<source> ────────┘       └──▶ staging_x_edges ─┴─▶ finish ─▶ answers
+
+The tables in between are dropped at the end, whatever it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from paimon_features.cli.cluster_option import cluster_address
+from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink.sql.history import CHUNK, Layout, edges_sql, tiles_sql
+from paimon_features.flink.sql.history_rows import Needed, finished, staged_rows
+from paimon_features.offline.entity_rows import EntityRows
+from paimon_features.offline.reads import WindowRead
+from paimon_features.offline.spill import Spill
+from paimon_features.schema import DataType, arrow_schema
+from paimon_features.tables import Lake, append_stream, iter_batches, latest_snapshot
+from paimon_features.tables.reader import scan_options
+from paimon_features.tables.specs import EVENT_DAY
+from paimon_features.tables.staging import Staging
+
+if TYPE_CHECKING:
+    from paimon_features.project import Project
+
+OnMessage = Callable[[str], None]
+
+SAY_EVERY_S = 10.0
+"""How often a job that goes on is told of."""
+BRIEF_ROWS = 200_000
+"""A local job over no more rows than this is over before Java's second compiler pays."""
+
+
+@dataclass(frozen=True)
+class FlinkEngine:
+    """Answers feature views by Flink batch jobs, one for each view.
+
+    ``cluster`` is ``host:port`` of a session cluster that sees the lake under the same path;
+    None runs the jobs in the JVM of this process. ``on_message`` gets a line of text at each stage.
+    """
+
+    state_dir: Path
+    parallelism: int
+    cluster: str | None = None
+    on_message: OnMessage | None = None
+    name: str = "flink"
+
+    @classmethod
+    def of(
+        cls, project: Project, cluster: str | None = None, on_message: OnMessage | None = None
+    ) -> FlinkEngine:
+        """The engine of a project; cluster ``"local"`` is the one that the project runs itself.
+
+        Raises
+        ------
+        ConfigurationError
+            If the project's own cluster is meant and does not run.
+        """
+        config = project.config
+        address = cluster_address(config.state_dir, cluster)
+        return cls(config.state_dir, config.flink.parallelism, address, on_message)
+
+    def answer(
+        self,
+        lake: Lake,
+        read: WindowRead,
+        asked: EntityRows,
+        spill_folder: str | None,
+        tick: Callable[[int], None],
+    ) -> FlinkAnswers:
+        """Answer all rows of a view by one job.
+
+        Raises
+        ------
+        SetupError, MissingExtraError
+            Without Java or pyflink; the message says what to install.
+        JobError
+            If the job fails, or the cluster does not answer.
+        """
+        from paimon_features.flink import history_job as history
+
+        if self.cluster is not None:
+            FlinkRest(self.cluster).overview()
+        history.start(self.state_dir, self.cluster is not None or asked.count <= BRIEF_ROWS)
+        layout = Layout(read.view, read.features)
+        with Staging(lake) as staging:
+            staged = _Staged(lake, staging, layout)
+            needed = staged.put(asked, read)
+            statements = staged.statements(read, needed)
+            if statements:
+                self._say(f"{read.name}: {needed.rows:,} rows staged; Flink joins them")
+                history.run(
+                    lake,
+                    statements,
+                    f"historical features of {read.name}",
+                    parallelism=self.parallelism,
+                    cluster=self.cluster,
+                    state_dir=self.state_dir,
+                    tick=self._ticker(read.name),
+                )
+                self._say(f"{read.name}: joined; finishing the features")
+            return _finish(staged, asked, read, spill_folder, tick)
+
+    def _ticker(self, view: str) -> Callable[[float], None]:
+        """Says now and then that a job goes on."""
+        said_s = 0.0
+
+        def tick(elapsed_s: float) -> None:
+            nonlocal said_s
+            if elapsed_s >= said_s + SAY_EVERY_S:
+                said_s = elapsed_s
+                self._say(f"{view}: Flink has joined for {elapsed_s:.0f} s")
+
+        return tick
+
+    def _say(self, text: str) -> None:
+        if self.on_message is not None:
+            self.on_message(text)
+
+
+class FlinkAnswers:
+    """The answers to all rows, chunk by chunk: put aside where there are several."""
+
+    def __init__(self, chunks: int, spill_folder: str | None) -> None:
+        self._spill = Spill(spill_folder) if chunks > 1 else None
+        self._only: pa.Table | None = None
+
+    def append(self, answers: pa.Table) -> None:
+        """The answers to the next chunk."""
+        if self._spill is None:
+            self._only = answers
+        else:
+            self._spill.append(answers)
+
+    def chunk(self, number: int) -> pa.Table:
+        """The answers to the rows of a chunk, in their order."""
+        return self._only if self._spill is None else self._spill.read(number)
+
+    def close(self) -> None:
+        """Give up what was put aside; harmless when repeated."""
+        if self._spill is not None:
+            self._spill.close()
+
+
+def _finish(
+    staged: _Staged,
+    asked: EntityRows,
+    read: WindowRead,
+    spill_folder: str | None,
+    tick: Callable[[int], None],
+) -> FlinkAnswers:
+    answers = FlinkAnswers(asked.chunks, spill_folder)
+    try:
+        for chunk in range(asked.chunks):
+            _, as_of_ms = asked.keys(chunk, read)
+            tiles, edges = staged.get(chunk)
+            answers.append(finished(staged.layout, as_of_ms, tiles, edges))
+            tick(len(as_of_ms))
+    except BaseException:
+        answers.close()
+        raise
+    return answers
+
+
+class _Staged:
+    """The three tables between this process and Flink. Chunks are partitions of what comes back."""
+
+    def __init__(self, lake: Lake, staging: Staging, layout: Layout) -> None:
+        self.lake, self.layout = lake, layout
+        self.rows = staging.create("rows", layout.rows_columns)
+        by_chunk = (CHUNK,)
+        self.tiles = staging.create("tiles", layout.tiles_columns, by_chunk)
+        self.edges = staging.create("edges", layout.edges_columns, by_chunk)
+
+    def put(self, asked: EntityRows, read: WindowRead) -> Needed:
+        """Stage all rows, a chunk at a time; what they need."""
+        needed = Needed()
+
+        def chunks() -> Iterator[pa.Table]:
+            for chunk in range(asked.chunks):
+                keys, as_of_ms = asked.keys(chunk, read)
+                yield staged_rows(self.layout, chunk, keys, as_of_ms, needed)
+
+        some = (table for table in chunks() if table.num_rows)
+        first = next(some, None)
+        if first is not None:
+            append_stream(self.lake, self.rows, itertools.chain([first], some))
+        return needed
+
+    def statements(self, read: WindowRead, needed: Needed) -> list[str]:
+        """What there is to be computed: nothing of a table without commits."""
+        found = []
+        days, pin = needed.tile_days, read.tiles
+        if days is not None and pin is not None and pin.snapshot_id is not None:
+            options = scan_options(self.lake, pin.table, pin.snapshot_id)
+            found.append(tiles_sql(self.layout, self.rows, self.tiles, pin.table, options, days))
+        pin = read.events
+        if needed.event_days and pin.snapshot_id is not None:
+            options = scan_options(self.lake, pin.table, pin.snapshot_id)
+            has_days = EVENT_DAY in self.lake.schema(pin.table).names  # feedback has none
+            event_days = sorted(needed.event_days) if has_days else None
+            found.append(edges_sql(self.layout, self.rows, self.edges, options, event_days))
+        return found
+
+    def get(self, chunk: int) -> tuple[pa.Table, pa.Table]:
+        """What came back for the rows of a chunk."""
+        return (
+            self._get(self.tiles, self.layout.tiles_columns, chunk),
+            self._get(self.edges, self.layout.edges_columns, chunk),
+        )
+
+    def _get(self, table: str, columns: dict[str, DataType], chunk: int) -> pa.Table:
+        schema = arrow_schema(columns)
+        if latest_snapshot(self.lake, table) is None:
+            return schema.empty_table()
+        only = {CHUNK: (chunk, chunk + 1)}
+        batches = iter_batches(self.lake, table, partitions=only)
+        return pa.concat_tables(
+            [schema.empty_table(), *(pa.Table.from_batches([b]).cast(schema) for b in batches)]
+        )

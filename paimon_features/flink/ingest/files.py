@@ -1,0 +1,219 @@
+"""Ingesting files: each once, all rows of a run in one commit, whatever interrupts it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.definitions import EventSource
+from paimon_features.errors import ConfigurationError
+from paimon_features.flink.ingest.job import IngestJob, Report
+from paimon_features.flink.ingest.ledger import Choice, LedgerRun
+from paimon_features.flink.sql.ingest import Run, file_statements
+from paimon_features.flink.sql.input_columns import group_files
+from paimon_features.flink.sql.inputs import InputFile, find_files, look_at
+from paimon_features.tables import Lake, latest_snapshot, read_arrow
+from paimon_features.tables.reader import snapshots
+from paimon_features.tables.release import release_due
+
+BRIEF_BYTES = 16 << 20
+"""Files of no more than this are read before Java's second compiler pays."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult:
+    """What a run brought. ``rejected`` counts rows by reason, ``examples`` shows one of each.
+
+    ``ignored_columns`` are in the files and not in the source; ``absent_columns`` the other way
+    round, in the first rows of JSON files. ``finished_run`` had been interrupted and was finished
+    first; of ``forgotten_files`` an interrupted run had committed nothing, and they are not part
+    of this one. ``released`` events from the future had been rejected before; their time has come.
+    """
+
+    run_id: str | None
+    files: tuple[str, ...]
+    skipped: tuple[tuple[str, str], ...]
+    accepted: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    examples: Mapping[str, str] = field(default_factory=dict)
+    ignored_columns: tuple[str, ...] = ()
+    absent_columns: tuple[str, ...] = ()
+    elapsed_s: float = 0.0
+    events_snapshot: int | None = None
+    finished_run: str | None = None
+    forgotten_files: tuple[str, ...] = ()
+    released: int = 0
+
+
+def ingest_files(
+    lake: Lake,
+    source: EventSource,
+    paths: Iterable[Path],
+    mapping: Mapping[str, str] | None = None,
+    *,
+    state_dir: Path,
+    again: bool = False,
+    parallelism: int = 2,
+    cluster: str | None = None,
+    report: Report | None = None,
+) -> IngestResult:
+    """Bring files into the source's events table, each file once.
+
+    The rows of all files enter in one commit; rows that cannot be events are kept in the
+    rejected table, with the reason. A run that was interrupted between the two commits is
+    finished first; one that had committed nothing is forgotten. Files that were ingested before
+    are skipped, unless ``again``.
+
+    Parameters
+    ----------
+    mapping
+        Column of the source -> name in the files, where they differ.
+    state_dir
+        The project's state folder, for logs.
+    cluster
+        ``host:port`` of a session cluster that sees the same files; None runs the job here.
+    report
+        Called about every second while the job runs.
+
+    Raises
+    ------
+    ConfigurationError
+        For a path, header or column that is not as it has to be, or a file that has changed.
+    UnknownNameError
+        If the source was not applied.
+    OwnershipError
+        If another job or process writes one of the two tables.
+    JobError
+        If the job fails; then nothing was committed, or the next run finishes it.
+    """
+    job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
+    job.check()
+    looked = [look_at(path) for path in find_files(paths)]
+    choice = job.ledger.choose(looked, again)
+    # what is wrong with a column is told at once, before a JVM starts
+    group_files(choice.new, source, mapping or {})
+    if job.ledger.open_run() is None and not choice.new:
+        return IngestResult(None, (), _reasons(choice))
+    with ExitStack() as stack:
+        job.hold(stack, short_lived=sum(file.size for file in choice.new) <= BRIEF_BYTES)
+        finished, forgotten = _settle(job)
+        choice = job.ledger.choose(looked, again)
+        left = tuple(path for path in forgotten if path not in {str(f.path) for f in choice.new})
+        if not choice.new:
+            reasons = _reasons(choice)
+            return IngestResult(None, (), reasons, finished_run=finished, forgotten_files=left)
+        job.hold(stack)  # on a cluster, the leases went with the run that was finished
+        released = release_due(lake, source, time.time_ns() // 1_000_000)
+        # the time tells this run's rows from all others
+        now_ms = max(time.time_ns() // 1_000_000, released.time_ms + 1)
+        run = job.ledger.begin(choice.new, dict(mapping or {}), now_ms)
+        result = _run_files(job, run, choice, (True, True), finished, left)
+        return replace(result, released=released.events)
+
+
+def _run_files(
+    job: IngestJob,
+    run: LedgerRun,
+    choice: Choice,
+    sinks: tuple[bool, bool],
+    finished: str | None = None,
+    forgotten: tuple[str, ...] = (),
+) -> IngestResult:
+    """Run the job of a run that is written down, then close the run."""
+    started = time.monotonic()
+    groups = group_files(choice.new, job.source, run.mapping)
+    before = [_latest_id(job.lake, table) for table in job.tables]
+    shown = [str(file.path) for file in choice.new[:3]]
+    more = f" and {len(choice.new) - len(shown)} more" if len(choice.new) > len(shown) else ""
+    doing = f"ingesting {', '.join(shown)}{more} into {job.source.name!r}"
+    job.run("batch", file_statements(job.source, groups, run.run), doing, sinks)
+    (accepted, events), (bad, rejects) = (
+        _commits(job.lake, table, run.run, since)
+        for table, since in zip(job.tables, before, strict=True)
+    )
+    job.ledger.finish(run, events, rejects)
+    rejected, examples = _rejected(job, run) if bad else ({}, {})
+    return IngestResult(
+        run.id,
+        tuple(str(file.path) for file in choice.new),
+        _reasons(choice),
+        accepted,
+        rejected,
+        examples,
+        tuple(dict.fromkeys(name for group in groups for name in group.ignored)),
+        tuple(dict.fromkeys(name for group in groups for name in group.absent)),
+        time.monotonic() - started,
+        events,
+        finished,
+        forgotten,
+    )
+
+
+def _settle(job: IngestJob) -> tuple[str | None, tuple[str, ...]]:
+    """Finish or forget the run that was left open: the id of a finished one, or forgotten files."""
+    run = job.ledger.open_run()
+    if run is None:
+        return None, ()
+    events, rejected = job.ledger.committed(run)
+    if not events and not rejected:
+        job.ledger.forget()
+        return None, tuple(file.path for file in run.files)
+    if events and rejected:
+        job.ledger.finish(run, None, None)
+        return run.id, ()
+    # one commit of two was made, or all rows were of one kind: bring what is missing, if any
+    _run_files(job, run, Choice(_as_they_were(run), ()), (not events, not rejected))
+    return run.id, ()
+
+
+def _as_they_were(run: LedgerRun) -> tuple[InputFile, ...]:
+    """The files of an interrupted run; ConfigurationError if one is gone or has changed."""
+    files: list[InputFile] = []
+    for known in run.files:
+        path = Path(known.path)
+        if not path.is_file() or (file := look_at(path)).sha256 != known.sha256:
+            raise ConfigurationError(
+                f"run {run.id} was interrupted between its two commits, and its file {path} is "
+                "gone or has changed since; bring it back, so that the run can be finished"
+            )
+        files.append(file)
+    return tuple(files)
+
+
+def _commits(lake: Lake, table: str, run: Run, since: int) -> tuple[int, int | None]:
+    """Rows and last snapshot that the run committed to a table after snapshot ``since``."""
+    mine = [s for s in snapshots(lake, table, since + 1) if run.made(s.commit_user)]
+    rows = sum(snapshot.delta_records for snapshot in mine if snapshot.kind == "APPEND")
+    return rows, (mine[-1].id if mine else None)
+
+
+def _rejected(job: IngestJob, run: LedgerRun) -> tuple[dict[str, int], dict[str, str]]:
+    """How many rows the run rejected by reason, most first, and one of each as an example."""
+    rows = read_arrow(
+        job.lake,
+        job.source.rejected_table,
+        columns=["reason", "detail", "origin"],
+        where={"ingest_id": [run.id]},
+    )
+    counts = pc.value_counts(rows["reason"]).to_pylist()
+    counts.sort(key=lambda entry: (-entry["counts"], entry["values"]))
+    examples = {}
+    for reason in (entry["values"] for entry in counts):
+        row = pc.index(rows["reason"], pa.scalar(reason)).as_py()
+        examples[reason] = f"{rows['detail'][row]} ({rows['origin'][row]})"
+    return {entry["values"]: entry["counts"] for entry in counts}, examples
+
+
+def _reasons(choice: Choice) -> tuple[tuple[str, str], ...]:
+    return tuple((str(file.path), why) for file, why in choice.skipped)
+
+
+def _latest_id(lake: Lake, table: str) -> int:
+    newest = latest_snapshot(lake, table)
+    return 0 if newest is None else newest.id

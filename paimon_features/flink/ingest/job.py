@@ -1,0 +1,266 @@
+"""An ingest job on Flink, of files or of a topic: its leases, its environment, its execution."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from paimon_features.definitions import EventSource, FeedbackSource
+from paimon_features.errors import ConfigurationError, JobError, OwnershipError, UnknownNameError
+from paimon_features.flink.cluster import LocalCluster
+from paimon_features.flink.environment import (
+    await_job,
+    flink_errors,
+    local_rest,
+    open_environment,
+    register_lake,
+)
+from paimon_features.flink.gateway import start_gateway
+from paimon_features.flink.ingest.ledger import ClusterJob, Ledger
+from paimon_features.flink.rest import ENDED, FlinkRest
+from paimon_features.flink.sql.ingest import IngestStatements
+from paimon_features.tables import Lake, lease
+from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
+
+if TYPE_CHECKING:
+    from pyflink.table import StatementSet, TableEnvironment
+
+OPTIONS: Mapping[str, str] = {
+    # both inserts share all steps above them (see paimon_features.flink.sql.ingest)
+    "table.optimizer.reuse-optimize-block-with-digest-enabled": "true",
+}
+REPORT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class IngestProgress:
+    """How far a running job is: rows read since its start, and per second since the last report.
+
+    Rows are not in the tables before they are committed: those of files at the end, all at once.
+    """
+
+    elapsed_s: float
+    rows_read: int
+    rows_per_s: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.elapsed_s:6.0f} s  {self.rows_read:>12,} rows read  {self.rows_per_s:>9,.0f}/s"
+        )
+
+
+Report = Callable[[IngestProgress], None]
+
+
+class IngestJob:
+    """The job of one source.
+
+    ``cluster`` is the ``host:port`` of a session cluster; None runs the job in the JVM of this
+    process. ``state_dir`` is the project's state folder, ``report`` is called about every second.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        source: EventSource,
+        state_dir: Path,
+        parallelism: int,
+        cluster: str | None,
+        report: Report | None,
+    ) -> None:
+        self.lake = lake
+        self.source = source
+        self.state_dir = state_dir
+        self.parallelism = parallelism
+        self.cluster = cluster
+        self.report = report
+        self.ledger = Ledger(lake, source)
+        self.leases: list[Lease] = []
+
+    @property
+    def tables(self) -> tuple[str, str]:
+        """The events table and the one of rejected rows."""
+        return self.source.table, self.source.rejected_table
+
+    def check(self) -> None:
+        """What can be known before a JVM starts.
+
+        Raises
+        ------
+        ConfigurationError
+            For a source of feedback, or a cluster that is no ``host:port``.
+        UnknownNameError
+            If the source is not applied.
+        JobError
+            If the cluster does not answer.
+        """
+        if isinstance(self.source, FeedbackSource):
+            raise ConfigurationError(
+                f"source {self.source.name!r} is feedback, which trainers write by FeedbackWriter; "
+                "ingest takes an EventSource"
+            )
+        for table in self.tables:
+            if not self.lake.exists(table):
+                raise UnknownNameError(
+                    f"source {self.source.name!r} has no table {table!r} yet; "
+                    "'paimon-features apply' creates it"
+                )
+        if self.cluster is not None:
+            FlinkRest(self.cluster).overview()
+
+    def hold(self, stack: ExitStack, short_lived: bool = False) -> None:
+        """Own both tables until the end of ``stack``; a repeat goes on owning them.
+
+        ``short_lived`` says that the job is a small one (see ``start_gateway``).
+
+        The JVM holds them, not this process: it is the one that commits or sends a job away, and
+        it outlives this process by a moment when that is killed.
+
+        Raises
+        ------
+        OwnershipError
+            If another job or process owns a table, or a job of this source still runs.
+        """
+        gateway = start_gateway(self.state_dir, short_lived=short_lived or self.cluster is not None)
+        holder = ProcessHolder.of(gateway.pid)
+        purpose = f"ingest into {self.source.name!r}"
+        self.leases = [
+            stack.enter_context(lease.acquire(self.lake, table, holder, purpose))
+            for table in self.tables
+        ]
+        # its sender may have been killed before it handed the leases on
+        sent = self.ledger.cluster_job()
+        state = None
+        with suppress(JobError):  # a cluster that is gone
+            state = None if sent is None else FlinkRest(sent.rest_url).state(sent.job_id)
+        if state is not None and state not in ENDED:
+            raise OwnershipError(
+                f"{sent} ingests into {self.source.name!r}, it is {state}; wait until it is done, "
+                f"or stop it by 'paimon-features ingest {self.source.name} --stop'"
+            )
+
+    def environment(
+        self, mode: Literal["streaming", "batch"], conf: Mapping[str, str]
+    ) -> TableEnvironment:
+        """An environment in which the lake's tables are known."""
+        named = {**OPTIONS, "pipeline.name": f"ingest {self.source.name}", **conf}
+        env = open_environment(
+            mode, self.parallelism, named, self.cluster, state_dir=self.state_dir
+        )
+        register_lake(env, self.lake)
+        return env
+
+    def run(
+        self,
+        mode: Literal["streaming", "batch"],
+        statements: IngestStatements,
+        doing: str,
+        sinks: tuple[bool, bool] = (True, True),
+        conf: Mapping[str, str] | None = None,
+        checkpoints: Path | None = None,
+        until: Callable[[], bool] | None = None,
+    ) -> str:
+        """Execute the inserts that ``sinks`` wants and wait for the end; returns the job's id.
+
+        ``doing`` is what an error says was being done. A stream on a cluster is not waited for,
+        unless it has an end: where ``until`` says so, it is stopped with a savepoint among its
+        ``checkpoints``. A job on a cluster owns the tables itself.
+
+        Raises
+        ------
+        JobError
+            If the job cannot be planned or submitted, or fails.
+        """
+        job_id = uuid.uuid4().hex
+        address, reachable = local_rest() if self.cluster is None else (self.cluster, {})
+        rest = FlinkRest(address)
+        env = self.environment(
+            mode, {**reachable, **(conf or {}), "$internal.pipeline.job-id": job_id}
+        )
+        with flink_errors(f"planning {doing}"):
+            inserts = prepare(env, statements, sinks)
+        if self.cluster is None:
+            with flink_errors(doing):
+                result = inserts.execute()
+        else:
+            process = LocalCluster(self.state_dir).job_manager_at(self.cluster)
+            holder = FlinkJobHolder(rest.url, job_id, process)
+            kept = None if checkpoints is None else str(checkpoints)
+            self.ledger.send(ClusterJob(rest.url, job_id, kept))
+            with flink_errors(doing):
+                result = inserts.execute()
+            for held in self.leases:
+                held.transfer(holder)
+            if mode == "streaming" and until is None:
+                return job_id
+        tick = _watch(rest, job_id, self.report)
+        if until is not None and checkpoints is not None:
+            tick = _stopping(tick, rest, job_id, until, checkpoints / job_id)
+        await_job(result, doing, tick)
+        if self.cluster is not None:
+            for table in self.tables:
+                lease.release(self.lake, table)  # the job that held it has ended
+        return job_id
+
+
+def prepare(
+    env: TableEnvironment, statements: IngestStatements, sinks: tuple[bool, bool] = (True, True)
+) -> StatementSet:
+    """The inserts into the events and the rejected table, of which ``sinks`` says which."""
+    for table in statements.tables:
+        env.execute_sql(table)
+    for name, query in statements.views:
+        # as a Table object and not by CREATE VIEW, whose text each insert would expand anew
+        env.create_temporary_view(name, env.sql_query(query))
+    inserts = env.create_statement_set()
+    for wanted, insert in zip(sinks, (statements.events, statements.rejected), strict=True):
+        if wanted:
+            inserts.add_insert_sql(insert)
+    return inserts
+
+
+def explain(env: TableEnvironment, statements: IngestStatements) -> str:
+    """Flink's plan of the job, as text."""
+    with flink_errors("planning the ingest job"):
+        return str(prepare(env, statements).explain())
+
+
+def _stopping(
+    tick: Callable[[float], None],
+    rest: FlinkRest,
+    job_id: str,
+    until: Callable[[], bool],
+    folder: Path,
+) -> Callable[[float], None]:
+    """``tick``, and the job's stop with a savepoint in ``folder`` once ``until`` says so."""
+
+    def watch(elapsed_s: float) -> None:
+        tick(elapsed_s)
+        if until():
+            # a local cluster ends with its job and may not answer any more; if the job goes on,
+            # the next tick tries again
+            with suppress(JobError):
+                rest.stop_with_savepoint(job_id, folder)
+
+    return watch
+
+
+def _watch(rest: FlinkRest, job_id: str, report: Report | None) -> Callable[[float], None]:
+    last = IngestProgress(0.0, 0, 0.0)
+
+    def tick(elapsed_s: float) -> None:
+        nonlocal last
+        if report is None or elapsed_s - last.elapsed_s < REPORT_S:
+            return
+        rows = last.rows_read
+        with suppress(JobError):  # it may just be starting, or ending
+            rows = rest.source_records(job_id)
+        rate = (rows - last.rows_read) / (elapsed_s - last.elapsed_s)
+        last = IngestProgress(elapsed_s, rows, rate)
+        report(last)
+
+    return tick

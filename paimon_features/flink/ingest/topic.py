@@ -1,0 +1,220 @@
+"""Ingesting a stream, a Kafka topic or a change log: it goes on from its last checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+from paimon_features.definitions import EventSource
+from paimon_features.errors import JobError, UnknownNameError
+from paimon_features.flink.ingest.job import IngestJob, Report
+from paimon_features.flink.ingest.ledger import Ledger
+from paimon_features.flink.rest import ENDED, FlinkRest
+from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns, open_table
+from paimon_features.flink.sql.ingest import (
+    IngestStatements,
+    Run,
+    change_log_statements,
+    kafka_statements,
+)
+from paimon_features.flink.sql.input_columns import KafkaTopic
+from paimon_features.flink.submission.restart import find_checkpoints
+from paimon_features.tables import Lake, latest_snapshot
+from paimon_features.tables.consumers import consumers, register_consumer
+from paimon_features.tables.reader import snapshots
+from paimon_features.tables.release import release_due
+from paimon_features.tables.snapshots import earliest_snapshot_id, snapshot_ids
+
+
+def ingest_kafka(
+    lake: Lake,
+    source: EventSource,
+    topic: KafkaTopic,
+    *,
+    state_dir: Path,
+    checkpoint_interval_ms: int = 1_000,
+    parallelism: int = 2,
+    cluster: str | None = None,
+    restart: bool = False,
+    report: Report | None = None,
+) -> str:
+    """Bring a Kafka topic into the source's events table, until it is stopped.
+
+    Exactly once: the offsets are part of the checkpoints with which the rows are committed. A
+    later run goes on from the last checkpoint. Returns the job's id; without ``cluster`` it
+    returns when the job has ended, with it the job runs on, detached.
+
+    The tests have no broker: the SQL is tested up to Flink's plan; checkpoints, commits and
+    restarts with a watched folder in the topic's place. It was run against Kafka 3.9 by hand.
+
+    Raises
+    ------
+    JobError
+        If the job fails, or there is no checkpoint to go on from though earlier runs have
+        committed; ``restart`` then goes on from the group's offsets (some rows may come twice).
+    UnknownNameError, OwnershipError
+        As ``ingest_files``.
+    """
+    run = Run(f"kafka-{source.name}-{topic.topic}", None)
+    job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
+    statements = kafka_statements(source, topic, run)
+    folder = checkpoint_folder(state_dir, source, topic.topic)
+    return follow(job, run, statements, folder, checkpoint_interval_ms, restart)
+
+
+def ingest_change_log(
+    lake: Lake,
+    source: EventSource,
+    table: str,
+    mapping: Mapping[str, str] | None = None,
+    *,
+    state_dir: Path,
+    bounded: bool = False,
+    checkpoint_interval_ms: int = 1_000,
+    parallelism: int = 2,
+    cluster: str | None = None,
+    report: Report | None = None,
+) -> str:
+    """Bring the changes of a table (``database.table``) into the source's events table.
+
+    A first run begins with what the table holds, as insertions; a later one goes on where the
+    last one stopped. Exactly once: the place in the change log is part of the checkpoints with
+    which the rows are committed. ``bounded`` stops once the changes up to the table's present
+    snapshot are in, with a savepoint; otherwise it runs until it is stopped. Returns the job's id.
+
+    Raises
+    ------
+    ConfigurationError
+        If the table has no change log, or does not fit the source.
+    UnknownNameError, OwnershipError, JobError
+        As ``ingest_kafka``. There is no restart: all that the table holds would come again.
+    """
+    opened, name = open_table(lake, table)
+    columns = find_change_columns(opened, name, source, mapping or {})
+    consumer = f"ingest-{lake.database}-{source.name}"
+    newest = latest_snapshot(opened, name)
+    goal = None if newest is None else newest.id
+    log = ChangeLog(opened, name, columns, goal or 1, consumer)
+    # as it is part of the commit user, it names the table as a whole
+    run = Run(f"table-{source.name}-{log.name}", None)
+    job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
+    held = consumers(opened, name).get(consumer)
+    # what the last run still needed stays held; a first run holds where it begins
+    first = earliest_snapshot_id(opened, name) or 1 if held is None else held
+    register_consumer(opened, name, consumer, first)
+
+    def reached() -> bool:
+        return goal is None or consumers(opened, name).get(consumer, 0) > goal
+
+    return follow(
+        job,
+        run,
+        change_log_statements(source, log, run),
+        checkpoint_folder(state_dir, source, log.name),
+        checkpoint_interval_ms,
+        until=reached if bounded else None,
+    )
+
+
+def checkpoint_folder(state_dir: Path, source: EventSource, topic: str) -> Path:
+    """Where the checkpoints of a topic's stream are; another topic has other offsets."""
+    return state_dir / "checkpoints" / f"ingest-{source.name}-{topic}"
+
+
+def follow(
+    job: IngestJob,
+    run: Run,
+    statements: IngestStatements,
+    folder: Path,
+    checkpoint_interval_ms: int,
+    restart: bool = False,
+    until: Callable[[], bool] | None = None,
+) -> str:
+    """Run a stream from its last checkpoint in ``folder``, or from its start if it is a new one.
+
+    The statements' source has to keep its position in Flink's checkpoints. Where ``until`` says
+    that it is done, the job is stopped with a savepoint. Events from the future whose time has
+    come since they were rejected enter before the start.
+    """
+    job.check()
+    with ExitStack() as stack:
+        job.hold(stack)
+        release_due(job.lake, job.source, time.time_ns() // 1_000_000)
+        conf = {
+            "execution.checkpointing.interval": f"{checkpoint_interval_ms} ms",
+            "execution.checkpointing.dir": folder.as_uri(),
+            **_memory_of_ids(job.source),
+        }
+        checkpoint = None if restart else recovery_path(job.lake, job.tables, run, folder)
+        if checkpoint is not None:
+            conf["execution.state-recovery.path"] = checkpoint.as_uri()
+        doing = f"following {folder.name}"
+        return job.run("streaming", statements, doing, conf=conf, checkpoints=folder, until=until)
+
+
+def _memory_of_ids(source: EventSource) -> dict[str, str]:
+    """What a stream needs to remember event ids: on disk, with checkpoints of what has changed."""
+    if source.horizon_ms is None:
+        return {}
+    return {
+        "table.exec.state.ttl": f"{source.horizon_ms} ms",
+        "state.backend.type": "rocksdb",
+        "execution.checkpointing.incremental": "true",
+    }
+
+
+def recovery_path(lake: Lake, tables: tuple[str, ...], run: Run, folder: Path) -> Path | None:
+    """The checkpoint from which a stream goes on, None for a first run.
+
+    Raises
+    ------
+    JobError
+        If a table holds a commit of an earlier run that is newer than any checkpoint.
+    """
+    found = find_checkpoints(folder)
+    # numbers begin anew after --restart, so the last one that was written counts
+    newest = max(found, key=lambda c: (c.path / "_metadata").stat().st_mtime_ns, default=None)
+    for table in tables:
+        ids = snapshot_ids(lake, table)
+        mine = [
+            snapshot.commit_identifier
+            for snapshot in snapshots(lake, table, ids[0] if ids else None)
+            if run.made(snapshot.commit_user)
+        ]
+        if mine and (newest is None or mine[-1] > newest.id):
+            there = "there is none" if newest is None else f"the newest is {newest.id}"
+            raise JobError(
+                f"table {table!r} holds checkpoint {mine[-1]} of this stream, and in {folder} "
+                f"{there}: rows since then would come twice. Bring the checkpoint back, or accept "
+                "that by --restart (with --kafka), or define a source under another name"
+            )
+    return None if newest is None else newest.path
+
+
+def stop_cluster_job(lake: Lake, source: EventSource) -> tuple[str, str | None]:
+    """Stop the job that was sent to a cluster: its id, and the savepoint of a stream.
+
+    A later run of the same topic goes on from the savepoint. A job over files is cancelled.
+
+    Raises
+    ------
+    UnknownNameError
+        If none runs.
+    JobError
+        If it cannot be reached, or the savepoint fails: the job goes on then.
+    """
+    sent = Ledger(lake, source).cluster_job()
+    state = None if sent is None else FlinkRest(sent.rest_url).state(sent.job_id)
+    if sent is None or state is None or state in ENDED:
+        raise UnknownNameError(
+            f"no job on a cluster ingests into {source.name!r}; one in the foreground is stopped "
+            "by Ctrl-C"
+        )
+    rest = FlinkRest(sent.rest_url)
+    if sent.checkpoints is None:
+        rest.cancel(sent.job_id)
+        return sent.job_id, None
+    savepoint = rest.stop_with_savepoint(sent.job_id, Path(sent.checkpoints) / sent.job_id)
+    return sent.job_id, savepoint

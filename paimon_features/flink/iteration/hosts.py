@@ -1,0 +1,334 @@
+"""The functions that Flink runs: each hands what comes to the runtime's core, and sends on.
+
+Nothing is decided here. A host is shipped with the pickled plan of its stage; the core's objects
+are made from it where the host opens.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyflink.common import Row
+from pyflink.datastream import KeyedProcessFunction, OutputTag, ProcessFunction
+
+from paimon_features.errors import JobError
+from paimon_features.flink.iteration.drain import Drain
+from paimon_features.flink.iteration.keyed_state import FlinkState
+from paimon_features.flink.iteration.located import located
+from paimon_features.flink.iteration.memory import Memory
+from paimon_features.flink.iteration.messages import (
+    KICK,
+    Feed,
+    Splits,
+    message_type,
+    pack,
+    text_type,
+)
+from paimon_features.iteration.envelope import Envelope, Message, dumps, encode
+from paimon_features.iteration.operators.control import ControlHead
+from paimon_features.iteration.operators.subtask import (
+    Sent,
+    SubtaskRunner,
+    source_end,
+    source_records,
+)
+from paimon_features.iteration.plan import ControlPlan, Stage
+from paimon_features.iteration.wires import ENTRY, Notice, Wire
+from paimon_features.iteration.wires.spec import WireSpec
+
+if TYPE_CHECKING:
+    from pyflink.datastream import RuntimeContext
+
+END_OF_INPUT = 2**63 - 2
+"""A timer at this time fires when all inputs have ended, and may emit still."""
+
+GATHER_MS = 10
+"""How long a head in a process of its own waits for the rest of a round's notices: about as long as
+sending some of them first would hold up the others."""
+
+REPORT_S = 0.1
+"""How often the head says at most how far it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where messages of one function go: the key of every subtask of every next stage.
+
+    The stage ``main`` is reached by the main output, the others by a side output each.
+    """
+
+    main: int | None
+    keys: Mapping[int, tuple[int, ...]]
+
+    def tags(self) -> dict[int, OutputTag]:
+        return {stage: stage_tag(stage) for stage in self.keys if stage != self.main}
+
+
+def stage_tag(stage: int) -> OutputTag:
+    """The side output towards a stage."""
+    return OutputTag(f"to-{stage}", message_type())
+
+
+def result_tag(index: int) -> OutputTag:
+    """The side output of the program's output of this number."""
+    return OutputTag(f"result-{index}", text_type())
+
+
+def result_line(values: list[Any]) -> str:
+    """Values as a line of a file."""
+    return base64.b64encode(dumps(values)).decode("ascii")
+
+
+def result_values(line: str) -> list[Any]:
+    """The values of a line.
+
+    >>> result_values(result_line([1, (2, "x")]))
+    [1, (2, 'x')]
+    """
+    values = pickle.loads(base64.b64decode(line))
+    assert isinstance(values, list)
+    return values
+
+
+class _Sender:
+    """Turns the core's messages into rows on Flink's edges."""
+
+    def __init__(self, addresses: Addresses, memory: Memory, name: str) -> None:
+        self._memory = memory
+        self._what = f"iteration: what {name!r} sends"
+        self._main = addresses.main
+        self._keys = addresses.keys
+        self._tags = addresses.tags()
+        self._results: dict[int, OutputTag] = {}
+
+    def rows(self, messages: list[Message]) -> Iterator[Any]:
+        for stage, subtask, envelopes in messages:
+            data = self._memory.checked(encode(envelopes), self._what)
+            row = Row(self._keys[stage][subtask], data)
+            yield row if stage == self._main else (self._tags[stage], row)
+
+    def results(self, results: list[tuple[int, list[Any]]]) -> Iterator[Any]:
+        for index, values in results:
+            tag = self._results.get(index)
+            if tag is None:
+                tag = self._results[index] = result_tag(index)
+            yield tag, self._memory.checked(result_line(values), self._what)
+
+
+class StageHost(KeyedProcessFunction):
+    """One stage of the program: every subtask has one key, and one runner."""
+
+    def __init__(
+        self,
+        stage: bytes,
+        own_keys: tuple[int, ...],
+        addresses: Addresses,
+        wires: WireSpec,
+        memory: Memory,
+    ) -> None:
+        self._pickled = stage
+        self._own_keys = own_keys
+        self._addresses = addresses
+        self._wires = wires
+        self._memory = memory
+        self._runner: SubtaskRunner | None = None
+        self._key: Any = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._stage: Stage = pickle.loads(self._pickled)
+        self._sender = _Sender(self._addresses, self._memory, self._stage.name)
+        self._opened: dict[int, Wire] = {}
+        self._state = FlinkState(runtime_context, self._memory)
+
+    def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        with located():
+            yield from self._process(value, ctx)
+
+    def _process(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
+        runner = self._runner
+        if runner is None:
+            runner = self._make_runner(ctx.get_current_key())
+        item = pickle.loads(value)
+        if type(item) is list:
+            sents = runner.handle_in_parts(map(Envelope._make, item))
+        else:
+            sents = self._feed(runner, item)
+        for sent in sents:
+            # in Flink's state before anything leaves: a snapshot may be taken after any element
+            runner.flush()
+            yield from self._sender.rows(sent.messages)
+            if sent.results:
+                yield from self._sender.results(sent.results)
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+        for wire in self._opened.values():
+            _close(wire)
+
+    def _feed(self, runner: SubtaskRunner, item: Feed | Splits) -> Iterator[Sent]:
+        if isinstance(item, Splits):
+            for values in item.blocks():
+                yield from runner.handle_in_parts(source_records(item.node, values))
+            return
+        if item.values:
+            yield from runner.handle_in_parts(source_records(item.node, item.values))
+        if item.ended:
+            yield from runner.handle_in_parts(source_end(item.node))
+
+    def _make_runner(self, key: Any) -> SubtaskRunner:
+        number = key[0] if isinstance(key, Row | tuple) else key
+        if number not in self._own_keys:
+            raise JobError(
+                f"iteration: stage {self._stage.name!r} got key {number}, which none of its "
+                f"{len(self._own_keys)} subtasks has; a savepoint fits the parallelism only that "
+                "it was made with"
+            )
+        subtask = self._own_keys.index(number)
+        self._runner = SubtaskRunner(
+            self._stage, subtask, self._state, self._wire, self._memory.replay
+        )
+        return self._runner
+
+    def _wire(self, iteration: int) -> Wire:
+        if iteration not in self._opened:
+            self._opened[iteration] = self._wires.open(iteration)
+        return self._opened[iteration]
+
+
+class _Reports:
+    """A wire that tells who watches not more than ten times a second, but every change of state;
+    with the attempt's beginning, and what was last heard of each reporter."""
+
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
+        self.publish = wire.publish
+        self.take = wire.take
+        self._heard: dict[str, tuple[int, int]] = {}
+        self._status: dict[str, Any] = {}
+        self._told = 0.0
+        self._untold = False
+
+    def begin(self) -> int:
+        generation = self._wire.begin()
+        self._heard.clear()
+        self._status = {"state": "starting", "generation": generation, "since": time.time()}
+        self._tell()
+        return generation
+
+    def poll(self, wait_ms: int) -> list[Notice]:
+        notices = self._wire.poll(wait_ms)
+        for notice in notices:
+            if notice.kind != ENTRY:
+                self._heard[f"{notice.node}:{notice.subtask}"] = notice.kind, notice.epoch
+                self._untold = True
+        return notices
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        changed = status.get("state") != self._status.get("state")
+        self._status = {**self._status, **status}
+        self._untold = True
+        if changed or time.monotonic() - self._told >= REPORT_S:
+            self._tell()
+
+    def idle(self) -> None:
+        """Tell what is not told yet: nothing else may come for long."""
+        if self._untold and time.monotonic() - self._told >= REPORT_S:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        self._untold = False
+        self._wire.report({**self._status, "at": time.time(), "heard": self._heard})
+
+
+class ControlHost(ProcessFunction):
+    """The control head, driven by ticks that it is chained to. It keeps no state.
+
+    A tick lasts ``wait_ms`` at most, so that checkpoints pass. With ``drain`` the head drains the
+    job itself, once its iteration has ended; otherwise somebody outside does.
+    """
+
+    def __init__(
+        self,
+        plan: bytes,
+        addresses: Addresses,
+        wires: WireSpec,
+        memory: Memory,
+        drain: Drain | None,
+        gather_ms: int,
+    ) -> None:
+        self._pickled = plan
+        self._addresses = addresses
+        self._wires = wires
+        self._memory = memory
+        self._drain = drain
+        self._gather_ms = gather_ms
+        self._wire: Any = None
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self._plan: ControlPlan = pickle.loads(self._pickled)
+        self._wire = self._wires.open(self._plan.iteration)
+        self._sender = _Sender(self._addresses, self._memory, "head")
+        self._reports = _Reports(self._wire)
+        self._head = ControlHead(self._plan, self._reports, self._gather_ms)
+
+    def process_element(self, value: int, ctx: ProcessFunction.Context) -> Iterator[Any]:
+        head = self._head
+        yield from self._sender.rows(head.tick(self._plan.wait_ms))
+        self._reports.idle()
+        if self._drain is not None and head.finished:
+            self._drain.ask()
+
+    def close(self) -> None:
+        _close(self._wire)
+
+
+def _close(wire: Any) -> None:
+    """Hang up where there is a connection."""
+    close = getattr(wire, "close", None)
+    if close is not None:
+        close()
+
+
+class StreamFeed(ProcessFunction):
+    """Deals the records of a user's stream to the subtasks of a source node."""
+
+    def __init__(self, node: int, keys: tuple[int, ...], memory: Memory) -> None:
+        self._node = node
+        self._keys = keys
+        self._memory = memory
+        self._next = 0
+
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Row]:
+        self._next = (self._next + 1) % len(self._keys)
+        data = pack(Feed(self._node, [value]))
+        what = "iteration: a record of job.from_stream"
+        yield Row(self._keys[self._next], self._memory.checked(data, what))
+
+
+class StreamEnd(KeyedProcessFunction):
+    """Passes a user's stream on, and says when it has ended: no function hears of that, but a
+    timer for the end of time fires then. Every subtask is told beforehand that it is there."""
+
+    def __init__(self, node: int) -> None:
+        self._node = node
+
+    def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Row]:
+        if value == KICK:
+            ctx.timer_service().register_event_time_timer(END_OF_INPUT)
+        else:
+            yield Row(_key(ctx), value)
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Row]:
+        yield Row(_key(ctx), pack(Feed(self._node, [], ended=True)))
+
+
+def _key(ctx: Any) -> int:
+    key = ctx.get_current_key()
+    return int(key[0] if isinstance(key, Row | tuple) else key)

@@ -1,0 +1,83 @@
+"""What travels on Flink's edges: rows of a subtask's key and bytes.
+
+A stage's subtask is addressed by a key that Flink's hash puts there, so that records that a user
+partitioned, and control records that go to all subtasks, travel on one edge, in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from paimon_features.flink.iteration.settings import MAX_PARALLELISM
+from paimon_features.iteration.envelope import dumps
+from paimon_features.iteration.sources import blocks
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyflink.common.typeinfo import TypeInformation
+
+    from paimon_features.tables.splits import SplitPlan
+
+
+class Feed(NamedTuple):
+    """Values for a source node from outside of the program; ``ended``: the last ones."""
+
+    node: int
+    values: list[Any]
+    ended: bool = False
+
+
+class Splits(NamedTuple):
+    """Parts of a table for a source node, which its subtask reads itself."""
+
+    node: int
+    plan: SplitPlan
+    splits: tuple[bytes, ...]
+    block_rows: int
+
+    def blocks(self) -> Iterator[list[pa.RecordBatch]]:
+        """The rows, in record batches of at most ``block_rows``."""
+        return blocks(self.plan.read(self.splits), self.block_rows)
+
+
+KICK = b"kick"
+"""Tells a subtask that may never see a record that it is there."""
+
+
+def pack(item: Feed | Splits) -> bytes:
+    """Bytes of what a source sends. Messages between stages are lists, these are tuples."""
+    return dumps(item)
+
+
+def message_type() -> TypeInformation:
+    """Flink's type of a row on an edge: the key of the subtask, the bytes."""
+    from pyflink.common import Types
+
+    return Types.ROW([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
+
+
+def text_type() -> TypeInformation:
+    """Flink's type of results: a line of text each."""
+    from pyflink.common import Types
+
+    return Types.STRING()
+
+
+@cache
+def subtask_keys(parallelism: int) -> tuple[int, ...]:
+    """The smallest key that Flink sends to each subtask."""
+    from pyflink.java_gateway import get_gateway
+
+    jvm: Any = get_gateway().jvm
+    assign = jvm.org.apache.flink.runtime.state.KeyGroupRangeAssignment
+    keys: dict[int, int] = {}
+    key = 0
+    while len(keys) < parallelism:
+        row = jvm.org.apache.flink.types.Row(1)
+        row.setField(0, key)
+        subtask = assign.assignKeyToParallelOperator(row, MAX_PARALLELISM, parallelism)
+        keys.setdefault(int(subtask), key)
+        key += 1
+    return tuple(keys[subtask] for subtask in range(parallelism))

@@ -1,0 +1,83 @@
+"""Where the outputs of a program go: files or tables, committed with Flink's checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paimon_features.flink.iteration.hosts import result_values
+
+if TYPE_CHECKING:
+    from pyflink.datastream import DataStream
+
+
+class Output(Protocol):
+    """Takes one output stream of a program."""
+
+    def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
+        """Add a sink for the lines that ``result_values`` reads.
+
+        ``uid`` names its state in savepoints.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Values in files of a folder, exactly once: a file is there once its checkpoint is.
+
+    ``read`` gives the values that are committed, in no order between subtasks.
+    """
+
+    folder: Path
+
+    def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
+        from pyflink.common.serialization import Encoder
+        from pyflink.datastream.connectors.file_system import (
+            FileSink,
+            OutputFileConfig,
+            RollingPolicy,
+        )
+
+        sink = (
+            FileSink.for_row_format(str(self.folder), Encoder.simple_string_encoder())
+            .with_rolling_policy(RollingPolicy.on_checkpoint_rolling_policy())
+            .with_output_file_config(OutputFileConfig.builder().build())
+            .build()
+        )
+        made = lines.sink_to(sink).name(f"files {self.folder.name}").uid(uid)
+        made.set_parallelism(parallelism)
+
+    def read(self) -> list[Any]:
+        """All committed values."""
+        return [value for path in self._committed() for value in _values(path)]
+
+    def _committed(self) -> list[Path]:
+        # what begins with a dot is in progress, or pending, or lost with its attempt
+        if not self.folder.is_dir():
+            return []
+        return sorted(
+            path
+            for path in self.folder.rglob("*")
+            if path.is_file() and not path.name.startswith(".")
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ToStream:
+    """Any sink of Flink: ``attach_sink(stream of Python values)`` adds it."""
+
+    attach_sink: Callable[[DataStream], Any]
+
+    def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
+        values = lines.flat_map(result_values).name("values").uid(f"{uid}-values")
+        values.set_parallelism(parallelism)
+        self.attach_sink(values)
+
+
+def _values(path: Path) -> Iterator[Any]:
+    with path.open("r", encoding="ascii") as lines:
+        for line in lines:
+            yield from result_values(line)

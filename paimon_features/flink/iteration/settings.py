@@ -1,0 +1,208 @@
+"""How an iteration job runs: mode, wire, checkpoints; and the environment that it runs in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from paimon_features.errors import ConfigurationError
+from paimon_features.flink.environment import flink_errors, remote_options
+from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway
+
+if TYPE_CHECKING:
+    from pyflink.datastream import StreamExecutionEnvironment
+
+Mode = Literal["auto", "thread", "process"]
+
+MAX_PARALLELISM = 128
+"""Key groups of every operator: part of what a savepoint is tied to."""
+
+ELSEWHERE = "elsewhere"
+"""Where a job runs for which a resource manager starts a cluster: nobody can be asked yet."""
+
+LOCAL_TASK_MANAGERS = 3
+"""Of a job inside this process in process mode; each has all the slots that the job needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class IterationSettings:
+    """Settings of a job, not of the program.
+
+    Parameters
+    ----------
+    mode
+        Where Python runs: ``"thread"`` inside Flink's task managers, ``"process"`` beside them,
+        ``"auto"`` in threads where a small job, run once, shows that they can be had
+        (``decided_mode``).
+    wire
+        ``"memory"`` or the URL of a server of the Redis protocol. ``None`` takes what the
+        program's ``IterationConfig`` says.
+    checkpoint_interval_ms
+        How often outputs are committed.
+    restarts
+        Failures within five minutes after which the job fails.
+    stuck_s
+        Seconds without any progress after which a job that is waited for is cancelled, with an
+        error that says what it waits for. ``None``: never.
+    bundle_ms
+        In process mode, how long an operator gathers records before it hands them to Python.
+    replay_memory_mb
+        How much replayed data a subtask holds in Python's memory, counted as pickled; what is
+        beyond is read again from Flink's state in every epoch.
+    max_record_bytes
+        The most that is handed to Java in one piece; an eighth of the smallest task manager's
+        heap by default.
+    conf
+        Options of Flink; they win over everything that is set here.
+    """
+
+    mode: Mode = "auto"
+    wire: str | None = None
+    checkpoint_interval_ms: int = 1_000
+    restarts: int = 10
+    stuck_s: float | None = 300.0
+    bundle_ms: int = 2
+    replay_memory_mb: int = 256
+    max_record_bytes: int | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("auto", "thread", "process"):
+            raise ConfigurationError(f"mode {self.mode!r}: expected auto, thread or process")
+        for name in ("checkpoint_interval_ms", "bundle_ms"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name} = {getattr(self, name)}; expected 1 or more")
+        if self.replay_memory_mb < 0:
+            raise ConfigurationError(
+                f"replay_memory_mb = {self.replay_memory_mb}; expected 0 or more"
+            )
+        if self.max_record_bytes is not None and self.max_record_bytes < 1:
+            raise ConfigurationError(
+                f"max_record_bytes = {self.max_record_bytes}; expected 1 or more"
+            )
+
+    def options(self, state_dir: Path | None) -> dict[str, str]:
+        """Flink's options for this job, whose mode is decided."""
+        assert self.mode != "auto"
+        options = {
+            "execution.runtime-mode": "STREAMING",
+            "pipeline.max-parallelism": str(MAX_PARALLELISM),
+            "pipeline.operator-chaining.enabled": "true",
+            # an epoch waits for each buffer on its way: a record goes out at once, which costs
+            # little beside what Python costs a record
+            "execution.buffer-timeout.interval": "0 ms",
+            "execution.checkpointing.interval": f"{self.checkpoint_interval_ms} ms",
+            "execution.checkpointing.mode": "EXACTLY_ONCE",
+            # also of the savepoint that drains a job; one that hangs is tried again
+            "execution.checkpointing.timeout": "60 s",
+            # the acknowledgements of the protocol are not meant to overtake one another
+            "execution.checkpointing.unaligned.enabled": "false",
+            "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+            "execution.checkpointing.tolerable-failed-checkpoints": "1000",
+            "state.backend.type": "hashmap",
+            "restart-strategy.type": "failure-rate",
+            "restart-strategy.failure-rate.delay": "100 ms",
+            "restart-strategy.failure-rate.failure-rate-interval": "5 min",
+            "restart-strategy.failure-rate.max-failures-per-interval": str(self.restarts),
+            "python.execution-mode": self.mode,
+            # our operators are one Python stage each already, with settings of their own
+            "python.operator-chaining.enabled": "false",
+            # a task that is cancelled with an open bundle would often take the task manager with
+            # it (FLINK-40135); with one Python process per operator it seldom does
+            "python.fn-execution.memory.managed": "false",
+        }
+        if self.mode == "process":
+            # inside this process nobody replaces one that is lost: the others have the slots
+            options["minicluster.number-of-taskmanagers"] = str(LOCAL_TASK_MANAGERS)
+        if state_dir is not None:
+            options["execution.checkpointing.dir"] = (state_dir / "checkpoints").as_uri()
+        return {**options, **self.conf}
+
+
+def open_stream_environment(
+    cluster: str | None = None,
+    *,
+    state_dir: Path | None = None,
+    slots: int = 16,
+    heap: str = DEFAULT_HEAP,
+    workers: bool = False,
+) -> StreamExecutionEnvironment:
+    """A new environment for programs of streams; the first of a process starts its JVM.
+
+    ``cluster`` is ``host:port`` of a session cluster's REST interface; ``None`` runs jobs inside
+    this process's JVM, with ``slots`` places for parallel tasks. Python of process mode then runs
+    in this process, unless it is to have ``workers`` of its own, as on a cluster; thread mode has
+    no use for either, and starts faster with ``workers``.
+
+    Raises
+    ------
+    ConfigurationError
+        For a cluster address that is not ``host:port``.
+    SetupError, MissingExtraError, JobError
+        If the JVM cannot be started.
+    """
+    remote = {} if cluster is None else remote_options(cluster)
+    start_gateway(state_dir, heap)
+    from pyflink.common import Configuration
+    from pyflink.datastream import StreamExecutionEnvironment
+    from pyflink.java_gateway import get_gateway
+
+    configuration = Configuration()
+    for name, value in remote.items():
+        configuration.set_string(name, value)
+    with flink_errors("opening a Flink environment"):
+        if cluster is None:
+            configuration.set_string("taskmanager.numberOfTaskSlots", str(slots))
+            with _worker_variable(workers):
+                return StreamExecutionEnvironment.get_execution_environment(configuration)
+        gateway: Any = get_gateway()
+        # get_execution_environment would start a cluster of its own, whatever the target says
+        java = gateway.jvm.org.apache.flink.streaming.api.environment
+        jars = gateway.new_array(gateway.jvm.java.lang.String, 0)
+        return StreamExecutionEnvironment(
+            java.StreamExecutionEnvironment.createRemoteEnvironment(
+                remote["rest.address"],
+                int(remote["rest.port"]),
+                configuration._j_configuration,
+                jars,
+            )
+        )
+
+
+def place_of(env: StreamExecutionEnvironment) -> str | None:
+    """Where an environment's jobs run: inside this process (None), or in the cluster with this
+    REST address, or ``ELSEWHERE``."""
+    configured = _configured(env)
+    target = configured.get("execution.target")
+    if target == "remote":
+        return f"{configured.get('rest.address')}:{configured.get('rest.port') or 8081}"
+    return None if target in (None, "local") else ELSEWHERE
+
+
+def has_workers(env: StreamExecutionEnvironment) -> bool:
+    """Whether Python of process mode has processes of its own, instead of running in this one."""
+    return _configured(env).get("python.loopback-server.address") is None
+
+
+def _configured(env: StreamExecutionEnvironment) -> Mapping[str, str]:
+    options: Mapping[str, str] = env._j_stream_execution_environment.getConfiguration().toMap()
+    return options
+
+
+@contextmanager
+def _worker_variable(workers: bool) -> Iterator[None]:
+    """pyflink starts a server for Python in this process, and imports Beam for it (3 s), unless
+    this variable says otherwise."""
+    name = "_python_worker_execution_mode"
+    if not workers or name in os.environ:
+        yield
+        return
+    os.environ[name] = "process"
+    try:
+        yield
+    finally:
+        del os.environ[name]

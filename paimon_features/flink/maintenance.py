@@ -1,0 +1,177 @@
+"""Maintaining the tables of a project: compact, then let old snapshots go.
+
+Each table is maintained as its owner: what a job or a trainer is writing is left out, and told.
+A detached tile job can be paused: it stops with a savepoint, and goes on from it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paimon_features.errors import OwnershipError, UnknownNameError
+from paimon_features.flink.sql.maintenance import Size, compact_sql, expire_sql, to_compact
+from paimon_features.flink.submission import job_progress as progress
+from paimon_features.flink.submission import tile_jobs as submission
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.project import Project
+from paimon_features.tables import Lake, generations, latest_snapshot
+from paimon_features.tables.deltas import live_files
+from paimon_features.tables.lease import FlinkJobHolder, acquire, holder_of
+from paimon_features.tables.snapshots import snapshot_ids
+from paimon_features.tables.specs import TRAINING_PREFIX
+from paimon_features.tables.staging import STAGING_PREFIX
+
+if TYPE_CHECKING:
+    from paimon_features.flink.procedures import Procedures
+
+OnMessage = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What became of one table; ``skipped`` says why it was left alone."""
+
+    table: str
+    before: Size
+    after: Size
+    skipped: str | None = None
+
+
+def maintain(
+    project: Project,
+    names: Sequence[str] = (),
+    *,
+    compact: bool = True,
+    keep_newest: int | None = None,
+    pause: bool = False,
+    on_message: OnMessage = lambda _: None,
+) -> list[Maintained]:
+    """Maintain tables, all of the project where none is named.
+
+    Training sets are left out: they are one commit that nobody adds to. ``keep_newest`` lets
+    snapshots go beyond so many, in place of the two hours of the tables' options. With
+    ``pause`` detached tile jobs are stopped and go on afterwards. With ``compact`` the tiles of
+    views with a lifetime window are rolled up at the end, which needs no pause.
+
+    Raises
+    ------
+    UnknownNameError
+        For a name that is no table of the project.
+    JobError
+        If a procedure fails; the tables before it are done.
+    """
+    lake = project.lake
+    tables = [t for t in lake.list() if not t.startswith((TRAINING_PREFIX, STAGING_PREFIX))]
+    for name in names:
+        if name not in tables:
+            raise UnknownNameError.of("table", name, tables)
+    chosen = list(names) or tables
+    out = []
+    with _paused(project, chosen, on_message) if pause else _nothing():
+        procedures: Procedures | None = None
+        for table in chosen:
+            before = size_of(lake, table)
+            try:
+                with acquire(lake, table, purpose="maintain it"):
+                    if latest_snapshot(lake, table) is not None:
+                        procedures = procedures or _procedures(project)
+                        _maintain(lake, procedures, table, compact, keep_newest, on_message)
+                out.append(Maintained(table, before, size_of(lake, table)))
+            except OwnershipError as error:
+                out.append(Maintained(table, before, before, skipped=str(error)))
+    if compact:
+        _roll_up(project, chosen, on_message)
+    return out
+
+
+def size_of(lake: Lake, table: str) -> Size:
+    """The table's size now."""
+    lake.require_folder("maintenance")
+    newest = latest_snapshot(lake, table)
+    live = 0 if newest is None else len(live_files(lake, table, newest.id))
+    files, size = 0, 0
+    for folder, _, names in os.walk(lake.path(table)):
+        files += len(names)
+        size += sum(os.path.getsize(os.path.join(folder, name)) for name in names)
+    return Size(live, len(snapshot_ids(lake, table)), files, size)
+
+
+def _procedures(project: Project) -> Procedures:
+    from paimon_features.flink.procedures import Procedures
+
+    config = project.config
+    return Procedures(project.lake, config.flink.parallelism, config.state_dir)
+
+
+def _maintain(
+    lake: Lake,
+    procedures: Procedures,
+    table: str,
+    compact: bool,
+    keep_newest: int | None,
+    on_message: OnMessage,
+) -> None:
+    full = f"{lake.database}.{table}"
+    newest = latest_snapshot(lake, table)
+    assert newest is not None
+    if compact:
+        keyed = lake.table(table).is_primary_key_table
+        partitions = to_compact(live_files(lake, table, newest.id), keyed)
+        if partitions:
+            on_message(f"{table}: compacting {len(partitions)} partitions")
+            procedures.call(compact_sql(full, keyed, partitions), f"compacting {table}")
+    on_message(f"{table}: expiring snapshots")
+    procedures.call(expire_sql(full, keep_newest), f"expiring snapshots of {table}")
+
+
+def _roll_up(project: Project, tables: Sequence[str], on_message: OnMessage) -> None:
+    """Roll up the tables that are read for lifetime windows; one that another rolls up is told."""
+    for view in (view.compiled for view in project.definitions.views.values()):
+        record = generations.active(project.lake, view.name)
+        if record is None or record.fingerprint != view.fingerprint or not view.has_lifetime:
+            continue
+        if not view.keys:  # it is read by ranges of time, which takes no rollups
+            continue
+        if record.table in tables:
+            try:
+                on_message(f"{record.table}: rolled up, {project.roll_up(view.name)}")
+            except OwnershipError as error:
+                on_message(f"{record.table}: not rolled up: {error}")
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+@contextmanager
+def _paused(project: Project, tables: Sequence[str], on_message: OnMessage) -> Iterator[None]:
+    """Detached tile jobs of these tables are stopped inside the block, and go on after it."""
+    paused: list[tuple[TileTarget, str]] = []
+    try:
+        for target, cluster in _detached(project, tables):
+            on_message(f"{target}: pausing its job")
+            progress.cancel(target)
+            paused.append((target, cluster))
+        yield
+    finally:
+        for target, cluster in paused:
+            on_message(f"{target}: its job goes on")
+            submission.submit(target, cluster=cluster, resume=True)
+
+
+def _detached(project: Project, tables: Sequence[str]) -> Iterator[tuple[TileTarget, str]]:
+    """The tile jobs that run on a cluster and write to one of these tables, with its address."""
+    for view in generations.views(project.lake):
+        for record in generations.load(project.lake, view):
+            lease = holder_of(project.lake, record.table)
+            if not {record.table, record.skipped_table} & set(tables) or lease is None:
+                continue
+            job = record.job or {"local": True}
+            running = isinstance(lease.holder, FlinkJobHolder) and lease.holder.alive()[0]
+            if running and not job["local"]:
+                yield TileTarget.of(project, view, record.generation), job["rest"]

@@ -1,0 +1,29 @@
+"""Paimon's procedures, called from a short batch job of this process's JVM."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paimon_features.flink.environment import flink_errors, open_environment, register_lake
+from paimon_features.flink.sql.maintenance import OPTIONS
+from paimon_features.tables import Lake
+
+
+class Procedures:
+    """Calls procedures on the tables of a lake, one at a time."""
+
+    def __init__(self, lake: Lake, parallelism: int, state_dir: Path) -> None:
+        self._env = open_environment("batch", parallelism, OPTIONS, state_dir=state_dir)
+        register_lake(self._env, lake)
+
+    def call(self, sql: str, doing: str) -> None:
+        """Call one and wait until it is done.
+
+        Raises
+        ------
+        JobError
+            If it fails; ``doing`` says in the message what was being done.
+        """
+        with flink_errors(doing), self._env.execute_sql(sql).collect() as rows:
+            for _ in rows:
+                pass

@@ -1,0 +1,177 @@
+"""Repair: the tiles of some days, computed anew from the events, beside what the table holds.
+
+A tile table holds exactly the events up to the place that its job has reached. That place is
+known to the snapshot only where the job was stopped and has read all there is, so a repair
+begins with a bounded run::
+
+    events     1   2   3   4   5                 G      (nothing newer)
+    tile job   read up to  ^   --- bounded --->  ^      stopped: the tiles are those of 1..G
+    repair                                       |      days of 1..G, computed anew
+    tile job                                     '----> goes on behind G, as if nothing had been
+
+While it works, it owns the tile table: no job runs. The repaired days are replaced as a whole.
+Their commit is no checkpoint, so what the job knows of its own commits stays true.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from paimon_features.errors import GenerationError
+from paimon_features.flink.submission import tile_jobs as submission
+from paimon_features.flink.submission.job_progress import job_state, lag_snapshots
+from paimon_features.flink.submission.restart import decide_start
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink.submission.tile_jobs import OnMessage, check_not_running
+from paimon_features.offline.retile import DayOfTiles, compare_day
+from paimon_features.tables import latest_snapshot
+from paimon_features.tables.deltas import live_files
+from paimon_features.tables.lease import ProcessHolder
+from paimon_features.tables.overwrite import Overwrite
+from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
+
+ATTEMPTS = 3
+"""Bounded runs that may find that new events came meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairReport:
+    """What was compared, what differed, and whether it was put right.
+
+    ``checked_days`` have events or tiles; ``days`` are those that differ (days since 1970),
+    without their tiles. ``snapshot`` is the newest of the tile table after the repair, None where
+    nothing was written.
+    """
+
+    view: str
+    generation: int
+    events_snapshot: int | None
+    checked_days: int
+    events: int
+    tiles: int
+    days: tuple[DayOfTiles, ...]
+    snapshot: int | None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the tiles are right now."""
+        return not self.days or self.snapshot is not None
+
+
+def repair(
+    target: TileTarget,
+    first_day: int,
+    last_day: int,
+    *,
+    fix: bool = False,
+    progress: Callable[[DayOfTiles], None] = lambda _: None,
+    on_message: OnMessage = lambda _: None,
+) -> RepairReport:
+    """Compare the tiles of the days ``first_day`` to ``last_day`` (both inclusive) with the
+    events; with ``fix`` replace the days that differ.
+
+    With ``fix`` a bounded run of the tile job comes first, if the tiles are behind the events;
+    without, nothing is written anywhere. A repeat is harmless: it finds nothing to do.
+
+    Raises
+    ------
+    OwnershipError
+        If a job or another process owns the tables.
+    GenerationError
+        If it is not known which events the tiles hold: the job did not stop, is behind, was
+        never started, or events keep coming.
+    JobError
+        If the bounded run fails.
+    """
+    if fix:
+        _catch_up(target, on_message)
+    with ExitStack() as stack:
+        stack.enter_context(target.owned(ProcessHolder.current(), "repair it"))
+        check_not_running(target)
+        events_snapshot = _position(target)
+        lake, (tiles, _) = target.lake, target.tables
+        newest = latest_snapshot(lake, tiles)
+        tiles_snapshot = None if newest is None else newest.id
+        user = target.record().commit_user
+        overwrite = (
+            stack.enter_context(Overwrite(lake, tiles, f"{user}_repair-{uuid.uuid4()}"))
+            if fix
+            else None
+        )
+        different: list[DayOfTiles] = []
+        events = cells = 0
+        days = _days(target, events_snapshot, tiles_snapshot)
+        chosen = [day for day in days if first_day <= day <= last_day]
+        for day in chosen:
+            found = compare_day(lake, target.view, tiles, day, events_snapshot, tiles_snapshot)
+            events += found.events
+            cells += found.tiles.num_rows
+            progress(found)
+            if not found.differs:
+                continue
+            if overwrite is not None and found.tiles.num_rows:
+                overwrite.replace(found.tiles)
+            elif overwrite is not None:
+                overwrite.empty(tile_day=day)
+            different.append(replace(found, tiles=found.tiles.slice(0, 0)))
+        written = overwrite.commit() if overwrite is not None and different else None
+    return RepairReport(
+        target.view.name,
+        target.generation,
+        events_snapshot,
+        len(chosen),
+        events,
+        cells,
+        tuple(different),
+        written,
+    )
+
+
+def _days(target: TileTarget, events: int | None, tiles: int | None) -> list[int]:
+    """The days that have events or tiles, ascending."""
+    found: set[int] = set()
+    for table, column, snapshot in (
+        (target.events, EVENT_DAY, events),
+        (target.tables[0], TILE_DAY, tiles),
+    ):
+        if snapshot is not None:
+            files = live_files(target.lake, table, snapshot)
+            found.update(int(file.partition[column]) for file in files)
+    return sorted(found)
+
+
+def _catch_up(target: TileTarget, on_message: OnMessage) -> None:
+    """Bounded runs until the tiles hold all events there are, by a job that has stopped."""
+    for _ in range(ATTEMPTS):
+        submission.submit(target, bounded=True, on_message=on_message)
+        if lag_snapshots(target.lake, target.events, target.consumer) == 0:
+            return
+    raise GenerationError(
+        f"{target}: new events keep coming into {target.events!r}; stop its ingest for the time "
+        "of the repair, so that it is known which events the tiles hold"
+    )
+
+
+def _position(target: TileTarget) -> int | None:
+    """The events snapshot whose events are what the tiles hold; None where there are no events."""
+    record = target.record()
+    state = job_state(target.lake, record)
+    again = f"'paimon-features submit {target.view.name} --bounded' brings it there"
+    if state is None:
+        raise GenerationError(f"{target} has no tiles yet: no job was started on it; {again}")
+    if state != "STOPPED":
+        raise GenerationError(
+            f"{target}: its last job is {state}, so a commit of it may be missing; {again}"
+        )
+    decide_start(target.ledger())  # refuses what no job could go on from
+    behind = lag_snapshots(target.lake, target.events, target.consumer)
+    if behind:
+        raise GenerationError(
+            f"{target} is {behind} snapshots of {target.events!r} behind, and within them it is "
+            f"not known which events it holds; {again}"
+        )
+    newest = latest_snapshot(target.lake, target.events)
+    return None if newest is None else newest.id

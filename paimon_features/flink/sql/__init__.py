@@ -1,0 +1,1 @@
+"""SQL texts and per-batch functions of the jobs: readable and testable without Flink."""

@@ -1,0 +1,163 @@
+"""The change log of a table of the lake as a stream of events: the kind of a change is a column.
+
+Paimon shows a table's changes as its system table ``<table>$audit_log``: the row, and ``rowkind``
+(``+I``, ``-U``, ``+U``, ``-D``). An update is two rows, the old one withdrawn and the new one
+added, so that a view over them ends at what the table holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from paimon_features.definitions import EventSource
+from paimon_features.definitions.source import WITHDRAWN_KINDS
+from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.flink.sql.cells import FLINK_NUMBERS, TEXT, Physical
+from paimon_features.flink.sql.input_columns import Column, check_mapping, find_columns
+from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.flink.sql.scans import Scan, sql_options
+from paimon_features.schema import Bool
+from paimon_features.tables import Lake
+from paimon_features.tables.ddl import literal, quote
+
+ROW_KIND = "rowkind"
+DISCOVERY_MS = 100
+_PRODUCERS = ("input", "lookup", "full-compaction")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLog:
+    """The changes of a table from the state that snapshot ``from_snapshot`` has.
+
+    That state comes first, as insertions. A run that resumes goes on at its checkpoint instead.
+    """
+
+    lake: Lake
+    table: str
+    columns: tuple[Column, ...]
+    from_snapshot: int
+    consumer: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.lake.database}.{self.table}"
+
+
+def open_table(lake: Lake, name: str) -> tuple[Lake, str]:
+    """The lake and table of ``database.table`` (or ``table``), in the warehouse of ``lake``.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such database or table.
+    """
+    database, dot, table = name.rpartition(".")
+    chosen = database if dot else lake.database
+    lake.require_folder("ingesting from another table")
+    if not Path(lake.warehouse, f"{chosen}.db").is_dir():
+        known = [path.stem for path in Path(lake.warehouse).glob("*.db")]
+        raise UnknownNameError.of("database", chosen, known)
+    opened = Lake.open(lake.warehouse, chosen)
+    opened.table(table)
+    return opened, table
+
+
+def find_change_columns(
+    lake: Lake, table: str, source: EventSource, mapping: Mapping[str, str]
+) -> tuple[Column, ...]:
+    """Where each column of the source is in the table; the retraction column is ``rowkind``.
+
+    Raises
+    ------
+    ConfigurationError
+        If the source has no retraction column, the table has no change log, or a column is not
+        there or of a type that can never fit.
+    """
+    name = f"{lake.database}.{table}"
+    if source.retraction is None:
+        raise ConfigurationError(
+            f"--from-table {name}: source {source.name!r} has no retraction column, and updates "
+            "and deletions have to go somewhere; declare one, for example "
+            'schema={..., "op": String}, retraction="op"'
+        )
+    handle = lake.table(table)
+    producer = handle.table_schema.options.get("changelog-producer", "none")
+    if handle.primary_keys and producer not in _PRODUCERS:
+        raise ConfigurationError(
+            f"--from-table {name}: its changelog-producer is {producer!r}, so it does not keep "
+            f"what an update replaced; expected one of: {', '.join(_PRODUCERS)}. ALTER TABLE sets "
+            "'changelog-producer' ('input' where the writer gives full changes, else 'lookup')"
+        )
+    check_mapping(source, mapping)
+    if source.retraction in mapping:
+        raise ConfigurationError(
+            f"--column {source.retraction}=...: with --from-table the retraction column is filled "
+            "from the kind of each change"
+        )
+    schema = lake.schema(table)
+    flag = source.schema[source.retraction] == Bool
+    described = InputFile(
+        Path(name),
+        "table",
+        0,
+        "",
+        columns=(*schema.names, ROW_KIND),
+        physical=(
+            *(_physical(field.type) for field in schema),
+            Physical("boolean", "BOOLEAN") if flag else TEXT,
+        ),
+    )
+    return find_columns(described, source, {**mapping, source.retraction: ROW_KIND})
+
+
+def change_scan(name: str, log: ChangeLog) -> Scan:
+    """The scan of a change log: the table as it was, then its changes."""
+    options = {
+        "scan.mode": "from-snapshot-full",
+        "scan.snapshot-id": str(log.from_snapshot),
+        "continuous.discovery-interval": f"{DISCOVERY_MS} ms",
+        # as in the tile job: the consumer only keeps what is still needed from expiring
+        "consumer-id": log.consumer,
+        "consumer.expiration-time": "36500 d",
+        "consumer.ignore-progress": "true",
+        "consumer.mode": "at-least-once",
+        "source.operator-uid.suffix": "changes",
+    }
+    path = ".".join(map(quote, (log.lake.database, f"{log.table}$audit_log")))
+    cells = ", ".join(f"{_cell(column)} AS {quote(f'c_{column.name}')}" for column in log.columns)
+    nothing = "CAST(NULL AS STRING)"
+    query = (
+        f"SELECT {nothing} AS `raw`, {literal(f'table:{log.name}')} AS `origin`, "
+        f"{nothing} AS `broken`, {cells} FROM {path} /*+ OPTIONS({sql_options(options)}) */"
+    )
+    return Scan(None, ((f"{name}_cells", query),))
+
+
+def _cell(column: Column) -> str:
+    if column.field != ROW_KIND or column.physical.kind != "boolean":
+        return f"BTRIM({quote(column.field)})" if column.bare else quote(column.field)
+    return f"({quote(ROW_KIND)} IN ({', '.join(map(literal, WITHDRAWN_KINDS))}))"
+
+
+def _physical(kind: pa.DataType) -> Physical:
+    """How Flink gives the values of a table's column."""
+    if pa.types.is_string(kind):
+        return TEXT
+    if pa.types.is_boolean(kind):
+        return Physical("boolean", "BOOLEAN")
+    if pa.types.is_date32(kind):
+        return Physical("date", "DATE")
+    if pa.types.is_timestamp(kind):
+        return Physical("timestamp[int96]", "TIMESTAMP(9)")  # read by its text
+    if pa.types.is_decimal(kind):
+        return Physical("decimal", f"DECIMAL({kind.precision}, {kind.scale})")
+    if pa.types.is_binary(kind):
+        return Physical("bytes", "BYTES")
+    if kind in FLINK_NUMBERS:
+        what = "float" if pa.types.is_floating(kind) else "integer"
+        return Physical(what, FLINK_NUMBERS[kind])
+    return Physical("unsupported", "STRING")

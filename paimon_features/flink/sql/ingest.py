@@ -1,0 +1,261 @@
+"""The ingest job as SQL: read, convert, judge, and write good and bad rows apart.
+
+::
+
+    in_0 (csv)     -> cells -> values -> judged --.
+    in_1 (parquet) -> cells -> values -> judged ---+--> ingest_rows --> events_<source>
+    in_2 (json)    -> cells -> values -> judged --'               '---> rejected_<source>
+
+Where a source has an event id, duplicates are found between ``judged`` and ``ingest_rows``. Each
+step is a view. Both inserts have to read ``ingest_rows`` as one Table object: then Flink
+plans all above it once, and reads the input once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paimon_features.definitions import EventSource
+from paimon_features.definitions.source import ROW_KINDS
+from paimon_features.flink.sql.cells import (
+    cell_value,
+    floor_day,
+    is_not_finite,
+    is_present,
+    now_ms_sql,
+)
+from paimon_features.flink.sql.change_log import ChangeLog, change_scan
+from paimon_features.flink.sql.duplicates import duplicate_views
+from paimon_features.flink.sql.input_columns import Column, FileGroup, KafkaTopic
+from paimon_features.flink.sql.scans import (
+    Scan,
+    file_scan,
+    kafka_scan,
+    once,
+    raw_text,
+    row_text,
+    sql_options,
+)
+from paimon_features.schema import String
+from paimon_features.tables.ddl import literal, quote
+from paimon_features.tables.rejects import (
+    BAD_RETRACTION,
+    MISSING_EVENT_ID,
+    MISSING_TIME,
+    NOT_FINITE,
+    TIME_IN_FUTURE,
+    TIME_OUT_OF_RANGE,
+    WRONG_TYPE,
+)
+from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS, format_duration
+
+ROWS = "ingest_rows"
+"""The view with all rows, good and bad."""
+_SINGLE = "ingest_judged"
+"""The view with all rows, each judged by itself, where duplicates are still to be found."""
+
+_SHOWN = 100
+"""How many characters of a bad value are shown; the whole row is kept beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the rows of one run have in common.
+
+    ``time_ms`` is written as ``ingest_time_ms`` and is the clock that event times are held
+    against; None takes the clock at each row (a stream). ``id`` is written into the rejected
+    rows and begins the commit user of both tables.
+    """
+
+    id: str
+    time_ms: int | None
+
+    @property
+    def commit_user_prefix(self) -> str:
+        return f"ingest-{self.id}"
+
+    def made(self, commit_user: str) -> bool:
+        """Whether a commit of this user is one of the run's.
+
+        >>> Run("kafka-clicks-a", None).made(
+        ...     "ingest-kafka-clicks-a_031d3960-b4ef-4ff2-aa65-bc6a5403d210"
+        ... )
+        True
+        """
+        # Paimon makes the user of a job from the prefix and a UUID
+        return (
+            re.fullmatch(re.escape(self.commit_user_prefix) + "_[0-9a-f-]{36}", commit_user)
+            is not None
+        )
+
+    @property
+    def clock(self) -> str:
+        return f"CAST({now_ms_sql() if self.time_ms is None else self.time_ms} AS BIGINT)"
+
+
+@dataclass(frozen=True, slots=True)
+class IngestStatements:
+    """What to execute, in order: ``tables``, ``views`` (name, query), then both inserts at once."""
+
+    tables: tuple[str, ...]
+    views: tuple[tuple[str, str], ...]
+    events: str
+    rejected: str
+
+
+def file_statements(source: EventSource, groups: Sequence[FileGroup], run: Run) -> IngestStatements:
+    """The job that ingests files."""
+    scans = [file_scan(f"in_{number}", group) for number, group in enumerate(groups)]
+    forms = [(group.columns, raw_text(group.format, group.columns)) for group in groups]
+    return _statements(source, scans, forms, run)
+
+
+def kafka_statements(source: EventSource, topic: KafkaTopic, run: Run) -> IngestStatements:
+    """The streaming job that ingests a Kafka topic, one JSON object per message."""
+    form = (topic.columns, raw_text("json", topic.columns))
+    return _statements(source, [kafka_scan("in_0", topic)], [form], run)
+
+
+def change_log_statements(source: EventSource, log: ChangeLog, run: Run) -> IngestStatements:
+    """The streaming job that ingests the change log of a table of the lake."""
+    form = (log.columns, raw_text("table", log.columns))
+    return _statements(source, [change_scan("in_0", log)], [form], run)
+
+
+def _statements(
+    source: EventSource,
+    scans: Sequence[Scan],
+    forms: Sequence[tuple[Sequence[Column], str]],
+    run: Run,
+) -> IngestStatements:
+    views: list[tuple[str, str]] = []
+    for number, (scan, (columns, raw)) in enumerate(zip(scans, forms, strict=True)):
+        views += [*scan.views, *_judged(number, scan.cells, columns, raw, source, run)]
+    parts = [f"SELECT * FROM {quote(f'judged_{number}')}" for number in range(len(scans))]
+    if source.event_id is None:
+        views.append((ROWS, " UNION ALL ".join(parts)))
+    else:
+        views.append((_SINGLE, " UNION ALL ".join(parts)))
+        views += duplicate_views(source, _SINGLE, ROWS, run.time_ms, run.clock)
+    values = [quote(f"v_{name}") for name in source.schema]
+    day = floor_day(quote(f"v_{source.event_time}"))
+    commit = {"commit.user-prefix": run.commit_user_prefix}
+    # the rows of a day go to one writer, so that a day gets few files
+    by_day = {**commit, "partition.sink-strategy": "hash"}
+    events = (
+        f"INSERT INTO {quote(source.table)} /*+ OPTIONS({sql_options(by_day)}) */ "
+        f"SELECT {', '.join(values)}, {day}, {run.clock} FROM {quote(ROWS)} "
+        "WHERE `problem` IS NULL"
+    )
+    rejected = (
+        f"INSERT INTO {quote(source.rejected_table)} /*+ OPTIONS({sql_options(commit)}) */ "
+        "SELECT SPLIT_INDEX(`problem`, ':', 0), "
+        "SUBSTRING(`problem`, POSITION(': ' IN `problem`) + 2), "
+        f"`raw`, `origin`, {literal(run.id)}, {run.clock} FROM {quote(ROWS)} "
+        "WHERE `problem` IS NOT NULL"
+    )
+    tables = tuple(scan.table for scan in scans if scan.table is not None)
+    return IngestStatements(tables, tuple(views), events, rejected)
+
+
+def _judged(
+    number: int,
+    cells_view: str,
+    columns: Sequence[Column],
+    raw: str,
+    source: EventSource,
+    run: Run,
+) -> list[tuple[str, str]]:
+    """From cells to values, to what is wrong with the row, to the row as both inserts take it."""
+    cells = [quote(f"c_{column.name}") for column in columns]
+    values = [quote(f"v_{column.name}") for column in columns]
+    computed = [
+        f"{once(_value(column, source))} AS {value}"
+        for column, value in zip(columns, values, strict=True)
+    ]
+    cases = [("`broken` IS NOT NULL", "`broken`")]
+    for column in columns:
+        cases += _complaints(column, source)
+    cases += _time_complaints(source, run)
+    cases += _role_complaints(source)
+    problem = "CASE " + " ".join(f"WHEN {test} THEN {text}" for test, text in cases) + " END"
+    kept = "`raw`, `origin`"
+    return [
+        (
+            f"values_{number}",
+            f"SELECT {kept}, `broken`, {', '.join([*cells, *computed])} FROM {quote(cells_view)}",
+        ),
+        (
+            f"problems_{number}",
+            f"SELECT {kept}, {', '.join([*cells, *values])}, {once(problem)} AS `problem` "
+            f"FROM {quote(f'values_{number}')}",
+        ),
+        (
+            f"judged_{number}",
+            # one that enters later is kept in a form that does not depend on where it came from
+            f"SELECT CASE WHEN `problem` LIKE '{TIME_IN_FUTURE}:%' THEN {row_text(source)} "
+            f"WHEN `problem` IS NOT NULL THEN {raw} END AS `raw`, `origin`, "
+            f"{', '.join(values)}, `problem` FROM {quote(f'problems_{number}')}",
+        ),
+    ]
+
+
+def _value(column: Column, source: EventSource) -> str:
+    kind = source.schema[column.name]
+    is_time = column.name == source.event_time
+    return cell_value(quote(f"c_{column.name}"), column.physical, kind, is_time)
+
+
+def _complaints(column: Column, source: EventSource) -> list[tuple[str, str]]:
+    """What can be wrong with a cell: (test, message), the message beginning with the reason."""
+    kind = source.schema[column.name]
+    cell, value = quote(f"c_{column.name}"), quote(f"v_{column.name}")
+    got = f"SUBSTRING(CAST({cell} AS STRING), 1, {_SHOWN})"
+    cases = []
+    infinite = is_not_finite(cell, column.physical, value, kind)
+    present = is_present(cell, column.physical, kind)
+    if infinite is not None:
+        text = f"{NOT_FINITE}: column {column.name}: expected a finite {kind.text}, got "
+        cases.append((f"{present} AND {infinite}", f"CONCAT({literal(text)}, {got})"))
+    what = f"{kind.text} or a time" if column.name == source.event_time else kind.text
+    text = f"{WRONG_TYPE}: column {column.name}: expected {what}, got '"
+    cases.append((f"{present} AND {value} IS NULL", f"CONCAT({literal(text)}, {got}, '''')"))
+    return cases
+
+
+def _time_complaints(source: EventSource, run: Run) -> list[tuple[str, str]]:
+    time = quote(f"v_{source.event_time}")
+    missing = literal(f"{MISSING_TIME}: column {source.event_time} is null")
+    written = f"CAST({time} AS STRING)"
+    expected = f"column {source.event_time}: expected a time"
+    years = f"{TIME_OUT_OF_RANGE}: {expected} in the years 1 to 9999, got "
+    skew = format_duration(source.max_skew_ms)
+    ahead = f"{TIME_IN_FUTURE}: {expected} that is at most {skew} ahead of the clock, got "
+    return [
+        (f"{time} IS NULL", missing),
+        (
+            f"{time} < {MIN_TIME_MS} OR {time} > {MAX_TIME_MS}",
+            f"CONCAT({literal(years)}, {written})",
+        ),
+        (f"{time} > {run.clock} + {source.max_skew_ms}", f"CONCAT({literal(ahead)}, {written})"),
+    ]
+
+
+def _role_complaints(source: EventSource) -> list[tuple[str, str]]:
+    """What can be wrong with the columns of a declared role: both have to be told."""
+    cases = []
+    if source.retraction is not None:
+        value = quote(f"v_{source.retraction}")
+        test, expected = f"{value} IS NULL", "true or false"
+        if source.schema[source.retraction] == String:
+            test += f" OR {value} NOT IN ({', '.join(map(literal, ROW_KINDS))})"
+            expected = ", ".join(ROW_KINDS)
+        text = f"{BAD_RETRACTION}: column {source.retraction}: expected {expected}, got "
+        got = f"COALESCE(SUBSTRING(CAST({value} AS STRING), 1, {_SHOWN}), 'null')"
+        cases.append((test, f"CONCAT({literal(text)}, {got})"))
+    if source.event_id is not None:
+        text = f"{MISSING_EVENT_ID}: column {source.event_id} is null"
+        cases.append((f"{quote(f'v_{source.event_id}')} IS NULL", literal(text)))
+    return cases

@@ -1,0 +1,206 @@
+"""Where the columns of a source are, in files or in the messages of a topic.
+
+Files of one folder in which they are at the same places are read together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paimon_features.definitions import EventSource
+from paimon_features.errors import ConfigurationError
+from paimon_features.flink.sql.cells import TEXT, Physical, check_readable
+from paimon_features.flink.sql.inputs import InputFile
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the source and where it comes from in a group of files.
+
+    ``field`` is its name there, ``position`` its place (from 1) in a CSV line. ``bare``: it is
+    a text from which another type is read, so blanks around it do not count.
+    """
+
+    name: str
+    field: str
+    position: int
+    physical: Physical
+    bare: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FileGroup:
+    """Files of one folder and format with the columns at the same places: one scan of the job.
+
+    ``ignored`` are columns of the files that the source does not have; ``absent`` columns of the
+    source that no JSON row has as far as was looked: null, unless a later row has them.
+    """
+
+    format: str
+    files: tuple[InputFile, ...]
+    columns: tuple[Column, ...]
+    ignored: tuple[str, ...]
+    absent: tuple[str, ...]
+
+    @property
+    def header(self) -> str:
+        return self.files[0].header
+
+    @property
+    def width(self) -> int:
+        """How many fields a CSV line has."""
+        return len(self.files[0].columns)
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaTopic:
+    """A topic with one JSON object per message.
+
+    ``servers`` is a comma-separated list of ``host:port``. The group's committed offsets say
+    where a first run starts; without any it starts at the beginning.
+
+    Raises
+    ------
+    ConfigurationError
+        For a name that cannot be a topic's, or an address that is no ``host:port``.
+    """
+
+    servers: str
+    topic: str
+    group: str
+    columns: tuple[Column, ...]
+
+    def __post_init__(self) -> None:
+        # the name also becomes one of a folder
+        if not re.fullmatch(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", self.topic):
+            raise ConfigurationError(
+                f"--topic {self.topic!r}: expected letters, digits, dots, underscores and dashes"
+            )
+        for server in self.servers.split(","):
+            if not re.fullmatch(r"(?:[^\s:/]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", server):
+                raise ConfigurationError(
+                    f"--kafka {self.servers}: {server!r} is not host:port; expected for example "
+                    "broker-1:9092,broker-2:9092"
+                )
+
+
+def group_files(
+    files: Sequence[InputFile], source: EventSource, mapping: Mapping[str, str]
+) -> list[FileGroup]:
+    """Files that are read by one scan, with their columns found; see ``find_columns``."""
+    check_mapping(source, mapping)
+    groups: dict[tuple[object, ...], FileGroup] = {}
+    for file in files:
+        columns = find_columns(file, source, mapping)
+        used = {column.field for column in columns}
+        ignored = tuple(name for name in file.columns if name not in used)
+        absent = tuple(c.name for c in columns if file.columns and c.field not in file.columns)
+        key = (file.path.parent, file.format, file.header, columns)
+        if key in groups:
+            known = groups[key]
+            files_ = (*known.files, file)
+            ignored = tuple(dict.fromkeys(known.ignored + ignored))
+            absent = tuple(name for name in known.absent if name in absent)
+        else:
+            files_ = (file,)
+        groups[key] = FileGroup(file.format, files_, columns, ignored, absent)
+    return list(groups.values())
+
+
+def find_columns(
+    file: InputFile, source: EventSource, mapping: Mapping[str, str]
+) -> tuple[Column, ...]:
+    """Where each column of the source is in a file.
+
+    ``mapping`` says so by name; else a column of the same name counts, else one that differs
+    only in case, blanks and underscores (``CustomerID`` for ``customer_id``). A JSON row may lack
+    any column but the event time.
+
+    Raises
+    ------
+    ConfigurationError
+        For a column that is not there, could be several, or can never have the right type.
+    """
+    found: list[Column] = []
+    for name, kind in source.schema.items():
+        field = _field_of(name, mapping.get(name), file, source)
+        position = file.columns.index(field) if field in file.columns else -1
+        physical = file.physical[position] if file.physical else TEXT
+        try:
+            check_readable(name, physical, kind)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{file.path}: {error}") from None
+        bare = physical == TEXT and kind.text != "string"
+        number = position + 1 if file.format == "csv" else 0
+        found.append(Column(name, field, number, physical, bare))
+    return tuple(found)
+
+
+def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSource) -> str:
+    """The name that a column of the source has in a file."""
+    if wanted is None:
+        alike = [c for c in file.columns if _plain(c) == _plain(name)]
+        candidates = [c for c in file.columns if c == name] or alike
+    else:
+        candidates = [c for c in file.columns if c == wanted]
+    if len(candidates) == 1:
+        return candidates[0]
+    field = wanted or name
+    # of a JSON file without rows nothing can be said, and a key may come with a later row
+    if file.format == "json" and not candidates:
+        if name != source.event_time or not file.columns:
+            return field
+        where, has = "no row at its beginning has the key", "keys there"
+    else:
+        where, has = "it has no column", "it has"
+    if candidates:
+        problem = f"{' and '.join(map(repr, candidates))} could both be {name!r}; {has}"
+    else:
+        problem = f"{where} {field!r}; {has}"
+    raise ConfigurationError(
+        f"{file.path}: {problem}: {', '.join(file.columns)}. "
+        f"Say which one it is by --column {name}=<name in the file>"
+    )
+
+
+def json_columns(source: EventSource, mapping: Mapping[str, str]) -> tuple[Column, ...]:
+    """The columns of a topic's JSON objects: the keys are the column names, unless mapped."""
+    check_mapping(source, mapping)
+    found = []
+    for name, kind in source.schema.items():
+        check_readable(name, TEXT, kind)
+        found.append(Column(name, mapping.get(name, name), 0, TEXT, kind.text != "string"))
+    return tuple(found)
+
+
+def check_mapping(source: EventSource, mapping: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for a mapping of a column that the source does not have."""
+    for name in mapping:
+        if name not in source.schema:
+            raise ConfigurationError(
+                f"--column {name}={mapping[name]}: source {source.name!r} has no column "
+                f"{name!r}; it has: {', '.join(source.schema)}"
+            )
+
+
+def parse_mapping(texts: Iterable[str]) -> dict[str, str]:
+    """The mapping of ``--column`` options.
+
+    >>> parse_mapping(["invoice_time_ms=InvoiceDate"])
+    {'invoice_time_ms': 'InvoiceDate'}
+    """
+    mapping: dict[str, str] = {}
+    for text in texts:
+        name, separator, field = text.partition("=")
+        if not separator or not name or not field:
+            raise ConfigurationError(
+                f"--column {text}: expected <column of the source>=<column of the file>"
+            )
+        mapping[name.strip()] = field
+    return mapping
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^0-9a-z]", "", name.lower())

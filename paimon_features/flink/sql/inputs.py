@@ -1,0 +1,230 @@
+"""The files to be ingested: found, and looked at before the job starts.
+
+The header of a CSV file, the schema of a Parquet file and the keys of the first rows of a JSON file
+are its columns; ``paimon_features.flink.sql.input_columns`` finds those of the source among them.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paimon_features.errors import ConfigurationError
+from paimon_features.flink.sql.cells import FLINK_NUMBERS, TEXT, Physical
+
+FORMATS: Mapping[str, str] = {
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".parquet": "parquet",
+    ".jsonl": "json",
+    ".jsonl.gz": "json",
+    ".ndjson": "json",
+    ".ndjson.gz": "json",
+}
+_HEAD_BYTES = 1 << 20
+"""How far into a file is looked: the longest CSV header, the JSON rows whose keys are collected."""
+
+FIELD = r'"[^"]*+(?:""[^"]*+)*+"|[^",][^,]*+|'
+"""One field of a CSV line, in the regular expressions of Java and of Python 3.11: quoted with
+doubled quotes inside, or bare (a quote inside a bare field is a character), or empty. The
+quantifiers are possessive: a long field takes no stack and a broken one no time."""
+_LINE = re.compile(rf"(?:{FIELD})(?:,(?:{FIELD}))*+")
+_FIELDS = re.compile(rf",({FIELD})")
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A file as it was found; ``columns`` are its column names, of JSON those of its first rows."""
+
+    path: Path
+    format: str
+    size: int
+    sha256: str
+    header: str = ""
+    columns: tuple[str, ...] = ()
+    physical: tuple[Physical, ...] = ()
+
+
+def find_files(paths: Iterable[Path]) -> list[Path]:
+    """The files at ``paths`` and, for folders, those directly or deeper in them, sorted.
+
+    Raises
+    ------
+    ConfigurationError
+        For a path that is not there, a folder without any file of a known format, and a named
+        file that Flink would not read or not unpack.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     for name in ("b.csv", "a.jsonl.gz", "notes.txt", "_done.csv"):
+    ...         _ = Path(folder, name).touch()
+    ...     [path.name for path in find_files([Path(folder)])]
+    ['a.jsonl.gz', 'b.csv']
+    """
+    found: dict[Path, None] = {}
+    for given in paths:
+        path = given.expanduser().resolve()
+        if path.is_dir():
+            inside = [p for p in sorted(path.rglob("*")) if p.is_file() and _format_of(p)]
+            # by convention not data: what is being written, and marks of other programs
+            inside = [p for p in inside if not any(n[0] in "._" for n in p.relative_to(path).parts)]
+            if not inside:
+                raise ConfigurationError(
+                    f"{given}: there is no file to ingest in this folder; {_expected()}"
+                )
+            found.update((_unpackable(p), None) for p in inside)
+        elif not path.is_file():
+            raise ConfigurationError(f"{given}: there is no such file or folder")
+        elif not _format_of(path):
+            raise ConfigurationError(f"{given}: the format is not known; {_expected()}")
+        elif path.name[0] in "._":
+            raise ConfigurationError(
+                f"{given}: Flink reads no file whose name begins with a dot or an underscore; "
+                "rename it"
+            )
+        else:
+            found[_unpackable(path)] = None
+    return list(found)
+
+
+def look_at(path: Path) -> InputFile:
+    """Read a file's columns and its hash.
+
+    Raises
+    ------
+    ConfigurationError
+        For a CSV file without header or with a broken one, and what cannot be unpacked or is no
+        Parquet file.
+    """
+    form = _format_of(path)
+    assert form is not None
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    header = ""
+    physical: tuple[Physical, ...] = ()
+    if form == "csv":
+        header = _first_line(path)
+        columns = _header_fields(path, header)
+    elif form == "json":
+        columns = _first_keys(path)
+    else:
+        columns, physical = _parquet_columns(path)
+    doubled = sorted({name for name in columns if columns.count(name) > 1})
+    if doubled:
+        raise ConfigurationError(f"{path}: the column {doubled[0]!r} stands there twice")
+    return InputFile(path, form, path.stat().st_size, digest, header, columns, physical)
+
+
+def _expected() -> str:
+    return f"expected a name that ends with {', '.join(FORMATS)}"
+
+
+def _format_of(path: Path) -> str | None:
+    name = path.name.lower()
+    return next((form for ending, form in FORMATS.items() if name.endswith(ending)), None)
+
+
+def _unpackable(path: Path) -> Path:
+    if path.suffix != ".gz" and path.suffix.lower() == ".gz":
+        raise ConfigurationError(f"{path}: Flink unpacks only what ends with .gz; rename it")
+    return path
+
+
+def _head(path: Path) -> bytes:
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            return file.read(_HEAD_BYTES)
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigurationError(f"{path}: it cannot be read: {error}") from error
+
+
+def _first_line(path: Path) -> str:
+    line = _head(path).partition(b"\n")[0]
+    try:
+        return line.decode("utf-8").rstrip("\r")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{path}: its first line is not UTF-8 ({error}); convert the file"
+        ) from error
+
+
+def _first_keys(path: Path) -> tuple[str, ...]:
+    """The keys of the JSON objects at the beginning of a file, in the order of their first use."""
+    head = _head(path)
+    # the last line may go on behind what was read
+    lines = head.splitlines() if len(head) < _HEAD_BYTES else head.splitlines()[:-1]
+    keys: dict[str, None] = {}
+    for line in lines:
+        try:
+            row = json.loads(line, parse_constant=_no_json)
+        except (ValueError, RecursionError):
+            continue  # the job rejects it, with the reason
+        if isinstance(row, dict):
+            keys.update(dict.fromkeys(row))
+    return tuple(keys)
+
+
+def _no_json(name: str) -> None:
+    raise ValueError(f"Python reads {name}, but it is no JSON")
+
+
+def _header_fields(path: Path, header: str) -> tuple[str, ...]:
+    text = header.removeprefix("\ufeff")
+    if not text or not _LINE.fullmatch(text):
+        raise ConfigurationError(
+            f"{path}: its first line is not a CSV header with the names of the columns: "
+            f"{text[:100]!r}"
+        )
+    fields = (match[1].strip() for match in _FIELDS.finditer("," + text))
+    return tuple(f[1:-1].replace('""', '"') if f[:1] == '"' else f for f in fields)
+
+
+def _parquet_columns(path: Path) -> tuple[tuple[str, ...], tuple[Physical, ...]]:
+    try:
+        with pq.ParquetFile(path) as file:
+            arrow = file.schema_arrow
+            leaves = [file.schema.column(number) for number in range(len(file.schema))]
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ConfigurationError(f"{path}: it is not a Parquet file: {error}") from error
+    stored = {leaf.path: leaf for leaf in leaves}
+    return tuple(arrow.names), tuple(_physical(field, stored) for field in arrow)
+
+
+def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physical:
+    """What to declare to Flink for a column, so that it gives what the file holds."""
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    stored = columns.get(field.name)
+    if stored is None:
+        return Physical("unsupported", "STRING")
+    if pa.types.is_timestamp(kind) and stored.physical_type == "INT64":
+        unit = {"milliseconds": "ms", "microseconds": "us", "nanoseconds": "ns"}
+        found = re.search("milliseconds|microseconds|nanoseconds", str(stored.logical_type))
+        return Physical(f"timestamp[{unit[found[0]] if found else kind.unit}]", "BIGINT")
+    if pa.types.is_timestamp(kind):
+        return Physical("timestamp[int96]", "TIMESTAMP(9)")
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return TEXT
+    if pa.types.is_boolean(kind):
+        return Physical("boolean", "BOOLEAN")
+    if pa.types.is_date32(kind):
+        return Physical("date", "DATE")
+    if pa.types.is_decimal(kind):
+        # from the declared precision Flink infers how it is stored, which writers choose freely
+        least = {"INT32": 1, "INT64": 10}.get(stored.physical_type, 19)
+        return Physical("decimal", f"DECIMAL({max(kind.precision, least)}, {kind.scale})")
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return Physical("bytes", "BYTES")
+    declared = "INT" if pa.types.is_null(kind) else FLINK_NUMBERS.get(kind)
+    if declared is None:
+        return Physical("unsupported", "STRING")
+    return Physical("float" if pa.types.is_floating(kind) else "integer", declared)

@@ -1,0 +1,247 @@
+"""Reading an input as SQL, up to its cells: a table over the files or topic, and its first views.
+
+Every scan ends in a view with the same columns: ``raw`` (the row as text, for the rejected
+table), ``origin`` (the file, or topic, partition and offset), ``broken`` (why the row cannot be
+split into cells, null if it can), and ``c_<column>``, the cells as they come.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paimon_features.definitions import EventSource
+from paimon_features.flink.sql.input_columns import Column, FileGroup, KafkaTopic
+from paimon_features.flink.sql.inputs import FIELD
+from paimon_features.tables.ddl import literal, quote
+from paimon_features.tables.rejects import TOO_FEW_COLUMNS, UNREADABLE
+
+TOO_MANY_COLUMNS = "too_many_columns"
+
+_EACH_FIELD = rf",({FIELD})"
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """The DDL of a temporary table (None: it is there), and views (name, query) on it.
+
+    The last view has the cells.
+    """
+
+    table: str | None
+    views: tuple[tuple[str, str], ...]
+
+    @property
+    def cells(self) -> str:
+        return self.views[-1][0]
+
+
+def once(expression: str) -> str:
+    """The expression, computed once however often its column is used.
+
+    Flink merges views into one step and repeats an expression wherever its column is used: the
+    regular expression that splits a line would run 70 times a row (17 k rows/s, not 140 k). It
+    does not repeat what is not deterministic, so this makes it look so.
+    """
+    return f"CASE WHEN RAND() < 2 THEN {expression} END"
+
+
+def file_scan(name: str, group: FileGroup) -> Scan:
+    """The scan of a group of files; ``name`` tells its tables and views from other scans'."""
+    makers = {"csv": _csv_scan, "json": _json_scan, "parquet": _parquet_scan}
+    return makers[group.format](name, group)
+
+
+def kafka_scan(name: str, topic: KafkaTopic) -> Scan:
+    """The scan of a Kafka topic with one JSON object per message.
+
+    Offsets are part of the job's checkpoints. A first run begins at the offsets that the
+    group has committed, and without any at the beginning of the topic.
+    """
+    options = {
+        "connector": "kafka",
+        "properties.bootstrap.servers": topic.servers,
+        "properties.group.id": topic.group,
+        "properties.auto.offset.reset": "earliest",
+        "topic": topic.topic,
+        "scan.startup.mode": "group-offsets",
+        "format": "raw",
+    }
+    table = (
+        f"CREATE TEMPORARY TABLE {quote(name)} (`line` STRING, "
+        "`topic` STRING NOT NULL METADATA VIRTUAL, "
+        "`partition` INT NOT NULL METADATA VIRTUAL, "
+        "`offset` BIGINT NOT NULL METADATA VIRTUAL, "
+        "`origin` AS CONCAT('kafka:', `topic`, '/', CAST(`partition` AS STRING), '@', "
+        f"CAST(`offset` AS STRING))) WITH ({sql_options(options)})"
+    )
+    return Scan(table, json_views(name, topic.columns))
+
+
+def raw_text(group_format: str, columns: Sequence[Column]) -> str:
+    """SQL of the row as text, once it is known to be bad: lines as they are, else JSON."""
+    if group_format not in ("parquet", "table"):
+        return "`raw`"
+    pairs = ", ".join(f"{literal(c.field)} VALUE {_json_value(c)}" for c in columns)
+    return f"JSON_OBJECT({pairs} NULL ON NULL)"
+
+
+def _json_value(column: Column) -> str:
+    cell = quote(f"c_{column.name}")
+    # JSON_OBJECT takes neither dates nor times
+    cast = column.physical.flink.startswith(("DATE", "TIMESTAMP"))
+    return f"CAST({cell} AS STRING)" if cast else cell
+
+
+def row_text(source: EventSource) -> str:
+    """SQL of the row's values as one JSON object of texts, which ``tables.release`` reads."""
+    pairs = []
+    for name, kind in source.schema.items():
+        value = quote(f"v_{name}")
+        text = value if kind.text in ("string", "bytes") else f"CAST({value} AS STRING)"
+        pairs.append(f"{literal(name)} VALUE {text}")
+    return f"JSON_OBJECT({', '.join(pairs)} NULL ON NULL)"
+
+
+def sql_options(options: Mapping[str, str]) -> str:
+    """``'key' = 'value'`` pairs for WITH clauses and hints."""
+    return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in options.items())
+
+
+def _csv_scan(name: str, group: FileGroup) -> Scan:
+    text = _text(name)
+    # a line that equals the header is one: files that were joined have several
+    split = (
+        "SELECT `line`, `raw`, `origin`, "
+        + once(f"REGEXP_EXTRACT_ALL(CONCAT(',', `raw`), {literal(_EACH_FIELD)}, 1)")
+        + f" AS `fields` FROM {quote(text[0])} "
+        f"WHERE `raw` <> '' AND `raw` <> {literal(group.header)}"
+    )
+    number = "CARDINALITY(`fields`)"
+    counts = f"': expected {group.width} columns, got ', CAST({number} AS STRING)"
+    # where the fields are not all of the line, something stands between them
+    broken = (
+        f"CASE WHEN ARRAY_JOIN(`fields`, ',') <> `raw` THEN '{UNREADABLE}: a quote is not closed, "
+        "or text follows a closed one (a value cannot hold a line break)' "
+        f"WHEN {number} < {group.width} THEN CONCAT('{TOO_FEW_COLUMNS}', {counts}) "
+        f"WHEN {number} > {group.width} THEN CONCAT('{TOO_MANY_COLUMNS}', {counts}) "
+        f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' END"
+    )
+    cells = [_cell(c, _unquoted(f"`fields`[{c.position}]")) for c in group.columns]
+    query = f"SELECT `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(cells)} "
+    query += f"FROM {quote(f'{name}_split')}"
+    views = (text, (f"{name}_split", split), (f"{name}_cells", query))
+    return Scan(_lines_table(name, group), views)
+
+
+def _json_scan(name: str, group: FileGroup) -> Scan:
+    return Scan(_lines_table(name, group), json_views(name, group.columns))
+
+
+def json_views(name: str, columns: Sequence[Column]) -> tuple[tuple[str, str], ...]:
+    """The views on a table of lines and their origins, each line one JSON object."""
+    text = _text(name)
+    # Flink reads the first JSON value of a text and ignores the rest; in brackets it sees it all
+    all_of_it = "CONCAT('[', `raw`, ']')"
+    broken = (
+        f"CASE WHEN `raw` IS NULL OR `raw` IS NOT JSON OBJECT OR {all_of_it} IS NOT JSON ARRAY "
+        f"OR JSON_EXISTS({all_of_it}, 'lax $[1]') "
+        f"THEN '{UNREADABLE}: not one JSON object' "
+        f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' END"
+    )
+    scalars, cells = [], []
+    for column in columns:
+        path = literal("lax $['" + column.field.replace("\\", "\\\\").replace("'", "\\'") + "']")
+        value = quote(f"s_{column.name}")
+        # the text of a scalar with all its digits
+        scalars.append(f"{once(f'JSON_VALUE(`raw`, {path})')} AS {value}")
+        # objects and lists by their JSON; each function reads the whole line again
+        cell = f"CASE WHEN {value} IS NULL THEN JSON_QUERY(`raw`, {path}) ELSE {value} END"
+        cells.append(_cell(column, cell))
+    split = (
+        f"SELECT `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(scalars)} "
+        f"FROM {quote(text[0])} WHERE `raw` IS NULL OR BTRIM(`raw`) <> ''"
+    )
+    query = f"SELECT `raw`, `origin`, `broken`, {', '.join(cells)} FROM {quote(f'{name}_split')}"
+    return text, (f"{name}_split", split), (f"{name}_cells", query)
+
+
+def _text(name: str) -> tuple[str, str]:
+    """The view with ``raw``, the line as a text that every function can work on.
+
+    Flink's functions on texts read past the end of bytes that are no UTF-8; those that take
+    regular expressions first decode them, with U+FFFD for what is none. Files from Windows end
+    their lines with CR LF, and Flink splits at LF.
+    """
+    raw = once("REGEXP_REPLACE(`line`, '\\r++\\z', '')")
+    return f"{name}_text", f"SELECT `line`, {raw} AS `raw`, `origin` FROM {quote(name)}"
+
+
+_BAD_ENCODING = "(`raw` LIKE '%\ufffd%' AND CAST(`line` AS BYTES) <> ENCODE(`line`, 'UTF-8'))"
+"""SQL: whether the bytes of a line were no UTF-8."""
+
+
+def _parquet_scan(name: str, group: FileGroup) -> Scan:
+    # a column may serve several columns of the source
+    fields = {column.field: column.physical.flink for column in group.columns}
+    declared = "".join(f"{quote(field)} {flink}, " for field, flink in fields.items())
+    options = {**_files(group), "format": "parquet", "parquet.utc-timezone": "true"}
+    table = (
+        f"CREATE TEMPORARY TABLE {quote(name)} ({declared}"
+        f"{quote(_ORIGIN)} STRING NOT NULL METADATA FROM 'file.path') "
+        f"WITH ({sql_options(options)})"
+    )
+    cells = ", ".join(_cell(column, quote(column.field)) for column in group.columns)
+    nothing = "CAST(NULL AS STRING)"
+    query = (
+        f"SELECT {nothing} AS `raw`, {quote(_ORIGIN)} AS `origin`, {nothing} AS `broken`, {cells} "
+        f"FROM {quote(name)}"
+    )
+    return Scan(table, ((f"{name}_cells", query),))
+
+
+_ORIGIN = "paimon_features origin"
+"""A name that no column of a Parquet file is likely to have."""
+
+
+def _cell(column: Column, expression: str) -> str:
+    text = f"BTRIM({expression})" if column.bare else expression
+    # a column that is there needs no care, and none so complicated is repeated
+    computed = text if text == quote(column.field) else once(text)
+    return f"{computed} AS {quote(f'c_{column.name}')}"
+
+
+def _lines_table(name: str, group: FileGroup) -> str:
+    return (
+        f"CREATE TEMPORARY TABLE {quote(name)} (`line` STRING, "
+        "`origin` STRING NOT NULL METADATA FROM 'file.path') "
+        f"WITH ({sql_options({**_files(group), 'format': 'raw'})})"
+    )
+
+
+def _files(group: FileGroup) -> dict[str, str]:
+    paths = [file.path for file in group.files]
+    if len(paths) == 1:
+        return {"connector": "filesystem", "path": f"file://{paths[0]}"}
+    folder: Path = paths[0].parent
+    names = "|".join(_java_literal(path.name) for path in paths)
+    return {
+        "connector": "filesystem",
+        "path": f"file://{folder}",
+        "source.path.regex-pattern": f"{_java_literal(f'{folder}/')}(?:{names})",
+    }
+
+
+def _java_literal(text: str) -> str:
+    return re.sub(r"([^0-9A-Za-z_/ ])", r"\\\1", text)
+
+
+def _unquoted(field: str) -> str:
+    """The value of a CSV field: an empty one is null, an empty pair of quotes an empty text."""
+    inner = f"SUBSTRING({field}, 2, CHAR_LENGTH({field}) - 2)"
+    return (
+        f"CASE WHEN {field} LIKE '\"%' THEN REPLACE({inner}, '\"\"', '\"') "
+        f"WHEN {field} <> '' THEN {field} END"
+    )

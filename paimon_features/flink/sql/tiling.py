@@ -1,0 +1,222 @@
+"""The tile job as SQL text: one event becomes one row of partials, and nothing is kept.
+
+Two statements read the events table once. The first inserts ``(tile_day, keys, tile_start,
+partials)`` of each member event into the tile table, where the lake merges rows with the same
+key; the second counts, per day and reason, the members that may not enter a tile. The job has no
+state but its place in the source, so it may run at any parallelism, and an event that is months
+late adds to its tile like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from paimon_features.aggregates import EVENT_TIME, TILE_END
+from paimon_features.definitions import CompiledView
+from paimon_features.definitions.compiled import SkipRule
+from paimon_features.expressions import Expression, to_flink
+from paimon_features.flink.sql.steps import shared_steps
+from paimon_features.tables.ddl import literal, quote
+from paimon_features.tables.specs import TILE_DAY, TILE_START, UNKNOWN_DAY
+from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
+
+DISCOVERY_MS = 100
+"""How often a stream looks for new events; Flink's own default is 10 s. It costs one look for a
+file, and on average half of it is part of a feature's freshness."""
+
+PLANNER_OPTIONS: Mapping[str, str] = {
+    # what both statements select from is one step of the job. Otherwise each of them takes it
+    # into its own: the scan's conditions would differ and every event be read twice, and what
+    # becomes of an event be computed again at each place that asks (which made planning 3 times
+    # as long)
+    "table.optimizer.reuse-optimize-block-with-digest-enabled": "true",
+}
+"""Options under which the two statements have to be planned."""
+
+_NOT_A_MEMBER, _ENTERS, _FIRST_RULE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class TileStatements:
+    """The two INSERT statements of one generation; they belong into one statement set."""
+
+    tiles: str
+    skipped: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """Which part of the events table a run reads.
+
+    A stream (``consumer`` given) reads what snapshot ``from_snapshot`` adds and all that comes
+    after it, with ``whole`` also everything that was there before. The consumer is the name
+    under which it holds back the expiry of snapshots. A batch (no consumer) reads everything
+    that ``from_snapshot`` holds, and ends.
+    """
+
+    from_snapshot: int
+    whole: bool = False
+    consumer: str | None = None
+
+    def options(self) -> dict[str, str]:
+        """Options of the scan, for a hint."""
+        snapshot = {"scan.snapshot-id": str(self.from_snapshot)}
+        if self.consumer is None:
+            return snapshot
+        return {
+            "scan.mode": "from-snapshot-full" if self.whole else "from-snapshot",
+            **snapshot,
+            "continuous.discovery-interval": f"{DISCOVERY_MS} ms",
+            "consumer-id": self.consumer,
+            # demanded by the scan; what counts for expiry is the table's own, which has none
+            "consumer.expiration-time": "36500 d",
+            # a run starts where we say or where its checkpoint says; the consumer only holds
+            "consumer.ignore-progress": "true",
+            # in the other mode a checkpoint waits until all files in flight have been read;
+            # that an event counts once is up to Flink's checkpoint, not to the consumer
+            "consumer.mode": "at-least-once",
+            "source.operator-uid.suffix": "events",
+        }
+
+
+def tile_statements(
+    view: CompiledView, generation: int, scan: Scan, commit_user: str
+) -> TileStatements:
+    """The statements of the tile job, for tables of the current Paimon database.
+
+    ``commit_user`` begins the name under which the commits of this run stand in the snapshots.
+    Source and sinks have fixed ids, so that a checkpoint fits at another parallelism, too.
+    """
+    day, start = quote(TILE_DAY), quote(TILE_START)
+    steps, partials = shared_steps(view.expressions)
+    tiles = [
+        f"{tile_day_sql(view)} AS {day}",
+        *map(quote, view.keys),
+        f"{tile_start_sql(view)} AS {start}",
+        *(f"{event_sql(view, partials[p.name])} AS {quote(p.name)}" for p in view.partials),
+    ]
+    skipped = [
+        f"{_day_or_unknown_sql(view)} AS {day}",
+        f"{_of_rule_sql(view, lambda rule: literal(rule.reason))} AS `reason`",
+        f"{_of_rule_sql(view, lambda rule: _detail_sql(view, rule))} AS `detail`",
+        "CAST(1 AS BIGINT) AS `p_rows`",
+    ]
+    common = {"commit.user-prefix": commit_user}
+    return TileStatements(
+        tiles=_insert_sql(
+            view.table(generation),
+            {**common, "sink.operator-uid.suffix": "tiles", "write-buffer-size": "128 mb"},
+            tiles,
+            _judged_sql(view, scan, steps),
+            f"`__fate` = {_ENTERS}",
+        ),
+        skipped=_insert_sql(
+            view.skipped_table(generation),
+            {
+                **common,
+                "sink.operator-uid.suffix": "skipped",
+                "sink.parallelism": "1",
+                "write-buffer-size": "16 mb",
+            },
+            skipped,
+            _judged_sql(view, scan, steps),
+            f"`__fate` >= {_FIRST_RULE}",
+        ),
+    )
+
+
+def floor_sql(time: str, step_ms: int) -> str:
+    """SQL of ``windows.floor_ms``: MOD truncates towards zero, so it is lifted above zero first.
+
+    >>> floor_sql("t", 300000)
+    '(t - MOD(MOD(t, 300000) + 300000, 300000))'
+    """
+    return f"({time} - MOD(MOD({time}, {step_ms}) + {step_ms}, {step_ms}))"
+
+
+def tile_start_sql(view: CompiledView) -> str:
+    """SQL of the first millisecond of the event's tile."""
+    return floor_sql(quote(view.source.event_time), view.tile_ms)
+
+
+def tile_day_sql(view: CompiledView) -> str:
+    """SQL of the event's day, which is also its tile's: a tile divides a day."""
+    # the floor is a multiple of the day, so that the truncating division is exact
+    return f"CAST({floor_sql(quote(view.source.event_time), DAY_MS)} / {DAY_MS} AS INT)"
+
+
+def partial_sql(view: CompiledView, name: str) -> str:
+    """SQL of one partial for one event."""
+    return event_sql(view, view.expressions[name])
+
+
+def event_sql(view: CompiledView, expression: Expression) -> str:
+    """SQL of an expression over an event, its time, and the end of its tile."""
+    internal = {
+        EVENT_TIME: quote(view.source.event_time),
+        TILE_END: f"({tile_start_sql(view)} + {view.tile_ms})",
+    }
+    return to_flink(expression, lambda column: internal.get(column) or quote(column))
+
+
+def fate_sql(view: CompiledView) -> str:
+    """SQL of what becomes of an event: 0 no member, 1 enters, 2 + i breaks rule i as its first.
+
+    One number for both statements, computed once (``PLANNER_OPTIONS``).
+    """
+    cases = []
+    if view.where is not None:
+        cases.append(f"WHEN ({to_flink(view.where)}) IS NOT TRUE THEN {_NOT_A_MEMBER}")
+    for number, rule in enumerate(view.skip_rules, _FIRST_RULE):
+        cases.append(f"WHEN ({to_flink(rule.condition)}) IS NOT TRUE THEN {number}")
+    return f"CASE {' '.join(cases)} ELSE {_ENTERS} END" if cases else str(_ENTERS)
+
+
+def _judged_sql(view: CompiledView, scan: Scan, steps: Mapping[str, Expression]) -> str:
+    used = {view.source.event_time, *view.keys}
+    used.update(*(expression.columns for expression in view.expressions.values()))
+    columns = ", ".join(quote(column) for column in view.source.schema if column in used)
+    source = f"{quote(view.source.table)} {hint_sql(scan.options())}"
+    shared = "".join(f", {event_sql(view, step)} AS {quote(name)}" for name, step in steps.items())
+    return f"(\n  SELECT {columns}, {fate_sql(view)} AS `__fate`{shared}\n  FROM {source}\n)"
+
+
+def _day_or_unknown_sql(view: CompiledView) -> str:
+    time = quote(view.source.event_time)
+    known = f"{time} >= {MIN_TIME_MS} AND {time} <= {MAX_TIME_MS}"
+    return f"CASE WHEN {known} THEN {tile_day_sql(view)} ELSE {UNKNOWN_DAY} END"
+
+
+def _of_rule_sql(view: CompiledView, sql: Callable[[SkipRule], str]) -> str:
+    cases = [
+        f"WHEN {number} THEN {sql(rule)}"
+        for number, rule in enumerate(view.skip_rules, _FIRST_RULE)
+    ]
+    return f"CASE `__fate` {' '.join(cases)} ELSE '' END"
+
+
+def _detail_sql(view: CompiledView, rule: SkipRule) -> str:
+    if rule.reason == "null_key":
+        return literal(rule.detail)
+    # key and time tell which row it was
+    parts = [literal(f"{rule.detail} |")]
+    for name in (*view.keys, view.source.event_time):
+        parts += [literal(f" {name}="), f"COALESCE(CAST({quote(name)} AS STRING), 'null')"]
+    return f"CONCAT({', '.join(parts)})"
+
+
+def _insert_sql(
+    table: str, options: Mapping[str, str], columns: Sequence[str], source: str, condition: str
+) -> str:
+    lines = ",\n  ".join(columns)
+    return (
+        f"INSERT INTO {quote(table)} {hint_sql(options)}\n"
+        f"SELECT\n  {lines}\nFROM {source}\nWHERE {condition}"
+    )
+
+
+def hint_sql(options: Mapping[str, str]) -> str:
+    """SQL of the options of one table in one statement."""
+    pairs = ", ".join(f"{literal(key)} = {literal(value)}" for key, value in options.items())
+    return f"/*+ OPTIONS({pairs}) */"

@@ -1,0 +1,1 @@
+"""Tile jobs: where one may start, where it runs, and its progress."""

@@ -1,0 +1,202 @@
+"""Where a tile job runs: in the JVM of this process, or on a session cluster."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+from paimon_features.errors import JobError
+from paimon_features.flink.gateway import start_gateway
+from paimon_features.flink.rest import ENDED, FlinkRest
+from paimon_features.flink.sql.tiling import Scan, tile_statements
+from paimon_features.flink.submission.restart import Branch
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
+
+if TYPE_CHECKING:
+    from paimon_features.flink.tile_job import RunningJob
+
+POLL_S = 0.25
+BRIEF_EVENTS = 2_000_000
+"""A local job that reads no more than this is over before Java's second compiler pays."""
+STOP_TIMEOUT_S = 120.0
+CANCEL_TIMEOUT_S = 10.0
+
+
+class JobRunner:
+    """The place of one job, which has its id before Flink hears of it.
+
+    So lease and record name the job from the first moment, and nobody takes it for dead while
+    it is on its way. ``cluster`` is ``host:port``; None stands for this process's JVM, which is
+    started here. That JVM, not the Python process, is what commits, so it holds the lease; it
+    ends when this process does, and until it has ended the tables are not free. ``events`` is
+    how many events the job will read, None if it has no end.
+    """
+
+    def __init__(self, target: TileTarget, cluster: str | None, events: int | None) -> None:
+        from paimon_features.flink.cluster import LocalCluster
+        from paimon_features.flink.environment import local_rest
+
+        self.target = target
+        self.cluster = cluster
+        self.job_id = uuid.uuid4().hex
+        self.since_ms = time.time_ns() // 1_000_000
+        self.job: RunningJob | None = None
+        self.rest_options: dict[str, str] = {}
+        self.address = cluster or ""
+        if cluster is None:
+            self.address, self.rest_options = local_rest()
+        self.rest = FlinkRest(self.address)
+        if cluster is not None:
+            self.rest.overview()  # a cluster that does not answer is told at once
+        short_lived = cluster is not None or (events is not None and events <= BRIEF_EVENTS)
+        jvm = ProcessHolder.of(start_gateway(target.state_dir, short_lived=short_lived).pid)
+        self.process: ProcessHolder | None = jvm
+        if cluster is not None:
+            self.process = LocalCluster(target.state_dir).job_manager_at(cluster)
+        self.job_holder = FlinkJobHolder(self.rest.url, self.job_id, self.process)
+        # the job's from the start; until it is submitted, the JVM that submits it vouches for it
+        self.holder = self.job_holder if cluster is None else replace(self.job_holder, client=jvm)
+
+    @property
+    def savepoint_folder(self) -> str:
+        """Where savepoints of the job go, beside its checkpoints."""
+        return str(self.target.checkpoint_folder / self.job_id)
+
+    def execute(
+        self, batch: bool, options: Mapping[str, str], scan: Scan, commit_user: str
+    ) -> None:
+        """Start the job.
+
+        Raises
+        ------
+        JobError
+            If it cannot be planned or submitted.
+        """
+        from paimon_features.flink.environment import open_environment, register_lake
+        from paimon_features.flink.tile_job import execute
+
+        target = self.target
+        what = "backfill" if batch else "tiles"
+        conf = {
+            "pipeline.name": f"{what} of {target.project}/{target.view.name} g{target.generation}",
+            "$internal.pipeline.job-id": self.job_id,
+            **options,
+        }
+        if self.cluster is None:
+            conf |= self.rest_options | {
+                # Paimon's reader waits 10 s for a place to put rows to; a job that is being
+                # stopped takes no more of them and need not wait
+                "source.reader.close.timeout": "500",
+                # tasks that fail begin anew from the last checkpoint; what fails five times
+                # in a row is told
+                "restart-strategy.type": "fixed-delay",
+                "restart-strategy.fixed-delay.attempts": "5",
+                "restart-strategy.fixed-delay.delay": "1 s",
+            }
+        env = open_environment(
+            "batch" if batch else "streaming",
+            target.flink.parallelism,
+            conf | (_BATCH if batch else {}),
+            self.cluster,
+            state_dir=target.state_dir,
+        )
+        register_lake(env, target.lake)
+        statements = tile_statements(target.view, target.generation, scan, commit_user)
+        self.job = execute(env, statements)
+
+    def hand_over(self, leases: tuple[Lease, ...]) -> None:
+        """Give the tables to a job that goes on when this process is gone."""
+        if self.cluster is not None:
+            for lease in leases:
+                lease.transfer(self.job_holder)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the job has ended, one way or the other."""
+        assert self.job is not None
+        if self.cluster is None:
+            return self.job.ended
+        return (self.rest.state(self.job_id) or "FAILED") in ENDED
+
+    def failure(self) -> str | None:
+        """Waits for the end; the cause where the job did not end well, else None."""
+        assert self.job is not None
+        if self.cluster is None:
+            return self.job.failure()
+        while not self.ended:
+            time.sleep(POLL_S)
+        state = self.rest.state(self.job_id)
+        if state == "FINISHED":
+            return None
+        return self.rest.failure(self.job_id) or f"it is {state or 'no longer known'}"
+
+    def stop(self) -> None:
+        """Stop the job with a savepoint; harmless if it has ended.
+
+        Raises
+        ------
+        JobError
+            If it cannot be stopped; it goes on then.
+        """
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        while not self.ended:
+            try:
+                self.rest.stop_with_savepoint(self.job_id, self.savepoint_folder)
+            except JobError:
+                # not all of its tasks run yet; or it is done, and a local cluster ends with it
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(POLL_S)
+
+    def cancel(self) -> None:
+        """End the job without a savepoint; harmless if it has ended.
+
+        Raises
+        ------
+        JobError
+            If the cluster does not answer.
+        """
+        assert self.job is not None
+        try:
+            self.rest.cancel(self.job_id, CANCEL_TIMEOUT_S)
+        except JobError:
+            if self.cluster is not None:
+                raise
+            # a local cluster ends with its job, and does not answer any more that it did
+            deadline = time.monotonic() + CANCEL_TIMEOUT_S
+            while not self.job.ended:
+                if time.monotonic() > deadline:
+                    start_gateway().stop()
+                time.sleep(POLL_S)
+
+    def __enter__(self) -> JobRunner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """A local job that is left by an error ends here, before its tables become free."""
+        if self.cluster is None and self.job is not None and not self.job.ended:
+            self.cancel()
+
+    def describe(self, kind: str, branch: Branch) -> dict[str, Any]:
+        """The job as the generation's record names it."""
+        return {
+            "kind": kind,
+            "job_id": self.job_id,
+            "events": self.target.events,
+            "rest": self.address,
+            "local": self.cluster is None,
+            "process": None if self.process is None else asdict(self.process),
+            "since_ms": self.since_ms,
+            "branch": [list(step) for step in branch.jobs],
+        }
+
+
+_BATCH = {
+    # a second try on top of a first one whose commit went through would count twice, and all
+    # batch commits look the same to Paimon; a backfill that failed begins anew as a whole
+    "restart-strategy.type": "none",
+}

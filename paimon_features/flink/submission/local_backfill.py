@@ -1,0 +1,117 @@
+"""``backfill --engine local``: the same backfill by DuckDB, in this process, without Java.
+
+It takes the same leases, writes the same record and commits the same way as the Flink job, so
+that a stream can go on behind it. What ends it early, Ctrl-C included, leaves the tables empty.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink.submission.tile_jobs import (
+    OnMessage,
+    Outcome,
+    begin_backfill,
+    check_not_running,
+    end_backfill,
+)
+from paimon_features.local.backfill import Done, write_tiles
+from paimon_features.local.engine import Engine
+from paimon_features.tables.lease import ProcessHolder
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a local backfill is; ``rate_per_s`` counts from its start."""
+
+    elapsed_s: float
+    events_read: int
+    events: int
+    tiles: int
+
+    @property
+    def rate_per_s(self) -> float:
+        return self.events_read / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def remaining_s(self) -> float | None:
+        """Seconds left at this rate; None before anything is known."""
+        left = self.events - self.events_read
+        return left / self.rate_per_s if self.rate_per_s else None
+
+    def __str__(self) -> str:
+        left = "" if self.remaining_s is None else f"  {self.remaining_s:.0f} s left"
+        return (
+            f"{self.elapsed_s:6.0f} s  {self.events_read:>12,} of {self.events:,} events  "
+            f"{self.rate_per_s:>9,.0f}/s  {self.tiles:,} tiles{left}"
+        )
+
+
+def backfill(
+    target: TileTarget,
+    *,
+    memory: str | None = None,
+    threads: int | None = None,
+    rebuild: bool = False,
+    report: Callable[[Progress], None] = lambda _: None,
+    on_message: OnMessage = lambda _: None,
+) -> Outcome:
+    """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
+
+    As ``submission.backfill``, which it may replace at any time: see there for what is recorded
+    and how ``submit`` goes on at S + 1. ``memory`` (``"4GB"``) and ``threads`` bound DuckDB;
+    what does not fit is spilled below the project's state folder.
+
+    Raises
+    ------
+    OwnershipError, GenerationError
+        As ``submission.backfill`` does.
+    JobError
+        If DuckDB cannot compute it; nothing of it counts then.
+    MissingExtraError
+        If DuckDB is not installed.
+    """
+    holder = ProcessHolder.current()
+    with (
+        Engine(memory=memory, threads=threads, folder=target.state_dir / "spill") as engine,
+        target.owned(holder, "backfill it"),
+    ):
+        check_not_running(target)
+        job = _describe(target, holder)
+        begun = begin_backfill(target, job, rebuild, on_message)
+        began = time.monotonic()
+
+        def progress(done: Done) -> None:
+            elapsed = time.monotonic() - began
+            report(Progress(elapsed, done.events, begun.total_records, done.tiles))
+
+        try:
+            # Flink adds a number of its own to the name, too
+            user = f"{target.record().commit_user}_{uuid.uuid4()}"
+            write_tiles(
+                engine, target.lake, target.view, target.generation, begun.id, user, progress
+            )
+        except BaseException:
+            target.update(job={**job, "state": "FAILED"})
+            raise
+        return end_backfill(target, job, begun)
+
+
+def _describe(target: TileTarget, holder: ProcessHolder) -> dict[str, Any]:
+    """The job as the generation's record names it."""
+    return {
+        "kind": "backfill",
+        "engine": "local",
+        "job_id": uuid.uuid4().hex,
+        "events": target.events,
+        "rest": None,
+        "local": True,
+        "process": asdict(holder),
+        "since_ms": time.time_ns() // 1_000_000,
+        "branch": [],
+    }

@@ -1,0 +1,434 @@
+"""Starting tile jobs: stream, bounded run, backfill, handover, rollback, rebuild.
+
+What is started is written down first: the generation's record names the job, its commit user
+and what it goes on from before Flink hears of it. So a crash at any point leaves either nothing,
+or something that the record knows.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paimon_features.errors import (
+    GenerationError,
+    HandoverError,
+    JobError,
+    OwnershipError,
+    SnapshotExpiredError,
+)
+from paimon_features.flink.sql.tiling import Scan
+from paimon_features.flink.submission.job_progress import STILL, Progress, job_state, lag_snapshots
+from paimon_features.flink.submission.job_runner import POLL_S, JobRunner
+from paimon_features.flink.submission.restart import (
+    Branch,
+    Start,
+    decide_backfill,
+    decide_rollback,
+    decide_start,
+    find_checkpoints,
+    read_checkpoint,
+)
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.interrupts import interruptible
+from paimon_features.tables import latest_snapshot
+from paimon_features.tables.consumers import (
+    advance_consumer,
+    consumers,
+    earliest_snapshot_id,
+    register_consumer,
+)
+from paimon_features.tables.lease import ProcessHolder
+from paimon_features.tables.snapshots import Snapshot
+
+START_TIMEOUT_S = 180.0
+REPORT_S = 1.0
+
+Report = Callable[[Progress], None]
+OnMessage = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a run ended, or that it goes on.
+
+    ``state`` is STOPPED, RUNNING (detached) or UNCHANGED (a bounded run that found nothing new).
+    ``resumed`` is the checkpoint it started from, ``checkpoint`` what the next run goes on from,
+    ``snapshot`` the newest snapshot of the tile table. ``events_read`` of a stream is Flink's
+    count a moment before the end.
+    """
+
+    view: str
+    generation: int
+    state: str
+    job_id: str | None = None
+    resumed: str | None = None
+    checkpoint: str | None = None
+    events_read: int = 0
+    snapshot: int | None = None
+
+
+def submit(
+    target: TileTarget,
+    *,
+    cluster: str | None = None,
+    bounded: bool = False,
+    resume: bool = False,
+    rollback: bool = False,
+    rebuild: bool = False,
+    checkpoint: Path | None = None,
+    report: Report = lambda _: None,
+    on_message: OnMessage = lambda _: None,
+) -> Outcome:
+    """Run the streaming tile job.
+
+    In this process's JVM it runs in the foreground until SIGINT or SIGTERM stop it with a
+    savepoint; ``cluster`` (``host:port``) runs it detached. With ``bounded`` it stops once it has
+    read what the events table held at its start.
+
+    It begins on an empty generation, or behind a backfill, or at the newest checkpoint of its
+    record; with ``resume`` only the last. ``rollback`` takes tables that are ahead of that
+    checkpoint (or of ``checkpoint``, a folder) back to it; ``rebuild`` empties the generation
+    first. ``on_message`` gets a line for each decision, ``report`` the progress about every second.
+
+    Raises
+    ------
+    OwnershipError
+        If another job or process owns the tables.
+    GenerationError
+        If the job may not start; the message names the command that helps.
+    HandoverError
+        If the events from which it has to go on have expired.
+    JobError
+        If the job fails.
+    """
+    if checkpoint is not None and not rollback:
+        raise GenerationError(
+            "a checkpoint of your choice needs --rollback: the tables have to fit"
+        )
+    if bounded and not rollback and not rebuild and _nothing_new(target):
+        on_message(f"{target}: everything that {target.events} holds has been read")
+        return Outcome(target.view.name, target.generation, "UNCHANGED")
+    place = JobRunner(target, cluster, _events(target) if bounded else None)
+    with (
+        target.owned(place.holder, "run its tile job") as leases,
+        place,
+        interruptible() as stop,
+    ):
+        check_not_running(target)
+        if rebuild:
+            on_message(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
+        if rollback:
+            _roll_back(target, checkpoint, on_message)
+        start = decide_start(target.ledger())
+        if resume and start.resume is None:
+            raise GenerationError(
+                f"{target} has no checkpoint to go on from; without --resume it would begin"
+            )
+        resumed = None if start.resume is None else str(start.resume.path)
+        newest = latest_snapshot(target.lake, target.events)
+        goal = None if not bounded or newest is None else newest.id
+        scan = _scan(target, start, None if newest is None else newest.id)
+        on_message(f"{target}: {_described(start, scan, target)}")
+        _launch(target, place, start, scan)
+        place.hand_over(leases)
+        _await_first_checkpoint(target, place, stop)
+        if start.resume is None:
+            _check_handover(target, place, scan)
+        if cluster is not None and not bounded:
+            return Outcome(target.view.name, target.generation, "RUNNING", place.job_id, resumed)
+        events_read = _follow(target, place, goal, stop, report)
+        failure = place.failure()
+        record = target.finish(place.job_id, "STOPPED" if failure is None else "FAILED")
+        if failure is not None:
+            raise JobError(
+                f"the tile job of {target} failed: {failure}; "
+                f"'paimon-features submit {target.view.name}' goes on from its last checkpoint"
+            )
+        return Outcome(
+            target.view.name,
+            target.generation,
+            "STOPPED",
+            place.job_id,
+            resumed,
+            record.resume_path,
+            events_read,
+            _newest_id(target),
+        )
+
+
+def backfill(
+    target: TileTarget,
+    *,
+    cluster: str | None = None,
+    rebuild: bool = False,
+    on_message: OnMessage = lambda _: None,
+) -> Outcome:
+    """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
+
+    A consumer holds the events from S on before the first one is read, so that ``submit`` can
+    go on at S + 1. Waits for the end, also on a cluster.
+
+    Raises
+    ------
+    OwnershipError, JobError
+        As ``submit`` does.
+    GenerationError
+        If the generation is not empty, or there are no events.
+    """
+    place = JobRunner(target, cluster, _events(target))
+    with target.owned(place.holder, "backfill it") as leases, place:
+        check_not_running(target)
+        job = place.describe("backfill", Branch())
+        begun = begin_backfill(target, job, rebuild, on_message)
+        user = target.record().commit_user
+        assert user is not None
+        place.execute(True, {}, Scan(begun.id), user)
+        place.hand_over(leases)
+        failure = place.failure()
+        if failure is not None:
+            target.update(job={**job, "state": "FAILED"})
+            raise JobError(
+                f"the backfill of {target} failed: {failure}; nothing of it counts, "
+                f"'paimon-features backfill {target.view.name}' begins it anew"
+            )
+        return end_backfill(target, job, begun)
+
+
+def begin_backfill(
+    target: TileTarget, job: Mapping[str, Any], rebuild: bool, on_message: OnMessage
+) -> Snapshot:
+    """Hold what comes after the newest events, and write down who computes the ones before.
+
+    Returns the snapshot of the events table that is to be read. For the owner of the tables,
+    which are empty then; what a backfill that did not end has left is taken away first.
+
+    Raises
+    ------
+    GenerationError
+        If the generation is not empty, or there are no events.
+    """
+    if rebuild or not decide_backfill(target.ledger()):
+        on_message(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
+    newest = latest_snapshot(target.lake, target.events)
+    if newest is None:
+        raise GenerationError(
+            f"table {target.events!r} has no events, so there is nothing to backfill; "
+            f"'paimon-features submit {target.view.name}' waits for some"
+        )
+    register_consumer(target.lake, target.events, target.consumer, newest.id)
+    user = target.new_commit_user()
+    target.update(job=job, commit_user=user, handover_snapshot=newest.id, backfilled=False)
+    on_message(
+        f"{target}: backfill of {newest.total_records:,} events, "
+        f"{target.events} at snapshot {newest.id}"
+    )
+    return newest
+
+
+def end_backfill(target: TileTarget, job: Mapping[str, Any], begun: Snapshot) -> Outcome:
+    """Write down that everything is committed, and let go of the events that were read."""
+    tiles = _newest_id(target)
+    # what 'plan' tells the length of the next backfill by
+    seconds = max(time.time() - job["since_ms"] / 1000, 0.001)
+    done = {**job, "state": "STOPPED", "events_read": begun.total_records, "seconds": seconds}
+    target.update(job=done, backfilled=True, backfill_snapshot=tiles)
+    advance_consumer(target.lake, target.events, target.consumer, begun.id + 1)
+    return Outcome(
+        target.view.name,
+        target.generation,
+        "STOPPED",
+        str(job["job_id"]),
+        events_read=begun.total_records,
+        snapshot=tiles,
+    )
+
+
+def _nothing_new(target: TileTarget) -> bool:
+    """Whether a bounded run has nothing to do; refuses what could not start either."""
+    with target.owned(ProcessHolder.current(), "look where its tile job stands"):
+        check_not_running(target)
+        start = decide_start(target.ledger())
+        if latest_snapshot(target.lake, target.events) is None:
+            return True
+        begun = start.resume is not None or start.from_snapshot is not None
+        if job_state(target.lake, target.record()) not in (None, "STOPPED"):
+            return False  # the commit of its last checkpoint may be missing; resuming makes it
+        return begun and lag_snapshots(target.lake, target.events, target.consumer) == 0
+
+
+def check_not_running(target: TileTarget) -> None:
+    """Raise OwnershipError if the generation's job runs, whoever holds the lease.
+
+    That of a job on a cluster may not have been handed over before its client died.
+    """
+    record = target.record()
+    state = job_state(target.lake, record)
+    if record.job is not None and not record.job["local"] and state not in STILL:
+        raise OwnershipError(
+            f"{target} has a job, {record.job['job_id']} at {record.job['rest']}, which is "
+            f"{state}; 'paimon-features cancel {target.view.name}' stops it. If its cluster is "
+            f"certainly gone: 'paimon-features jobs --release {target.tables[0]}'"
+        )
+
+
+def _roll_back(target: TileTarget, folder: Path | None, on_message: OnMessage) -> None:
+    ledger = target.ledger()
+    checkpoint = ledger.newest if folder is None else read_checkpoint(folder.resolve())
+    if checkpoint is None:
+        raise GenerationError(
+            f"{target} has no checkpoint to go back to; give a copy with --checkpoint FOLDER, or "
+            f"'paimon-features submit {target.view.name} --rebuild' begins anew"
+        )
+    targets = decide_rollback(ledger, checkpoint)
+    target.roll_back(targets, checkpoint)
+    for table, snapshot in targets.items():
+        on_message(f"{table}: back to {'empty' if snapshot is None else f'snapshot {snapshot}'}")
+    # the consumer may be ahead of an older checkpoint; the job moves it on from here
+    earliest = earliest_snapshot_id(target.lake, target.events)
+    register_consumer(target.lake, target.events, target.consumer, earliest or 1)
+
+
+def _scan(target: TileTarget, start: Start, newest: int | None) -> Scan:
+    """What the job reads, with its consumer in place.
+
+    A job that resumes reads on from its checkpoint, whatever the scan says; Paimon refuses there
+    if that place has expired. One that begins anew would start later without a word.
+    """
+    name = target.consumer
+    held = consumers(target.lake, target.events).get(name)
+    if start.resume is not None:
+        if held is None:
+            register_consumer(
+                target.lake,
+                target.events,
+                name,
+                earliest_snapshot_id(target.lake, target.events) or 1,
+            )
+        return Scan(1, consumer=name)
+    if start.from_snapshot is None and newest is not None:
+        scan = Scan(newest, whole=True, consumer=name)
+    else:
+        scan = Scan(start.from_snapshot or 1, consumer=name)
+    try:
+        register_consumer(target.lake, target.events, name, scan.from_snapshot)
+    except SnapshotExpiredError as error:
+        raise _lost_events(target, scan) from error
+    return scan
+
+
+def _lost_events(target: TileTarget, scan: Scan) -> HandoverError:
+    return HandoverError(
+        f"{target} has to go on at snapshot {scan.from_snapshot} of {target.events!r}, which has "
+        f"expired; the earliest there is "
+        f"{earliest_snapshot_id(target.lake, target.events)}. The events between would be left "
+        f"out: 'paimon-features backfill {target.view.name} --rebuild' reads all of them anew"
+    )
+
+
+def _described(start: Start, scan: Scan, target: TileTarget) -> str:
+    if start.resume is not None:
+        return f"goes on from {start.resume}"
+    if scan.whole:
+        return f"begins with all of {target.events}, snapshot {scan.from_snapshot}, and follows"
+    if start.from_snapshot is not None:
+        return f"goes on behind its backfill, at snapshot {scan.from_snapshot} of {target.events}"
+    return f"begins; {target.events} has no events yet"
+
+
+def _launch(target: TileTarget, place: JobRunner, start: Start, scan: Scan) -> None:
+    """Write the job down, then start it."""
+    record = target.record()
+    branch = Branch.of(record.job).then(place.job_id, start.resume)
+    keeps_user = start.resume is not None or start.from_snapshot is not None
+    user = record.commit_user if keeps_user else None
+    record = target.update(
+        job=place.describe("stream", branch),
+        commit_user=user or target.new_commit_user(),
+        checkpoint_folder=str(target.checkpoint_folder),
+        resume_path=None if start.resume is None else str(start.resume.path),
+        last_committed_identifier=target.ledger(record).tiles_committed if keeps_user else None,
+    )
+    target.prune_checkpoints(start.resume)
+    options = {
+        "execution.checkpointing.interval": f"{target.flink.checkpoint_interval_ms} ms",
+        "execution.checkpointing.dir": target.checkpoint_folder.as_uri(),
+        "state.backend.type": "hashmap",
+    }
+    if start.resume is not None:
+        options["execution.state-recovery.path"] = start.resume.path.as_uri()
+    assert record.commit_user is not None
+    try:
+        place.execute(False, options, scan, record.commit_user)
+    except JobError:
+        target.finish(place.job_id, "FAILED")
+        raise
+
+
+def _await_first_checkpoint(target: TileTarget, place: JobRunner, stop: threading.Event) -> None:
+    """Wait until the job works, that is, has completed a checkpoint."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    folder = target.checkpoint_folder
+    while not stop.is_set() and not place.ended and time.monotonic() < deadline:
+        if any(c.job_id == place.job_id for c in find_checkpoints(folder)):
+            return
+        time.sleep(POLL_S / 5)
+
+
+def _check_handover(target: TileTarget, place: JobRunner, scan: Scan) -> None:
+    """Once the job reads: the snapshot that it had to start from was there, for it still is."""
+    earliest = earliest_snapshot_id(target.lake, target.events)
+    if earliest is not None and earliest > scan.from_snapshot:
+        # without the name of who filled them the tables are refused until they are rebuilt
+        target.update(commit_user=None)
+        place.cancel()
+        raise _lost_events(target, scan)
+
+
+def _follow(
+    target: TileTarget, place: JobRunner, goal: int | None, stop: threading.Event, report: Report
+) -> int:
+    """Watch the job until it ends, stop it when that is due; returns the events it has read."""
+    began = reported = time.monotonic()
+    events_read = before = 0
+    while not place.ended:
+        with suppress(JobError):  # it may just be ending
+            events_read = place.rest.source_records(place.job_id)
+        if stop.is_set() or (goal is not None and _has_read(target, goal)):
+            place.stop()
+            break
+        now = time.monotonic()
+        if now - reported >= REPORT_S:
+            report(
+                Progress(
+                    now - began,
+                    events_read,
+                    (events_read - before) / (now - reported),
+                    _newest_id(target),
+                    lag_snapshots(target.lake, target.events, target.consumer),
+                )
+            )
+            reported, before = now, events_read
+        stop.wait(POLL_S)
+    return events_read
+
+
+def _has_read(target: TileTarget, snapshot: int) -> bool:
+    """Whether a completed checkpoint covers the events up to this snapshot."""
+    return consumers(target.lake, target.events).get(target.consumer, 0) > snapshot
+
+
+def _events(target: TileTarget) -> int:
+    """How many events there are; a run may have fewer to read."""
+    newest = latest_snapshot(target.lake, target.events)
+    return 0 if newest is None else newest.total_records
+
+
+def _newest_id(target: TileTarget) -> int | None:
+    newest = latest_snapshot(target.lake, target.tables[0])
+    return None if newest is None else newest.id

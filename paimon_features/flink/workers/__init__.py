@@ -1,0 +1,38 @@
+"""Python workers of a task manager, forked from one process that has done the imports.
+
+In process mode Flink starts one Python per operator and subtask, and each imports Beam and pyflink:
+2.4 s of processor time. ``client`` stands in for ``python`` there: it has ``server``, one process
+per task manager, fork the worker, which takes milliseconds. Neither is imported: both run by their
+paths, ``client`` without looking for any package.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+from paimon_features.flink.gateway import BLAS_THREADS
+
+_SCRIPT = """\
+#!/bin/sh
+# python, but for the workers of pyflink: those are forked, see {folder}
+export {blas}
+case "$1 $2" in
+"-m pyflink.fn_execution.beam.beam_boot") exec {python} -IS {folder}/client.py "$@" ;;
+*) exec {python} "$@" ;;
+esac
+"""
+
+
+def write_python(folder: Path) -> Path:
+    """Write a program ``python`` that stands in for this interpreter into a folder; the folder,
+    for the front of PATH, or for Flink's ``python.executable``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    program = folder / "python"
+    own = shlex.quote(str(Path(__file__).parent))
+    blas = " ".join(f'{name}="${{{name}:-1}}"' for name in BLAS_THREADS)
+    script = _SCRIPT.format(python=shlex.quote(sys.executable), folder=own, blas=blas)
+    program.write_text(script, "utf-8")
+    program.chmod(0o755)
+    return folder

@@ -1,0 +1,43 @@
+"""Iterations of FLIP-176: loops in a stream, exactly-once."""
+
+from paimon_features.iteration.body import (
+    IterationBody,
+    IterationBodyResult,
+    for_each_round,
+    iterate_bounded_streams_until_termination,
+    iterate_unbounded_streams,
+)
+from paimon_features.iteration.config import IterationConfig, OperatorLifeCycle
+from paimon_features.iteration.functions import IterationListener
+from paimon_features.iteration.library import (
+    forward_inputs_of_last_round,
+    terminate_on_max_iter,
+    terminate_on_max_iter_or_tol,
+)
+from paimon_features.iteration.lists import DataStreamList, ReplayableDataStreamList
+from paimon_features.iteration.reference.executor import ReferenceExecutor
+from paimon_features.iteration.streams import (
+    ConnectedIterationStreams,
+    IterationStream,
+    KeyedIterationStream,
+)
+
+__all__ = [
+    "ConnectedIterationStreams",
+    "DataStreamList",
+    "IterationBody",
+    "IterationBodyResult",
+    "IterationConfig",
+    "IterationListener",
+    "IterationStream",
+    "KeyedIterationStream",
+    "OperatorLifeCycle",
+    "ReferenceExecutor",
+    "ReplayableDataStreamList",
+    "for_each_round",
+    "forward_inputs_of_last_round",
+    "iterate_bounded_streams_until_termination",
+    "iterate_unbounded_streams",
+    "terminate_on_max_iter",
+    "terminate_on_max_iter_or_tol",
+]

@@ -1,0 +1,221 @@
+"""Stochastic gradient descent on the runtime: rows kept, a global batch each epoch.
+
+::
+
+    coefficients ──broadcast──► trainer (cached blocks) ──► sum of the subtasks ──► feedback
+                                   │ at the end                   └──► loss > tol and rounds left
+                                   └──► model
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from paimon_features.errors import TransformError
+from paimon_features.iteration import (
+    DataStreamList,
+    IterationBodyResult,
+    IterationConfig,
+    IterationListener,
+    IterationStream,
+    terminate_on_max_iter_or_tol,
+)
+from paimon_features.iteration.algorithms.blocks import Block, width_of, window
+from paimon_features.iteration.algorithms.estimator import MODEL, Source
+from paimon_features.iteration.algorithms.rounds import KeepsBlocks, over_rows
+from paimon_features.transformers.flink_ml.vectors import Floats, SparseRows, dot, weighted_sum
+
+Loss = Callable[[Floats, Floats], tuple[Floats, Floats]]
+"""Of products of features and coefficients, and labels: losses, and slopes by the products."""
+
+_CACHED_BYTES = 1 << 20
+"""Rows are gone through twice (products, then gradient) in pieces that stay in the cache."""
+
+
+def logistic(product: Floats, labels: Floats) -> tuple[Floats, Floats]:
+    """log(1 + exp(-margin)), margin = (2 label - 1) product; safe for any margin."""
+    # one array after the other in place: memory is what this costs
+    away = labels * -2.0
+    away += 1.0
+    missed = product * away  # the negative margin
+    odds = np.exp(np.minimum(missed, 700.0))
+    whole = odds + 1.0
+    losses = np.log(whole)
+    np.maximum(losses, missed, out=losses)
+    odds /= whole
+    odds *= away
+    return losses, odds
+
+
+def hinge(product: Floats, labels: Floats) -> tuple[Floats, Floats]:
+    """max(0, 1 - margin)."""
+    sign = 2 * labels - 1
+    short = 1 - product * sign
+    return np.maximum(short, 0), np.where(short > 0, -sign, 0.0)
+
+
+def least_square(product: Floats, labels: Floats) -> tuple[Floats, Floats]:
+    """Half of the squared difference."""
+    away = product - labels
+    return 0.5 * away * away, away
+
+
+LOSSES: dict[str, Loss] = {"hinge": hinge, "least_square": least_square, "logistic": logistic}
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """The parameters of stochastic gradient descent, as Flink ML has them."""
+
+    loss: Loss
+    max_iter: int
+    learning_rate: float
+    global_batch_size: int
+    tol: float
+    reg: float
+    elastic_net: float
+
+    def batch_size(self, subtask: int, parallelism: int) -> int:
+        """How many rows of a global batch are a subtask's."""
+        whole, over = divmod(self.global_batch_size, parallelism)
+        return whole + (subtask < over)
+
+    def gradient(self, block: Block, coefficient: Floats) -> Floats:
+        """Sums over the rows: the gradient, then their weight, then their loss."""
+        out = np.zeros(len(coefficient) + 2)
+        rows = max(_CACHED_BYTES // (8 * max(block.width, 1)), 64)
+        if isinstance(block.features, SparseRows):
+            rows = max(len(block), 1)
+        for start in range(0, len(block), rows):
+            piece = block.part(start, min(start + rows, len(block)))
+            assert piece.labels is not None
+            losses, slopes = self.loss(dot(piece.features, coefficient), piece.labels)
+            if piece.weights is None:
+                out[-2] += len(piece)
+                out[-1] += losses.sum()
+            else:
+                out[-2] += piece.weights.sum()
+                out[-1] += piece.weights @ losses
+                slopes = slopes * piece.weights
+            out[:-2] += weighted_sum(piece.features, slopes)
+        return out
+
+    def step(self, coefficient: Floats, sums: Floats) -> Floats:
+        """The coefficients after the gradient of a global batch."""
+        weight = sums[-2]
+        if not weight > 0:
+            return coefficient
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self._regularized(coefficient - self.learning_rate / weight * sums[:-2])
+
+    def _regularized(self, coefficient: Floats) -> Floats:
+        if self.reg == 0:
+            return coefficient
+        rate = self.learning_rate
+        if self.elastic_net == 0:
+            return coefficient * (1 - rate * self.reg)
+        lasso = self.elastic_net * self.reg * np.sign(coefficient)
+        return coefficient - rate * (lasso + (1 - self.elastic_net) * self.reg * coefficient)
+
+
+class Trainer(KeepsBlocks):
+    """Keeps its rows and the coefficients, and takes one local batch of rows an epoch."""
+
+    def __init__(self, descent: Descent) -> None:
+        self._descent = descent
+
+    def process_element2(self, sums: Any, ctx: Any, out: Any) -> None:
+        """The first coefficients (None: zeros); afterwards the sums of the epoch before."""
+        ctx.state.value("received").update(sums)
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
+        coefficient = self._stepped(epoch, ctx)
+        blocks = ctx.state.list("blocks").get()
+        if coefficient is None:
+            coefficient = np.zeros(width_of(blocks)) if blocks else None
+        ctx.state.value("coefficient").update(coefficient)
+        if not blocks:
+            return
+        if width_of(blocks) != len(coefficient):
+            raise TransformError(
+                f"the training data have {width_of(blocks)} features and the model to start from "
+                f"has {len(coefficient)}"
+            )
+        rows, place = sum(map(len, blocks)), ctx.state.value("place")
+        start, size = place.value(0), self._descent.batch_size(ctx.subtask, ctx.parallelism)
+        sums = np.zeros(len(coefficient) + 2)
+        # what overflows is seen in the model
+        with np.errstate(over="ignore", invalid="ignore"):
+            for block in window(blocks, start, size):
+                sums += self._descent.gradient(block, coefficient)
+        place.update(start + size if start + size < rows else 0)
+        out.collect((ctx.subtask, sums))
+
+    def on_iteration_terminated(self, ctx: Any, out: Any) -> None:
+        # the last sums have been delivered, but no watermark after them
+        if ctx.subtask == 0:
+            out.side(MODEL, self._stepped(1, ctx))
+        super().on_iteration_terminated(ctx, out)
+
+    def _stepped(self, epoch: int, ctx: Any) -> Any:
+        received = ctx.state.value("received").value()
+        if epoch == 0:
+            return received
+        coefficient = ctx.state.value("coefficient").value()
+        if coefficient is None:  # a subtask without a row
+            coefficient = np.zeros(len(received) - 2)
+        return self._descent.step(coefficient, received)
+
+
+class Sum(IterationListener):
+    """The sum of the subtasks' arrays, always in the order of the subtasks."""
+
+    def process_element(self, part: tuple[int, Floats], ctx: Any, out: Any) -> None:
+        """Keep a subtask's array until all have come."""
+        ctx.state.list("parts").add(part)
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
+        parts = ctx.state.list("parts")
+        ordered = [array for _, array in sorted(parts.get(), key=_subtask)]
+        parts.clear()
+        if not ordered:
+            raise TransformError("the training set is empty")
+        total = ordered[0].copy()
+        for array in ordered[1:]:
+            total += array
+        out.collect(total)
+
+
+def mean_loss(sums: Floats) -> float:
+    """The mean loss of a global batch; infinite where no row has a weight: it says nothing."""
+    return float(sums[-1] / sums[-2]) if sums[-2] > 0 else math.inf
+
+
+def _subtask(part: tuple[int, Any]) -> int:
+    return part[0]
+
+
+def descend(
+    source: Source,
+    start: Floats | None,
+    descent: Descent,
+    parallelism: int,
+    config: IterationConfig,
+) -> Callable[[Any], Any]:
+    """The program that gives the coefficients after the last iteration."""
+
+    def follow(partial: IterationStream, _: IterationStream) -> IterationBodyResult:
+        total = partial.process(Sum()).set_parallelism(1).name("sum")
+        criteria = total.map(mean_loss).flat_map(
+            terminate_on_max_iter_or_tol(descent.max_iter, descent.tol)
+        )
+        return IterationBodyResult(
+            DataStreamList.of(total), DataStreamList.of(partial.get_side_output(MODEL)), criteria
+        )
+
+    return over_rows(source, start, Trainer(descent), follow, parallelism, config)

@@ -1,0 +1,202 @@
+"""``iterate_*``: from variables, data and a body to output streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from paimon_features.errors import DefinitionError
+from paimon_features.iteration.config import IterationConfig, OperatorLifeCycle
+from paimon_features.iteration.graph import Graph, Iteration, Link, NodeKind, Scope
+from paimon_features.iteration.lists import DataStreamList, ReplayableDataStreamList
+from paimon_features.iteration.streams import IterationStream
+from paimon_features.iteration.validation import (
+    check_arguments,
+    check_inputs,
+    check_part,
+    check_part_result,
+    check_result,
+    streams_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class IterationBodyResult:
+    """What a body gives back.
+
+    Parameters
+    ----------
+    feedback
+        The next values of the variables, in their order and with their parallelism.
+    outputs
+        Streams that leave the iteration; they end after it.
+    termination_criteria
+        A stream; a round in which it is empty is the last one. Bounded iterations only.
+    """
+
+    feedback: DataStreamList
+    outputs: DataStreamList
+    termination_criteria: IterationStream | None = None
+
+
+class IterationBody:
+    """The loop's body; a plain callable of the same arguments is accepted too."""
+
+    def process(self, variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
+        """Build the body from the variable streams and the data streams.
+
+        It is called once, when the program is built, and only records what is to be done.
+        """
+        raise NotImplementedError
+
+
+Body = IterationBody | Callable[[DataStreamList, DataStreamList], IterationBodyResult]
+
+
+def iterate_bounded_streams_until_termination(
+    init_variables: DataStreamList,
+    data: ReplayableDataStreamList,
+    config: IterationConfig,
+    body: Body,
+) -> DataStreamList:
+    """Iterate over bounded streams until a round has no record or the criteria are empty.
+
+    Epoch 0 has the initial records, epoch e + 1 what was fed back in epoch e. The iteration
+    ends with the first round from 1 on in which no record came through the feedback and
+    criteria streams, or none through the criteria where there are some.
+
+    Parameters
+    ----------
+    init_variables
+        Initial values of the variables, at least one stream.
+    data
+        Streams that the body reads besides; it gets the replayed ones first.
+    config
+        Life cycle of the body's functions, most rounds, wire.
+    body
+        Gets the variables and the data streams, gives feedback, outputs and criteria.
+
+    Raises
+    ------
+    DefinitionError
+        Something that the rules do not allow; the message starts with the rule's name.
+    """
+    if not isinstance(data, ReplayableDataStreamList):
+        raise DefinitionError(
+            f"streams: the data of a bounded iteration are of type {type(data).__name__}; expected "
+            "ReplayableDataStreamList.replay(...) or .not_replay(...)"
+        )
+    return _iterate(init_variables, data.replayed, data.not_replayed, config, body, bounded=True)
+
+
+def iterate_unbounded_streams(
+    init_variables: DataStreamList,
+    data: DataStreamList,
+    body: Body,
+    config: IterationConfig | None = None,
+) -> DataStreamList:
+    """Iterate over streams that may never end.
+
+    Records circulate as they come; there is no termination criterion. When all inputs end, the
+    iteration ends with the first round that has no record.
+
+    Raises
+    ------
+    DefinitionError
+        Something that the rules do not allow; the message starts with the rule's name.
+    """
+    data_streams = streams_of(data, "the data of an unbounded iteration")
+    return _iterate(
+        init_variables, (), data_streams, config or IterationConfig(), body, bounded=False
+    )
+
+
+def for_each_round(
+    inputs: DataStreamList, sub_body: Callable[[DataStreamList], DataStreamList]
+) -> DataStreamList:
+    """Run a part of a body with one instance of each of its functions per epoch.
+
+    Called inside a body, whatever the iteration's life cycle. ``sub_body`` uses only the
+    streams that it is given, and what it returns goes on in the body.
+
+    Raises
+    ------
+    DefinitionError
+        There is no input, it is called outside of a body, or the part uses other streams.
+    """
+    streams = check_part(inputs)
+    graph = streams[0]._graph
+    outer = graph.scope
+    part = Scope(outer.iteration, OperatorLifeCycle.PER_ROUND)
+    with graph.inside(part):
+        result = sub_body(DataStreamList(*(_moved(stream, part) for stream in streams)))
+        made = check_part_result(result, graph)
+    return DataStreamList(*(_moved(stream, outer) for stream in made))
+
+
+def _iterate(
+    init_variables: Iterable[IterationStream],
+    replayed: tuple[IterationStream, ...],
+    not_replayed: tuple[IterationStream, ...],
+    config: IterationConfig,
+    body: Body,
+    *,
+    bounded: bool,
+) -> DataStreamList:
+    variables = streams_of(init_variables, "init_variables")
+    check_arguments(config, body)
+    graph = check_inputs(variables, (*replayed, *not_replayed), config, bounded=bounded)
+    outer = graph.scope
+    iteration = Iteration(len(graph.iterations), config, bounded)
+    inner = Scope(iteration.id, config.lifecycle)
+    graph.iterations.append(iteration)
+    with graph.inside(inner):
+        heads = [
+            _enter(graph, NodeKind.HEAD, f"variable {index}", index, stream)
+            for index, stream in enumerate(variables)
+        ]
+        replays = [
+            _enter(graph, NodeKind.REPLAY, f"replayed data {index}", index, stream)
+            for index, stream in enumerate(replayed)
+        ]
+        data = [*replays, *(_moved(stream, inner) for stream in not_replayed)]
+        build = body.process if isinstance(body, IterationBody) else body
+        result = build(DataStreamList(*heads), DataStreamList(*data))
+        check_result(result, heads, graph, bounded=bounded)
+        iteration.heads = [_node(stream) for stream in heads]
+        iteration.replays = [_node(stream) for stream in replays]
+        iteration.tails = [
+            _node(_enter(graph, NodeKind.TAIL, f"feedback {index}", index, stream))
+            for index, stream in enumerate(result.feedback)
+        ]
+        if result.termination_criteria is not None:
+            tail = graph.add(
+                NodeKind.TAIL,
+                "termination criteria",
+                result.termination_criteria.parallelism,
+                (result.termination_criteria._links,),
+                criteria=True,
+            )
+            iteration.criteria = tail.id
+        outputs = [
+            _enter(graph, NodeKind.OUTPUT, f"output {index}", index, stream)
+            for index, stream in enumerate(result.outputs)
+        ]
+        iteration.outputs = [_node(stream) for stream in outputs]
+    return DataStreamList(*(_moved(stream, outer) for stream in outputs))
+
+
+def _enter(
+    graph: Graph, kind: NodeKind, name: str, index: int, stream: IterationStream
+) -> IterationStream:
+    """A node of the runtime's own after a stream, with the stream's parallelism."""
+    node = graph.add(kind, name, stream.parallelism, (stream._links,), index=index)
+    return IterationStream(graph, graph.scope, (Link(node.id),))
+
+
+def _moved(stream: IterationStream, scope: Scope) -> IterationStream:
+    return IterationStream(stream._graph, scope, stream._links)
+
+
+def _node(stream: IterationStream) -> int:
+    return stream._links[0].node

@@ -1,0 +1,137 @@
+"""The logical graph that the facade records: nodes, links, iterations, scopes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from paimon_features.errors import DefinitionError
+from paimon_features.iteration.config import IterationConfig, OperatorLifeCycle
+
+
+class Partition(enum.Enum):
+    """To which subtasks of the reader a record goes."""
+
+    FORWARD = "forward"
+    REBALANCE = "rebalance"
+    BROADCAST = "broadcast"
+    HASH = "hash"
+    CUSTOM = "custom"
+
+
+class NodeKind(enum.Enum):
+    """What runs a node."""
+
+    SOURCE = "source"
+    OPERATOR = "operator"
+    HEAD = "head"
+    REPLAY = "replay"
+    TAIL = "tail"
+    OUTPUT = "output"
+    RESULT = "result"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One upstream of a node's input: its main output, or the side output ``tag``."""
+
+    node: int
+    tag: str | None = None
+    partition: Partition = Partition.FORWARD
+    key: Callable[[Any], Any] | None = None
+    """Key selector of ``HASH`` and ``CUSTOM`` links."""
+    partitioner: Callable[[Any, int], int] | None = None
+    """``(key, number of subtasks) -> subtask`` of ``CUSTOM`` links."""
+
+
+@dataclass(slots=True)
+class Node:
+    """One operation. ``inputs`` has one tuple of links (a union) per logical input."""
+
+    id: int
+    kind: NodeKind
+    name: str
+    parallelism: int
+    inputs: tuple[tuple[Link, ...], ...]
+    operator: Any = None
+    """Prototype of the operator (``paimon_features.iteration.operators.transforms``), copied per
+    instance."""
+    iteration: int | None = None
+    life_cycle: OperatorLifeCycle = OperatorLifeCycle.ALL_ROUND
+    index: int = 0
+    """Which head, tail, output or result it is, counted from 0."""
+    criteria: bool = False
+    source: Any = None
+
+
+@dataclass(slots=True)
+class Iteration:
+    """One ``iterate_*`` call: which nodes play its parts."""
+
+    id: int
+    config: IterationConfig
+    bounded: bool
+    heads: list[int] = field(default_factory=list)
+    tails: list[int] = field(default_factory=list)
+    criteria: int | None = None
+    replays: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scope:
+    """Where a stream may be used: the program, an iteration's body, or a part of one."""
+
+    iteration: int | None = None
+    life_cycle: OperatorLifeCycle = OperatorLifeCycle.ALL_ROUND
+
+
+class Graph:
+    """Nodes in the order in which they were made, which is a topological one."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.iterations: list[Iteration] = []
+        self._scopes = [Scope()]
+
+    @property
+    def scope(self) -> Scope:
+        """The innermost scope, in which nodes are made now."""
+        return self._scopes[-1]
+
+    @contextmanager
+    def inside(self, scope: Scope) -> Iterator[None]:
+        """Make nodes in ``scope`` until the block ends."""
+        self._scopes.append(scope)
+        try:
+            yield
+        finally:
+            self._scopes.pop()
+
+    def add(
+        self,
+        kind: NodeKind,
+        name: str,
+        parallelism: int,
+        inputs: tuple[tuple[Link, ...], ...] = (),
+        **more: Any,
+    ) -> Node:
+        """Append a node; it belongs to the scope that is open now."""
+        if parallelism < 1:
+            raise DefinitionError(f"parallelism of {name!r} is {parallelism}; it is at least 1")
+        scope = self.scope
+        node = Node(
+            len(self.nodes),
+            kind,
+            name,
+            parallelism,
+            inputs,
+            iteration=scope.iteration,
+            life_cycle=scope.life_cycle,
+            **more,
+        )
+        self.nodes.append(node)
+        return node

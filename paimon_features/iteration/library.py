@@ -1,0 +1,117 @@
+"""Functions that many bodies need: when to stop, and what to keep of the last round."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from paimon_features.errors import DefinitionError
+from paimon_features.iteration.epochs import END, NONE
+from paimon_features.iteration.functions import Collector, Context, IterationListener
+
+
+class TerminateOnMaxIter(IterationListener):
+    """For ``flat_map``; see :func:`terminate_on_max_iter`."""
+
+    def __init__(self, max_iter: int) -> None:
+        if max_iter < 1:
+            raise DefinitionError(f"max_iter is {max_iter}; it is at least 1")
+        self.max_iter = max_iter
+
+    def flat_map(self, value: Any) -> tuple[()]:
+        return ()
+
+    def process_element(self, value: Any, ctx: Context, out: Collector) -> None:
+        pass
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Context, out: Collector) -> None:
+        if epoch + 1 < self.max_iter:
+            out.collect(epoch)
+
+
+class TerminateOnMaxIterOrTol(IterationListener):
+    """For ``flat_map``; see :func:`terminate_on_max_iter_or_tol`."""
+
+    def __init__(self, max_iter: int, tol: float) -> None:
+        if max_iter < 1:
+            raise DefinitionError(f"max_iter is {max_iter}; it is at least 1")
+        self.max_iter = max_iter
+        self.tol = tol
+
+    def open(self, ctx: Context) -> None:
+        self.loss = ctx.state.value("loss")
+
+    def flat_map(self, value: float) -> tuple[()]:
+        self.loss.update(value)
+        return ()
+
+    def process_element(self, value: float, ctx: Context, out: Collector) -> None:
+        self.loss.update(value)
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Context, out: Collector) -> None:
+        loss = self.loss.value(math.inf)
+        if epoch + 1 < self.max_iter and loss > self.tol:
+            out.collect(loss)
+
+
+class ForwardInputsOfLastRound(IterationListener):
+    """For ``flat_map``; see :func:`forward_inputs_of_last_round`."""
+
+    def open(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.rounds = ctx.state.broadcast("rounds")
+        self.closed = ctx.state.broadcast("closed")
+
+    def flat_map(self, value: Any) -> tuple[()]:
+        epoch = self.ctx.epoch
+        self.rounds.put(epoch, [*self.rounds.get(epoch, ()), value])
+        return ()
+
+    def process_element(self, value: Any, ctx: Context, out: Collector) -> None:
+        self.flat_map(value)
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Context, out: Collector) -> None:
+        for held in self.rounds:
+            if held < epoch:
+                self.rounds.remove(held)
+        self.closed.put("epoch", epoch)
+
+    def on_iteration_terminated(self, ctx: Context, out: Collector) -> None:
+        # not a round after the last one: how far records run ahead is a matter of chance
+        closed = self.closed.get("epoch", NONE)
+        for epoch in (END, closed + 1, closed):
+            if self.rounds.contains(epoch):
+                for value in self.rounds.get(epoch):
+                    out.collect(value)
+                break
+        self.rounds.clear()
+
+
+def terminate_on_max_iter(max_iter: int) -> TerminateOnMaxIter:
+    """A termination criterion: exactly ``max_iter`` epochs.
+
+    ``criteria = stream.flat_map(terminate_on_max_iter(n))``, where ``stream`` gets watermarks
+    in every round: callbacks come for epochs 0 to n - 1. Its values are the epochs.
+    """
+    return TerminateOnMaxIter(max_iter)
+
+
+def terminate_on_max_iter_or_tol(max_iter: int, tol: float) -> TerminateOnMaxIterOrTol:
+    """A termination criterion: ``max_iter`` epochs, or fewer once the loss is at most ``tol``.
+
+    ``criteria = losses.flat_map(terminate_on_max_iter_or_tol(n, tol))``: it goes on after epoch
+    e when ``e + 1 < n`` and the newest loss is greater than ``tol``; before the first loss it is
+    taken as infinite. Its values are the losses.
+    """
+    return TerminateOnMaxIterOrTol(max_iter, tol)
+
+
+def forward_inputs_of_last_round() -> ForwardInputsOfLastRound:
+    """Keep back all records but those of the last round, which are emitted at the end.
+
+    ``outputs = models.flat_map(forward_inputs_of_last_round())``. The last round is the one that
+    ended the iteration, whose records came but which got no watermark; when it brought nothing
+    here, as with records that are emitted in watermark callbacks, the round before it. What was
+    emitted at the end of the iteration itself comes before both.
+    """
+    return ForwardInputsOfLastRound()

@@ -1,0 +1,51 @@
+"""The ends of a program and of an iteration: sources, outputs, results."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paimon_features.iteration.epochs import END
+from paimon_features.iteration.operators.node import NodeRunner
+from paimon_features.iteration.operators.reporter import Reporter
+from paimon_features.iteration.wires import ENDED, Notice
+
+
+class SourceRunner(NodeRunner):
+    """Every record has epoch 0 (S1); the only watermark is the end."""
+
+    def records(
+        self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
+    ) -> None:
+        self.outlet.records(0, values)
+
+    def advance(self, before: int, watermark: int) -> None:
+        self.outlet.watermark(watermark)
+
+
+class OutputRunner(Reporter):
+    """Out of the iteration: epochs are gone, and the end comes after the iteration's (S20)."""
+
+    def records(
+        self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
+    ) -> None:
+        self.outlet.records(0, values)
+
+    def advance(self, before: int, watermark: int) -> None:
+        if watermark == END:
+            self.report(self.notice(ENDED))
+            self.outlet.watermark(END)
+
+    def open_notices(self) -> list[Notice]:
+        return [self.notice(ENDED)] if self.tracker.watermark == END else []
+
+
+class ResultRunner(NodeRunner):
+    """One of the program's results: its records leave through the host."""
+
+    def records(
+        self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
+    ) -> None:
+        self.task.results.append((self.node.index, values))
+
+    def advance(self, before: int, watermark: int) -> None:
+        pass

@@ -1,0 +1,66 @@
+"""The data head of a variable: where its initial stream and its feedback enter the body."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from paimon_features.iteration.envelope import DELIVER, WATERMARK, Envelope
+from paimon_features.iteration.epochs import END, NONE
+from paimon_features.iteration.operators.reporter import Reporter
+from paimon_features.iteration.wires import ENDED, INIT_ENDED, Notice
+
+
+class HeadRunner(Reporter):
+    """Emits the initial records as epoch 0, then what the control head tells it to.
+
+    It does not move on by itself: watermark 0 too is the control head's, which waits until
+    the initial streams of all variables have ended (S8).
+    """
+
+    _emitted = NONE
+
+    def records(
+        self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
+    ) -> None:
+        self.outlet.records(0, values)
+
+    def advance(self, before: int, watermark: int) -> None:
+        if watermark == END:
+            self.report(self.notice(INIT_ENDED, self._emitted))
+
+    def control(self, envelope: Envelope) -> None:
+        if envelope.kind == DELIVER:
+            if self._emitted != END:
+                self._deliver(envelope.values)
+        elif envelope.kind == WATERMARK:
+            if envelope.epoch > self._emitted:
+                self._emitted = envelope.epoch
+                self.task.touch()
+                self.outlet.watermark(envelope.epoch)
+                if envelope.epoch == END:
+                    self.report(self.notice(ENDED))
+        else:
+            super().control(envelope)
+
+    def _deliver(self, notice: Notice) -> None:
+        payload = notice.payload
+        if payload is None:
+            assert self.node.iteration is not None
+            assert self._generation is not None
+            payload = self.task.wire(self.node.iteration).take(self._generation, notice)
+        self.outlet.records(notice.epoch, pickle.loads(payload))
+
+    def open_notices(self) -> list[Notice]:
+        if self._emitted == END:
+            return [self.notice(ENDED)]
+        if self.tracker.watermark == END:
+            return [self.notice(INIT_ENDED, self._emitted)]
+        return []
+
+    def snapshot(self) -> Any:
+        return self._emitted, self.tracker.snapshot()
+
+    def restore(self, held: Any) -> None:
+        self._emitted, tracker = held
+        self.tracker.restore(tracker)

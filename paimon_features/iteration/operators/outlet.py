@@ -1,0 +1,205 @@
+"""Where a node's records and watermarks go: into the next runner, or into the outbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paimon_features.errors import JobError
+from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, Message
+from paimon_features.iteration.graph import Partition
+from paimon_features.iteration.partitioning import stable_hash
+
+if TYPE_CHECKING:
+    from paimon_features.iteration.operators.node import NodeRunner
+    from paimon_features.iteration.plan import Route
+
+
+_MOST_BYTES = 4 * 2**20
+
+
+class Outbox:
+    """What one call sends, by receiver.
+
+    Small batches for one receiver become one. A message has at most ``batch`` records, and about
+    4 MiB of arrays: a replay of much data is many messages.
+    """
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
+        self._messages: list[Message] = []
+        self._last: dict[tuple[int, int], list[Envelope]] = {}
+        self._room: dict[tuple[int, int], int] = {}
+
+    def records(
+        self,
+        address: tuple[int, int],
+        head: tuple[int, int, int, int, int],
+        values: list[Any],
+        keys: list[Any] | None,
+    ) -> None:
+        """Send records; ``head`` is (node, kind, epoch, input, channel)."""
+        most = self._most(values[0])
+        start = 0
+        while start < len(values):
+            box = self._last.get(address)
+            room = min(self._room.get(address, 0), most)
+            if box is None or room < 1:
+                box, room = self._begin(address), most
+            some = values[start : start + room]
+            cut = None if keys is None else keys[start : start + room]
+            last = box[-1] if box else None
+            if last is not None and last[:5] == head:
+                held = None if cut is None or last.keys is None else last.keys + cut
+                box[-1] = Envelope(*head, last.values + some, held)
+            else:
+                box.append(Envelope(*head, some, cut))
+            self._room[address] = room - len(some)
+            start += len(some)
+
+    def add(self, address: tuple[int, int], envelope: Envelope) -> None:
+        """Send one envelope as it is."""
+        box = self._last.get(address)
+        if box is None:
+            box = self._begin(address)
+        box.append(envelope)
+
+    def take(self) -> list[Message]:
+        """Everything sent since the last call."""
+        messages, self._messages = self._messages, []
+        self._last.clear()
+        return messages
+
+    def _begin(self, address: tuple[int, int]) -> list[Envelope]:
+        """A new message for a receiver."""
+        box = self._last[address] = []
+        self._room[address] = self._batch
+        self._messages.append(Message(*address, box))
+        return box
+
+    def _most(self, value: Any) -> int:
+        """Records of one message, judged by one of them."""
+        size = getattr(value, "nbytes", 0)
+        return max(1, min(self._batch, _MOST_BYTES // size)) if size else self._batch
+
+
+class LocalRoute:
+    """To a runner of the same subtask, by a call."""
+
+    def __init__(self, route: Route, target: NodeRunner) -> None:
+        self._input = route.input
+        self._channel = route.channel
+        self._key = route.key if route.keyed else None
+        self._target = target
+
+    def records(self, epoch: int, values: list[Any]) -> None:
+        key = self._key
+        keys = None if key is None else list(map(key, values))
+        self._target.records(self._input, epoch, values, keys)
+
+    def watermark(self, epoch: int) -> None:
+        self._target.watermark(self._channel, epoch)
+
+
+class RemoteRoute:
+    """To subtasks of another stage."""
+
+    def __init__(self, route: Route, subtask: int, outbox: Outbox) -> None:
+        self._route = route
+        self._outbox = outbox
+        self._next = subtask
+        self._key: Any = route.key
+        stage, count = route.target_stage, route.target_parallelism
+        if route.partition is Partition.FORWARD:
+            self._addresses = [(stage, subtask)]
+            self._channel = route.channel
+        else:
+            self._addresses = [(stage, target) for target in range(count)]
+            self._channel = route.channel + subtask
+        if len(self._addresses) == 1:
+            self._split = self._to_all
+        else:
+            self._split = {
+                Partition.REBALANCE: self._in_turn,
+                Partition.BROADCAST: self._to_all,
+                Partition.HASH: self._by_key,
+                Partition.CUSTOM: self._by_partitioner,
+            }[route.partition]
+
+    def records(self, epoch: int, values: list[Any]) -> None:
+        route = self._route
+        self._split((route.target, RECORDS, epoch, route.input, self._channel), values)
+
+    def watermark(self, epoch: int) -> None:
+        route = self._route
+        envelope = Envelope(route.target, WATERMARK, epoch, route.input, self._channel)
+        for address in self._addresses:
+            self._outbox.add(address, envelope)
+
+    def _to_all(self, head: tuple[int, int, int, int, int], values: list[Any]) -> None:
+        keys = list(map(self._key, values)) if self._route.keyed else None
+        for address in self._addresses:
+            self._outbox.records(address, head, values, keys)
+
+    def _in_turn(self, head: tuple[int, int, int, int, int], values: list[Any]) -> None:
+        count = len(self._addresses)
+        for offset in range(min(count, len(values))):
+            address = self._addresses[(self._next + offset) % count]
+            self._outbox.records(address, head, values[offset::count], None)
+        self._next = (self._next + len(values)) % count
+
+    def _by_key(self, head: tuple[int, int, int, int, int], values: list[Any]) -> None:
+        count = len(self._addresses)
+        keys = list(map(self._key, values))
+        self._by_target(head, values, [stable_hash(key) % count for key in keys], keys)
+
+    def _by_partitioner(self, head: tuple[int, int, int, int, int], values: list[Any]) -> None:
+        count, choose = len(self._addresses), self._route.partitioner
+        assert choose is not None
+        targets = [choose(self._key(value), count) for value in values]
+        for target in targets:
+            if not 0 <= target < count:
+                raise JobError(
+                    f"a partitioner gave subtask {target!r} of {count}; it is 0 to {count - 1}"
+                )
+        self._by_target(head, values, targets, None)
+
+    def _by_target(
+        self,
+        head: tuple[int, int, int, int, int],
+        values: list[Any],
+        targets: list[int],
+        keys: list[Any] | None,
+    ) -> None:
+        split: dict[int, list[int]] = {}
+        for position, target in enumerate(targets):
+            split.setdefault(target, []).append(position)
+        for target, positions in split.items():
+            self._outbox.records(
+                self._addresses[target],
+                head,
+                [values[position] for position in positions],
+                None if keys is None else [keys[position] for position in positions],
+            )
+
+
+class Outlet:
+    """All routes of one node: the main output and its side outputs."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str | None, list[LocalRoute | RemoteRoute]] = {None: []}
+
+    def add(self, tag: str | None, route: LocalRoute | RemoteRoute) -> None:
+        """One more reader of an output."""
+        self._routes.setdefault(tag, []).append(route)
+
+    def records(self, epoch: int, values: list[Any], tag: str | None = None) -> None:
+        """Send a batch; readers must not change the list."""
+        if values:
+            for route in self._routes.get(tag, ()):
+                route.records(epoch, values)
+
+    def watermark(self, epoch: int) -> None:
+        """Tell every reader, of side outputs too."""
+        for routes in self._routes.values():
+            for route in routes:
+                route.watermark(epoch)

@@ -1,0 +1,159 @@
+"""Delivers the records of a data stream again in every epoch (S21)."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paimon_features.errors import JobError
+from paimon_features.iteration.envelope import WATERMARK, Envelope, dumps
+from paimon_features.iteration.epochs import END, NONE
+from paimon_features.iteration.operators.node import NodeRunner
+
+if TYPE_CHECKING:
+    from paimon_features.iteration.graph import Node
+    from paimon_features.iteration.operators.subtask import SubtaskRunner
+
+PART_BYTES = 4 * 2**20
+"""About how much is replayed before what it caused leaves the subtask."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayMemory:
+    """How much replayed data a subtask may hold; counted as pickled.
+
+    Parameters
+    ----------
+    held_bytes
+        In Python's memory. What is beyond is read again from the engine's state in every epoch.
+    state_bytes
+        In the engine's state, for one that has its state in memory; ``None`` where it is on disk.
+    """
+
+    held_bytes: int = 256 * 2**20
+    state_bytes: int | None = None
+
+
+class ReplayRunner(NodeRunner):
+    """Passes records on in epoch 0 and keeps them; epochs come from the control head.
+
+    One epoch's replay belongs to one message: a snapshot is before or after it, never inside.
+    """
+
+    def __init__(self, task: SubtaskRunner, node: Node, channels: int) -> None:
+        super().__init__(task, node, channels)
+        self._decided = NONE
+        self._emitted = NONE
+        self._over = False
+        # entries of the state, in order: the first ones are held in memory, too
+        self._entries = 0
+        self._bytes = 0
+        self._held = 0
+        self._held_bytes = 0
+        self._batches: list[tuple[list[Any], int]] = []
+
+    def open(self) -> None:
+        for number in range(self._entries):
+            payload = self._stored(number)
+            if not self._hold(pickle.loads(payload), len(payload)):
+                break
+
+    def records(
+        self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
+    ) -> None:
+        payload = dumps(values)
+        self._check(len(payload))
+        self.task.state.put(("replay", self.node.id, self._entries), payload)
+        if self._held == self._entries:
+            self._hold(values, len(payload))
+        self._entries += 1
+        self._bytes += len(payload)
+        self.task.touch()
+        self.outlet.records(0, values)
+
+    def _hold(self, values: list[Any], size: int) -> bool:
+        """Keep the next entry in memory, if there is room.
+
+        In memory small batches become large ones; their state entries stay as they came.
+        """
+        if self._held_bytes + size > self.task.replay_memory.held_bytes:
+            return False
+        self._held += 1
+        self._held_bytes += size
+        batches = self._batches
+        if batches and len(batches[-1][0]) + len(values) <= self.task.stage.batch:
+            batches[-1][0].extend(values)
+            batches[-1] = batches[-1][0], batches[-1][1] + size
+        else:
+            batches.append((list(values), size))
+        return True
+
+    def _stored(self, number: int) -> bytes:
+        payload = self.task.state.read(("replay", self.node.id, number))
+        assert isinstance(payload, bytes)
+        return payload
+
+    def _check(self, size: int) -> None:
+        most = self.task.replay_memory.state_bytes
+        if most is not None and self._bytes + size > most:
+            raise JobError(
+                f"iteration: what stage {self.task.stage.name!r} keeps for replays in subtask "
+                f"{self.task.subtask} is more than {most:,} bytes, its share of the Java heap, in "
+                "which the state backend 'hashmap' keeps it; use IterationSettings(conf={"
+                "'state.backend.type': 'rocksdb'}), which keeps it on disk, or more task managers, "
+                "or larger ones"
+            )
+
+    def control(self, envelope: Envelope) -> None:
+        if envelope.kind == WATERMARK:
+            if envelope.epoch == END:
+                self._over = True
+            else:
+                self._decided = max(self._decided, envelope.epoch)
+            self.task.touch()
+            self._go_on()
+
+    def advance(self, before: int, watermark: int) -> None:
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self.tracker.watermark == END and self._emitted != END:
+            self.task.do_in_parts(self._replay())
+
+    def _replay(self) -> Iterator[None]:
+        """Replay every decided epoch, also when the data end only after the iteration.
+
+        Stops where enough is under way, to go on when it has left.
+        """
+        part = 0
+        while self._emitted < self._decided:
+            epoch = self._emitted + 1
+            if epoch > 0:
+                for values, size in self._kept():
+                    if part > PART_BYTES:
+                        part = 0
+                        yield
+                    self.outlet.records(epoch, values)
+                    part += size
+            self._emitted = epoch
+            self.outlet.watermark(epoch)
+        if self._over and self._emitted != END:
+            self._emitted = END
+            self.outlet.watermark(END)
+
+    def _kept(self) -> Iterator[tuple[list[Any], int]]:
+        yield from self._batches
+        for number in range(self._held, self._entries):
+            payload = self._stored(number)
+            yield pickle.loads(payload), len(payload)
+
+    def snapshot(self) -> Any:
+        own = self._decided, self._emitted, self._over, self._entries, self._bytes
+        return own, self.tracker.snapshot()
+
+    def restore(self, held: Any) -> None:
+        own, tracker = held
+        self._decided, self._emitted, self._over, self._entries, self._bytes = own
+        self.tracker.restore(tracker)

@@ -1,0 +1,49 @@
+"""Nodes that report to the control head through the wire."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from paimon_features.iteration.envelope import HELLO, Envelope
+from paimon_features.iteration.operators.node import NodeRunner
+from paimon_features.iteration.wires import Notice
+
+if TYPE_CHECKING:
+    from paimon_features.iteration.graph import Node
+    from paimon_features.iteration.operators.subtask import SubtaskRunner
+
+
+class Reporter(NodeRunner):
+    """Publishes nothing before it is greeted, then everything that is still open.
+
+    The generation is not kept: a restored reporter waits for the greeting of the new attempt.
+    """
+
+    def __init__(self, task: SubtaskRunner, node: Node, channels: int) -> None:
+        super().__init__(task, node, channels)
+        self._generation: int | None = None
+        self._unsent: list[Notice] = []
+
+    def control(self, envelope: Envelope) -> None:
+        if envelope.kind == HELLO:
+            self._generation = envelope.epoch
+            self._unsent = self.open_notices()
+
+    def open_notices(self) -> list[Notice]:
+        """Everything that the control head may not know, in order."""
+        raise NotImplementedError
+
+    def report(self, notice: Notice) -> None:
+        """Publish at the end of this call."""
+        if self._generation is not None:
+            self._unsent.append(notice)
+
+    def notice(self, kind: int, epoch: int = 0, **more: Any) -> Notice:
+        """A notice of this reporter."""
+        return Notice(kind, self.node.id, self.task.subtask, epoch, **more)
+
+    def finish_call(self) -> None:
+        if self._unsent and self._generation is not None:
+            assert self.node.iteration is not None
+            self.task.publish(self.node.iteration, self._generation, self._unsent)
+            self._unsent = []

@@ -1,0 +1,219 @@
+"""One subtask of one stage: what an engine drives.
+
+A host does, for each message that arrives for a subtask::
+
+    for sent in runner.handle_in_parts(decode(data)):  # all work, synchronous
+        runner.flush()                      # state to the backend, before a snapshot can be taken
+        for message in sent.messages: emit(key_of(message.stage, message.subtask),
+                                           encode(message.envelopes))
+        for index, values in sent.results: ...  # committed outputs of the program
+
+No snapshot may be taken between two parts. A source node is fed by ``source_records(node,
+values)``, and ``source_end(node)`` when the host's own input of this subtask has ended.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from paimon_features.errors import JobError
+from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, Message
+from paimon_features.iteration.epochs import END
+from paimon_features.iteration.graph import Node, NodeKind, Partition
+from paimon_features.iteration.operators.ends import OutputRunner, ResultRunner, SourceRunner
+from paimon_features.iteration.operators.head import HeadRunner
+from paimon_features.iteration.operators.node import NodeRunner
+from paimon_features.iteration.operators.outlet import LocalRoute, Outbox, RemoteRoute
+from paimon_features.iteration.operators.replay import ReplayMemory, ReplayRunner
+from paimon_features.iteration.operators.tail import CriteriaRunner, TailRunner
+from paimon_features.iteration.operators.user import operator_runner
+from paimon_features.iteration.plan import Stage
+from paimon_features.iteration.state_backend import Key, StateBackend, StateCache
+from paimon_features.iteration.wires import Notice, Wire
+
+_CONTROL_KEY: Key = ("control",)
+
+
+def source_records(node: int, values: list[Any]) -> list[Envelope]:
+    """What a host sends to its own subtask of a source's stage for values that it has read."""
+    return [Envelope(node, RECORDS, 0, values=values)]
+
+
+def source_end(node: int) -> list[Envelope]:
+    """The same for the end of what it reads."""
+    return [Envelope(node, WATERMARK, END)]
+
+
+class Sent(NamedTuple):
+    """What came out of one call."""
+
+    messages: list[Message]
+    results: list[tuple[int, list[Any]]]
+    """(index of the program's output, values), in order."""
+
+
+class SubtaskRunner:
+    """Runs the nodes of a stage for one subtask.
+
+    Made anew for every attempt with the restored backend; ``wire_of`` gives the wire of an
+    iteration and is called on first use. Not for use from several threads.
+
+    Raises
+    ------
+    JobError
+        The backend holds the state of another parallelism (S30) or of another program.
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        subtask: int,
+        state: StateBackend,
+        wire_of: Callable[[int], Wire],
+        replay_memory: ReplayMemory | None = None,
+    ) -> None:
+        self.stage = stage
+        self.subtask = subtask
+        self.state = StateCache(state)
+        self.results: list[tuple[int, list[Any]]] = []
+        self.replay_memory = replay_memory or ReplayMemory()
+        self._parts: deque[Iterator[None]] = deque()
+        self._wire_of = wire_of
+        self._wires: dict[int, Wire] = {}
+        self._notices: dict[tuple[int, int], list[Notice]] = {}
+        self._changed = False
+        self._outbox = Outbox(stage.batch)
+        self._stored: dict[int, list[tuple[Key, Any]]] = {}
+        for key, value in self.state.scan("entry"):
+            self._stored.setdefault(key[1], []).append((key, value))
+        self._runners = {node.id: self._runner(node) for node in stage.nodes}
+        self._stored.clear()
+        self._connect()
+        self._restore()
+        self._finishing = [
+            runner
+            for runner in self._runners.values()
+            if type(runner).finish_call is not NodeRunner.finish_call
+        ]
+        for runner in self._runners.values():
+            runner.open()
+
+    def handle(self, envelopes: Iterable[Envelope]) -> Sent:
+        """Do everything that these envelopes cause in this subtask; all parts as one."""
+        together = Sent([], [])
+        for sent in self.handle_in_parts(envelopes):
+            together.messages.extend(sent.messages)
+            together.results.extend(sent.results)
+        return together
+
+    def handle_in_parts(self, envelopes: Iterable[Envelope]) -> Iterator[Sent]:
+        """Do everything that these envelopes cause in this subtask, some of it after the other:
+        a large replay does not have to be in memory at once."""
+        runners = self._runners
+        for node, kind, epoch, input_index, channel, values, keys in envelopes:
+            try:
+                if kind == RECORDS:
+                    runners[node].records(input_index, epoch, values, keys)
+                elif kind == WATERMARK and channel >= 0:
+                    runners[node].watermark(channel, epoch)
+                else:
+                    runners[node].control(Envelope(node, kind, epoch, values=values))
+                while self._parts:
+                    for _ in self._parts[0]:
+                        yield self._sent()
+                    self._parts.popleft()
+            except Exception as error:
+                error.add_note(
+                    f"in stage {self.stage.name!r}, subtask {self.subtask}, "
+                    f"on its way from {runners[node].node.name!r}, epoch {epoch}"
+                )
+                raise
+        yield self._sent()
+
+    def flush(self) -> None:
+        """Write changed state to the backend; nothing is buffered after it."""
+        if self._changed:
+            self._changed = False
+            held = {node: runner.snapshot() for node, runner in self._runners.items()}
+            self.state.put(_CONTROL_KEY, (self.stage.parallelism, held))
+        self.state.flush()
+
+    def close(self) -> None:
+        """Close the functions that are still open; the state stays as it is."""
+        for runner in self._runners.values():
+            runner.close()
+
+    # for the runners of the nodes
+
+    def touch(self) -> None:
+        """What some runner's ``snapshot`` gives has changed."""
+        self._changed = True
+
+    def do_in_parts(self, work: Iterator[None]) -> None:
+        """Do this before anything else is handled; what it sends leaves where it pauses."""
+        self._parts.append(work)
+
+    def stored(self, node: int) -> list[tuple[Key, Any]]:
+        """Restored feedback of a node; only while runners are made."""
+        return self._stored.get(node, [])
+
+    def wire(self, iteration: int) -> Wire:
+        """The iteration's wire."""
+        wire = self._wires.get(iteration)
+        if wire is None:
+            wire = self._wires[iteration] = self._wire_of(iteration)
+        return wire
+
+    def publish(self, iteration: int, generation: int, notices: list[Notice]) -> None:
+        """Publish at the end of this call: what its reporters say goes together, so that the
+        control head hears of a round's end at once."""
+        self._notices.setdefault((iteration, generation), []).extend(notices)
+
+    def _sent(self) -> Sent:
+        for runner in self._finishing:
+            runner.finish_call()
+        if self._notices:
+            unsent, self._notices = self._notices, {}
+            for (iteration, generation), notices in unsent.items():
+                self.wire(iteration).publish(generation, notices)
+        results, self.results = self.results, []
+        return Sent(self._outbox.take(), results)
+
+    def _runner(self, node: Node) -> NodeRunner:
+        make: Callable[[SubtaskRunner, Node, int], NodeRunner] = {
+            NodeKind.SOURCE: SourceRunner,
+            NodeKind.OPERATOR: operator_runner,
+            NodeKind.HEAD: HeadRunner,
+            NodeKind.REPLAY: ReplayRunner,
+            NodeKind.TAIL: CriteriaRunner if node.criteria else TailRunner,
+            NodeKind.OUTPUT: OutputRunner,
+            NodeKind.RESULT: ResultRunner,
+        }[node.kind]
+        return make(self, node, self.stage.channels[node.id])
+
+    def _connect(self) -> None:
+        for route in self.stage.routes:
+            local = route.target_stage == self.stage.id and route.partition is Partition.FORWARD
+            self._runners[route.source].outlet.add(
+                route.tag,
+                LocalRoute(route, self._runners[route.target])
+                if local
+                else RemoteRoute(route, self.subtask, self._outbox),
+            )
+
+    def _restore(self) -> None:
+        held = self.state.get(_CONTROL_KEY)
+        if held is None:
+            return
+        parallelism, snapshots = held
+        if parallelism != self.stage.parallelism or snapshots.keys() != self._runners.keys():
+            raise JobError(
+                f"rescaled: the state of stage {self.stage.name!r} was written with parallelism "
+                f"{parallelism} and nodes {sorted(snapshots)}; the program has parallelism "
+                f"{self.stage.parallelism} and nodes {sorted(self._runners)}: an iteration is "
+                "restored with the same program and the same parallelism"
+            )
+        for node, snapshot in snapshots.items():
+            self._runners[node].restore(snapshot)

@@ -1,0 +1,148 @@
+"""The tail of a feedback edge: what it sent stays in its state until it is acknowledged."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+from paimon_features.iteration.envelope import ACK, CLOSED, Envelope, dumps
+from paimon_features.iteration.epochs import END
+from paimon_features.iteration.operators.reporter import Reporter
+from paimon_features.iteration.wires import ENDED, ENTRY, ROUND_CLOSED, Notice
+
+if TYPE_CHECKING:
+    from paimon_features.iteration.graph import Node
+    from paimon_features.iteration.operators.subtask import SubtaskRunner
+
+
+_SMALL_BYTES = 8192
+
+
+class TailRunner(Reporter):
+    """Numbers, keeps and publishes feedback records with their epoch plus one (S3).
+
+    Its state is exactly what is in flight between it and its head: a snapshot of it is the
+    snapshot of the feedback channel (S27).
+    """
+
+    # epochs are those after the edge: one more than the records' own
+    def __init__(self, task: SubtaskRunner, node: Node, channels: int) -> None:
+        super().__init__(task, node, channels)
+        self._next = 1
+        self._counts: dict[int, int] = {}
+        self._closed: dict[int, tuple[int, bytes | None]] = {}
+        self._pending: dict[int, list[Any]] = {}
+        stored = task.stored(node.id)
+        self._entries = {key[2]: Notice(*held) for key, held in sorted(stored)}
+        # small entries travel in the snapshot: that spares two accesses of the state an epoch
+        self._small: dict[int, Notice] = {}
+        self._small_bytes = 0
+
+    def records(
+        self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
+    ) -> None:
+        if epoch == END:  # dropped (S16)
+            return
+        epoch += 1
+        self._counts[epoch] = self._counts.get(epoch, 0) + len(values)
+        self.task.touch()
+        self._pending.setdefault(epoch, []).extend(values)
+
+    def advance(self, before: int, watermark: int) -> None:
+        self._publish_pending()
+        # at the end what is left: a tail that depends on no variable ends before the iteration
+        closed = sorted(self._counts) if watermark == END else range(before + 2, watermark + 2)
+        for epoch in closed:
+            self._closed[epoch] = self._counts.pop(epoch, 0), self._measure()
+            self.report(self._marker(epoch))
+        if watermark == END:
+            self.report(self.notice(ENDED))
+
+    def control(self, envelope: Envelope) -> None:
+        if envelope.kind == ACK:
+            self._forget(upto=envelope.epoch)
+        elif envelope.kind == CLOSED:
+            self._closed.pop(envelope.epoch, None)
+            self.task.touch()
+        else:
+            self._publish_pending()
+            super().control(envelope)
+
+    def finish_call(self) -> None:
+        self._publish_pending()
+        super().finish_call()
+
+    def _publish_pending(self) -> None:
+        """Make entries of the records of this call, one per epoch."""
+        for epoch, values in self._pending.items():
+            seq, self._next = self._next, self._next + 1
+            payload = dumps(values)
+            entry = self.notice(ENTRY, epoch, seq=seq, records=len(values), payload=payload)
+            if self._small_bytes + len(payload) <= _SMALL_BYTES:
+                self._small[seq] = entry
+                self._small_bytes += len(payload)
+            else:
+                self._entries[seq] = entry
+                self.task.state.put(("entry", self.node.id, seq), tuple(entry))
+            self.report(entry)
+        self._pending.clear()
+
+    def _forget(self, upto: int) -> None:
+        """The head has emitted the entries up to a number, before any later barrier."""
+        for seq in [seq for seq in self._small if seq <= upto]:
+            self._small_bytes -= len(self._small.pop(seq).payload or b"")
+            self.task.touch()
+        while self._entries and (seq := next(iter(self._entries))) <= upto:
+            del self._entries[seq]
+            self.task.state.delete(("entry", self.node.id, seq))
+
+    def _marker(self, epoch: int) -> Notice:
+        records, measure = self._closed[epoch]
+        return self.notice(ROUND_CLOSED, epoch, records=records, payload=measure)
+
+    def _measure(self) -> bytes | None:
+        """What to tell who watches about a closed round."""
+        return None
+
+    def open_notices(self) -> list[Notice]:
+        entries = self._entries | self._small
+        notices = [entries[seq] for seq in sorted(entries)]
+        notices += [self._marker(epoch) for epoch in sorted(self._closed)]
+        if self.tracker.watermark == END:
+            notices.append(self.notice(ENDED))
+        return notices
+
+    def snapshot(self) -> Any:
+        small = [tuple(entry) for entry in self._small.values()]
+        counts = dict(self._counts), dict(self._closed)
+        return self._next, *counts, small, self.tracker.snapshot()
+
+    def restore(self, held: Any) -> None:
+        self._next, self._counts, self._closed, small, tracker = held
+        self.tracker.restore(tracker)
+        for fields in small:
+            entry = Notice(*fields)
+            self._small[entry.seq] = entry
+            self._small_bytes += len(entry.payload or b"")
+
+
+class CriteriaRunner(TailRunner):
+    """The tail of the termination criteria: only the number of its records goes on (S14).
+
+    The newest value that is a number, a loss for instance, is told to who watches.
+    """
+
+    _loss: float | None = None
+
+    def records(
+        self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
+    ) -> None:
+        if epoch == END:
+            return
+        self._counts[epoch + 1] = self._counts.get(epoch + 1, 0) + len(values)
+        self.task.touch()
+        if isinstance(values[-1], (int, float)):
+            self._loss = float(values[-1])
+
+    def _measure(self) -> bytes | None:
+        return None if self._loss is None else pickle.dumps(self._loss)

@@ -1,0 +1,213 @@
+"""Operators: what a users' function does with a batch of records.
+
+An operator is copied for every instance of a function, opened, given batches of one epoch, and
+closed. It keeps what has to survive a failure in ``ctx.state`` and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from paimon_features.errors import DefinitionError
+from paimon_features.iteration.operators.context import NO_KEY, FunctionContext, OutBuffer
+
+Keys = list[Any] | None
+
+
+class Operator:
+    """Base of all: calls the optional methods that the user's function has."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def open(self, ctx: FunctionContext) -> None:
+        """Before the first record, and again after a restore."""
+        self._call("open", ctx)
+
+    def records(
+        self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
+    ) -> None:
+        """A batch of one epoch; ``keys`` beside the values where the input is keyed."""
+        raise NotImplementedError
+
+    def watermark(self, epoch: int, ctx: FunctionContext, out: OutBuffer) -> None:
+        """No record of this epoch or before comes any more."""
+        self._call("on_epoch_watermark_incremented", epoch, ctx, out)
+
+    def terminated(self, ctx: FunctionContext, out: OutBuffer) -> None:
+        """The iteration has ended."""
+        self._call("on_iteration_terminated", ctx, out)
+
+    def end_input(self, ctx: FunctionContext, out: OutBuffer) -> None:
+        """Nothing comes any more; timers fire after it."""
+        self._call("end_input", ctx, out)
+
+    def timer(self, timestamp: int, ctx: FunctionContext, out: OutBuffer) -> None:
+        """A timer of the function is due."""
+        self._call("on_timer", timestamp, ctx, out)
+
+    def close(self) -> None:
+        """The instance is given up."""
+        self._call("close")
+
+    def _call(self, method: str, *args: Any) -> None:
+        found = getattr(self.function, method, None)
+        if found is not None:
+            found(*args)
+
+    def _callable(self, *methods: str) -> Callable[..., Any]:
+        """The function's method, or the function itself where it is a plain callable."""
+        return bound(self.function, *methods)
+
+
+def bound(function: Any, *methods: str) -> Callable[..., Any]:
+    """The first of the methods that the object has, else the object, which has to be callable."""
+    for method in methods:
+        found = getattr(function, method, None)
+        if callable(found):
+            check_instance(function)
+            return found  # type: ignore[no-any-return]
+    if callable(function):
+        return function  # type: ignore[no-any-return]
+    raise DefinitionError(
+        f"a function is of type {type(function).__name__}; it is a callable or has "
+        f"{' or '.join(methods)}"
+    )
+
+
+def check_instance(function: Any) -> None:
+    """Refuse a class with the methods of a function where an object of it is meant."""
+    if isinstance(function, type):
+        name = function.__name__
+        raise DefinitionError(f"a function is the class {name}; give an object of it: {name}()")
+
+
+class _Single(Operator):
+    """An operator with one method that is called for each value."""
+
+    METHOD = ""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        bound(function, self.METHOD)
+
+    def open(self, ctx: FunctionContext) -> None:
+        self.call = self._callable(self.METHOD)
+        super().open(ctx)
+
+    def records(
+        self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
+    ) -> None:
+        if keys is None:
+            self.batch(values, out)
+            return
+        for ctx.current, value in zip(keys, values, strict=True):
+            self.batch([value], out)
+        ctx.current = NO_KEY
+
+    def batch(self, values: list[Any], out: OutBuffer) -> None:
+        raise NotImplementedError
+
+
+class Map(_Single):
+    METHOD = "map"
+
+    def batch(self, values: list[Any], out: OutBuffer) -> None:
+        out.values.extend(map(self.call, values))
+
+
+class FlatMap(_Single):
+    METHOD = "flat_map"
+
+    def batch(self, values: list[Any], out: OutBuffer) -> None:
+        for value in values:
+            made = self.call(value)
+            if made is not None:
+                out.values.extend(made)
+
+
+class Filter(_Single):
+    METHOD = "filter"
+
+    def batch(self, values: list[Any], out: OutBuffer) -> None:
+        out.values.extend(filter(self.call, values))
+
+
+class _Elements(Operator):
+    """An operator whose function has ``method(value, ctx, out)`` per input."""
+
+    METHODS: tuple[str, ...] = ()
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        check_instance(function)
+        for method in self.METHODS:
+            if not callable(getattr(function, method, None)) and (
+                len(self.METHODS) > 1 or not callable(function)
+            ):
+                raise DefinitionError(
+                    f"a function of type {type(function).__name__} has no method {method!r}"
+                )
+
+    def open(self, ctx: FunctionContext) -> None:
+        self.calls = [self._callable(method) for method in self.METHODS]
+        super().open(ctx)
+
+    def records(
+        self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
+    ) -> None:
+        call = self.calls[input_index]
+        if keys is None:
+            for value in values:
+                call(value, ctx, out)
+            return
+        for ctx.current, value in zip(keys, values, strict=True):
+            call(value, ctx, out)
+        ctx.current = NO_KEY
+
+
+class Process(_Elements):
+    METHODS = ("process_element",)
+
+
+class CoProcess(_Elements):
+    METHODS = ("process_element1", "process_element2")
+
+
+class CoMap(_Elements):
+    METHODS = ("map1", "map2")
+
+    def records(
+        self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
+    ) -> None:
+        call = self.calls[input_index]
+        for number, value in enumerate(values):
+            if keys is not None:
+                ctx.current = keys[number]
+            out.collect(call(value))
+        ctx.current = NO_KEY
+
+
+class Reduce(Operator):
+    """Running reduction of each key."""
+
+    def __init__(self, function: Any) -> None:
+        super().__init__(function)
+        bound(function, "reduce")
+
+    def open(self, ctx: FunctionContext) -> None:
+        self.reduce = self._callable("reduce")
+        self.so_far = ctx.state.value("reduced")
+        super().open(ctx)
+
+    def records(
+        self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
+    ) -> None:
+        state, absent = self.so_far, object()
+        for ctx.current, value in zip(keys or (), values, strict=True):
+            held = state.value(absent)
+            reduced = value if held is absent else self.reduce(held, value)
+            state.update(reduced)
+            out.collect(reduced)
+        ctx.current = NO_KEY

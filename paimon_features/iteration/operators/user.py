@@ -1,0 +1,192 @@
+"""Runs a user's function: one instance for all rounds, or one per round."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+from paimon_features.iteration.config import OperatorLifeCycle
+from paimon_features.iteration.epochs import END
+from paimon_features.iteration.graph import Partition
+from paimon_features.iteration.operators.context import NO_KEY, FunctionContext, OutBuffer
+from paimon_features.iteration.operators.node import NodeRunner
+
+if TYPE_CHECKING:
+    from paimon_features.iteration.graph import Node
+    from paimon_features.iteration.operators.subtask import SubtaskRunner
+    from paimon_features.iteration.operators.transforms import Operator
+
+
+class Instance:
+    """One copy of a function with its context."""
+
+    __slots__ = ("ctx", "operator")
+
+    def __init__(self, operator: Operator, ctx: FunctionContext) -> None:
+        self.operator = operator
+        self.ctx = ctx
+
+
+class OperatorRunner(NodeRunner):
+    """What both life cycles share: making instances, calling them, sending what they emit."""
+
+    def __init__(self, task: SubtaskRunner, node: Node, channels: int) -> None:
+        super().__init__(task, node, channels)
+        self._out = OutBuffer()
+        self._keyed = any(
+            link.partition is Partition.HASH for links in node.inputs for link in links
+        )
+
+    def make(self, scope: tuple[Any, ...], epoch: int) -> Instance:
+        node, task = self.node, self.task
+        ctx = FunctionContext(
+            node.name, task.subtask, node.parallelism, task.state, scope, self._keyed
+        )
+        ctx.epoch = epoch
+        operator = copy.deepcopy(node.operator)
+        operator.open(ctx)
+        return Instance(operator, ctx)
+
+    def handle(
+        self,
+        instance: Instance,
+        input_index: int,
+        epoch: int,
+        values: list[Any],
+        keys: list[Any] | None,
+    ) -> None:
+        instance.ctx.epoch = epoch
+        instance.operator.records(input_index, values, keys, instance.ctx, self._out)
+        self.send(epoch)
+
+    def end(self, instance: Instance, epoch: int) -> None:
+        """End of the instance's input: its last words, then its timers (S23, S24)."""
+        ctx, out = instance.ctx, self._out
+        ctx.epoch = epoch
+        instance.operator.end_input(ctx, out)
+
+        def call(timestamp: int, key: Any) -> None:
+            ctx.current = key
+            instance.operator.timer(timestamp, ctx, out)
+            ctx.current = NO_KEY
+
+        ctx.timer_service().fire(call)
+        instance.operator.close()
+        self.send(epoch)
+
+    def send(self, epoch: int) -> None:
+        out = self._out
+        if out.values or out.sides:
+            values, sides = out.values, out.sides
+            out.clear()
+            self.outlet.records(epoch, values)
+            for tag, emitted in sides.items():
+                self.outlet.records(epoch, emitted, tag)
+
+
+class AllRoundRunner(OperatorRunner):
+    """One instance for the whole iteration; also what runs outside of iterations."""
+
+    _instance: Instance | None = None
+    _over = False
+
+    def open(self) -> None:
+        if not self._over:
+            self._instance = self.make(("all", self.node.id), self.tracker.watermark)
+
+    def records(
+        self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
+    ) -> None:
+        assert self._instance is not None
+        self.handle(self._instance, input_index, epoch, values, keys)
+
+    def advance(self, before: int, watermark: int) -> None:
+        instance = self._instance
+        assert instance is not None
+        ctx, out, inside = instance.ctx, self._out, self.node.iteration is not None
+        if watermark != END:
+            for epoch in range(before + 1, watermark + 1):
+                ctx.epoch = epoch
+                instance.operator.watermark(epoch, ctx, out)
+                self.send(epoch)
+                self.outlet.watermark(epoch)
+            return
+        ctx.epoch = END
+        if inside:
+            instance.operator.terminated(ctx, out)
+            self.send(END)
+        self.end(instance, END)
+        self._over, self._instance = True, None
+        self.outlet.watermark(END)
+
+    def snapshot(self) -> Any:
+        return self._over, self.tracker.snapshot()
+
+    def restore(self, held: Any) -> None:
+        self._over, tracker = held
+        self.tracker.restore(tracker)
+
+    def close(self) -> None:
+        if self._instance is not None:
+            self._instance.operator.close()
+
+
+class PerRoundRunner(OperatorRunner):
+    """An instance per epoch, from the epoch's first record to its watermark (S24)."""
+
+    _live: dict[int, Instance]
+    _held: tuple[int, ...] = ()
+
+    def open(self) -> None:
+        self._live = {epoch: self._make(epoch) for epoch in self._held}
+
+    def _make(self, epoch: int) -> Instance:
+        return self.make(("round", self.node.id, epoch), epoch)
+
+    def records(
+        self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
+    ) -> None:
+        instance = self._live.get(epoch)
+        if instance is None:
+            instance = self._live[epoch] = self._make(epoch)
+            self.task.touch()
+        self.handle(instance, input_index, epoch, values, keys)
+
+    def advance(self, before: int, watermark: int) -> None:
+        if watermark == END:
+            for epoch in sorted(self._live):
+                self._finish(epoch, terminated=True)
+            self.outlet.watermark(END)
+            return
+        for epoch in range(before + 1, watermark + 1):
+            if epoch in self._live:
+                self._finish(epoch, terminated=False)
+            self.outlet.watermark(epoch)
+
+    def _finish(self, epoch: int, *, terminated: bool) -> None:
+        instance = self._live.pop(epoch)
+        ctx, out = instance.ctx, self._out
+        ctx.epoch = epoch
+        if terminated:
+            instance.operator.terminated(ctx, out)
+        else:
+            instance.operator.watermark(epoch, ctx, out)
+        self.end(instance, epoch)
+        self.task.state.drop_round(self.node.id, epoch)
+
+    def snapshot(self) -> Any:
+        return tuple(self._live), self.tracker.snapshot()
+
+    def restore(self, held: Any) -> None:
+        self._held, tracker = held
+        self.tracker.restore(tracker)
+
+    def close(self) -> None:
+        for instance in self._live.values():
+            instance.operator.close()
+
+
+def operator_runner(task: SubtaskRunner, node: Node, channels: int) -> OperatorRunner:
+    """The runner of the node's life cycle."""
+    per_round = node.life_cycle is OperatorLifeCycle.PER_ROUND
+    return (PerRoundRunner if per_round else AllRoundRunner)(task, node, channels)

@@ -1,0 +1,92 @@
+"""Operators that wait: windows by count, windows and joins at the end of the input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paimon_features.errors import DefinitionError
+from paimon_features.iteration.named_state import ListState
+from paimon_features.iteration.operators.context import FunctionContext, OutBuffer
+from paimon_features.iteration.operators.transforms import Keys, Operator, bound
+
+
+class CountWindow(Operator):
+    """One value of every ``size`` values."""
+
+    def __init__(self, function: Any, size: int) -> None:
+        super().__init__(function)
+        bound(function, "apply")
+        if size < 1:
+            raise DefinitionError(f"a window of {size} values; it has at least 1")
+        self.size = size
+
+    def open(self, ctx: FunctionContext) -> None:
+        self.apply = self._callable("apply")
+        self.open_window = ctx.state.value("window")
+        super().open(ctx)
+
+    def records(
+        self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
+    ) -> None:
+        held = self.open_window.value([]) + values
+        full = len(held) - len(held) % self.size
+        for start in range(0, full, self.size):
+            out.collect(self.apply(held[start : start + self.size]))
+        self.open_window.update(held[full:])
+
+
+class EndWindow(Operator):
+    """All values of the subtask, or of each key, at the end."""
+
+    def __init__(self, function: Any, keyed: bool = False) -> None:
+        super().__init__(function)
+        bound(function, "apply")
+        self.keyed = keyed
+
+    def open(self, ctx: FunctionContext) -> None:
+        self.apply = self._callable("apply")
+        self.held = ctx.state.union_list("window")
+        super().open(ctx)
+
+    def records(
+        self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
+    ) -> None:
+        self.held.add((keys, values))
+
+    def end_input(self, ctx: FunctionContext, out: OutBuffer) -> None:
+        if self.keyed:
+            for key, values in _by_key(self.held).items():
+                out.values.extend(self.apply(key, values))
+        elif values := [value for _, batch in self.held.get() for value in batch]:
+            out.values.extend(self.apply(values))
+        super().end_input(ctx, out)
+
+
+class JoinAtEnd(Operator):
+    """``function(left, right)`` of every pair with equal key, at the end."""
+
+    def open(self, ctx: FunctionContext) -> None:
+        self.apply = self._callable("join")
+        self.sides = (ctx.state.union_list("left"), ctx.state.union_list("right"))
+        super().open(ctx)
+
+    def records(
+        self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
+    ) -> None:
+        self.sides[input_index].add((keys, values))
+
+    def end_input(self, ctx: FunctionContext, out: OutBuffer) -> None:
+        right = _by_key(self.sides[1])
+        for key, lefts in _by_key(self.sides[0]).items():
+            for other in right.get(key, ()):
+                out.values.extend(self.apply(left, other) for left in lefts)
+        super().end_input(ctx, out)
+
+
+def _by_key(batches: ListState) -> dict[Any, list[Any]]:
+    """Values of each key, keys in the order of their first value."""
+    groups: dict[Any, list[Any]] = {}
+    for keys, values in batches.get():
+        for key, value in zip(keys, values, strict=True):
+            groups.setdefault(key, []).append(value)
+    return groups

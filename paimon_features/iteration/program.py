@@ -1,0 +1,142 @@
+"""A program: ``build(job)`` makes streams from sources and returns what it gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paimon_features.errors import DefinitionError
+from paimon_features.iteration.graph import Graph, Link, NodeKind
+from paimon_features.iteration.plan import Plan, make_plan
+from paimon_features.iteration.sources import CollectionSource, TableSource
+from paimon_features.iteration.streams import IterationStream
+from paimon_features.iteration.validation import check_source
+
+if TYPE_CHECKING:
+    from paimon_features.tables import Lake
+
+
+class JobBuilder:
+    """The ``job`` that a program's ``build`` is given; engines add sources of their own."""
+
+    def __init__(self, parallelism: int = 1) -> None:
+        self.graph = Graph()
+        self.parallelism = parallelism
+        """What whoever runs the program asked for; a program may give it to its sources."""
+
+    def from_collection(
+        self,
+        values: Iterable[Any],
+        parallelism: int = 1,
+        name: str | None = None,
+        bounded: bool = True,
+    ) -> IterationStream:
+        """A stream of the given values.
+
+        Parameters
+        ----------
+        values
+            Any picklable values, dealt in turn to the subtasks.
+        parallelism
+            Number of subtasks that emit them.
+        name
+            Name for messages and web pages.
+        bounded
+            Whether the stream ends after the last value; else it only falls silent.
+        """
+        return self.from_source(
+            CollectionSource(tuple(values), bounded), parallelism, name or "collection"
+        )
+
+    def from_table(
+        self,
+        lake: Lake,
+        table: str,
+        columns: Sequence[str] | None = None,
+        block_rows: int = 8192,
+        parallelism: int = 1,
+    ) -> IterationStream:
+        """The present content of a table, in record batches of Arrow.
+
+        Every subtask reads its own splits. The snapshot is the newest one now, also after a
+        failure.
+
+        Parameters
+        ----------
+        columns
+            All by default.
+        block_rows
+            Most rows of a batch.
+
+        Raises
+        ------
+        UnknownNameError
+            For a table or column that is not there.
+        DefinitionError
+            If ``block_rows`` is not positive.
+        """
+        if block_rows < 1:
+            raise DefinitionError(f"block_rows is {block_rows}; it is at least 1")
+        from paimon_features.tables.splits import plan_splits
+
+        source = TableSource(plan_splits(lake, table, columns), block_rows)
+        return self.from_source(source, parallelism, table)
+
+    def from_source(self, source: Any, parallelism: int, name: str) -> IterationStream:
+        """A stream of what an engine can read."""
+        check_source(self.graph, name)
+        node = self.graph.add(NodeKind.SOURCE, name, parallelism, source=source)
+        return IterationStream(self.graph, self.graph.scope, (Link(node.id),))
+
+
+Result = IterationStream | Iterable[IterationStream] | Mapping[str, IterationStream]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A built program: its plan, and how its results are given back."""
+
+    plan: Plan
+    shape: str
+    """``"one"``, ``"list"`` or ``"dict"``."""
+
+    def give(self, results: list[list[Any]]) -> Any:
+        """The results in the shape that ``build`` returned: a list of values, of lists, or a
+        dictionary of lists."""
+        if self.shape == "one":
+            return results[0]
+        if self.shape == "dict":
+            return dict(zip(self.plan.results, results, strict=True))
+        return results
+
+
+def build_program(job: JobBuilder, build: Callable[[Any], Result]) -> Program:
+    """Call ``build`` and plan what it returns.
+
+    Raises
+    ------
+    DefinitionError
+        The program is not allowed, or ``build`` returned something else than streams.
+    """
+    returned = build(job)
+    if isinstance(returned, IterationStream):
+        shape, named = "one", {"result": returned}
+    elif isinstance(returned, Mapping):
+        shape, named = "dict", dict(returned)
+    elif not isinstance(returned, Iterable):
+        raise DefinitionError(
+            f"build-result: build returned a {type(returned).__name__}; "
+            "it returns a stream, a list of streams or a dictionary of streams"
+        )
+    else:
+        shape, named = "list", {f"result {i}": stream for i, stream in enumerate(returned)}
+    for index, (name, stream) in enumerate(named.items()):
+        if not isinstance(stream, IterationStream):
+            raise DefinitionError(
+                f"build-result: build returned a {type(stream).__name__} as {name!r}; "
+                "it returns a stream, a list of streams or a dictionary of streams"
+            )
+        stream._check(name)
+        job.graph.add(NodeKind.RESULT, name, stream.parallelism, (stream._links,), index=index)
+    return Program(make_plan(job.graph), shape)

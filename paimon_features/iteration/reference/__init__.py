@@ -1,0 +1,1 @@
+"""The reference executor: runs a program in one process; Flink has to agree with it."""

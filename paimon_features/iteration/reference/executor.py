@@ -1,0 +1,140 @@
+"""Runs a program in one process, without any engine: what Flink has to agree with.
+
+The same runners as on Flink, under a scheduler that delivers one message at a time: in a fixed
+order, or with a seed in any order that first-in first-out channels allow. It can also take
+checkpoints with aligned barriers, fail, and go on from the last one: the exactly-once protocol
+is tested here over thousands of interleavings.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection
+from typing import Any
+
+from paimon_features.errors import JobError
+from paimon_features.iteration.operators.replay import ReplayMemory
+from paimon_features.iteration.program import JobBuilder, Program, build_program
+from paimon_features.iteration.reference.attempt import Attempt, Checkpoint, InjectedFailure
+from paimon_features.iteration.reference.wire import QueueWire
+
+
+class ReferenceExecutor:
+    """Deterministic, or randomly interleaved, execution in memory.
+
+    Parameters
+    ----------
+    seed
+        Seed of the order of deliveries and of the size of source batches; ``None`` for the one
+        fixed order.
+    checkpoint_every
+        Begin a checkpoint every so many steps, when none is under way; ``None`` for none.
+    failures
+        Steps before which the attempt fails, counted from 0 over all attempts. A function may
+        also raise ``InjectedFailure``.
+    random_failures
+        Number of failures besides, at steps drawn from the seed.
+    lose_wire
+        Whether a failure also empties the wire.
+    replay_memory
+        How much replayed data a subtask holds in memory, and in its state.
+    max_steps
+        Steps after which the program is taken to run for ever.
+
+    Examples
+    --------
+    >>> executor = ReferenceExecutor()
+    >>> executor.run(lambda job: job.from_collection([1, 2, 3]).map(lambda value: value * 2))
+    [2, 4, 6]
+    """
+
+    def __init__(
+        self,
+        seed: int | None = None,
+        *,
+        checkpoint_every: int | None = None,
+        failures: Collection[int] = (),
+        random_failures: int = 0,
+        lose_wire: bool = False,
+        replay_memory: ReplayMemory | None = None,
+        max_steps: int = 5_000_000,
+    ) -> None:
+        self._random = None if seed is None else random.Random(seed)
+        self._checkpoint_every = checkpoint_every
+        self._failures = set(failures)
+        self._random_failures = random_failures
+        self._lose_wire = lose_wire
+        self._replay_memory = replay_memory
+        self._max_steps = max_steps
+        self.steps = 0
+        """Steps of the last run, over all its attempts."""
+        self.attempts = 0
+        """Attempts of the last run; 1 without failures."""
+        self.checkpoints = 0
+        """Checkpoints that the last run completed."""
+        self.wires: list[QueueWire] = []
+        """Wires of the last run by iteration, with their ``status``."""
+
+    def run(self, build: Callable[[Any], Any]) -> Any:
+        """Build and run a program until nothing is left to do.
+
+        Returns
+        -------
+        list or dict
+            A list of values where ``build`` returned one stream, a list of lists for several,
+            a dictionary of lists for a dictionary. Values are in the order in which subtasks
+            emitted them. With an unbounded source: what was emitted when all fell silent.
+
+        Raises
+        ------
+        DefinitionError
+            The program is not allowed.
+        JobError
+            It does not end within ``max_steps``, or stands still before its end.
+        """
+        return self.run_program(build_program(JobBuilder(), build))
+
+    def run_program(self, program: Program) -> Any:
+        """Run what ``build_program`` gave."""
+        draw = self._random
+        self.steps = self.attempts = self.checkpoints = 0
+        inline = 2**20 if draw is None else draw.choice([0, 200, 2**20])
+        self.wires = [QueueWire(inline) for _ in program.plan.controls]
+        latest: Checkpoint | None = None
+        committed: list[tuple[int, int, Any]] = []
+        random_left = self._random_failures
+        while True:
+            self.attempts += 1
+            attempt = Attempt(program.plan, self.wires, latest, draw, self._replay_memory)
+            try:
+                while attempt.step():
+                    self.steps += 1
+                    if self.steps - 1 in self._failures:
+                        raise InjectedFailure(f"at step {self.steps - 1}")
+                    if random_left and draw is not None and draw.random() < 0.01:
+                        random_left -= 1
+                        raise InjectedFailure("by chance")
+                    if self.steps >= self._max_steps:
+                        raise JobError(
+                            f"the program did not end within {self._max_steps} steps; "
+                            f"{attempt.standing()}"
+                        )
+                    if self._checkpoint_every and self.steps % self._checkpoint_every == 0:
+                        attempt.begin_checkpoint()
+                    if attempt.completed is not None:
+                        latest, attempt.completed = attempt.completed, None
+                        committed += latest.results
+                        self.checkpoints += 1
+                attempt.check_ended()
+                committed += attempt.uncommitted()
+                break
+            except InjectedFailure:
+                if self._lose_wire:
+                    for wire in self.wires:
+                        wire.flush()
+            finally:
+                attempt.close()
+        results: list[list[Any]] = [[] for _ in program.plan.results]
+        for _, index, values in committed:
+            results[index] += values
+        return program.give(results)

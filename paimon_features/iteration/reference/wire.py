@@ -1,0 +1,73 @@
+"""The wire of the reference executor, which can lose everything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paimon_features.errors import JobError
+from paimon_features.iteration.wires import ENTRY, Notice
+
+
+class QueueWire:
+    """Notices in a list; payloads above ``inline`` bytes are put aside, as on Redis.
+
+    Examples
+    --------
+    >>> wire = QueueWire()
+    >>> generation = wire.begin()
+    >>> wire.publish(generation, [Notice(ENTRY, node=1, subtask=0, payload=b"x")])
+    >>> [notice.payload for notice in wire.poll(wait_ms=0)]
+    [b'x']
+    """
+
+    def __init__(self, inline: int = 2**20) -> None:
+        self._inline = inline
+        self._generation = 0
+        self._notices: list[Notice] = []
+        self._aside: dict[tuple[int, int, int, int], bytes] = {}
+        self.status: dict[str, Any] = {}
+
+    def begin(self) -> int:
+        self._generation += 1
+        self._forget()
+        return self._generation
+
+    def publish(self, generation: int, notices: Sequence[Notice]) -> None:
+        if generation != self._generation:
+            return
+        for notice in notices:
+            payload = notice.payload
+            if payload is not None and notice.kind == ENTRY and len(payload) > self._inline:
+                self._aside[generation, *notice[1:3], notice.seq] = payload
+                notice = notice._replace(payload=None)
+            self._notices.append(notice)
+
+    def poll(self, wait_ms: int) -> list[Notice]:
+        notices, self._notices = self._notices, []
+        return notices
+
+    def take(self, generation: int, notice: Notice) -> bytes:
+        payload = self._aside.pop((generation, *notice[1:3], notice.seq), None)
+        if payload is None:
+            raise JobError(
+                f"feedback {notice.seq} of node {notice.node}, subtask {notice.subtask} is no "
+                f"longer on the wire (generation {generation}); it is published again after "
+                "a restart"
+            )
+        return payload
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        self.status = dict(status)
+
+    def waiting(self) -> int:
+        """Number of notices that were not polled yet."""
+        return len(self._notices)
+
+    def flush(self) -> None:
+        """Lose everything but the generation, as a Redis server that was flushed."""
+        self._forget()
+
+    def _forget(self) -> None:
+        self._notices.clear()
+        self._aside.clear()

@@ -1,0 +1,184 @@
+"""State of a subtask: the backend that an engine gives, and a write-behind cache over it."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from paimon_features.iteration.envelope import dumps
+
+Key = tuple[Any, ...]
+"""Key of a state entry. The first component names its family, see :class:`StateBackend`."""
+
+
+def encode_key(key: Key) -> bytes:
+    """Bytes of a key, equal for equal keys (pickles of equal tuples may differ).
+
+    >>> decode_key(encode_key(("round", 3, 0, "k", "user", "v", "count")))
+    ('round', 3, 0, 'k', 'user', 'v', 'count')
+    """
+    return repr(key).encode("utf-8", "surrogatepass")
+
+
+def decode_key(data: bytes) -> Key:
+    """The key of its bytes."""
+    text = data.decode("utf-8", "surrogatepass")
+    key: Key = eval(text, {"__builtins__": {}, "inf": math.inf})  # written by `encode_key`
+    return key
+
+
+class StateBackend(Protocol):
+    """State of one subtask of one stage, snapshot and restored by the engine.
+
+    Keys are tuples whose first component is the family, one of ``"control"``, ``"entry"``
+    (unacknowledged feedback), ``"replay"``, ``"all"`` (states of all-round functions), ``"round"``
+    (of per-round ones); the rest are strings, numbers and canonical user keys: ``encode_key``
+    makes bytes of them. Values are any picklable objects. ``scan`` is called once per family when
+    a runner opens, for ``"entry"`` and ``"round"`` only.
+    """
+
+    def get(self, key: Key) -> Any:
+        """The value, or ``None``."""
+        ...
+
+    def put(self, key: Key, value: Any) -> None: ...
+
+    def delete(self, key: Key) -> None: ...
+
+    def scan(self, family: str) -> Iterator[tuple[Key, Any]]:
+        """All entries of a family, in any order."""
+        ...
+
+
+class MemoryState:
+    """A backend in a dictionary; values are kept as bytes, so that nothing is shared.
+
+    Examples
+    --------
+    >>> state = MemoryState()
+    >>> state.put(("all", 1), [1, 2])
+    >>> state.get(("all", 1)), state.get(("all", 2))
+    ([1, 2], None)
+    """
+
+    def __init__(self, entries: dict[bytes, bytes] | None = None) -> None:
+        self._entries: dict[bytes, bytes] = {} if entries is None else dict(entries)
+
+    def get(self, key: Key) -> Any:
+        data = self._entries.get(encode_key(key))
+        return None if data is None else pickle.loads(data)
+
+    def put(self, key: Key, value: Any) -> None:
+        self._entries[encode_key(key)] = dumps(value)
+
+    def delete(self, key: Key) -> None:
+        self._entries.pop(encode_key(key), None)
+
+    def scan(self, family: str) -> Iterator[tuple[Key, Any]]:
+        start = encode_key((family,)).rstrip(b")")
+        for encoded, data in list(self._entries.items()):
+            if encoded.startswith(start):
+                yield decode_key(encoded), pickle.loads(data)
+
+    def snapshot(self) -> dict[bytes, bytes]:
+        """All entries, for ``MemoryState(snapshot)``."""
+        return dict(self._entries)
+
+
+class StateCache:
+    """Reads once, writes at ``flush``: the one way in which runners use their backend.
+
+    Values that were not used since the cache was last full are forgotten and read again when
+    they are needed, so that a large keyed state does not stay in Python's memory: at most
+    ``2 * limit`` values of all that were not changed since the last flush.
+    """
+
+    def __init__(self, backend: StateBackend, limit: int = 100_000) -> None:
+        self._backend = backend
+        self._limit = limit
+        self._values: dict[Key, Any] = {}
+        self._older: dict[Key, Any] = {}
+        self._changed: dict[Key, None] = {}
+        self._memos: dict[Key, Any] = {}
+        self._older_memos: dict[Key, Any] = {}
+        # keys of per-round states by (node, epoch): to drop them all when the epoch closes
+        self._rounds: dict[tuple[int, int], set[Key]] = {}
+        for key, value in backend.scan("round"):
+            self._values[key] = value
+            self._of_round(key).add(key)
+
+    def get(self, key: Key) -> Any:
+        """The value or ``None``; the same object until it is put again or forgotten."""
+        try:
+            return self._values[key]
+        except KeyError:
+            pass
+        value = self._older.pop(key) if key in self._older else self._backend.get(key)
+        self._values[key] = value
+        return value
+
+    def read(self, key: Key) -> Any:
+        """The value or ``None``, read from the backend each time: for what is large."""
+        return self._values[key] if key in self._changed else self._backend.get(key)
+
+    def put(self, key: Key, value: Any) -> None:
+        """Set a value other than ``None``."""
+        self._values[key] = value
+        self._changed[key] = None
+        if key[0] == "round":
+            self._of_round(key).add(key)
+
+    def delete(self, key: Key) -> None:
+        """Back to ``None``."""
+        self._values[key] = None
+        # a flush forgets the key: what it was before must not come back
+        self._older.pop(key, None)
+        self._changed[key] = None
+
+    def memo(self, key: Key) -> Any:
+        """What was remembered of the state under ``key``, ``None`` when that was forgotten."""
+        memo = self._memos.get(key)
+        if memo is None and (memo := self._older_memos.pop(key, None)) is not None:
+            self._memos[key] = memo
+        return memo
+
+    def remember(self, key: Key, value: Any) -> None:
+        """Keep something that can be made again from the state under ``key``."""
+        self._memos[key] = value
+        if key[0] == "round":
+            self._of_round(key).add(key)
+
+    def drop_round(self, node: int, epoch: int) -> None:
+        """Delete all per-round state of a node's instance of one epoch."""
+        for key in self._rounds.pop((node, epoch), ()):
+            self.delete(key)
+            self._older.pop(key, None)
+            self._memos.pop(key, None)
+            self._older_memos.pop(key, None)
+
+    def scan(self, family: str) -> Iterator[tuple[Key, Any]]:
+        """All entries of a family in the backend; only before anything was put."""
+        return self._backend.scan(family)
+
+    def flush(self) -> None:
+        """Write what changed since the last flush."""
+        values, backend = self._values, self._backend
+        for key in self._changed:
+            value = values[key]
+            if value is None:
+                del values[key]
+                backend.delete(key)
+            else:
+                backend.put(key, value)
+                if key[0] == "replay" or key[0] == "entry":
+                    # their owners keep them as they need them
+                    del values[key]
+        self._changed.clear()
+        if len(values) > self._limit or len(self._memos) > self._limit:
+            self._older, self._values = values, {}
+            self._older_memos, self._memos = self._memos, {}
+
+    def _of_round(self, key: Key) -> set[Key]:
+        return self._rounds.setdefault((key[1], key[2]), set())

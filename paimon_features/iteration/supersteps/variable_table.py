@@ -1,0 +1,216 @@
+"""Where a superstep iteration keeps its variables: a Paimon table, one snapshot per epoch.
+
+Each commit replaces the variables of an epoch by those of the next one and adds what the epoch
+put out, so the newest snapshot is the whole state of the iteration: whoever is killed, whenever,
+goes on behind the last commit, and nothing is there twice. Older snapshots are the variables of
+earlier epochs, as long as the table keeps them.
+
+The rows are batches of values as bytes (pickle), each with the subtask that reads it:
+
+======== ======= ======= ======== =======================================================
+slot     subtask stream  seq      payload
+======== ======= ======= ======== =======================================================
+-1       -1      -1      0        JSON: the epoch, its phase, how many records it has
+-1       s       i       0, 1, .. values of variable i for subtask s
+e        s       j       0, 1, .. what output j gave in epoch e
+======== ======= ======= ======== =======================================================
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.errors import JobError, TableError
+from paimon_features.iteration.envelope import dumps
+from paimon_features.schema import Bytes, Int32, Int64
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.lease import Lease, acquire
+from paimon_features.tables.parts import replace_partitions, write_part
+from paimon_features.tables.reader import Range, iter_batches
+from paimon_features.tables.snapshots import latest_snapshot
+from paimon_features.tables.specs import RETENTION, TableSpec
+
+PREFIX = "iteration_"
+"""What the name of an iteration's table begins with."""
+
+VARIABLES = -1
+"""The slot of the variables; outputs have the epoch's number."""
+NOBODY = -1
+"""Subtask and stream of a row that is no batch of values."""
+
+Phase = Literal["running", "terminating", "finished"]
+
+Batches = Mapping[tuple[int, int], Sequence[Any]]
+"""Values by (stream, subtask)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The state of an iteration as one snapshot has it.
+
+    ``phase`` says what comes next: a round with the variables of ``epoch``; the end, for which
+    they are delivered once more; or nothing. ``feedback`` and ``criteria`` count the records
+    that the epoch before gave for this one, ``shape`` describes the program that is iterated.
+    """
+
+    epoch: int
+    phase: Phase
+    feedback: int
+    criteria: int
+    shape: str
+    pins: dict[str, int | None] = field(default_factory=dict)
+    """Snapshots of the tables that are read as data, by their folders."""
+    snapshot_id: int = 0
+
+
+class VariableTable:
+    """The table ``iteration_<name>`` of one iteration, read and committed epoch by epoch."""
+
+    def __init__(self, lake: Lake, name: str) -> None:
+        self.lake, self.name = lake, name
+        self.table = PREFIX + name
+        # of this object alone: by it a commit whose answer was lost is found again
+        self.commit_user = f"iteration-{uuid.uuid4()}"
+
+    def exists(self) -> bool:
+        """Whether the iteration has begun, at least to make its table."""
+        return self.lake.exists(self.table)
+
+    def create(self) -> None:
+        """Make the table; harmless where it is."""
+        columns = {"slot": Int32, "subtask": Int32, "stream": Int32, "seq": Int64}
+        spec = TableSpec(
+            self.table,
+            {**columns, "payload": Bytes},
+            partition_by=("slot", "subtask"),
+            options=RETENTION,
+        )
+        self.lake.create(spec)
+
+    def owner(self) -> Lease:
+        """The lease that keeps a second run of the iteration away.
+
+        Raises
+        ------
+        OwnershipError
+            If another process runs it.
+        """
+        return acquire(self.lake, self.table, purpose="iterate")
+
+    def committed(self) -> Committed | None:
+        """What the newest snapshot says; None before the first commit."""
+        newest = latest_snapshot(self.lake, self.table)
+        if newest is None:
+            return None
+        rows = self._read(newest.id, slot=(VARIABLES, 0), subtask=(NOBODY, 0))
+        payloads = [payload for _, _, payload in rows]
+        if len(payloads) != 1:
+            raise TableError(
+                f"table {self.table!r}: snapshot {newest.id} has {len(payloads)} rows that tell "
+                "the epoch, expected 1; it was not written by an iteration"
+            )
+        return Committed(**{**json.loads(payloads[0]), "snapshot_id": newest.id})
+
+    def variables(self, state: Committed, subtask: int) -> Iterator[tuple[int, list[Any]]]:
+        """(variable, values) for one subtask, a batch at a time, in the order of writing."""
+        own = (subtask, subtask + 1)
+        for _, stream, payload in self._read(state.snapshot_id, slot=(VARIABLES, 0), subtask=own):
+            if stream != NOBODY:
+                yield stream, pickle.loads(payload)
+
+    def outputs(
+        self, stream: int, subtask: int | None = None, from_epoch: int = 0
+    ) -> Iterator[tuple[int, list[Any]]]:
+        """(epoch, values) that an output (or one subtask of it) gave, in committed epochs."""
+        newest = latest_snapshot(self.lake, self.table)
+        if newest is None:
+            return
+        own = {} if subtask is None else {"subtask": (subtask, subtask + 1)}
+        for epoch, of, payload in self._read(newest.id, slot=(from_epoch, None), **own):
+            if of == stream:
+                yield epoch, pickle.loads(payload)
+
+    def write(self, epoch: int, writer: int, variables: Batches, outputs: Batches) -> bytes:
+        """Write what one writer made in ``epoch``; nobody sees it before the commit.
+
+        ``variables`` are keyed by the subtask that will read them, ``outputs`` by the one that
+        made them. For one reader, what comes from a smaller ``writer`` comes first.
+        """
+        rows: list[tuple[int, int, int, int, bytes]] = []
+        for slot, batches in ((VARIABLES, variables), (epoch, outputs)):
+            for (stream, target), values in batches.items():
+                # the high part is the order of the writers
+                seq = writer << 32 | len(rows)
+                rows.append((slot, target, stream, seq, dumps(list(values))))
+        return self._part(rows)
+
+    def commit(
+        self, after: Committed | None, state: Committed, parts: Sequence[bytes], readers: int
+    ) -> Committed:
+        """Publish parts as the state ``state``, behind ``after``; gives it with its snapshot.
+
+        ``readers`` is the number of subtasks that read variables: those for whom there are none
+        now must not find the old ones.
+
+        Raises
+        ------
+        TableError
+            If the table has gone on since ``after`` was read: two processes run this iteration.
+        """
+        told = {key: value for key, value in asdict(state).items() if key != "snapshot_id"}
+        rows = [(VARIABLES, NOBODY, NOBODY, 0, json.dumps(told).encode())]
+        rows += [(VARIABLES, subtask, NOBODY, -1, b"") for subtask in range(readers)]
+        made = replace_partitions(
+            self.lake,
+            self.table,
+            [*parts, self._part(rows)],
+            after=0 if after is None else after.snapshot_id,
+            commit_user=self.commit_user,
+            properties={"iteration.epoch": str(state.epoch), "iteration.phase": state.phase},
+        )
+        return Committed(**told, snapshot_id=made.id)
+
+    def _part(self, rows: Sequence[tuple[int, int, int, int, bytes]]) -> bytes:
+        schema = self.lake.schema(self.table)
+        columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+        arrays = [
+            pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)
+        ]
+        return write_part(self.lake, self.table, pa.Table.from_arrays(arrays, schema=schema))
+
+    def _read(
+        self, snapshot_id: int, **partitions: tuple[int, int | None]
+    ) -> Iterator[tuple[int, int, bytes]]:
+        """(slot, stream, payload) of the rows in these partitions, in the order of writing."""
+        columns = ["slot", "subtask", "seq", "stream", "payload"]
+        batches = iter_batches(
+            self.lake, self.table, columns, snapshot_id, cast("Mapping[str, Range]", partitions)
+        )
+        schema = self.lake.schema(self.table)
+        rows = pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in columns]))
+        order = pc.sort_indices(rows, [(name, "ascending") for name in columns[:3]])
+        for row in order.to_pylist():
+            yield tuple(rows[name][row].as_py() for name in ("slot", "stream", "payload"))
+
+
+def check_shape(state: Committed, shape: str, name: str) -> None:
+    """Refuse to go on with another program than the one that wrote the state.
+
+    Raises
+    ------
+    JobError
+        If variables, outputs or parallelism are not those of the state.
+    """
+    if state.shape != shape:
+        raise JobError(
+            f"iteration {name!r} was begun by another program: it had {state.shape}, this one has "
+            f"{shape}; use another name, or drop the table {PREFIX + name!r}"
+        )

@@ -1,0 +1,68 @@
+"""Epoch watermarks of many channels, and their minimum (S6)."""
+
+from __future__ import annotations
+
+from paimon_features.iteration.epochs import END, NONE
+
+
+class EpochTracker:
+    """The least watermark over all channels of an operator.
+
+    A watermark that a channel had already, or a lower one, changes nothing: after a restore
+    some are sent twice.
+
+    Examples
+    --------
+    >>> tracker = EpochTracker(2)
+    >>> tracker.advance(0, 3), tracker.advance(1, 1), tracker.watermark
+    ((), (1,), 1)
+    >>> tracker.advance(1, 1)
+    ()
+
+    A channel without rounds does not hide those of the others, however late it ends:
+
+    >>> tracker = EpochTracker(2)
+    >>> tracker.advance(0, 0), tracker.advance(0, 1), tracker.advance(0, END)
+    ((), (), ())
+    >>> tracker.advance(1, END) == (1, END)
+    True
+    """
+
+    __slots__ = ("_ended", "_rounds", "watermark")
+
+    def __init__(self, channels: int) -> None:
+        self._rounds = [NONE] * channels
+        self._ended = [False] * channels
+        self.watermark = NONE
+
+    def advance(self, channel: int, epoch: int) -> tuple[int, ...]:
+        """Note a channel's watermark; the values to which that raised the least one, in order."""
+        if self._ended[channel] or epoch <= self._rounds[channel]:
+            return ()
+        if epoch == END:
+            self._ended[channel] = True
+        else:
+            self._rounds[channel] = epoch
+        before, self.watermark = self.watermark, self._least()
+        if self.watermark == before:
+            return ()
+        if self.watermark != END:
+            return (self.watermark,)
+        # the rounds that were held up by what ended last come before the end
+        last = min((epoch for epoch in self._rounds if epoch != NONE), default=NONE)
+        return (last, END) if last > before else (END,)
+
+    def snapshot(self) -> tuple[tuple[int, bool], ...]:
+        """Of every channel the last round, and whether it has ended."""
+        return tuple(zip(self._rounds, self._ended, strict=True))
+
+    def restore(self, channels: tuple[tuple[int, bool], ...]) -> None:
+        """Go on from a snapshot of the same number of channels."""
+        self._rounds = [epoch for epoch, _ in channels]
+        self._ended = [ended for _, ended in channels]
+        self.watermark = self._least()
+
+    def _least(self) -> int:
+        return min(
+            END if ended else epoch for epoch, ended in zip(self._rounds, self._ended, strict=True)
+        )

@@ -1,0 +1,196 @@
+"""The wire through a server of the Redis protocol: for tasks in several processes and hosts.
+
+One stream per generation carries the notices; a large payload lies beside it, in a hash. Both
+are named after the generation, so that what a task of a dead attempt still writes is never read,
+and both expire a day after the last write.
+
+Nothing is lost in silence. Every publisher numbers what it sends, and a gap fails the attempt;
+so does a server that has forgotten the generation (flushed, restarted, failed over). Generations
+begin with the time, hence they grow even across such a loss.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from paimon_features.errors import JobError, MissingExtraError
+from paimon_features.iteration.wires import Notice
+
+INLINE_BYTES = 16_384
+"""Larger payloads travel beside the notice: the head, of which there is one, need not read them."""
+KEPT_S = 86_400
+TIMEOUT_S = 10.0
+"""How long an answer of the server is waited for; waiting for notices comes on top."""
+_READ = 1_024
+_LOST = "iteration: the Redis wire {} {}; the attempt fails and the next one goes on"
+
+
+class RedisWire:
+    """The wire of the iteration ``name`` at ``url``, as seen from one task.
+
+    Raises
+    ------
+    MissingExtraError
+        If the client library is not installed.
+    JobError
+        From any method, if the server cannot be reached, or what was sent is no longer there.
+    """
+
+    def __init__(self, url: str, name: str) -> None:
+        try:
+            import redis
+        except ImportError as error:
+            raise MissingExtraError.of("redis", "serve", "the Redis wire") from error
+        self._failure = redis.RedisError
+        self._client: Any = redis.Redis.from_url(url, socket_timeout=TIMEOUT_S)
+        self._where = f"{name!r} at {_without_password(url)}"
+        # in braces: all keys of an iteration are on one node of a cluster
+        self._prefix = f"iteration:{{{name}}}:"
+        self._id = os.urandom(8)
+        self._published: dict[int, int] = {}
+        self._generation = 0
+        self._position = b"0"
+        self._expected: dict[bytes, int] = {}
+
+    def begin(self) -> int:
+        key = self._prefix + "generation"
+        seed = (time.time_ns() // 1_000_000) << 20
+        with self._errors("begins"):
+            with self._client.pipeline() as pipe:
+                pipe.set(key, seed, nx=True)
+                pipe.incr(key)
+                pipe.expire(key, KEPT_S)
+                generation = int(pipe.execute()[1])
+            self._client.delete(*self._keys(generation - 1))
+        self._generation = generation
+        self._position = b"0"
+        self._expected.clear()
+        return generation
+
+    def publish(self, generation: int, notices: Sequence[Notice]) -> None:
+        number = self._published.setdefault(generation, 0)
+        stream, aside = self._keys(generation)
+        sent = []
+        with self._errors("publishes"), self._client.pipeline(transaction=True) as pipe:
+            for notice in notices:
+                if notice.payload is not None and len(notice.payload) > INLINE_BYTES:
+                    pipe.hset(aside, _field(notice), notice.payload)
+                    pipe.expire(aside, KEPT_S)
+                    notice = notice._replace(payload=None)
+                sent.append(tuple(notice))
+            pipe.xadd(stream, {b"d": pickle.dumps((self._id, number, sent), protocol=5)})
+            pipe.expire(stream, KEPT_S)
+            pipe.execute()
+        self._published[generation] = number + 1
+
+    def poll(self, wait_ms: int) -> list[Notice]:
+        stream, _ = self._keys(self._generation)
+        block = wait_ms if wait_ms > 0 else None
+        with self._errors("reads"):
+            found = self._client.xread({stream: self._position}, count=_READ, block=block)
+            entries = found[0][1] if found else []
+            with self._client.pipeline(transaction=False) as pipe:
+                # asked after the read: while it is there, nothing before it was lost
+                pipe.get(self._prefix + "generation")
+                if entries:
+                    self._position = entries[-1][0]
+                    pipe.xtrim(stream, minid=self._position, approximate=False)
+                owner = pipe.execute()[0]
+        if owner is None:
+            raise self._lost("has lost its data")
+        if int(owner) != self._generation:
+            raise self._lost("belongs to a newer attempt by now")
+        return [notice for _, fields in entries for notice in self._read(fields[b"d"])]
+
+    def take(self, generation: int, notice: Notice) -> bytes:
+        _, aside = self._keys(generation)
+        with self._errors("takes a payload"), self._client.pipeline() as pipe:
+            pipe.hget(aside, _field(notice))
+            pipe.hdel(aside, _field(notice))
+            payload = pipe.execute()[0]
+        if payload is None:
+            raise self._lost(f"has lost the records {notice.seq} of {notice.node}")
+        return bytes(payload)
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        key = self._prefix + "status"
+        fields = {name: json.dumps(value) for name, value in status.items()}
+        with self._errors("reports"), self._client.pipeline(transaction=False) as pipe:
+            pipe.hset(key, mapping=fields)
+            pipe.expire(key, KEPT_S)
+            pipe.execute()
+
+    def status(self) -> dict[str, Any]:
+        """What was reported last."""
+        with self._errors("is asked"):
+            found = self._client.hgetall(self._prefix + "status")
+        return {name.decode(): json.loads(value) for name, value in found.items()}
+
+    def discard(self) -> None:
+        """Delete everything of an iteration that has ended."""
+        with self._errors("is deleted"):
+            owner = self._client.get(self._prefix + "generation")
+            keys = [self._prefix + "generation", self._prefix + "status"]
+            if owner is not None:
+                keys += self._keys(int(owner))
+            self._client.delete(*keys)
+
+    def close(self) -> None:
+        """Close the connections; it opens again when it is used."""
+        self._client.close()
+
+    def _keys(self, generation: int) -> tuple[str, str]:
+        return f"{self._prefix}{generation}:notices", f"{self._prefix}{generation}:payloads"
+
+    def _read(self, data: bytes) -> list[Notice]:
+        publisher, number, notices = pickle.loads(data)
+        expected = self._expected.get(publisher, 0)
+        if number < expected:
+            return []  # sent twice by a client that did not see the answer
+        if number > expected:
+            raise self._lost(f"has lost {number - expected} messages")
+        self._expected[publisher] = number + 1
+        return [Notice._make(notice) for notice in notices]
+
+    def _lost(self, what: str) -> JobError:
+        return JobError(_LOST.format(self._where, what))
+
+    def _errors(self, doing: str) -> _Errors:
+        return _Errors(self._failure, f"{self._where} ({doing})")
+
+
+class _Errors:
+    """Turns an error of the client into a JobError; a context manager without a generator,
+    since it is entered thousands of times a second."""
+
+    __slots__ = ("_failure", "_where")
+
+    def __init__(self, failure: type[Exception], where: str) -> None:
+        self._failure = failure
+        self._where = where
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: Any, error: BaseException | None, __: Any) -> None:
+        if isinstance(error, self._failure):
+            raise JobError(f"iteration: the Redis wire {self._where} fails: {error}") from error
+
+
+def _field(notice: Notice) -> str:
+    return f"{notice.node}:{notice.subtask}:{notice.seq}"
+
+
+def _without_password(url: str) -> str:
+    """An address that may be printed.
+
+    >>> _without_password("redis://me:secret@host:6379/0")
+    'redis://host:6379/0'
+    """
+    scheme, separator, rest = url.partition("://")
+    return scheme + separator + rest.rpartition("@")[2]

@@ -1,0 +1,189 @@
+"""The rows of a read, taken in once, chunk by chunk: in memory, or put aside on disk."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.columns import Values
+from paimon_features.offline.keys import Ints
+from paimon_features.offline.reads import ViewRead, arrow_width
+from paimon_features.offline.row_source import RowSource
+from paimon_features.offline.rows import event_times, key_columns
+from paimon_features.offline.spill import Spill
+from paimon_features.schema import DataType
+
+_HASHED_ROWS = 1 << 16
+_MIN_CHUNK = 64
+
+
+class EntityRows:
+    """Entity rows that have been taken in and checked: their columns, keys and times.
+
+    Rows of a source that can be read once are put aside where they are more than one chunk;
+    keys and times, in the types of the entities, are put aside beside them.
+    """
+
+    def __init__(
+        self,
+        source: RowSource,
+        reads: Sequence[ViewRead],
+        memory_bytes: int,
+        spill_folder: str | None,
+        check: Callable[[pa.Schema], None],
+        hashed: bool = False,
+    ) -> None:
+        self.schema = source.schema
+        check(self.schema)
+        self._slots = _slots(reads)
+        given = arrow_width(self.schema) if source.table is None else 0
+        answers = sum(read.answer_bytes for read in reads)
+        # together when they are put out: the rows, their answers, and both in another order
+        self.chunk_rows = max(memory_bytes // 4 // (2 * given + 2 * answers + 40), _MIN_CHUNK)
+        # or, where these are all, while one view joins them
+        a_row = given + 2 * answers + max(read.row_bytes for read in reads)
+        at_once = max(memory_bytes * 6 // 10 // a_row, _MIN_CHUNK)
+        self.starts: list[int] = [0]
+        """Number of the first row of each chunk, and the number of rows at the end."""
+        self._chunks: list[pa.Table] = []
+        self._keys: list[pa.Table] = []
+        self._rows: Spill | None = None
+        self._aside: Spill | None = None
+        self._folder = spill_folder
+        self._keep = source.table is not None
+        content = _ContentHash(self.schema) if hashed else None
+        chunks = source.chunks()
+        limit = None if self._keep else memory_bytes // 4
+        try:
+            chunk, more = chunks.take(at_once, limit), chunks.take(1)
+            if more.num_rows:
+                chunks.give_back(more)
+                chunks.give_back(chunk)
+                chunk = chunks.take(self.chunk_rows)
+            while chunk.num_rows:
+                self._take(chunk, reads)
+                if content is not None:
+                    content.update(chunk)
+                chunk = chunks.take(self.chunk_rows, limit)
+        except BaseException:
+            self.close()
+            raise
+        self.digest = "" if content is None else content.hexdigest()
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self.starts[-1]
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks they are in: none where there is no row."""
+        return len(self.starts) - 1
+
+    def size(self, chunk: int) -> int:
+        """Rows of a chunk."""
+        return self.starts[chunk + 1] - self.starts[chunk]
+
+    def rows(self, chunk: int) -> pa.Table:
+        """The rows of a chunk, as they were given."""
+        return self._chunks[chunk] if self._rows is None else self._rows.read(chunk)
+
+    def keys(self, chunk: int, read: ViewRead) -> tuple[pa.Table, Ints]:
+        """Key columns of a chunk in the types of the view's entity, and the times."""
+        table = self._keys[chunk] if self._aside is None else self._aside.read(chunk)
+        names = [self._slots[key, kind.text] for key, kind in read.keys.items()]
+        times: Values = table.column("q").to_numpy()
+        return table.select(names).rename_columns(list(read.keys)), times
+
+    def close(self) -> None:
+        """Give up what was put aside."""
+        for spill in (self._rows, self._aside):
+            if spill is not None:
+                spill.close()
+
+    def __enter__(self) -> EntityRows:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _take(self, chunk: pa.Table, reads: Sequence[ViewRead]) -> None:
+        first = self.starts[-1]
+        columns: dict[str, pa.ChunkedArray] = {"q": pa.array(event_times(chunk, first))}
+        for read in reads:
+            typed = key_columns(chunk, read.keys, read.entity)
+            for key, kind in read.keys.items():
+                columns[self._slots[key, kind.text]] = typed.column(key)
+        keys = pa.table(columns)
+        if self.chunks == 0:
+            self._chunks, self._keys = [chunk], [keys]
+        else:
+            if self._aside is None:  # there is more than one chunk: no longer in memory
+                self._aside = Spill(self._folder)
+                self._aside.append(self._keys.pop())
+                if not self._keep:
+                    self._rows = Spill(self._folder)
+                    self._rows.append(self._chunks.pop())
+            self._aside.append(keys)
+            if self._rows is not None:
+                self._rows.append(chunk)
+            else:
+                self._chunks.append(chunk)
+        self.starts.append(first + chunk.num_rows)
+
+
+def _slots(reads: Sequence[ViewRead]) -> Mapping[tuple[str, str], str]:
+    """A column for each key in each type that an entity has it in."""
+    kinds: dict[tuple[str, str], DataType] = {
+        (key, kind.text): kind for read in reads for key, kind in read.keys.items()
+    }
+    return {pair: f"key {number}" for number, pair in enumerate(kinds)}
+
+
+class _ContentHash:
+    """A hash of rows: names, types, values and order, in whatever chunks they come."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._digest = hashlib.sha256(schema.serialize())
+        self._held: list[pa.Table] = []
+        self._count = 0
+
+    def update(self, rows: pa.Table) -> None:
+        self._held.append(rows)
+        self._count += rows.num_rows
+        if self._count >= _HASHED_ROWS:
+            table = pa.concat_tables(self._held)
+            whole = self._count // _HASHED_ROWS * _HASHED_ROWS
+            for start in range(0, whole, _HASHED_ROWS):
+                self._add(table, start, start + _HASHED_ROWS)
+            self._held, self._count = [table.slice(whole)], self._count - whole
+
+    def hexdigest(self) -> str:
+        if self._count:
+            self._add(pa.concat_tables(self._held), 0, self._count)
+            self._held, self._count = [], 0
+        return self._digest.hexdigest()
+
+    def _add(self, table: pa.Table, start: int, stop: int) -> None:
+        # taken, not sliced: offsets and paddings of where rows come from leave no trace
+        rows = _decoded(table.take(pa.array(np.arange(start, stop)))).combine_chunks()
+        for batch in rows.to_batches():
+            self._digest.update(batch.serialize())
+
+
+def _decoded(rows: pa.Table) -> pa.Table:
+    """Dictionaries as their values: a batch tells their numbers only."""
+    for number, field in enumerate(rows.schema):
+        if pa.types.is_dictionary(field.type):
+            plain = rows.column(number).cast(field.type.value_type)
+            rows = rows.set_column(number, field.name, plain)
+    return rows

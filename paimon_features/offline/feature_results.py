@@ -1,0 +1,194 @@
+"""Rows with their features: answered view by view, put out chunk by chunk, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.buckets import bucket_of
+from paimon_features.definitions import FeatureRef, Output, Selection
+from paimon_features.definitions.request import row_inputs
+from paimon_features.offline.engines import OfflineEngine, ViewAnswers
+from paimon_features.offline.entity_rows import EntityRows
+from paimon_features.offline.outputs import with_outputs
+from paimon_features.offline.partitioned import PartitionedView
+from paimon_features.offline.reads import ViewRead, WindowRead
+from paimon_features.offline.scan import Scan
+from paimon_features.schema import DataType
+from paimon_features.tables import Lake
+
+Progress = Callable[[int, int], None]
+"""Called with the steps done and all of them. A step is one row answered for one view; where
+rows were put aside on disk, also one row put out again."""
+
+STATUS_TYPE = pa.dictionary(pa.int8(), pa.string())
+
+
+class FeatureResult:
+    """The features of rows, computed; ``tables`` gives them, once.
+
+    ``selection`` says which features and interactions, in order. Where all rows fit into memory
+    with the tiles of a bucket, they are joined as they are; else they are cut into parts. With an
+    ``engine`` feature views are joined there; table views never are.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        asked: EntityRows,
+        reads: Sequence[ViewRead],
+        selection: Selection,
+        *,
+        statuses: bool,
+        memory_bytes: int,
+        spill_folder: str | None,
+        progress: Progress | None,
+        engine: OfflineEngine | None = None,
+    ) -> None:
+        self.asked, self.selection, self._statuses = asked, selection, statuses
+        self._progress, self._done, self._engine = progress, 0, engine
+        self._whole: dict[str, pa.Table] = {}
+        self._parts: dict[str, ViewAnswers] = {}
+        self._steps = asked.count * (len(reads) + (asked.chunks > 1))
+        types: dict[Output, DataType] = {
+            FeatureRef(read.name, name): kind for read in reads for name, kind in read.types.items()
+        }
+        types.update((computation, computation.type) for computation in selection.computed)
+        names = selection.columns
+        fields = [pa.field(name, types[output].arrow) for output, name in names.items()]
+        if statuses:
+            fields += [pa.field(f"{name}__status", STATUS_TYPE) for name in names.values()]
+        self.schema = pa.schema([*asked.schema, *fields])
+        try:
+            for read in reads:
+                self._answer(lake, read, memory_bytes, spill_folder)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def count(self) -> int:
+        """How many rows there are."""
+        return self.asked.count
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The rows with their features, in order, some at a time; nothing where there is none."""
+        for chunk in range(self.asked.chunks):
+            parts = {name: view.chunk(chunk) for name, view in self._parts.items()}
+            found = {**self._whole, **parts}
+            table = self._assembled(self.asked.rows(chunk), found)
+            if self.asked.chunks > 1:
+                self._tick(table.num_rows)
+            yield table
+
+    def reader(self) -> pa.RecordBatchReader:
+        """The same as a stream; what was put aside is given up at its end."""
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with self:
+                for table in self.tables():
+                    yield from table.to_batches()
+
+        return pa.RecordBatchReader.from_batches(self.schema, batches())
+
+    def table(self) -> pa.Table:
+        """All of it at once."""
+        with self:
+            return pa.concat_tables([self.schema.empty_table(), *self.tables()])
+
+    def close(self) -> None:
+        """Give up what was put aside; harmless when repeated."""
+        self.asked.close()
+        for parts in self._parts.values():
+            parts.close()
+
+    def __enter__(self) -> FeatureResult:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _assembled(self, rows: pa.Table, found: Mapping[str, pa.Table]) -> pa.Table:
+        """Rows and the answers to them side by side, columns in the order of the outputs."""
+        refs = self.selection.refs
+        values = {ref: found[ref.view].column(ref.feature) for ref in refs}
+        inputs = row_inputs(self.selection.inputs, rows)
+        codes = None
+        if self._statuses:
+            told = {ref: found[ref.view].column(f"{ref.feature}__status") for ref in refs}
+            codes = {ref: column.to_numpy() for ref, column in told.items()}
+        table = with_outputs(rows, self.selection, values, inputs, codes)
+        return pa.table(table.columns, schema=self.schema)
+
+    def _tick(self, rows: int) -> None:
+        self._done += rows
+        if self._progress is not None:
+            self._progress(self._done, self._steps)
+
+    def _answer(
+        self, lake: Lake, read: ViewRead, memory_bytes: int, spill_folder: str | None
+    ) -> None:
+        if not self.asked.chunks:
+            return
+        if self._engine is not None and isinstance(read, WindowRead):
+            self._parts[read.name] = self._engine.answer(
+                lake, read, self.asked, spill_folder, self._tick
+            )
+            return
+        if self.asked.chunks == 1:
+            found = self._at_once(lake, read, memory_bytes)
+            if found is not None:
+                self._whole[read.name] = found
+                return
+        self._parts[read.name] = PartitionedView(
+            lake, read, self.asked, memory_bytes, spill_folder, self._tick
+        )
+
+    def _at_once(self, lake: Lake, read: ViewRead, memory_bytes: int) -> pa.Table | None:
+        """The answers, where rows, events and the tiles of a bucket fit into memory together."""
+        keys, as_of_ms = self.asked.keys(0, read)
+        join = read.join(keys, as_of_ms)
+        known = np.flatnonzero(join.entities.codes >= 0)
+        needs = read.needs()
+        needs.observe(as_of_ms[known] if len(known) < len(as_of_ms) else as_of_ms, known)
+        kinds = list(read.keys.values())
+        buckets = (
+            np.unique(bucket_of(join.entities.columns(), kinds, read.buckets)).tolist()
+            if join.entities.count
+            else []
+        )
+        scan = Scan(lake, read, needs, buckets)
+        room = memory_bytes - scan.events_bytes() - len(as_of_ms) * read.row_bytes
+        sizes = scan.buckets_bytes()
+        if max(sizes.values(), default=0) > room or room < 0:
+            return None
+        for events in scan.events(join.event_columns):
+            join.add_events(events)
+        before = self._done
+        for group in _groups(sizes, room):
+            self._tick(join.add_tiles(scan.tiles(group, join.tile_columns)))
+        answers = join.table()
+        self._tick(before + len(as_of_ms) - self._done)
+        return answers
+
+
+def _groups(sizes: Mapping[int, int], room: int) -> Iterator[list[int]]:
+    """Buckets, as many together as fit."""
+    group: list[int] = []
+    total = 0
+    for bucket, size in sorted(sizes.items()):
+        if group and total + size > room:
+            yield group
+            group, total = [], 0
+        group.append(bucket)
+        total += size
+    if group:
+        yield group

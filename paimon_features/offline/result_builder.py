@@ -1,0 +1,161 @@
+"""From merged partials to answers: who is known, what has expired, and the finished values.
+
+Whichever engine merged them, this is what makes features of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.aggregates import EVENT_TIME_MAX, Finished, Reading
+from paimon_features.aggregates.fold import newest_tile_end
+from paimon_features.columns import Column, Mask, Values, numpy_type
+from paimon_features.definitions import CompiledFeature, CompiledView
+from paimon_features.offline.keys import Ints
+from paimon_features.windows import Window
+
+PRESENT, EXPIRED, MISSING, ILL_CONDITIONED = range(4)
+STATUSES = ("PRESENT", "EXPIRED", "MISSING", "ILL_CONDITIONED")
+"""What can be said of a value; the numbers above are positions in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Features of one view, one value per row, and a status (position in ``STATUSES``) for each."""
+
+    columns: dict[str, Column]
+    statuses: dict[str, npt.NDArray[np.int8]]
+
+    def table(self, features: Sequence[CompiledFeature]) -> pa.Table:
+        """In Arrow: a column for each feature, then one for each feature's status."""
+        columns = {f.name: self.columns[f.name].to_arrow(f.type.arrow) for f in features}
+        told = {f"{f.name}__status": pa.array(self.statuses[f.name]) for f in features}
+        return pa.table({**columns, **told})
+
+
+class ResultBuilder:
+    """The answers to ``rows`` rows, filled in some rows (``target``) at a time.
+
+    A row that nobody judges is MISSING. A window without events has the same value whenever it
+    is read: that value is there from the start, so that such rows need not be finished
+    (``leave_out``).
+    """
+
+    def __init__(self, view: CompiledView, features: Sequence[CompiledFeature], rows: int) -> None:
+        self.view, self.features = view, tuple(features)
+        self._status = np.full(rows, MISSING, np.int8)
+        self._windows = by_window(features)
+        self._of_nothing = {f.name: _of_nothing(view, f) for f in self.features}
+        self._values = {
+            f.name: _filled(rows, self._of_nothing[f.name], numpy_type(f.type))
+            for f in self.features
+        }
+        self._empty = {
+            window: np.zeros(rows, np.bool_)
+            for window, sharing in self._windows.items()
+            if any(not self._of_nothing[f.name].mask[0] for f in sharing)
+        }
+        # where a window has events and the feature no value all the same; made when needed
+        self._nulls: dict[str, Mask] = {}
+        self._ill: dict[str, Mask] = {}
+
+    def judge(self, target: Ints | slice, as_of_ms: Ints, newest: Ints) -> Mask:
+        """Which rows are PRESENT, by the time of their newest event before the view's horizon."""
+        present = newest >= self.view.known_from(as_of_ms)
+        status = np.where(present, np.int8(PRESENT), np.int8(MISSING))
+        if self.view.ttl_ms is not None:
+            status[present & (newest < self.view.horizon(as_of_ms) - self.view.ttl_ms)] = EXPIRED
+            present = status == PRESENT
+        self._status[target] = status
+        return present
+
+    def leave_out(self, window: Window, target: Ints | slice, some: Ints | slice) -> None:
+        """Of these rows all but ``some`` (places in ``target``) have no events in the window."""
+        if window in self._empty:
+            empty = np.ones(len(self._status[target]), np.bool_)
+            empty[some] = False
+            self._empty[window][target] = empty
+
+    def finish(
+        self,
+        target: Ints | slice,
+        window: Window,
+        features: Sequence[CompiledFeature],
+        merged: Mapping[str, Column],
+        as_of_ms: Ints,
+        present: Mask,
+    ) -> None:
+        """Put in the features of one window, of its merged partials and ``EVENT_TIME_MAX``."""
+        reading = _reading(self.view, features[0], merged, as_of_ms)
+        for feature in features:
+            taken = [merged[name] for name in feature.partials]
+            done = feature.aggregate.finish(self.view.scope, taken, reading)
+            self._put(feature, target, done, present)
+
+    def answers(self) -> Answers:
+        """All that was put in."""
+        columns, statuses = {}, {}
+        present = self._status == PRESENT
+        for window, features in self._windows.items():
+            seen = present & ~self._empty[window] if window in self._empty else present
+            for feature in features:
+                name = feature.name
+                null, ill = self._nulls.get(name), self._ill.get(name)
+                valid = present if self._of_nothing[name].mask[0] else seen
+                columns[name] = Column(self._values[name], valid if null is None else valid & ~null)
+                statuses[name] = self._status
+                if ill is not None:
+                    statuses[name] = np.where(ill, np.int8(ILL_CONDITIONED), self._status)
+        return Answers(columns, statuses)
+
+    def _put(
+        self, feature: CompiledFeature, target: Ints | slice, done: Finished, present: Mask
+    ) -> None:
+        self._values[feature.name][target] = done.column.values
+        for masks, mask in (
+            (self._nulls, None if done.column.valid is None else ~done.column.valid),
+            (self._ill, done.ill_conditioned),
+        ):
+            if mask is not None and (mask := mask & present).any():
+                rows = masks.setdefault(feature.name, np.zeros(len(self._status), np.bool_))
+                rows[target] = mask
+
+
+def _reading(
+    view: CompiledView, feature: CompiledFeature, merged: Mapping[str, Column], as_of_ms: Ints
+) -> Reading:
+    read_ms = feature.window.read_time(as_of_ms)
+    since_ms = read_ms - newest_tile_end(merged, view.tile_ms)
+    return Reading(read_ms, since_ms, feature.window_ms)
+
+
+def _of_nothing(view: CompiledView, feature: CompiledFeature) -> Column:
+    """The feature over a window without events, one row."""
+    names = {EVENT_TIME_MAX.name, *feature.partials}
+    nulls = {name: Column.nulls(1, view.partial[name].type) for name in names}
+    reading = _reading(view, feature, nulls, np.zeros(1, np.int64))
+    partials = [nulls[name] for name in feature.partials]
+    return feature.aggregate.finish(view.scope, partials, reading).column
+
+
+def _filled(rows: int, value: Column, kind: np.dtype[Any]) -> Values:
+    """So many times this value; anything where it is null."""
+    out: Values = np.zeros(rows, kind)
+    # memory that is zero already is not touched
+    if value.mask[0] and (kind.hasobject or value.values.astype(kind).tobytes().strip(b"\0")):
+        out.fill(value.values[0])
+    return out
+
+
+def by_window(features: Sequence[CompiledFeature]) -> dict[Window, list[CompiledFeature]]:
+    """Features that share a window share its range and its folds."""
+    windows: dict[Window, list[CompiledFeature]] = {}
+    for feature in features:
+        windows.setdefault(feature.window, []).append(feature)
+    return windows

@@ -1,0 +1,157 @@
+"""The oracle: features straight from raw events, by loops that anyone can check by eye.
+
+Nothing here knows tiles, levels, partials or engines. Every clever path of the project is
+compared with these functions, on generated and on real events.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from paimon_features.definitions import CompiledFeature, FeatureView
+from paimon_features.expressions import Expression, parse
+from paimon_features.expressions.nodes import Call
+from paimon_features.oracle.aggregates import IllConditioned, Window, naive_value
+from paimon_features.oracle.expressions import UnsafeStepError, evaluate_row
+from paimon_features.oracle.retractions import lessened, standing
+from paimon_features.oracle.windows import bounds, members, read_time
+
+Event = Mapping[str, Any]
+"""One raw event: a value (or None) for each column of the source."""
+
+
+class Entered(tuple[dict[str, Any], ...]):
+    """The events that enter a view's tiles, with its derived columns, in their order.
+
+    Made once, it can be given in place of raw events to all that follows.
+    """
+
+
+def entered(view: FeatureView, events: Iterable[Event]) -> Entered:
+    """The events that are members and break no rule."""
+    if isinstance(events, Entered):
+        return events
+    steps = _derivations(view)
+    where = None if view.where is None else parse(view.where, view.compiled.scope)
+    return Entered(
+        row for event in events if (row := _enters(view, steps, where, event)) is not None
+    )
+
+
+def _derivations(view: FeatureView) -> list[tuple[str, Expression]]:
+    """The view's derived columns; a later one may use an earlier one."""
+    scope = dict(view.source.schema)
+    steps = []
+    for name, text in view.derive.items():
+        expression = parse(text, scope)
+        scope[name] = expression.type
+        steps.append((name, expression))
+    return steps
+
+
+def _enters(
+    view: FeatureView,
+    steps: Sequence[tuple[str, Expression]],
+    where: Expression | None,
+    event: Event,
+) -> dict[str, Any] | None:
+    """The event with its derived columns, or None where it does not enter."""
+    row = dict(event)
+    try:
+        for name, expression in steps:
+            row[name] = evaluate_row(expression, row)
+        if where is not None and evaluate_row(where, row) is not True:
+            return None
+    except UnsafeStepError:
+        # a step overflows, or hides an infinity: a rule keeps such an event out
+        return None
+    return row if all(holds(rule.condition, event) for rule in view.compiled.skip_rules) else None
+
+
+def holds(condition: Expression, event: Event) -> bool:
+    """Whether a condition is true; of ``a OR b`` it is enough that one side is."""
+    try:
+        return evaluate_row(condition, event) is True
+    except UnsafeStepError:
+        sides = condition.args if isinstance(condition, Call) and condition.op == "or" else ()
+        return any(holds(side, event) for side in sides)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a read has to give for one entity: its status, and a value for each feature."""
+
+    status: str
+    values: dict[str, Any]
+    ill_conditioned: frozenset[str] = frozenset()
+
+
+def answer(
+    view: FeatureView, events: Sequence[Event], as_of_ms: int, *, online: bool = False
+) -> Answer:
+    """The features of one entity at ``as_of_ms``, from all raw events of that entity.
+
+    ``online`` takes the open tile whole, as an online read of sawtooth windows does: the tile
+    that contains ``as_of_ms`` also counts what has arrived with a later event time.
+    """
+    compiled = view.compiled
+    time = view.source.event_time
+    edges = [bounds(f.window, as_of_ms) for f in compiled.features]
+    known_from, horizon = min(start for start, _ in edges), max(end for _, end in edges)
+    seen_until = max(bounds(f.window, as_of_ms, online=online)[1] for f in compiled.features)
+    rows = [row for row in entered(view, events) if row[time] < seen_until]
+    nothing: dict[str, Any] = {f.name: None for f in compiled.features}
+    if compiled.ttl_ms is not None:
+        known_from = min(known_from, horizon - compiled.ttl_ms)
+    newest = max((row[time] for row in rows), default=None)
+    if newest is None or newest < known_from:
+        return Answer("MISSING", nothing)
+    if compiled.ttl_ms is not None and newest < horizon - compiled.ttl_ms:
+        return Answer("EXPIRED", nothing)
+    values = {}
+    ill = set()
+    for feature in compiled.features:
+        value = feature_value(view, feature, rows, as_of_ms, online=online)
+        if isinstance(value, IllConditioned):
+            ill.add(feature.name)
+            value = None
+        values[feature.name] = value
+    return Answer("PRESENT", values, frozenset(ill))
+
+
+def feature_value(
+    view: FeatureView,
+    feature: CompiledFeature,
+    rows: Sequence[Event],
+    as_of_ms: int,
+    *,
+    online: bool = False,
+) -> Any:
+    """One feature at ``as_of_ms`` from the entity's rows (derived columns included)."""
+    window = window_of(view, feature, rows, as_of_ms, online=online)
+    kept, unmet = standing(view, window.rows)
+    if unmet:
+        return lessened(feature.aggregate, replace(window, rows=kept), replace(window, rows=unmet))
+    return naive_value(feature.aggregate, replace(window, rows=kept))
+
+
+def window_of(
+    view: FeatureView,
+    feature: CompiledFeature,
+    rows: Sequence[Event],
+    as_of_ms: int,
+    *,
+    online: bool = False,
+) -> Window:
+    """What the aggregate of a feature takes of the entity's rows at ``as_of_ms``."""
+    time, scope, aggregate = view.source.event_time, view.compiled.scope, feature.aggregate
+    chosen = members([row[time] for row in rows], as_of_ms, feature.window, online=online)
+    inside = [rows[i] for i in chosen]
+    newest_ms = max((row[time] for row in inside), default=0)
+    if aggregate.where is not None:
+        where = parse(aggregate.where, scope)
+        inside = [row for row in inside if evaluate_row(where, row) is True]
+    read_ms = read_time(feature.window, as_of_ms)
+    return Window(inside, time, scope, read_ms, feature.window_ms, newest_ms)

@@ -1,0 +1,70 @@
+"""A naive tile job: events to the rows of a tile table, one event and one value at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pyarrow as pa
+
+from paimon_features.aggregates import EVENT_TIME, TILE_END
+from paimon_features.definitions import FeatureView
+from paimon_features.oracle.expressions import evaluate_row
+from paimon_features.oracle.features import Event, entered
+from paimon_features.oracle.merges import lake_merged
+from paimon_features.schema import Int32, Int64, arrow_schema
+from paimon_features.windows import DAY_MS, floor_ms
+
+
+def partial_row(view: FeatureView, event: Event) -> dict[str, Any]:
+    """The partials of one event, by name."""
+    compiled = view.compiled
+    time = event[view.source.event_time]
+    row = {**event, EVENT_TIME: time}
+    row[TILE_END] = floor_ms(time, compiled.tile_ms) + compiled.tile_ms
+    return {p.name: evaluate_row(compiled.expressions[p.name], row) for p in compiled.partials}
+
+
+def tile_table(view: FeatureView, events: Iterable[Event]) -> pa.Table:
+    """The rows of the tile table of these events, with its columns, in no particular order."""
+    compiled = view.compiled
+    cells: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for event in entered(view, events):
+        start = floor_ms(event[view.source.event_time], compiled.tile_ms)
+        cell = (*(event[key] for key in compiled.keys), start)
+        partials = partial_row(view, event)
+        known = cells.setdefault(cell, dict.fromkeys(partials))
+        for partial in compiled.partials:
+            name = partial.name
+            known[name] = lake_merged(partial, known[name], partials[name])
+    rows = [
+        {
+            **dict(zip((*compiled.keys, "tile_start"), cell, strict=True)),
+            "tile_day": cell[-1] // DAY_MS,
+            **partials,
+        }
+        for cell, partials in cells.items()
+    ]
+    return pa.Table.from_pylist(rows, schema=tile_schema(view))
+
+
+def tile_schema(view: FeatureView) -> pa.Schema:
+    """The columns of a view's tile table, in its order."""
+    compiled = view.compiled
+    columns = {"tile_day": Int32, **compiled.keys, "tile_start": Int64}
+    return arrow_schema({**columns, **{p.name: p.type for p in compiled.partials}})
+
+
+def event_rows(events: pa.Table) -> list[Event]:
+    """Events as the oracle takes them: dates are days and timestamps ms since 1970."""
+    columns = []
+    for name in events.schema.names:
+        column = events.column(name)
+        if pa.types.is_date32(column.type):
+            column = column.cast(pa.int32())
+        elif pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("ms")).cast(pa.int64())
+        elif pa.types.is_list(column.type) and pa.types.is_date32(column.type.value_type):
+            column = column.cast(pa.list_(pa.int32()))
+        columns.append(column.to_pylist())
+    return [dict(zip(events.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]

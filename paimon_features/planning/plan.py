@@ -1,0 +1,337 @@
+"""From definitions to tables: what is applied, what would change, and doing it.
+
+A view whose tiles would be others gets a new generation of its tile table; one that only reads
+its tiles differently does not, and what only describes it (owner, tags) changes nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Literal, TypeGuard
+
+from paimon_features.definitions import (
+    CompiledView,
+    Definitions,
+    DerivedView,
+    EventSource,
+    FeatureView,
+    FeedbackSource,
+)
+from paimon_features.errors import DefinitionError
+from paimon_features.offline.centers import proposed_centers
+from paimon_features.planning import registry
+from paimon_features.planning.registry import Document, Key
+from paimon_features.tables import Lake, generations, latest_snapshot
+from paimon_features.tables.fitted import fitted_versions
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.specs import (
+    TableSpec,
+    events_spec,
+    feedback_spec,
+    rejected_spec,
+    skipped_spec,
+    tiles_spec,
+)
+
+Action = Literal["create", "change", "generation", "same", "gone"]
+
+ASSUMED_EVENTS_PER_S = 200_000
+"""Rate of a backfill where none was measured yet: two cores, a few partials."""
+START_S = 15
+"""What a backfill takes before its first event: the engine's start."""
+MEASURED_FROM = 100_000
+"""Events that a backfill has to have read for its rate to say something of a larger one."""
+
+_SIGNS: Mapping[Action, str] = {
+    "create": "+",
+    "change": "~",
+    "generation": "~",
+    "same": " ",
+    "gone": "-",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What ``apply`` would do to one definition.
+
+    ``generation`` is the number of the tile table's generation that would be made, if any.
+    """
+
+    kind: str
+    name: str
+    action: Action
+    details: tuple[str, ...] = ()
+    generation: int | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{_SIGNS[self.action]} {self.kind.replace('_', ' ')} {self.name}"]
+        return "\n".join([*lines, *(f"    {detail}" for detail in self.details)])
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All changes, in the order in which they would be made."""
+
+    changes: tuple[Change, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether applying would do nothing."""
+        return all(change.action in ("same", "gone") for change in self.changes)
+
+    def __str__(self) -> str:
+        return "\n".join(str(change) for change in self.changes)
+
+
+def make_plan(lake: Lake, definitions: Definitions) -> Plan:
+    """Compare the definitions with what is applied.
+
+    Raises
+    ------
+    DefinitionError
+        For a change that cannot be made, such as other columns of a source with history.
+    """
+    known = _applied(lake)
+    changes = [_plan_one(lake, known, *item) for item in _documents(definitions)]
+    defined = {(change.kind, change.name) for change in changes}
+    for kind, name in known.keys() - defined:
+        detail = "no longer defined; its tables stay"
+        changes.append(Change(kind, name, "gone", (detail,)))
+    return Plan(tuple(changes))
+
+
+def apply_plan(lake: Lake, definitions: Definitions, now_ms: int) -> Plan:
+    """Make what ``make_plan`` shows: tables, generations, registry rows.
+
+    Repeating it is harmless.
+    """
+    plan = make_plan(lake, definitions)
+    for source in definitions.sources.values():
+        for spec in _source_tables(source):
+            lake.create(spec)
+    for change in plan.changes:
+        if change.kind == "feature_view" and change.generation is not None:
+            _make_generation(lake, definitions.view(change.name).compiled, change.generation)
+    documents = {(kind, name): document for kind, name, document, _ in _documents(definitions)}
+    registry.record(lake, documents, now_ms)
+    return plan
+
+
+def tiles_table(view: CompiledView, generation: int) -> TableSpec:
+    """The tile table of one generation of a view."""
+    partials = [(p.name, p.type, p.merge.paimon) for p in view.partials]
+    return tiles_spec(view.table(generation), view.keys, partials, view.buckets)
+
+
+def _source_tables(source: EventSource) -> Iterator[TableSpec]:
+    if isinstance(source, FeedbackSource):
+        yield feedback_spec(source.table, source.sample_keys)
+    else:
+        yield events_spec(source.table, source.schema)
+        yield rejected_spec(source.rejected_table)
+
+
+def _applied(lake: Lake) -> dict[Key, Document]:
+    return {key: version.document or {} for key, version in registry.applied(lake).items()}
+
+
+def _make_generation(lake: Lake, view: CompiledView, generation: int) -> None:
+    lake.create(tiles_table(view, generation))
+    lake.create(skipped_spec(view.skipped_table(generation)))
+    first = generations.active(lake, view.name) is None
+    generations.save(
+        lake,
+        GenerationRecord(
+            view=view.name,
+            generation=generation,
+            table=view.table(generation),
+            fingerprint=view.fingerprint,
+            buckets=view.buckets,
+            state="active" if first else "building",
+        ),
+    )
+
+
+def _documents(definitions: Definitions) -> Iterator[tuple[str, str, Document, Any]]:
+    """Kind, name, document and definition of everything that is defined."""
+    for kind, items in definitions.by_kind().items():
+        for name, item in items.items():
+            yield kind, name, item.to_document(), item
+
+
+def _plan_one(
+    lake: Lake,
+    known: Mapping[Key, Document],
+    kind: str,
+    name: str,
+    document: Document,
+    item: Any,
+) -> Change:
+    old = known.get((kind, name))
+    differs = [] if old is None else list(_differences(old, document))
+    if isinstance(item, EventSource):
+        return _plan_source(old, document, item, differs)
+    if isinstance(item, FeatureView):
+        return _plan_view(lake, old, item.compiled, differs)
+    action: Action = "create" if old is None else "change" if differs else "same"
+    if kind == "transformed":
+        _check_pinned(lake, name, document["fitted"])
+    if kind in ("interaction", "transformed") and action != "same":
+        differs.append("is computed when it is read: no backfill")
+    if isinstance(item, DerivedView) and action != "same":
+        differs.append(f"is computed by 'paimon-features derive {name}': no backfill")
+    return Change(kind, name, action, tuple(differs))
+
+
+def _check_pinned(lake: Lake, name: str, pinned: Mapping[str, Any]) -> None:
+    """Raise DefinitionError where an exported version is not the one that the lake has.
+
+    A lake that has no such version is another one than it was exported from: the file counts.
+    """
+    for version in fitted_versions(lake, pinned["name"]):
+        if version.version == pinned["version"] and version.digest != pinned["digest"]:
+            raise DefinitionError(
+                f"transformed feature {name!r}: the file of {version} has the digest "
+                f"{pinned['digest']}, and the lake's version has {version.digest}; a version "
+                "never changes: delete the file and run 'paimon-features fitted export "
+                f"{version.name} {version.version}', or save the transformer as the next version"
+            )
+
+
+def _plan_source(
+    old: Document | None, document: Document, source: EventSource, differs: list[str]
+) -> Change:
+    if old is None:
+        tables = ", ".join(spec.name for spec in _source_tables(source))
+        return Change("source", source.name, "create", (f"creates {tables}",))
+    for part in ("schema", "event_time", "table"):
+        if old[part] != document[part]:
+            raise DefinitionError(
+                f"source {source.name!r}: its {part} differs from what is applied "
+                f"({'; '.join(differs)}), and its history has been written; "
+                "define a new source under another name"
+            )
+    return Change("source", source.name, "change" if differs else "same", tuple(differs))
+
+
+def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: list[str]) -> Change:
+    records = generations.load(lake, view.name)
+    fitting = [r for r in records if r.fingerprint == view.fingerprint]
+    if fitting:
+        details = list(differs)
+        if differs and old is not None and old["tiles"] == view.fingerprint:
+            details.append("its tiles hold what this needs: no backfill")
+        building = [r for r in fitting if r.state == "building"]
+        if building and not any(r.state == "active" for r in fitting):
+            details.append(
+                f"generation {building[0].generation} is being built; "
+                f"'paimon-features switch {view.name}' makes it the one that is read"
+            )
+        action: Action = "create" if old is None else "change" if differs else "same"
+        return Change("feature_view", view.name, action, tuple(details))
+    generation = max((r.generation for r in records), default=0) + 1
+    details = [*differs, f"creates {view.table(generation)}, {len(view.partials)} partials: "
+               + ", ".join(_shortened([p.name for p in view.partials]))]  # fmt: skip
+    details += [f"keeps out and counts events with {guard}" for guard in _bounds(view)]
+    details += _room(view)
+    details += map(str, proposed_centers(lake, view))
+    if records:
+        events = _events(lake, view.source)
+        details.append(
+            f"needs a backfill: 'paimon-features backfill {view.name}' reads {events:,} events, "
+            f"{_duration(lake, events)}; then "
+            f"'paimon-features switch {view.name}'. Generation {records[-1].generation} stays"
+        )
+    elif events := _events(lake, view.source):
+        details.append(
+            f"needs a backfill: 'paimon-features backfill {view.name}' reads {events:,} events, "
+            f"{_duration(lake, events)}"
+        )
+    return Change(
+        "feature_view", view.name, "generation" if records else "create", tuple(details), generation
+    )
+
+
+def _shortened(names: Sequence[str]) -> list[str]:
+    """Names of partials, those of bins that differ in their number only, as one.
+
+    >>> _shortened(["p_rows", "p_bin_x_0", "p_bin_x_1", "p_bin_x_2"])
+    ['p_rows', 'p_bin_x_0..2']
+    """
+    out: list[str] = []
+    for head, group in groupby(names, lambda name: re.sub(r"^(p_bin_.*_)\d+$", r"\1", name)):
+        own = list(group)
+        if len(own) > 2:
+            numbers = [int(name.removeprefix(head)) for name in own]
+            own = [f"{head}{min(numbers)}..{max(numbers)}"]
+        out += own
+    return out
+
+
+def _bounds(view: CompiledView) -> list[str]:
+    return [rule.detail for rule in view.skip_rules if rule.reason == "out_of_bounds"]
+
+
+def _room(view: CompiledView) -> Iterator[str]:
+    """How many events an entity may have in a window until the tightest sum of integers wraps."""
+    rooms = [(p.events_that_fit, p.name) for p in view.partials if p.events_that_fit is not None]
+    if rooms:
+        events, name = min(rooms)
+        yield (
+            f"has room for {events:,} events of an entity in a window, each at its bound "
+            f"(the sum {name} wraps beyond 64 bits)"
+        )
+
+
+def _events(lake: Lake, source: EventSource) -> int:
+    if not lake.exists(source.table):
+        return 0
+    newest = latest_snapshot(lake, source.table)
+    return 0 if newest is None else newest.total_records
+
+
+def _duration(lake: Lake, events: int) -> str:
+    """About how long reading so many events takes, by the newest backfill that was measured."""
+    jobs = [
+        record.job
+        for view in generations.views(lake)
+        for record in generations.load(lake, view)
+        if record.job is not None and record.job.get("events_read", 0) >= MEASURED_FROM
+    ]
+    rate, said = float(ASSUMED_EVENTS_PER_S), "a guess: none was measured yet"
+    if jobs:
+        newest = max(jobs, key=lambda job: job["since_ms"])
+        rate = newest["events_read"] / newest["seconds"]
+        said = "as the last backfill"
+    seconds = START_S + events / rate
+    shown = f"{seconds / 60:,.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
+    return f"about {shown} ({rate:,.0f} events/s, {said})"
+
+
+def _differences(old: Document, new: Document, path: str = "") -> Iterator[str]:
+    """Readable differences of two documents, in the order of the new one."""
+    for key in [*new, *(key for key in old if key not in new)]:
+        if key in ("tiles", "online"):
+            continue
+        left, right, name = old.get(key), new.get(key), f"{path}{key}"
+        if left == right:
+            continue
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            yield from _differences(left, right, f"{name}.")
+        elif key not in old:
+            yield f"+ {name}"
+        elif key not in new:
+            yield f"- {name}"
+        elif _of_names(left) and _of_names(right) and set(left) != set(right):
+            yield from (f"- {name}: {item}" for item in left if item not in right)
+            yield from (f"+ {name}: {item}" for item in right if item not in left)
+        else:
+            yield f"{name}: {left!r} -> {right!r}"
+
+
+def _of_names(value: Any) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(item, str) for item in value)

@@ -1,0 +1,224 @@
+"""Bytes of a request -> what is asked for, checked. Nothing hostile gets past this file.
+
+JSON and MessagePack are decoded straight into one typed structure. An Arrow stream has the
+entity keys and request inputs as columns; what is asked for stands in the schema's metadata or
+in the query of the URL.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from paimon_features.serving.http.arrow_body import read_columns
+from paimon_features.serving.http.formats import Format
+from paimon_features.serving.http.http_errors import RequestRejected
+
+Scalar = bool | int | float | str | None
+
+FIELDS = ("features", "feature_service", "full_feature_names", "now_ms")
+"""What an Arrow request says in its metadata or the query."""
+
+
+class FeatureRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A request for online features, Feast's fields first and then ours.
+
+    ``features`` or ``feature_service`` is given, not both. ``entities`` has a list for each entity
+    key; as with Feast, request inputs may stand there too. ``request`` has each request input,
+    one value or a list. ``now_ms`` is the time of the read (UTC ms), now by default.
+    """
+
+    entities: dict[str, list[Scalar]]
+    features: list[str] | msgspec.UnsetType | None = msgspec.UNSET
+    feature_service: str | msgspec.UnsetType | None = msgspec.UNSET
+    full_feature_names: bool | msgspec.UnsetType = msgspec.UNSET
+    include_feature_view_version_metadata: bool | msgspec.UnsetType = msgspec.UNSET
+    request: dict[str, Scalar | list[Scalar]] | msgspec.UnsetType | None = msgspec.UNSET
+    now_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class ParsedRequest(msgspec.Struct, gc=False):
+    """A request in any format. ``columns`` are lists, or Arrow arrays of an Arrow request."""
+
+    columns: dict[str, Any]
+    inputs: dict[str, Any]
+    features: tuple[str, ...]
+    service: str | None
+    full_feature_names: bool
+    now_ms: int | None
+
+
+_JSON = msgspec.json.Decoder(FeatureRequest)
+_MESSAGE_PACK = msgspec.msgpack.Decoder(FeatureRequest)
+_KEY = re.compile(rb'"[ \t\r\n]*:')
+
+
+def decode(body: bytes, form: Format, query: bytes) -> ParsedRequest:
+    """What a request asks for; ``query`` counts for Arrow only.
+
+    Raises
+    ------
+    RequestRejected
+        400 for bytes that are not of the format, 422 for fields that are not as they have to be.
+    """
+    if form is Format.ARROW:
+        return _arrow(body, query)
+    if query:
+        raise RequestRejected(
+            422,
+            "invalid_request",
+            f"query {query[:80].decode('latin-1')!r}: the fields of a JSON or MessagePack request "
+            "stand in its body",
+        )
+    if form is Format.JSON:
+        request = _decoded(_JSON.decode, body, "JSON")
+        known = _keys_of(request)
+        # each key is matched at least once, so equal numbers mean that no key comes twice
+        if len(_KEY.findall(body)) != known:
+            _refuse_double_keys(body)
+    else:
+        request = _decoded(_MESSAGE_PACK.decode, body, "MessagePack")
+    if request.include_feature_view_version_metadata is True:
+        raise RequestRejected(
+            422,
+            "invalid_request",
+            "include_feature_view_version_metadata=true: versions of views stand in GET /features "
+            "and not in replies; leave the field out",
+        )
+    return _checked(
+        ParsedRequest(
+            request.entities,
+            request.request or {},
+            tuple(request.features or ()),
+            request.feature_service or None,
+            request.full_feature_names is True,
+            None if request.now_ms is msgspec.UNSET else request.now_ms,
+        )
+    )
+
+
+def _decoded(decoder: Callable[[bytes], FeatureRequest], body: bytes, what: str) -> FeatureRequest:
+    try:
+        return decoder(body)
+    except msgspec.ValidationError as error:
+        raise RequestRejected(422, "invalid_request", f"the {what} body: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestRejected(400, "malformed", f"the body is not {what}: {error}") from None
+    except (RecursionError, ValueError, OverflowError) as error:
+        raise RequestRejected(
+            400, "malformed", f"the body is not {what} of a sane form: {str(error)[:200]}"
+        ) from None
+
+
+def _keys_of(request: FeatureRequest) -> int:
+    """How many keys the JSON has if none comes twice."""
+    unset = msgspec.UNSET
+    count = 1 + len(request.entities)
+    count += request.features is not unset
+    count += request.feature_service is not unset
+    count += request.full_feature_names is not unset
+    count += request.include_feature_view_version_metadata is not unset
+    count += request.now_ms is not unset
+    if request.request is not unset:
+        count += 1 + len(request.request or ())
+    return count
+
+
+def _refuse_double_keys(body: bytes) -> None:
+    """The exact way, for bodies whose keys cannot be told by counting."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            names = [name for name, _ in pairs]
+            double = next(name for name in names if names.count(name) > 1)
+            raise RequestRejected(
+                422, "invalid_request", f"the JSON body has the key {double!r} twice in one object"
+            )
+        return found
+
+    json.loads(body, object_pairs_hook=unique, parse_int=len, parse_float=len)
+
+
+def _checked(asked: ParsedRequest) -> ParsedRequest:
+    if asked.service is None and not asked.features:
+        raise RequestRejected(
+            422,
+            "invalid_request",
+            "the request names no features; give 'features' (a list of 'view:feature') or "
+            "'feature_service' (GET /features tells what there is)",
+        )
+    if asked.service is not None and asked.features:
+        raise RequestRejected(
+            422,
+            "invalid_request",
+            f"the request has both 'features' and 'feature_service' ({asked.service!r}); "
+            "expected one of them",
+        )
+    if not asked.columns:
+        raise RequestRejected(
+            422,
+            "invalid_request",
+            "'entities' is empty; expected a list of values for each entity key",
+        )
+    return asked
+
+
+def _arrow(body: bytes, query: bytes) -> ParsedRequest:
+    columns, metadata = read_columns(body)
+    fields = _fields(metadata, query)
+    service = fields.get("feature_service")
+    texts = fields.get("features", "")
+    now_ms = fields.get("now_ms")
+    full = fields.get("full_feature_names", "false").lower()
+    if full not in ("true", "false"):
+        raise RequestRejected(
+            422, "invalid_request", f"full_feature_names={full!r}; expected 'true' or 'false'"
+        )
+    if now_ms is not None and not re.fullmatch(r"-?[0-9]{1,18}", now_ms):
+        raise RequestRejected(422, "invalid_request", f"now_ms={now_ms[:40]!r}; expected UTC ms")
+    return _checked(
+        ParsedRequest(
+            columns,
+            {},
+            tuple(text.strip() for text in texts.split(",")) if texts else (),
+            service,
+            full == "true",
+            None if now_ms is None else int(now_ms),
+        )
+    )
+
+
+def _fields(metadata: Mapping[bytes, bytes], query: bytes) -> dict[str, str]:
+    """The fields of an Arrow request; the query goes before the schema's metadata."""
+    try:
+        fields = {
+            name.decode(): text.decode()
+            for name, text in metadata.items()
+            if name.decode() in FIELDS
+        }
+        pairs = parse_qsl(
+            query.decode(), keep_blank_values=True, strict_parsing=bool(query),
+            errors="strict", max_num_fields=2_000,
+        )  # fmt: skip
+    except ValueError as error:
+        raise RequestRejected(
+            400, "malformed", f"the metadata or the query cannot be read: {error}"
+        ) from None
+    given: dict[str, str] = {}
+    for name, text in pairs:
+        if name not in FIELDS:
+            raise RequestRejected(
+                422,
+                "invalid_request",
+                f"the query has a field {name[:80]!r}; it takes: {', '.join(FIELDS)}",
+            )
+        if name in given and name != "features":
+            raise RequestRejected(422, "invalid_request", f"the query has {name!r} twice")
+        given[name] = f"{given[name]},{text}" if name in given else text
+    return {**fields, **given}

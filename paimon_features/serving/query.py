@@ -1,0 +1,24 @@
+"""A request to the online store, as a value: what, of whom, and as of when."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from paimon_features.definitions import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureQuery:
+    """Features of some entities.
+
+    ``entities`` maps each key column to a sequence, all of one length, and ``inputs`` each request
+    input of the interactions to one value for all entities or to a sequence. ``as_of_ms`` is the
+    time
+    of the read (UTC ms, an event at ``as_of_ms`` is not in); None is the clock at the read.
+    """
+
+    selection: Selection
+    entities: Mapping[str, object]
+    as_of_ms: int | None = None
+    inputs: Mapping[str, object] | None = None

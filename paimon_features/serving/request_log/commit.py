@@ -1,0 +1,241 @@
+"""Spool files of request logs into the table ``served_<project>``, each of them once.
+
+Before a commit a ledger beside the table names its files and the commit's identifier; whether
+the commit is there can be asked of the table itself. So whatever happens in between, the next
+pass knows what to do::
+
+    ledger      commit      what the next pass does
+    none        -           nothing was begun
+    files, n    n not there forgets the ledger, reads the files again
+    files, n    n there     puts the files away, forgets the ledger
+
+Files that are committed stay in ``committed/`` for a while. They tell a file that comes again,
+from a server's host that was copied twice, say.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.errors import TableError
+from paimon_features.serving.request_log.logged_rows import SCHEMA
+from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
+from paimon_features.tables import Lake, append_arrow
+from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.lease import Lease, acquire
+from paimon_features.tables.specs import SERVED_DAY, SPOOL_FILE, served_spec
+from paimon_features.tables.writer import committed_identifiers
+from paimon_features.windows import DAY_MS
+
+USER = "request-log"
+COMMITTED, REJECTED = "committed", "rejected"
+COMMIT_BYTES = 64 << 20
+"""Files of about so many bytes are committed together."""
+
+
+@dataclass
+class Committed:
+    """What one or more passes did.
+
+    ``rows`` of ``files`` files are in the table. ``recovered`` files were left open by workers
+    that died, ``torn`` had an end that could not be read (``torn_bytes`` altogether).
+    ``rejected`` files could not be read at all, or are another project's, and are in
+    ``rejected/``; ``repeated`` ones were committed before and are not taken twice. ``removed``
+    are files that were kept for long enough.
+    """
+
+    files: int = 0
+    rows: int = 0
+    commits: int = 0
+    recovered: int = 0
+    torn: int = 0
+    torn_bytes: int = 0
+    rejected: int = 0
+    repeated: int = 0
+    removed: int = 0
+
+    def add(self, other: Committed) -> None:
+        """Take the counts of another pass."""
+        for name in self.__dataclass_fields__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class SpoolCommitter:
+    """Commits what waits in some folders; the table's one owner in each pass, not in between.
+
+    ``keep_s`` is how long a committed file stays. ``on_message`` gets a line for what an
+    operator has
+    to know.
+
+    Raises
+    ------
+    TableError
+        If a table of that name is another one.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        project: str,
+        folders: Sequence[Path],
+        *,
+        keep_s: float = 86_400.0,
+        on_message: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self.lake, self.project = lake, project
+        # the ledger has to mean the same files wherever the next pass is started
+        self.folders = [folder.resolve() for folder in folders]
+        self.table = served_table(project)
+        self.keep_s = keep_s
+        self._tell = on_message
+        self._ledger = lake.side_folder / "served" / f"{lake.database}.{self.table}.json"
+        lake.create(served_spec(self.table))
+
+    def run_once(self) -> Committed:
+        """Commit everything that is complete.
+
+        Raises
+        ------
+        OwnershipError
+            If another process owns the table, because it commits or maintains it.
+        """
+        with acquire(self.lake, self.table, purpose="commit request logs") as lease:
+            return self._run(lease)
+
+    def _run(self, lease: Lease) -> Committed:
+        done = Committed()
+        self._finish_what_was_begun()
+        for folder in self.folders:
+            if not folder.is_dir():
+                continue
+            done.recovered += len(recover(folder))
+            for files in _chunks(self._new_files(folder, done)):
+                self._commit(files, done, lease)
+            self._remove_old(folder, done)
+        return done
+
+    def _finish_what_was_begun(self) -> None:
+        begun = read_json(self._ledger) or {}
+        if not begun:
+            return
+        newest = committed_identifiers(self.lake, self.table, USER) or 0
+        if newest >= begun["identifier"]:
+            _put_away([Path(file) for file in begun["files"]])
+        write_json(self._ledger, {})
+
+    def _new_files(self, folder: Path, done: Committed) -> list[Path]:
+        files = []
+        for path in sorted(folder.glob(f"*{COMPLETE}")):
+            if (folder / COMMITTED / path.name).exists():
+                self._tell(f"{path} was committed before; it is not taken twice")
+                path.unlink()
+                done.repeated += 1
+            else:
+                files.append(path)
+        return files
+
+    def _commit(self, files: Sequence[Path], done: Committed, lease: Lease) -> None:
+        own = Committed(commits=1)
+        tables, good = [], []
+        for path in files:
+            try:
+                rows = self._read(path, own)
+            except TableError as error:
+                self._tell(f"rejected: {error}")
+                _move(path, path.parent / REJECTED)
+                done.rejected += 1
+                continue
+            tables.append(rows)
+            good.append(path)
+            own.files += 1
+            own.rows += rows.num_rows
+        if not good:
+            return
+        identifier = (committed_identifiers(self.lake, self.table, USER) or 0) + 1
+        write_json(self._ledger, {"identifier": identifier, "files": list(map(str, good))})
+        lease.check()
+        append_arrow(
+            self.lake,
+            self.table,
+            pa.concat_tables(tables),
+            commit_user=USER,
+            commit_identifier=identifier,
+        )
+        _put_away(good)
+        write_json(self._ledger, {})
+        done.add(own)
+
+    def _read(self, path: Path, own: Committed) -> pa.Table:
+        spooled = read_spool(path, SCHEMA)
+        rows = spooled.rows
+        others = pc.unique(rows.column("project")).to_pylist()
+        if any(other != self.project for other in others):
+            raise TableError(f"{path} is of the project {', '.join(others)}, not {self.project}")
+        if spooled.torn_bytes:
+            self._tell(
+                f"{path}: the last {spooled.torn_bytes} bytes are torn, its worker died while it "
+                f"wrote them; {rows.num_rows} rows before them are kept"
+            )
+            own.torn += 1
+            own.torn_bytes += spooled.torn_bytes
+        # floor division would round towards zero; no answer was given before 1970
+        days = pc.divide(rows.column("served_at_ms"), DAY_MS).cast(pa.int32())
+        rows = rows.append_column(SERVED_DAY, days)
+        return rows.append_column(SPOOL_FILE, pa.array([path.name] * rows.num_rows, pa.string()))
+
+    def _remove_old(self, folder: Path, done: Committed) -> None:
+        kept = folder / COMMITTED
+        for path in kept.glob(f"*{COMPLETE}") if kept.is_dir() else ():
+            if time.time() - path.stat().st_mtime >= self.keep_s:
+                path.unlink()
+                done.removed += 1
+
+
+def served_table(project: str) -> str:
+    """The table with the request log of a project."""
+    return f"served_{project}"
+
+
+def waiting(folders: Sequence[Path]) -> dict[str, Any]:
+    """What waits in the folders: complete files, those being written, bytes."""
+    found = {"complete": 0, "open": 0, "bytes": 0}
+    for folder in folders:
+        for path in folder.glob("*"):
+            if path.is_file():
+                found["complete" if path.suffix == COMPLETE else "open"] += 1
+                found["bytes"] += path.stat().st_size
+    return found
+
+
+def _chunks(files: Sequence[Path]) -> Iterator[list[Path]]:
+    chunk: list[Path] = []
+    size = 0
+    for path in files:
+        chunk.append(path)
+        size += path.stat().st_size
+        if size >= COMMIT_BYTES:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _put_away(files: Sequence[Path]) -> None:
+    """Move committed files aside; a repeat is harmless."""
+    for path in files:
+        if path.exists():
+            _move(path, path.parent / COMMITTED)
+
+
+def _move(path: Path, folder: Path) -> None:
+    folder.mkdir(mode=0o700, exist_ok=True)
+    os.utime(path)  # kept from now on
+    os.rename(path, folder / path.name)

@@ -1,0 +1,259 @@
+"""Answers as rows of the request log: exact values as JSON text, entities in clear or hashed.
+
+What a value looks like: integers, booleans and texts as they are; floats as the shortest text
+that reads back to the same bits; decimals and, in hexadecimal digits, bytes as text; dates as
+days and timestamps as ms since 1970; lists as arrays, maps as arrays of pairs, in their order.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.columns import Column
+from paimon_features.definitions import CompiledView, FeatureRef
+from paimon_features.definitions.selection import Codes
+from paimon_features.definitions.served import (
+    SERVED_COLUMNS,
+    definition_of,
+    definition_of_computed,
+)
+from paimon_features.schema import DataType, ListType, MapType, arrow_schema
+from paimon_features.serving.response import OnlineResponse, Status, ViewRead
+
+SCHEMA = arrow_schema(SERVED_COLUMNS)
+COMPUTED = ""
+"""What stands for the view in the row of what is computed for an entity: interactions, and
+transformed features."""
+_EPOCH_DAY = dt.date(1970, 1, 1)
+_STATUS = {status.value: status.name for status in Status}
+
+
+class EntityText:
+    """Entities as text: canonical JSON of the key values, or a keyed hash of that.
+
+    A hash says by the first digits of what salt it was made, which tells little of the salt.
+
+    >>> EntityText()([7, "a"])
+    '[7,"a"]'
+    >>> hashed = EntityText(b"a secret of some length")
+    >>> hashed([7, "a"]) == hashed([7, "a"]), hashed([7, "a"])[:15]
+    (True, 'blake2:161fbb53')
+    """
+
+    def __init__(self, salt: bytes | None = None) -> None:
+        self._key = None if salt is None else hashlib.blake2b(salt, digest_size=32).digest()
+        self.prefix = ""
+        """What all hashes by this salt begin with."""
+        if self._key is not None:
+            self.prefix = f"blake2:{self._digest(b'which salt', 4)}:"
+
+    def __call__(self, keys: Sequence[Any]) -> str:
+        """The text of one entity, from its keys in the order of the view's."""
+        text = dumps(list(keys))
+        if self._key is None:
+            return text
+        return f"{self.prefix}{self._digest(text.encode(), 16)}"
+
+    def _digest(self, data: bytes, size: int) -> str:
+        assert self._key is not None
+        return hashlib.blake2b(data, digest_size=size, key=self._key).hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Noted:
+    """A sampled answer, until it is written: the ``number``-th of its worker.
+
+    ``rows`` are the chosen rows of the response, of which ``count`` rows of the log will be made.
+    """
+
+    request_id: str
+    number: int
+    service: str
+    served_at_ms: int
+    response: OnlineResponse
+    rows: Sequence[int]
+    count: int
+
+
+class RowMaker:
+    """Makes rows of the log from answers; one for a project and a worker."""
+
+    def __init__(self, project: str, worker: str, entities: EntityText) -> None:
+        self._project = project
+        self._worker = worker
+        self._entity = entities
+        self._definitions: dict[tuple[int, tuple[str, ...]], tuple[CompiledView, str]] = {}
+
+    def rows(self, noted: Noted) -> list[dict[str, Any]]:
+        """The rows of one answer, in the order of its entities."""
+        response, batch = noted.response, noted.response.batch
+        chosen = [response.start + row for row in noted.rows]
+        keys = {
+            name: plain(
+                kind, pa.array([response.keys[name][row] for row in noted.rows], kind.arrow)
+            )
+            for name, kind in batch.key_types.items()
+        }
+        common = {
+            "request_id": noted.request_id,
+            "number": noted.number,
+            "served_at_ms": noted.served_at_ms,
+            "as_of_ms": batch.as_of_ms,
+            "service": noted.service,
+            "project": self._project,
+            "worker": self._worker,
+        }
+        out: list[dict[str, Any]] = []
+        for read in batch.reads.values():
+            out += self._of_view(common, noted, read, chosen, keys)
+        if batch.selection.computed:
+            out += self._of_computed(common, noted, chosen, keys)
+        return out
+
+    def _of_view(
+        self,
+        common: Mapping[str, Any],
+        noted: Noted,
+        read: ViewRead,
+        chosen: Sequence[int],
+        keys: Mapping[str, Sequence[Any]],
+    ) -> list[dict[str, Any]]:
+        view, names = read.view, tuple(read.values)
+        types = {f.name: f.type for f in view.features}
+        values = [_chosen(types[name], read.values[name], chosen) for name in names]
+        codes = [_names_of(read.codes[name], chosen) for name in names]
+        definition = self._definition(view, names)
+        out = []
+        for i, at in enumerate(chosen):
+            marker, snapshot = read.markers[read.bucket_of[at]], int(read.snapshots[at])
+            out.append(
+                {
+                    **common,
+                    "view": view.name,
+                    "row": noted.rows[i],
+                    "entity": self._entity([keys[name][i] for name in view.keys]),
+                    "feature_values": dumps(dict(zip(names, [v[i] for v in values], strict=True))),
+                    "feature_statuses": dumps(dict(zip(names, [c[i] for c in codes], strict=True))),
+                    "applied_snapshot": marker.applied_snapshot,
+                    "record_snapshot": None if snapshot == NEVER_MS else snapshot,
+                    "commit_time_ms": marker.commit_time_ms,
+                    "freshness_ms": noted.served_at_ms - marker.current_ms,
+                    "epoch": read.epoch,
+                    "generation": read.content.generation,
+                    "incarnation": read.content.incarnation,
+                    "definition": definition,
+                }
+            )
+        return out
+
+    def _of_computed(
+        self,
+        common: Mapping[str, Any],
+        noted: Noted,
+        chosen: Sequence[int],
+        keys: Mapping[str, Sequence[Any]],
+    ) -> list[dict[str, Any]]:
+        batch = noted.response.batch
+        selection = batch.selection
+        places = [
+            (place, output)
+            for place, output in enumerate(selection.outputs)
+            if not isinstance(output, FeatureRef)
+        ]
+        names = [output.name for _, output in places]
+        values = [_chosen(o.type, batch.columns[place], chosen) for place, o in places]
+        codes = [_names_of(batch.codes[place], chosen) for place, _ in places]
+        inputs = {
+            name: _chosen(selection.inputs[name], column, chosen)
+            for name, column in batch.inputs.items()
+        }
+        definition = definition_of_computed([output for _, output in places])
+        return [
+            {
+                **common,
+                "view": COMPUTED,
+                "row": row,
+                "entity": self._entity([of[i] for of in keys.values()]),
+                "feature_values": dumps(dict(zip(names, [v[i] for v in values], strict=True))),
+                "feature_statuses": dumps(dict(zip(names, [c[i] for c in codes], strict=True))),
+                "inputs": dumps({name: of[i] for name, of in inputs.items()}),
+                "definition": definition,
+            }
+            for i, row in enumerate(noted.rows)
+        ]
+
+    def _definition(self, view: CompiledView, names: tuple[str, ...]) -> str:
+        # by identity, which holds for as long as the view is held beside it
+        found = self._definitions.get((id(view), names))
+        if found is None:
+            if len(self._definitions) >= 1_000:
+                self._definitions.clear()
+            found = self._definitions[id(view), names] = view, definition_of(view, names)
+        return found[1]
+
+
+def plain(kind: DataType, array: pa.Array) -> list[Any]:
+    """The values of an array as Python values, of which ``dumps`` makes text."""
+    if kind.text == "date":
+        array = array.view(pa.int32())
+    elif kind.text == "timestamp":
+        array = array.cast(pa.timestamp("ms")).view(pa.int64())
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def dumps(value: object) -> str:
+    """Canonical JSON text; ValueError for what is no finite number."""
+    return _encode(value)
+
+
+def loads(kind: DataType, value: Any) -> Any:
+    """What ``dumps`` was given, from what JSON reads of it, for a value of this type."""
+    if value is None:
+        return None
+    if kind.is_decimal:
+        return decimal.Decimal(value)
+    if kind.text == "bytes":
+        return bytes.fromhex(value)
+    if isinstance(kind, MapType):
+        return [(key, loads(kind.item, item)) for key, item in value]
+    if isinstance(kind, ListType):
+        return [loads(kind.item, item) for item in value]
+    return value
+
+
+def _chosen(kind: DataType, column: Column, rows: Sequence[int]) -> list[Any]:
+    return plain(kind, column.take(np.array(rows, np.int64)).to_arrow(kind.arrow))
+
+
+def _names_of(codes: Codes, rows: Sequence[int]) -> list[str]:
+    return [_STATUS[int(codes[row])] for row in rows]
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dt.datetime):  # in a list
+        since = value.replace(tzinfo=None) - dt.datetime(1970, 1, 1)
+        return since // dt.timedelta(milliseconds=1)
+    if isinstance(value, dt.date):
+        return (value - _EPOCH_DAY).days
+    raise TypeError(f"{type(value).__name__} is no type of a feature")
+
+
+# made once: json.dumps would make one for each value
+_encode = json.JSONEncoder(
+    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_as_text
+).encode

@@ -1,0 +1,1 @@
+"""Verification: what is served, stored and computed, compared with the oracle."""

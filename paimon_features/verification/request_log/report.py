@@ -1,0 +1,69 @@
+"""What a comparison of the request log with the lake found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from paimon_features.verification.request_log.rows import LoggedRow
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """Something that was served and is not what the lake says.
+
+    ``feature`` is the name of a value, or of a column of the log. ``by`` is who says so:
+    ``tiles``, ``events``, ``features`` (of an interaction) or ``snapshots``.
+    """
+
+    request_id: str
+    served_at_ms: int
+    view: str
+    entity: str
+    feature: str
+    served: str
+    truth: str
+    by: str
+
+    def __str__(self) -> str:
+        return (
+            f"request {self.request_id} at {self.served_at_ms}, entity {self.entity}, "
+            f"{self.view + ':' if self.view else ''}{self.feature}: served {self.served}, "
+            f"by {self.by} {self.truth}"
+        )
+
+
+@dataclass
+class LogReport:
+    """What was compared and what differed.
+
+    ``values`` of ``rows`` rows of ``requests`` requests were compared; ``by_events`` of the rows
+    with the oracle over raw events, too. ``tiles_only`` says why the others were not, and
+    ``unchecked`` why rows could not be compared at all, both with numbers of rows.
+    """
+
+    requests: int = 0
+    rows: int = 0
+    values: int = 0
+    by_events: int = 0
+    tiles_only: Counter[str] = field(default_factory=Counter)
+    unchecked: Counter[str] = field(default_factory=Counter)
+    differences: list[Wrong] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether something was compared, and nothing differed."""
+        return self.values > 0 and not self.differences
+
+
+def wrong(row: LoggedRow, feature: str, served: Any, truth: Any, by: str) -> Wrong:
+    """A difference in one value of a row."""
+
+    def text(value: Any) -> str:
+        return value if isinstance(value, str) and by != "features" else repr(value)
+
+    return Wrong(
+        row.request_id, row.served_at_ms, row.view, row.entity, feature,
+        text(served), text(truth), by,
+    )  # fmt: skip

@@ -1,0 +1,161 @@
+"""The request log as it is read back: a sample of requests, their rows decoded."""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.definitions.served import SERVED_COLUMNS
+from paimon_features.errors import VerificationError
+from paimon_features.serving.request_log.commit import served_table
+from paimon_features.tables import Lake, iter_batches
+from paimon_features.tables.specs import SERVED_DAY
+from paimon_features.windows import DAY_MS
+
+RequestKey = tuple[str, str, int, int]
+"""Id, worker, time and number of a request: an id that clients choose may come again, and a
+worker's name and numbers, too, once it was started anew."""
+_KEY = ("request_id", "worker", "served_at_ms", "number")
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRow:
+    """One row of the log. ``values`` and ``statuses`` are by feature, as JSON reads them."""
+
+    request_id: str
+    worker: str
+    number: int
+    served_at_ms: int
+    as_of_ms: int
+    service: str
+    view: str
+    row: int
+    entity: str
+    values: Mapping[str, Any]
+    statuses: Mapping[str, str]
+    inputs: Mapping[str, Any]
+    applied_snapshot: int
+    record_snapshot: int | None
+    commit_time_ms: int
+    freshness_ms: int
+    generation: int
+    incarnation: int
+    definition: str
+
+    @property
+    def request(self) -> RequestKey:
+        """Which request it is of."""
+        return self.request_id, self.worker, self.served_at_ms, self.number
+
+    @property
+    def snapshot(self) -> int:
+        """The snapshot of the tile table that the values are of.
+
+        A record holds all that was committed of its entity up to its own snapshot, and nothing
+        came for the entity from there to its bucket's, or the record would be newer.
+        """
+        return max(self.applied_snapshot, self.record_snapshot or 0)
+
+    @classmethod
+    def of(cls, raw: Mapping[str, Any]) -> LoggedRow:
+        """A row of the table; ValueError for one that is not as the log writes them."""
+        values, statuses = json.loads(raw["feature_values"]), json.loads(raw["feature_statuses"])
+        inputs = json.loads(raw["inputs"] or "{}")
+        if not all(isinstance(one, dict) for one in (values, statuses, inputs)):
+            raise ValueError("values, statuses and inputs have to be JSON objects")
+        if values.keys() != statuses.keys():
+            raise ValueError("there is not one status for each value")
+        names = cls.__dataclass_fields__.keys() - {"values", "statuses", "inputs"}
+        plain = {name: raw[name] for name in names}
+        for name in ("applied_snapshot", "commit_time_ms", "freshness_ms", "generation",
+                     "incarnation"):  # fmt: skip
+            if raw["view"] and plain[name] is None:
+                raise ValueError(f"{name} is null")
+            plain[name] = plain[name] or 0
+        return cls(values=values, statuses=statuses, inputs=inputs, **plain)
+
+
+def sampled_rows(
+    lake: Lake,
+    project: str,
+    *,
+    since_ms: int,
+    until_ms: int,
+    service: str | None,
+    sample: int,
+    seed: int,
+) -> list[dict[str, Any]]:
+    """All rows of ``sample`` requests that were served from ``since_ms`` to ``until_ms``
+    (exclusive), as the table has them; with ``service`` of those that asked for it.
+
+    Which requests follows from what names them and ``seed``, in memory for the sample only.
+
+    Raises
+    ------
+    VerificationError
+        If there is no request log, or nothing in it of that time.
+    """
+    table = served_table(project)
+    if not lake.exists(table):
+        raise VerificationError(
+            f"there is no table {table!r}: set [serve] request_log, and run "
+            "'paimon-features request-log --follow' where the spool files are"
+        )
+    within = (since_ms, until_ms, service)
+    # the greatest negative numbers are the least numbers: a heap keeps them within its bound
+    kept: list[tuple[int, str]] = []
+    known: set[str] = set()
+    for batch in _batches(lake, table, list(_KEY), *within):
+        for name in pc.unique(_names(batch)).to_pylist():
+            if name in known:
+                continue
+            entry = (-_number(name, seed), name)
+            if len(kept) < sample:
+                heapq.heappush(kept, entry)
+            elif entry > kept[0]:
+                known.discard(heapq.heappushpop(kept, entry)[1])
+            else:
+                continue
+            known.add(name)
+    if not kept:
+        asked = "" if service is None else f" of service {service!r}"
+        raise VerificationError(
+            f"the request log {table!r} has no request{asked} from {since_ms} to {until_ms} ms; "
+            "is it committed ('paimon-features request-log'), and is the rate high enough?"
+        )
+    wanted = pa.array(sorted(known), pa.string())
+    rows: list[dict[str, Any]] = []
+    for batch in _batches(lake, table, list(SERVED_COLUMNS), *within):
+        rows += batch.filter(pc.is_in(_names(batch), wanted)).to_pylist()
+    return rows
+
+
+def _batches(
+    lake: Lake, table: str, columns: list[str], since_ms: int, until_ms: int, service: str | None
+) -> Iterator[pa.RecordBatch]:
+    days = {SERVED_DAY: (since_ms // DAY_MS, (until_ms - 1) // DAY_MS + 1)}
+    read = list(dict.fromkeys([*columns, "served_at_ms", "service"]))
+    for batch in iter_batches(lake, table, read, partitions=days):
+        at = batch.column("served_at_ms")
+        mask = pc.and_(pc.greater_equal(at, since_ms), pc.less(at, until_ms))
+        if service is not None:
+            mask = pc.and_(mask, pc.equal(batch.column("service"), service))
+        yield batch.filter(mask)
+
+
+def _names(batch: pa.RecordBatch) -> pa.Array:
+    """What tells the request of each row from all others, as text."""
+    columns = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in _KEY]
+    return pc.binary_join_element_wise(*columns, " ")
+
+
+def _number(name: str, seed: int) -> int:
+    data = f"{seed}:{name}".encode()
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "big")

@@ -1,0 +1,170 @@
+"""Duplicates on Flink: one event per id within the horizon, the others aside, come what may."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from paimon_features.definitions import EventSource
+from paimon_features.flink.ingest import files as module
+from paimon_features.flink.ingest.files import IngestResult, ingest_files
+from paimon_features.flink.ingest.job import IngestProgress
+from paimon_features.flink.ingest.topic import ingest_kafka
+from paimon_features.flink.sql import ingest as statements
+from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns
+from paimon_features.schema import Bool, Int64, String
+from paimon_features.tables import Lake, read_arrow
+from paimon_features.windows import HOUR_MS
+from tests.flink.ingest.watched_folder import new_lake, watched_folder
+
+pytestmark = pytest.mark.flink
+
+ORDERS = EventSource(
+    "orders",
+    schema={"order_id": String, "n": Int64, "gone": Bool, "at_ms": Int64},
+    event_time="at_ms",
+    retraction="gone",
+    event_id="order_id",
+    dedup_horizon="1h",
+)
+NOW_MS = 1_700_000_000_000
+
+
+SOON = 1_000_000
+"""Rows with such numbers are due an hour after ``NOW_MS``, the time of all others is long ago."""
+
+
+def lines(*rows: tuple[str | None, int, bool | None]) -> str:
+    """JSON lines of (id, number, withdrawn)."""
+    soon_ms = NOW_MS + HOUR_MS + ORDERS.max_skew_ms
+    made = [
+        {"order_id": i, "n": n, "gone": gone, "at_ms": soon_ms if n >= SOON else 0}
+        for i, n, gone in rows
+    ]
+    return "".join(json.dumps(row) + "\n" for row in made)
+
+
+def kept(lake: Lake) -> list[int]:
+    return sorted(read_arrow(lake, ORDERS.table, ["n"]).column("n").to_pylist())
+
+
+def aside(lake: Lake) -> Counter[tuple[str, int]]:
+    rows = read_arrow(lake, ORDERS.rejected_table).to_pylist()
+    return Counter((row["reason"], int(json.loads(row["raw"])["n"])) for row in rows)
+
+
+def test_files_are_held_against_each_other_and_against_what_has_entered_within_the_horizon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    #  clock   0                1 h - 1 ms        1 h
+    #          a a' -a b        a again, d        f and a enter, another a, d again
+    #          (f a)                              (they had been ahead of the clock)
+    lake = new_lake(tmp_path, ORDERS)
+
+    def ingest(at_ms: int, name: str, *rows: tuple[str | None, int, bool | None]) -> IngestResult:
+        clock = SimpleNamespace(time_ns=lambda: at_ms * 1_000_000, monotonic=time.monotonic)
+        monkeypatch.setattr(module, "time", clock)
+        (tmp_path / name).write_text(lines(*rows))
+        return ingest_files(lake, ORDERS, [tmp_path / name], state_dir=tmp_path / "state")
+
+    first = ingest(
+        NOW_MS, "1.jsonl", ("a", 1, False), ("a", 2, False), ("a", 3, True), ("b", 4, False),
+        (None, 5, False), ("c", 6, None), ("f", SOON, False), ("a", SOON + 1, False),
+    )  # fmt: skip
+    assert first.accepted == 3
+    assert first.rejected == {
+        "time_in_future": 2, "bad_retraction": 1, "duplicate": 1, "missing_event_id": 1
+    }  # fmt: skip
+    assert kept(lake) == [1, 3, 4]
+
+    # cut off behind the commit of the events: what was aside is found to be the same again
+    real = module.IngestJob.run
+
+    def only_events(job: module.IngestJob, *args: object, **options: object) -> str:
+        real(job, *args[:3], (True, False))  # type: ignore[arg-type]
+        raise OSError("killed")
+
+    monkeypatch.setattr(module.IngestJob, "run", only_events)
+    late = NOW_MS + HOUR_MS - 1
+    with pytest.raises(OSError, match="killed"):
+        ingest(late, "2.jsonl", ("a", 7, False), ("d", 9, False), ("d", 8, False))
+    monkeypatch.setattr(module.IngestJob, "run", real)
+    third = ingest(NOW_MS + HOUR_MS, "3.jsonl", ("a", 10, False), ("d", 11, False), ("a", 12, True))
+    assert third.finished_run is not None
+    # what had waited entered first: one was new, the other one's id had come an hour ago
+    assert third.released == 2
+    assert kept(lake) == [1, 3, 4, 8, 12, SOON, SOON + 1]
+    assert aside(lake) == {
+        ("time_in_future", SOON): 1, ("released", SOON): 1, ("duplicate", 10): 1,
+        ("time_in_future", SOON + 1): 1, ("released", SOON + 1): 1,
+        ("duplicate", 2): 1, ("missing_event_id", 5): 1, ("bad_retraction", 6): 1,
+        ("duplicate", 7): 1, ("duplicate", 9): 1, ("duplicate", 11): 1,
+    }  # fmt: skip
+
+
+Follow = Callable[[EventSource, Callable[[int], bool]], None]
+
+
+@pytest.fixture
+def inbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(statements, "kafka_scan", watched_folder(tmp_path / "inbox"))
+    return tmp_path / "inbox"
+
+
+def send(inbox: Path, name: str, *rows: tuple[str | None, int, bool | None]) -> None:
+    (inbox.parent / name).write_text(lines(*rows))
+    (inbox.parent / name).rename(inbox / name)
+
+
+def follow(lake: Lake, source: EventSource, inbox: Path, done: Callable[[], bool]) -> None:
+    """Run the stream until ``done``, then Ctrl-C."""
+    deadline = time.monotonic() + 60
+
+    def report(progress: IngestProgress) -> None:
+        assert time.monotonic() < deadline, progress
+        if done():
+            signal.raise_signal(signal.SIGINT)
+
+    topic = KafkaTopic("127.0.0.1:9092", "orders", "g", json_columns(source, {}))
+    with pytest.raises(KeyboardInterrupt):
+        ingest_kafka(
+            lake,
+            source,
+            topic,
+            state_dir=inbox.parent / "state",
+            checkpoint_interval_ms=200,
+            report=report,
+        )
+
+
+def test_a_stream_remembers_ids_across_restarts_and_forgets_them_after_the_horizon(
+    tmp_path: Path, inbox: Path
+) -> None:
+    lake = new_lake(tmp_path, ORDERS)
+    rows = [(f"id{n % 400}", n, n % 3 == 0) for n in range(1000)]
+    distinct = len({(i, gone) for i, _, gone in rows})
+    send(inbox, "1.jsonl", *rows)
+    follow(lake, ORDERS, inbox, lambda: len(kept(lake)) > 0)  # Ctrl-C behind any checkpoint
+    again = [(i, n + 1000, gone) for i, n, gone in rows]
+    send(inbox, "2.jsonl", *again, ("new", 5000, False))
+    follow(lake, ORDERS, inbox, lambda: sum(aside(lake).values()) + len(kept(lake)) == 2001)
+    numbers = kept(lake)
+    assert len(numbers) == distinct + 1
+    assert {reason for reason, _ in aside(lake)} == {"duplicate"}
+    everything = sorted([*numbers, *(n for _, n in aside(lake))])
+    assert everything == [*range(2000), 5000]
+
+    # the same stream with a horizon of nearly nothing: whoever has been away for it is new
+    hasty = replace(ORDERS, dedup_horizon="1s")
+    time.sleep(1.1)
+    send(inbox, "3.jsonl", ("id0", 6000, True))
+    follow(lake, hasty, inbox, lambda: len(kept(lake)) == distinct + 2)
+    assert kept(lake)[-1] == 6000

@@ -1,0 +1,447 @@
+"""The ingest job on Flink: every row is an event or kept with its reason, once, come what may."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from paimon_features.definitions import FeedbackSource
+from paimon_features.errors import (
+    ConfigurationError,
+    JobError,
+    OwnershipError,
+    UnknownNameError,
+)
+from paimon_features.flink.environment import open_environment, register_lake
+from paimon_features.flink.ingest.files import IngestResult, ingest_files
+from paimon_features.flink.ingest.job import OPTIONS, IngestJob, IngestProgress, explain
+from paimon_features.flink.ingest.ledger import Ledger
+from paimon_features.flink.ingest.topic import checkpoint_folder, ingest_kafka
+from paimon_features.flink.sql import ingest as statements
+from paimon_features.flink.sql.ingest import Run, file_statements, kafka_statements
+from paimon_features.flink.sql.input_columns import KafkaTopic, group_files, json_columns
+from paimon_features.flink.sql.inputs import look_at
+from paimon_features.project import Project
+from paimon_features.schema import Int64
+from paimon_features.tables import Lake, latest_snapshot, read_arrow
+from paimon_features.tables.lease import acquire
+from paimon_features.tables.release import release_due
+from paimon_features.windows import DAY_MS, MAX_TIME_MS
+from tests.flink.ingest.ingest_inputs import NAMES, NOW_MS, SOURCE, TOO_LATE_MS, Outcome, write_all
+from tests.flink.ingest.reference_ingest import Bad
+from tests.flink.ingest.watched_folder import CLICKS, clicks, new_lake, watched_folder
+
+pytestmark = pytest.mark.flink
+
+ROOT = Path(__file__).parents[3]
+REASONS = {
+    "unreadable", "too_few_columns", "too_many_columns", "wrong_type", "not_finite",
+    "missing_time", "time_out_of_range", "time_in_future",
+}  # fmt: skip
+
+
+def ids(lake: Lake) -> list[int]:
+    return sorted(read_arrow(lake, CLICKS.table, columns=["id"])["id"].to_pylist())
+
+
+# -- one run over every input form
+
+
+@dataclass
+class Ingested:
+    lake: Lake
+    state_dir: Path
+    files: dict[Path, list[Outcome]]
+    result: IngestResult
+
+    def outcomes(self) -> Iterator[tuple[Path, str, Any]]:
+        for path, outcomes in self.files.items():
+            for raw, outcome in outcomes:
+                yield path, raw, outcome
+
+    def rejects(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = read_arrow(self.lake, SOURCE.rejected_table).to_pylist()
+        return rows
+
+
+@pytest.fixture(scope="module")
+def ingested(tmp_path_factory: pytest.TempPathFactory) -> Ingested:
+    folder = tmp_path_factory.mktemp("ingest")
+    inputs = folder / "in puts"
+    inputs.mkdir()
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")  # shown when a test fails
+    files = dict(write_all(inputs, seed))
+    lake = new_lake(folder, SOURCE)
+    result = ingest_files(lake, SOURCE, [inputs], state_dir=folder / "state")
+    return Ingested(lake, folder / "state", files, result)
+
+
+def test_every_good_row_is_an_event_with_the_values_that_one_reads_by_hand(
+    ingested: Ingested,
+) -> None:
+    expected = Counter(
+        tuple(outcome[name] for name in NAMES)
+        for _, _, outcome in ingested.outcomes()
+        if not isinstance(outcome, Bad)
+    )
+    rows = read_arrow(ingested.lake, SOURCE.table).to_pylist()
+    found = Counter(tuple(row[name] for name in NAMES) for row in rows)
+    assert found - expected == Counter()
+    assert expected - found == Counter()
+    assert {row["event_day"] - row["at_ms"] // DAY_MS for row in rows} == {0}
+    assert len({row["ingest_time_ms"] for row in rows}) == 1
+
+
+def test_every_bad_row_is_kept_with_its_reason_its_text_and_its_file(ingested: Ingested) -> None:
+    expected = Counter(
+        (str(path), outcome.reason, "" if outcome.values is not None else raw)
+        for path, raw, outcome in ingested.outcomes()
+        if isinstance(outcome, Bad)
+    )
+    found: Counter[tuple[str, str, str]] = Counter()
+    for row in ingested.rejects():
+        if row["reason"] == "time_in_future":
+            assert set(json.loads(row["raw"])) == set(NAMES)
+            row["raw"] = ""
+        elif row["origin"].endswith(".parquet"):
+            # a row without a text is kept as JSON of its columns
+            assert list(json.loads(row["raw"])) == sorted(NAMES)
+            row["raw"] = ""
+        found[row["origin"], row["reason"], row["raw"]] += 1
+        assert row["detail"]
+        assert row["ingest_id"] == ingested.result.run_id
+    assert found - expected == Counter()
+    assert expected - found == Counter()
+
+
+def test_events_from_the_future_enter_once_when_their_time_has_come(
+    ingested: Ingested, tmp_path: Path
+) -> None:
+    shutil.copytree(ingested.lake.warehouse, tmp_path / "lake")
+    lake = Lake.open(tmp_path / "lake", "features")
+    waiting = Counter(
+        tuple(outcome.values[name] for name in NAMES)
+        for _, _, outcome in ingested.outcomes()
+        if isinstance(outcome, Bad) and outcome.values is not None
+    )
+    before = read_arrow(lake, SOURCE.table).num_rows
+    early = release_due(lake, SOURCE, NOW_MS)
+    assert (early.events, early.waiting) == (0, waiting.total())
+    assert early.next_ms == TOO_LATE_MS - SOURCE.max_skew_ms
+    for _ in range(2):
+        release_due(lake, SOURCE, MAX_TIME_MS)  # some texts are times of the year 9999
+    rows = [r for r in read_arrow(lake, SOURCE.table).to_pylist() if r["at_ms"] >= TOO_LATE_MS]
+    assert Counter(tuple(row[name] for name in NAMES) for row in rows) == waiting
+    assert read_arrow(lake, SOURCE.table).num_rows == before + waiting.total()
+    assert all(row["event_day"] == row["at_ms"] // DAY_MS for row in rows)
+
+
+def test_accepted_and_rejected_rows_add_up_to_the_rows_of_the_files(ingested: Ingested) -> None:
+    outcomes = [outcome for _, _, outcome in ingested.outcomes()]
+    bad = Counter(outcome.reason for outcome in outcomes if isinstance(outcome, Bad))
+    result = ingested.result
+    assert result.rejected == bad
+    assert set(bad) == REASONS
+    assert result.accepted + sum(result.rejected.values()) == len(outcomes)
+    assert list(result.rejected.values()) == sorted(bad.values(), reverse=True)
+
+
+def test_all_of_a_run_is_one_commit_per_table(ingested: Ingested) -> None:
+    for table in (SOURCE.table, SOURCE.rejected_table):
+        newest = latest_snapshot(ingested.lake, table)
+        assert newest is not None
+        assert newest.id == 1
+    assert ingested.result.events_snapshot == 1
+
+
+def test_a_detail_names_the_column_what_was_got_and_what_was_expected(ingested: Ingested) -> None:
+    details = {row["reason"]: row["detail"] for row in ingested.rejects()}
+    columns = "|".join(NAMES)
+    for reason, form in (
+        ("wrong_type", rf"column ({columns}): expected .+, got '.*'"),
+        ("not_finite", rf"column ({columns}): expected a finite .+, got .+"),
+        ("missing_time", "column at_ms is null"),
+        ("time_out_of_range", r"column at_ms: .* in the years 1 to 9999, got -?\d+"),
+        ("time_in_future", r"column at_ms: .* at most 5min ahead of the clock, got \d+"),
+        ("too_few_columns", r"expected 1[01] columns, got \d+"),
+    ):
+        assert re.fullmatch(form, details[reason]), details[reason]
+
+
+def test_a_row_without_a_key_is_an_event_and_skipping_it_is_the_views_matter(
+    ingested: Ingested,
+) -> None:
+    keys = read_arrow(ingested.lake, SOURCE.table, columns=["customer_id"])["customer_id"]
+    assert keys.null_count > 0
+
+
+def test_columns_that_the_source_does_not_have_are_told(ingested: Ingested) -> None:
+    assert set(ingested.result.ignored_columns) == {"remark", "more"}
+    assert ingested.result.absent_columns == ()
+
+
+def test_the_same_files_again_are_skipped_without_a_job(ingested: Ingested) -> None:
+    started = time.monotonic()
+    result = ingest_files(ingested.lake, SOURCE, ingested.files, state_dir=ingested.state_dir)
+    assert time.monotonic() - started < 5  # a job takes longer to start alone
+    assert result.run_id is None
+    assert result.skipped == tuple(
+        (str(path), f"ingested before, by run {ingested.result.run_id}") for path in ingested.files
+    )
+
+
+# -- further runs, on lakes of their own
+
+
+def test_a_mapped_file_enters_once_more_when_that_is_wanted(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    path = tmp_path / "a.csv"
+    path.write_text('Number,Url,When\n1,"a,b",2010-12-01\n2,,x\n')
+    mapping = {"id": "Number", "page": "Url", "at_ms": "When"}
+    with pytest.raises(ConfigurationError, match="no column 'id'; it has: Number, Url, When"):
+        ingest_files(lake, CLICKS, [path], state_dir=tmp_path)
+    first = ingest_files(lake, CLICKS, [path], mapping, state_dir=tmp_path)
+    assert (first.accepted, first.rejected) == (1, {"wrong_type": 1})
+    assert first.examples == {
+        "wrong_type": f"column at_ms: expected int64 or a time, got 'x' ({path})"
+    }
+    assert ingest_files(lake, CLICKS, [path], mapping, state_dir=tmp_path).run_id is None
+    ingest_files(lake, CLICKS, [path], mapping, state_dir=tmp_path, again=True)
+    rows = read_arrow(lake, CLICKS.table).to_pylist()
+    assert [(row["id"], row["page"], row["at_ms"]) for row in rows] == [
+        (1, "a,b", 1_291_161_600_000)
+    ] * 2
+    assert read_arrow(lake, CLICKS.rejected_table).num_rows == 2
+
+
+def test_a_run_that_was_interrupted_between_its_commits_is_finished_by_the_next(
+    tmp_path: Path,
+) -> None:
+    lake = new_lake(tmp_path)
+    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
+    first.write_text(clicks(0, 50))
+    job = IngestJob(lake, CLICKS, tmp_path / "state", 1, None, None)
+    file = look_at(first)
+    run = job.ledger.begin([file], {}, 1_000_000_000_000)
+    job.run(
+        "batch",
+        file_statements(CLICKS, group_files([file], CLICKS, {}), run.run),
+        "it",
+        (True, False),
+    )
+    # the machine dies here; the rows of this kind are in, the rejected ones are not
+    assert (len(ids(lake)), job.ledger.committed(run)) == (50, (True, False))
+
+    second.write_text(clicks(50, 10))
+    text = first.read_text()
+    first.write_text(text + "more")
+    with pytest.raises(ConfigurationError, match=f"{run.id}.*a.jsonl is gone or has changed"):
+        ingest_files(lake, CLICKS, [second], state_dir=tmp_path / "state")
+    first.write_text(text)
+    result = ingest_files(lake, CLICKS, [second], state_dir=tmp_path / "state")
+    assert (result.finished_run, result.accepted) == (run.id, 10)
+    assert ids(lake) == list(range(60))
+    rejects = read_arrow(lake, CLICKS.rejected_table).to_pylist()
+    assert sorted(row["raw"] for row in rejects) == [f"broken {n}" for n in range(0, 60, 10)]
+    assert [len(run.files) for run in job.ledger.runs()] == [1, 1]
+
+
+def test_a_job_that_fails_commits_nothing_and_names_its_file(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    text = "\n".join(clicks(n, 10) for n in range(0, 1_000, 10))
+    noise = random.Random(0).randbytes(700_000).hex()  # so that the break comes late
+    packed = gzip.compress(f'{text}{{"id": 0, "at_ms": 0, "page": "{noise}"}}\n'.encode())
+    broken = tmp_path / "broken.jsonl.gz"
+    broken.write_bytes(packed[:-1_000])
+    with pytest.raises(JobError, match="ingesting .*broken.jsonl.gz into 'clicks'"):
+        ingest_files(lake, CLICKS, [broken], state_dir=tmp_path)
+    assert latest_snapshot(lake, CLICKS.table) is None
+
+    other = tmp_path / "other.csv"
+    other.write_text(
+        "id,page,at_ms\n1,a,x\n"
+    )  # only bad rows: nothing enters, nothing is left open
+    result = ingest_files(lake, CLICKS, [other], state_dir=tmp_path)
+    assert result.forgotten_files == (str(broken),)
+    assert (result.accepted, result.rejected, result.events_snapshot) == (
+        0,
+        {"wrong_type": 1},
+        None,
+    )
+    assert latest_snapshot(lake, CLICKS.table) is None
+    assert ingest_files(lake, CLICKS, [other], state_dir=tmp_path).run_id is None
+
+
+def test_a_source_that_is_not_applied_or_not_for_files_is_told(tmp_path: Path) -> None:
+    lake = Lake.open(str(tmp_path / "lake"), "features")
+    with pytest.raises(UnknownNameError, match="'paimon-features apply' creates it"):
+        ingest_files(lake, CLICKS, [tmp_path], state_dir=tmp_path)
+    loop = FeedbackSource("loop", sample_keys={"id": Int64})
+    with pytest.raises(ConfigurationError, match="FeedbackWriter"):
+        ingest_files(lake, loop, [tmp_path], state_dir=tmp_path)
+
+
+def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    path = tmp_path / "a.jsonl"
+    path.write_text(clicks(0, 1))
+    with (
+        acquire(lake, CLICKS.rejected_table, purpose="test"),
+        pytest.raises(OwnershipError, match=f"owned by process {os.getpid()}"),
+    ):
+        ingest_files(lake, CLICKS, [path], state_dir=tmp_path)
+    assert IngestJob(lake, CLICKS, tmp_path, 1, None, None).ledger.open_run() is None
+
+
+# -- kill -9
+
+
+def test_a_run_that_is_killed_is_done_by_the_next_one_without_loss_or_doubling(
+    tmp_path: Path,
+) -> None:
+    log = ROOT / "examples" / "retail" / "data" / "online_retail.parquet"
+    # the half of the log is enough, and some rows of it cannot be events
+    table = pq.read_table(log).slice(0, 250_000)
+    times = table["invoice_time_ms"].to_pylist()
+    times[::1000] = [None] * len(times[::1000])
+    place = table.column_names.index("invoice_time_ms")
+    pq.write_table(table.set_column(place, "invoice_time_ms", [times]), tmp_path / "log.parquet")
+    (tmp_path / "features.py").write_text((ROOT / "examples/retail/features.py").read_text())
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    project = Project.open(tmp_path)
+    project.apply()
+    retail = project.definitions.source("retail")
+    files = [tmp_path / "log.parquet"]
+
+    killed = subprocess.Popen(
+        [sys.executable, "-m", "paimon_features", "ingest", "retail", str(files[0])],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    ledger = Ledger(project.lake, retail)
+    while ledger.open_run() is None:
+        assert killed.poll() is None, killed.communicate()
+        time.sleep(0.05)
+    # from here on its job is planned, runs and commits
+    moment = random.uniform(0, 8)
+    print(f"killed after {moment:.3f} s")
+    time.sleep(moment)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            result = ingest_files(project.lake, retail, files, state_dir=tmp_path / "state")
+            break
+        except OwnershipError:
+            # its JVM owns the tables until it has seen that its client is gone
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    assert result.accepted == 249_750 or result.finished_run or result.skipped
+    assert read_arrow(project.lake, "events_retail", columns=["quantity"]).num_rows == 249_750
+    assert read_arrow(project.lake, "rejected_retail", columns=["reason"]).num_rows == 250
+    assert [len(run.files) for run in ledger.runs()] == [1]
+
+
+# -- the plan
+
+
+def test_each_group_of_files_is_read_once_for_both_tables(ingested: Ingested) -> None:
+    env = open_environment("batch", 1, OPTIONS, state_dir=ingested.state_dir)
+    register_lake(env, ingested.lake)
+    groups = group_files([look_at(path) for path in ingested.files], SOURCE, {})
+    plan = explain(env, file_statements(SOURCE, groups, Run("x", 1)))
+    optimized = plan[plan.index("== Optimized Execution Plan ==") :]
+    assert optimized.count("TableSourceScan(") == len(groups) == 5
+
+
+# -- a topic
+
+
+@pytest.fixture
+def topic() -> KafkaTopic:
+    return KafkaTopic("127.0.0.1:9092", "clicks", "g", json_columns(CLICKS, {}))
+
+
+def test_flink_takes_the_sql_over_a_topic_and_reads_it_once(
+    tmp_path: Path, topic: KafkaTopic
+) -> None:
+    # planned with Kafka's real connector, up to the plan: there is no broker here
+    lake = new_lake(tmp_path)
+    env = open_environment("streaming", 1, OPTIONS, state_dir=tmp_path / "state")
+    register_lake(env, lake)
+    plan = explain(env, kafka_statements(CLICKS, topic, Run("kafka-clicks-clicks", None)))
+    optimized = plan[plan.index("== Optimized Execution Plan ==") :]
+    assert optimized.count("TableSourceScan(") == 1
+    assert "[topic, partition, offset]" in optimized
+    assert optimized.count("Reused(reference_id=") == 2
+
+
+def test_a_stream_goes_on_at_its_last_checkpoint_without_loss_or_doubling(
+    tmp_path: Path, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a watched folder in the place of the topic: all but the scan is what runs with Kafka
+    lake = new_lake(tmp_path)
+    inbox = tmp_path / "inbox"
+    monkeypatch.setattr(statements, "kafka_scan", watched_folder(inbox))
+    sent = 0
+
+    def send(count: int) -> None:
+        nonlocal sent
+        (tmp_path / "next").write_text(clicks(sent, count))
+        (tmp_path / "next").rename(inbox / f"{sent}.jsonl")
+        sent += count
+
+    def follow_until(rows: int) -> None:
+        deadline = time.monotonic() + 60
+
+        def report(progress: IngestProgress) -> None:
+            send(500)
+            assert time.monotonic() < deadline, progress
+            if read_arrow(lake, CLICKS.table, columns=["id"]).num_rows >= rows:
+                signal.raise_signal(signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            ingest_kafka(
+                lake,
+                CLICKS,
+                topic,
+                state_dir=tmp_path / "state",
+                checkpoint_interval_ms=200,
+                report=report,
+            )
+
+    send(2_000)
+    follow_until(1)  # Ctrl-C cancels it, with rows behind the last checkpoint
+    follow_until(sent)
+    found = ids(lake)
+    assert found == list(range(len(found)))
+    assert len(found) >= 2_500
+    rejects = read_arrow(lake, CLICKS.rejected_table).to_pylist()
+    assert sorted(int(row["raw"].split()[1]) for row in rejects) == found[::10]
+    now_ms = time.time_ns() // 1_000_000
+    assert all(abs(row["ingest_time_ms"] - now_ms) < 300_000 for row in rejects)
+
+    shutil.rmtree(checkpoint_folder(tmp_path / "state", CLICKS, "clicks"))
+    with pytest.raises(JobError, match="holds checkpoint .* there is none.*--restart"):
+        ingest_kafka(lake, CLICKS, topic, state_dir=tmp_path / "state")

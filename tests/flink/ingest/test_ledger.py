@@ -1,0 +1,130 @@
+"""The ledger of ingested files: no file twice, and no crash leaves it in doubt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.definitions import EventSource
+from paimon_features.errors import ConfigurationError
+from paimon_features.flink.ingest.ledger import ClusterJob, Ledger
+from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.schema import Int64
+from paimon_features.tables import Lake, append_arrow
+from paimon_features.tables.specs import events_spec, rejected_spec
+
+SALES = EventSource("sales", schema={"at_ms": Int64}, event_time="at_ms")
+
+
+@pytest.fixture
+def ledger(warehouse: Path) -> Ledger:
+    lake = Lake.open(str(warehouse), "features")
+    lake.create(events_spec(SALES.table, SALES.schema))
+    lake.create(rejected_spec(SALES.rejected_table))
+    return Ledger(lake, SALES)
+
+
+def file(name: str, content: str = "") -> InputFile:
+    """A file as it was looked at; its content stands for its hash."""
+    return InputFile(Path("/data") / name, "csv", 1, content or name)
+
+
+def ingest(ledger: Ledger, *files: InputFile, now_ms: int = 1_000) -> str:
+    run = ledger.begin(files, {}, now_ms)
+    ledger.finish(run, 1, None)
+    return run.id
+
+
+def test_new_files_are_taken_and_known_ones_skipped_with_the_reason(ledger: Ledger) -> None:
+    assert ledger.choose([file("a"), file("b")]).new == (file("a"), file("b"))
+    run = ingest(ledger, file("a"))
+    choice = ledger.choose([file("a"), file("b"), file("copy", "a")])
+    assert choice.new == (file("b"),)
+    assert choice.skipped == (
+        (file("a"), f"ingested before, by run {run}"),
+        (file("copy", "a"), f"ingested before as /data/a, by run {run}"),
+    )
+
+
+def test_two_files_of_the_same_content_are_one(ledger: Ledger) -> None:
+    choice = ledger.choose([file("a", "x"), file("b", "x")])
+    assert choice.new == (file("a", "x"),)
+    assert choice.skipped == ((file("b", "x"), "the same content as /data/a"),)
+
+
+def test_a_file_that_has_changed_is_refused_and_both_ways_out_are_named(ledger: Ledger) -> None:
+    run = ingest(ledger, file("a", "old"))
+    with pytest.raises(ConfigurationError, match=f"/data/a has changed since run {run}.*--again"):
+        ledger.choose([file("a", "old and new")])
+
+
+def test_again_takes_whatever_is_named(ledger: Ledger) -> None:
+    ingest(ledger, file("a", "old"), file("b"))
+    wanted = [file("a", "new"), file("b"), file("c", "b")]
+    assert ledger.choose(wanted, again=True).new == tuple(wanted)
+
+
+def test_what_is_written_survives_the_process(ledger: Ledger) -> None:
+    run = ledger.begin([file("a")], {"at_ms": "Time"}, 5)
+    later = Ledger(ledger.lake, SALES)
+    assert later.open_run() == run
+    assert later.runs() == []
+    later.finish(run, 3, 4)
+    (done,) = ledger.runs()
+    assert (done.id, done.mapping, done.events_snapshot, done.rejected_snapshot) == (
+        run.id,
+        {"at_ms": "Time"},
+        3,
+        4,
+    )
+    assert ledger.open_run() is None
+
+
+def test_a_forgotten_run_leaves_its_files_new(ledger: Ledger) -> None:
+    ledger.begin([file("a")], {}, 5)
+    ledger.forget()
+    assert ledger.open_run() is None
+    assert ledger.choose([file("a")]).new == (file("a"),)
+
+
+def test_the_time_of_a_run_is_its_own_even_if_the_clock_goes_back(ledger: Ledger) -> None:
+    # the time marks the run's rows, so no two runs may share one
+    ingest(ledger, file("a"), now_ms=1_000)
+    assert ledger.begin([file("b")], {}, 999).time_ms == 1_001
+
+
+@pytest.mark.parametrize(("events", "rejected"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_the_tables_say_which_commits_of_a_run_were_made(
+    ledger: Ledger, events: int, rejected: int
+) -> None:
+    other = ledger.begin([file("z")], {}, 1)
+    ledger.finish(other, 1, 1)
+    run = ledger.begin([file("a")], {}, 2)
+
+    def commit(time_ms: int, run_id: str, of_events: int, of_rejected: int) -> None:
+        row = {"at_ms": 7, "event_day": 0, "ingest_time_ms": time_ms}
+        schema = pa.schema([("at_ms", pa.int64()), ("event_day", pa.int32())])
+        schema = schema.append(pa.field("ingest_time_ms", pa.int64()))
+        if of_events:
+            append_arrow(ledger.lake, SALES.table, pa.Table.from_pylist([row], schema))
+        texts = dict.fromkeys(("reason", "detail", "raw", "origin"), "x")
+        bad = {**texts, "ingest_id": run_id, "ingest_time_ms": time_ms}
+        if of_rejected:
+            append_arrow(ledger.lake, SALES.rejected_table, pa.Table.from_pylist([bad]))
+
+    commit(1, other.id, 1, 1)
+    commit(run.time_ms, run.id, events, rejected)
+    assert ledger.committed(run) == (bool(events), bool(rejected))
+
+
+def test_the_job_on_a_cluster_is_remembered_beside_the_runs(ledger: Ledger) -> None:
+    assert ledger.cluster_job() is None
+    ingest(ledger, file("a"))
+    job = ClusterJob("http://127.0.0.1:8081", "f" * 32, "/state/checkpoints/ingest-sales-t")
+    ledger.send(job)
+    ingest(ledger, file("b"))
+    assert ledger.cluster_job() == job
+    assert str(job) == f"job {'f' * 32} at http://127.0.0.1:8081"
+    assert len(ledger.runs()) == 2

@@ -1,0 +1,144 @@
+"""``jobs iterate``: programs by name, what is shown while they run, and what they leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paimon_features.cli import cli
+from paimon_features.cli.iterate import Watch, load_program
+from paimon_features.errors import ConfigurationError
+
+PROGRAM = """
+from paimon_features.iteration import *
+
+
+class Halve(IterationListener):
+    def open(self, ctx):
+        self.values = ctx.state.map("values")
+
+    def process_element(self, value, ctx, out):
+        self.values.put(ctx.epoch, value)
+
+    def on_epoch_watermark_incremented(self, epoch, ctx, out):
+        value = self.values.get(epoch) / 2
+        self.values.remove(epoch)
+        out.collect(value)
+        out.side("loss", value)
+
+    def on_iteration_terminated(self, ctx, out):
+        out.side("model", [value for _, value in self.values.items()])
+
+
+def build(job):
+    def body(variables, data):
+        halved = variables.get(0).process(Halve())
+        criteria = halved.get_side_output("loss").flat_map(terminate_on_max_iter_or_tol(100, 0.1))
+        outputs = DataStreamList.of(halved.get_side_output("model"))
+        return IterationBodyResult(DataStreamList.of(halved), outputs, criteria)
+
+    start = DataStreamList.of(job.from_collection([64.0]))
+    data = ReplayableDataStreamList.not_replay()
+    config = IterationConfig(wire="memory")
+    return {"model": iterate_bounded_streams_until_termination(start, data, config, body).get(0)}
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    (tmp_path / "paimon-features.toml").write_text(
+        '[project]\nname = "shop"\n[flink]\ncheckpoint_interval = "200ms"\n'
+    )
+    path = tmp_path / "halve_it.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_program_is_found_by_file_or_by_module(program: Path) -> None:
+    assert load_program(str(program)).__name__ == "build"
+    assert load_program(f"{program}:build").__name__ == "build"
+    assert load_program("paimon_features.cli.iterate:load_program").__name__ == "load_program"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("there/is/none.py", "no file"),
+        ("there_is.none:build", "no module 'there_is.none'"),
+        (
+            "paimon_features.cli.iterate:nothing",
+            "no function .nothing.; it has: .*load_program",
+        ),
+    ],
+)
+def test_a_program_that_is_not_there_is_named(name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load_program(name)
+
+
+def test_the_watched_line_shows_epoch_loss_and_rate() -> None:
+    shown: list[str] = []
+    watch = Watch(lambda progress: shown.append(str(progress)))
+    watch([{}])
+    watch([{"state": "running", "epoch": 10, "at": 100.0, "loss": 0.5, "records": 4}])
+    watch([{"state": "running", "epoch": 60, "at": 100.5, "loss": 0.25, "records": 4}])
+    assert "starting" in shown[0]
+    assert "epoch 60  loss 0.25  100.0 epochs/s  4 records  running" in shown[2]
+
+
+def test_what_does_not_go_together_is_refused(program: Path) -> None:
+    arguments = ["jobs", "iterate", str(program), "--detach", "--project", str(program.parent)]
+    result = CliRunner().invoke(cli, arguments)
+    assert result.exit_code == 2
+    assert "--detach goes with --cluster" in result.output
+
+
+@pytest.mark.flink
+def test_a_program_runs_from_the_command_line(program: Path) -> None:
+    project = ["--project", str(program.parent)]
+    result = CliRunner().invoke(cli, ["jobs", "iterate", str(program), "--json", *project])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["outputs"] == {"model": 1}
+    assert told["epochs"] == [10]  # 64 / 2**10 is the first that is at most 0.1
+
+
+@pytest.mark.flink
+def test_what_was_interrupted_goes_on_as_it_said(program: Path) -> None:
+    # half a second a round: time for a checkpoint, and for Ctrl-C
+    slow = program.with_name("slowly.py")
+    slow.write_text(PROGRAM.replace("value = self", "__import__('time').sleep(0.5); value = self"))
+    state = program.parent / ".paimon-features"
+    project = ["--project", str(program.parent)]
+
+    def interrupt() -> None:
+        while not any(state.glob("checkpoints/*/chk-*/_metadata")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    result = CliRunner().invoke(cli, ["jobs", "iterate", str(slow), *project])
+    assert result.exit_code == 1
+    found = re.search(r"--resume (\S+) --output (\S+)", result.stderr)
+    assert found is not None, result.stderr
+    slow.write_text(PROGRAM)
+    how = ["--resume", found[1], "--output", found[2], "--json"]
+    result = CliRunner().invoke(cli, ["jobs", "iterate", str(slow), *how, *project])
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert (told["outputs"], told["epochs"]) == ({"model": 1}, [10])
+    assert not list(state.glob("savepoints/*")), "of what is over nothing is kept"
+
+
+def test_the_list_of_jobs_is_still_what_jobs_shows(program: Path) -> None:
+    result = CliRunner().invoke(cli, ["jobs", "--help"])
+    assert "iterate" in result.output
+    assert "--release" in result.output

@@ -1,0 +1,125 @@
+"""Process mode on a session cluster: real workers of Python, forked, killed and begun anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paimon_features.iteration import (
+    DataStreamList,
+    IterationBodyResult,
+    IterationConfig,
+    IterationListener,
+    ReplayableDataStreamList,
+    iterate_bounded_streams_until_termination,
+    terminate_on_max_iter,
+)
+
+pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
+
+import cloudpickle
+
+from paimon_features.flink.cluster import ClusterShape, LocalCluster
+from paimon_features.flink.iteration import IterationJob, IterationSettings
+
+pytestmark = [pytest.mark.flink, pytest.mark.redis]
+
+# where the job runs there are no tests
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+EPOCHS = 5
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    local = LocalCluster(tmp_path / "state")
+    local.start(ClusterShape(task_managers=1, slots=2, task_manager_mb=1200, job_manager_mb=800))
+    yield local
+    local.stop()
+
+
+class Count(IterationListener):
+    """Adds one to what it has in each epoch, and tells what it has and who runs it; in one epoch
+    its process is killed, once."""
+
+    def __init__(self, killed: Path) -> None:
+        self.killed = killed
+
+    def open(self, ctx: Any) -> None:
+        self.total = ctx.state.value("total")
+        self.subtask = ctx.subtask
+
+    def process_element(self, value: int, ctx: Any, out: Any) -> None:
+        self.total.update(self.total.value(0) + value)
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
+        if epoch == 3 and self.subtask == 1 and not self.killed.exists():
+            self.killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        out.side("told", (self.subtask, epoch, self.total.value(0), os.getpid(), os.getppid()))
+        out.collect(epoch + 1)
+
+
+def counts(killed: Path) -> Any:
+    def build(job: Any) -> Any:
+        def body(variables: DataStreamList, _: DataStreamList) -> IterationBodyResult:
+            went = variables.get(0).process(Count(killed)).name("count")
+            return IterationBodyResult(
+                DataStreamList.of(went),
+                DataStreamList.of(went.get_side_output("told")),
+                went.flat_map(terminate_on_max_iter(EPOCHS)),
+            )
+
+        return iterate_bounded_streams_until_termination(
+            DataStreamList.of(job.from_collection([10, 20], 2)),
+            ReplayableDataStreamList.not_replay(),
+            IterationConfig(),
+            body,
+        ).get(0)
+
+    return build
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_workers_are_forked_and_one_that_is_killed_changes_no_row(
+    cluster: LocalCluster, tmp_path: Path, redis_url: str
+) -> None:
+    record = cluster.record()
+    assert record is not None
+    job = IterationJob(
+        cluster=record.address,
+        state_dir=tmp_path / "state",
+        settings=IterationSettings(mode="process", wire=redis_url, checkpoint_interval_ms=200),
+    )
+    told = job.run(counts(tmp_path / "killed"))
+    assert (tmp_path / "killed").exists()
+    # what is fed back in an epoch is the number of the next one
+    assert sorted(one[:3] for one in told) == [
+        (subtask, epoch, first + sum(range(epoch + 1)))
+        for subtask, first in enumerate([10, 20])
+        for epoch in range(EPOCHS)
+    ]
+    servers = {server for *_, server in told}
+    if sys.platform == "linux":
+        assert len(servers) == 1, "the workers of one task manager come from one process"
+        (server,) = servers
+        assert b"workers/server.py" in Path(f"/proc/{server}/cmdline").read_bytes()
+        assert all(runs(pid) for pid in cluster.status().pids), "the task manager is still there"
+    cluster.stop()
+    deadline = time.monotonic() + 30
+    while any(runs(pid) for one in told for pid in one[3:]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [pid for one in told for pid in one[3:] if runs(pid)]

@@ -1,0 +1,90 @@
+"""Scans as SQL text; what they give is tested with the whole job, in test_ingest_flink."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paimon_features.flink.sql.cells import TEXT, Physical
+from paimon_features.flink.sql.input_columns import Column, FileGroup, KafkaTopic
+from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.flink.sql.scans import (
+    _java_literal,
+    file_scan,
+    kafka_scan,
+    raw_text,
+    sql_options,
+)
+
+ID = Column("id", "Id", 1, TEXT, True)
+NAME = Column("name", "it's", 2, TEXT, False)
+DAY = Column("day", "day", 0, Physical("date", "DATE"), False)
+
+
+def group(form: str, *names: str, columns: tuple[Column, ...] = (ID, NAME)) -> FileGroup:
+    files = tuple(
+        InputFile(Path("/data") / name, form, 1, name, "Id,it's", ("Id", "it's")) for name in names
+    )
+    return FileGroup(form, files, columns, (), ())
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_every_scan_ends_in_the_same_columns(form: str) -> None:
+    scan = file_scan("in_3", group(form, "a"))
+    query = scan.views[-1][1]
+    for column in ("raw", "origin", "broken", "c_id", "c_name"):
+        assert f"`{column}`" in query
+    assert scan.table.startswith("CREATE TEMPORARY TABLE `in_3` (")
+    assert scan.cells == scan.views[-1][0]
+
+
+def test_a_single_file_is_named_and_several_are_picked_from_their_folder() -> None:
+    assert "'path' = 'file:///data/a b%.csv'" in file_scan("x", group("csv", "a b%.csv")).table
+    several = file_scan("x", group("csv", "a.csv", "b'.csv")).table
+    assert "'path' = 'file:///data'" in several
+    assert r"'source.path.regex-pattern' = '/data/(?:a\.csv|b\''\.csv)'" in several
+
+
+@given(st.text(max_size=20))
+def test_the_pattern_of_a_name_fits_that_name_alone(name: str) -> None:
+    pattern = re.compile(_java_literal(name))
+    assert pattern.fullmatch(name)
+    assert not pattern.fullmatch(name + "x")
+    assert not pattern.fullmatch("x" + name)
+
+
+def test_only_cells_from_which_another_type_is_read_are_trimmed() -> None:
+    id_cell, _, name_cell = file_scan("x", group("csv", "a")).views[-1][1].partition("AS `c_id`")
+    assert "BTRIM(" in id_cell
+    assert "BTRIM(" not in name_cell
+
+
+def test_a_bad_row_is_kept_as_its_line_or_as_json_of_its_columns() -> None:
+    assert raw_text("csv", (ID,)) == raw_text("json", (ID,)) == "`raw`"
+    assert raw_text("parquet", (ID, NAME, DAY)) == (
+        "JSON_OBJECT('Id' VALUE `c_id`, 'it''s' VALUE `c_name`, "
+        "'day' VALUE CAST(`c_day` AS STRING) NULL ON NULL)"
+    )
+
+
+def test_a_topic_is_read_from_the_groups_offsets_or_else_from_its_beginning() -> None:
+    scan = kafka_scan("in_0", KafkaTopic("a:1,b:2", "clicks", "g'1", (ID,)))
+    for option in (
+        "'connector' = 'kafka'",
+        "'properties.bootstrap.servers' = 'a:1,b:2'",
+        "'properties.group.id' = 'g''1'",
+        "'scan.startup.mode' = 'group-offsets'",
+        "'properties.auto.offset.reset' = 'earliest'",
+        "'format' = 'raw'",
+    ):
+        assert option in scan.table
+    # where a bad row came from: topic/partition@offset
+    assert "CONCAT('kafka:', `topic`, '/', CAST(`partition` AS STRING), '@'" in scan.table
+
+
+def test_options_are_quoted() -> None:
+    assert sql_options({"a": "b's", "c": "d"}) == "'a' = 'b''s', 'c' = 'd'"

@@ -1,0 +1,105 @@
+"""What is known of a job that cannot be asked, without Flink."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from paimon_features.cli import cli
+from paimon_features.errors import JobError, OwnershipError, UnknownNameError
+from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink.submission.job_progress import cancel, job_state, list_jobs
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.project import Project
+from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire, holder_of
+
+NOWHERE = "127.0.0.1:9"
+JOB_ID = "a" * 32
+
+
+def recorded(target: TileTarget, process: ProcessHolder | None) -> dict[str, Any]:
+    """A stream of the view as the record names it, on a cluster that does not answer."""
+    return {
+        "kind": "stream",
+        "job_id": JOB_ID,
+        "events": target.events,
+        "rest": NOWHERE,
+        "local": False,
+        "process": None if process is None else asdict(process),
+        "since_ms": 1_300_000_000_000,
+        "branch": [[JOB_ID, None]],
+    }
+
+
+@pytest.fixture
+def cluster() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that stands for a cluster."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        yield process
+        with suppress(ProcessLookupError):
+            process.kill()
+
+
+def test_a_job_that_was_never_started_is_not_listed(project: Project, target: TileTarget) -> None:
+    assert job_state(target.lake, target.record()) is None
+    assert list_jobs(project) == []
+    with pytest.raises(UnknownNameError, match="none was started yet"):
+        cancel(target)
+
+
+def test_a_job_is_lost_with_the_process_of_its_cluster(
+    target: TileTarget, cluster: subprocess.Popen[bytes]
+) -> None:
+    target.update(job=recorded(target, ProcessHolder.of(cluster.pid)))
+    assert job_state(target.lake, target.record()) == "UNKNOWN"
+    cluster.kill()
+    cluster.wait()
+    assert job_state(target.lake, target.record()) == "LOST"
+
+
+def test_a_job_whose_cluster_does_not_answer_keeps_its_tables_until_they_are_released(
+    project: Project, target: TileTarget
+) -> None:
+    target.update(job=recorded(target, None))
+    acquire(target.lake, target.tables[0], FlinkJobHolder(FlinkRest(NOWHERE).url, JOB_ID))
+    with pytest.raises(OwnershipError, match=f"jobs --release {target.tables[0]}"):
+        submit(target, bounded=True)
+    with pytest.raises(JobError, match="does not answer"):
+        cancel(target)
+
+    told = CliRunner().invoke(
+        cli, ["jobs", "--release", target.tables[0], "--project", str(project.root)]
+    )
+
+    assert told.exit_code == 0, told.output
+    assert f"Flink job {JOB_ID} at http://{NOWHERE} does not hold it any more" in told.output
+    assert holder_of(target.lake, target.tables[0]) is None
+    assert job_state(target.lake, target.record()) == "LOST"
+    again = CliRunner().invoke(
+        cli, ["jobs", "--release", target.tables[0], "--json", "--project", str(project.root)]
+    )
+    assert "nobody held it" in again.stderr
+    assert '"state": "LOST"' in again.stdout
+
+
+def test_a_recorded_job_keeps_its_tables_though_the_lease_was_not_handed_over(
+    target: TileTarget,
+) -> None:
+    # its client died between the two steps
+    target.update(job=recorded(target, None))
+    with pytest.raises(OwnershipError, match="which is UNKNOWN"):
+        submit(target, bounded=True)
+
+
+def test_only_tables_that_there_are_can_be_released(project: Project) -> None:
+    told = CliRunner().invoke(cli, ["jobs", "--release", "tiles", "--project", str(project.root)])
+    assert told.exit_code == 2
+    assert "tiles_spend_g1" in told.output

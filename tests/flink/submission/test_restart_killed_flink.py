@@ -1,0 +1,195 @@
+"""Tile jobs in processes of their own: stopped on request, or killed without a word.
+
+``PAIMON_FEATURES_KILLS`` is how often (``make chaos`` says a hundred times), a failing run tells
+its seed for ``PAIMON_FEATURES_SEED``.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from paimon_features.errors import OwnershipError, UnknownNameError
+from paimon_features.flink.submission.job_progress import cancel, job_state, list_jobs
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.project import Project
+from paimon_features.tables import snapshots
+from tests.flink.conftest import FEATURES
+from tests.flink.feed import Feed
+
+KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "6"))
+SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
+
+pytestmark = pytest.mark.flink
+
+
+class Client:
+    """``paimon-features submit spend`` in a process of its own."""
+
+    def __init__(self, project: Project, target: TileTarget, *arguments: str) -> None:
+        self.target = target
+        self.recorded = self._record()
+        self.commits = self.commits_now()
+        code = "from paimon_features.cli import main; main()"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", code, "submit", "spend", "--project", project.root, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+
+    def await_launch(self) -> None:
+        """Wait until it has written down which job it is about to start."""
+        self._until(lambda: self._record() != self.recorded)
+
+    def await_commit(self) -> None:
+        """Wait until its job has committed."""
+        self._until(lambda: self.commits_now() > self.commits)
+
+    def kill(self, what: str) -> None:
+        """End the client, its JVM, or both, without a word, and wait until both are gone."""
+        jvm = self._jvm()
+        if what != "jvm":
+            self.process.kill()
+        if what != "client":
+            os.kill(jvm, signal.SIGKILL)
+        self.process.communicate(timeout=60)
+        deadline = time.monotonic() + 30
+        while _runs(jvm):  # by itself, when it misses its client
+            assert time.monotonic() < deadline, "the JVM outlived its client"
+            time.sleep(0.05)
+
+    def output(self) -> str:
+        return self.process.communicate(timeout=60)[0]
+
+    def commits_now(self) -> int:
+        """How many commits the tile table has."""
+        return sum(1 for _ in snapshots(self.target.lake, self.target.tables[0]))
+
+    def _jvm(self) -> int:
+        path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        (child,) = path.read_text().split()
+        return int(child)
+
+    def _record(self) -> str | None:
+        job = self.target.record().job
+        return None if job is None else str(job["job_id"])
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not done():
+            assert self.process.poll() is None, self.output()
+            assert time.monotonic() < deadline, "it did not come to that in time"
+            time.sleep(0.05)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.fixture
+def features() -> str:
+    """A small view, whose job is planned quickly: what is tested is when it dies."""
+    text, _ = FEATURES.split("    features=[")
+    return (
+        text + "    features=[pf.Count(windows=['7d']), pf.Sum('quantity', windows=['1d'])],\n)\n"
+    )
+
+
+@pytest.fixture
+def client(project: Project, target: TileTarget) -> Iterator[Callable[..., Client]]:
+    """Starts clients; what is still there at the end is killed, by its number."""
+    started: list[Client] = []
+
+    def start(*arguments: str) -> Client:
+        started.append(Client(project, target, *arguments))
+        return started[-1]
+
+    yield start
+    for one in started:
+        if one.process.poll() is None:
+            one.process.kill()
+        one.process.communicate()
+
+
+def test_a_running_job_is_seen_is_alone_and_stops_on_request(
+    project: Project, target: TileTarget, feed: Feed, client: Callable[..., Client]
+) -> None:
+    feed.commit()
+    first = client()
+    first.await_commit()
+    (row,) = list_jobs(project)
+    assert (row.state, row.where, row.kind) == ("RUNNING", "local", "stream")
+    with pytest.raises(OwnershipError, match="Flink job"):
+        submit(target)
+    first.process.send_signal(signal.SIGINT)
+    assert "goes on from there" in first.output()
+    assert first.process.returncode == 0
+    assert job_state(target.lake, target.record()) == "STOPPED"
+    with pytest.raises(UnknownNameError, match="its last one is STOPPED"):
+        cancel(target)
+
+    feed.commit()
+    before = first.commits_now()
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(submit, target, resume=True)
+        while first.commits_now() == before and not second.done():
+            time.sleep(0.05)
+        savepoint = cancel(target)
+        outcome = second.result()
+    assert savepoint is not None
+    assert (outcome.state, outcome.checkpoint) == ("STOPPED", savepoint)
+    assert target.record().resume_path == savepoint
+
+    feed.commit()
+    assert submit(target, bounded=True).resumed == savepoint
+    feed.assert_exact()
+
+
+@pytest.mark.timeout(120 + 60 * KILLS)
+def test_a_job_that_is_killed_again_and_again_goes_on_and_all_is_exact(
+    target: TileTarget, feed: Feed, client: Callable[..., Client]
+) -> None:
+    #  client  start ---- launch ---- commit ---- commit --
+    #  killed                  ^ or             ^  at some moment, it, its JVM, or both
+    print(f"PAIMON_FEATURES_SEED={SEED}")
+    rng = random.Random(SEED)
+    # every way to die at least once in six kills, in any order
+    ways = [(m, what) for m in ("launch", "commit") for what in ("client", "jvm", "both")]
+    for number in range(KILLS):
+        if number % len(ways) == 0:
+            rng.shuffle(ways)
+        moment, what = ways[number % len(ways)]
+        running = client()
+        feed.commit(rng.randrange(1, 50))
+        if moment == "launch":
+            running.await_launch()
+            life_s = rng.uniform(0.0, 4.0)
+        else:
+            running.await_commit()
+            life_s = rng.uniform(0.0, 1.0)
+        deadline = time.monotonic() + life_s
+        while time.monotonic() < deadline:
+            feed.commit(rng.randrange(1, 20))
+            time.sleep(rng.uniform(0.0, 0.1))
+        print(f"kill {number}: {what} {life_s:.2f} s behind its {moment}")
+        running.kill(what)
+        assert job_state(target.lake, target.record()) in ("LOST", "FAILED")
+    feed.commit()
+    outcome = submit(target, bounded=True)
+    assert outcome.resumed is not None
+    feed.assert_exact()

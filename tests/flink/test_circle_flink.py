@@ -1,0 +1,146 @@
+"""The whole circle: what a running training feeds back changes what it draws, by the tile job."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from paimon_features.errors import JobError, UnknownNameError
+from paimon_features.flink.submission.job_progress import cancel
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.oracle.features import answer
+from paimon_features.oracle.tiler import event_rows
+from paimon_features.project import Project, now_ms
+from paimon_features.schema import Float64, Int64
+from paimon_features.tables import TableSpec, append_arrow, read_arrow
+from trainer_bridge import (
+    Difficulty,
+    FeedbackWriter,
+    ScoreSchedule,
+    SnapshotReader,
+    read_difficulty,
+    scheduled_batches,
+)
+from trainer_bridge.samplers import DifficultyWeightedSampler
+
+pytestmark = pytest.mark.flink
+
+ROWS = 40
+LATE_MS = 3_600_000
+DEFINITIONS = """
+import paimon_features as pf
+from trainer_bridge.difficulty import difficulty_view
+
+loop = pf.FeedbackSource("churn", sample_keys={"sample_id": pf.Int64})
+difficulty = difficulty_view(loop, half_life="1h")
+"""
+
+
+@pytest.fixture
+def churn(tmp_path: Path) -> Project:
+    """A project with a table to train on and the difficulty of its rows, nothing fed back yet."""
+    (tmp_path / "features.py").write_text(DEFINITIONS)
+    (tmp_path / "paimon-features.toml").write_text(
+        '[project]\nname = "churn"\n[flink]\ncheckpoint_interval = "1s"\nparallelism = 1\n'
+    )
+    project = Project.open(tmp_path)
+    project.apply()
+    project.lake.create(TableSpec("training", {"sample_id": Int64, "x": Float64}))
+    rows = {"sample_id": np.arange(ROWS) + 1_000, "x": np.arange(ROWS) / 7}
+    append_arrow(project.lake, "training", pa.table(rows))
+    return project
+
+
+@contextmanager
+def tile_job(target: TileTarget) -> Iterator[None]:
+    """The streaming job, in this process's JVM."""
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(submit, target)
+        try:
+            yield
+        finally:
+            while not job.done():
+                with suppress(JobError, UnknownNameError):  # it may be about to start
+                    cancel(target)
+                    break
+                time.sleep(0.2)
+            assert job.result().state == "STOPPED"
+
+
+def test_feedback_changes_what_a_running_training_draws(churn: Project) -> None:
+    #  step       0 1 2 ... 5 ... 10 ...         every fifth: are there new scores?
+    #  feedback   w w w     w                    event times of an hour ago: only tiles have them
+    #  tile job   ---c-----c-----c---            a checkpoint a second
+    #  scores               | has step 0 ..      the circle of those steps is closed
+    written: dict[int, float] = {}
+    closed: dict[int, float] = {}
+    drawn: list[Difficulty] = []
+
+    def sampler(difficulty: Difficulty) -> DifficultyWeightedSampler:
+        steps = difficulty.features.column("last_step").to_pylist()
+        newest = max((step for step in steps if step is not None), default=-1)
+        for step in written:
+            if step <= newest:
+                closed.setdefault(step, time.monotonic())
+        drawn.append(difficulty)
+        return DifficultyWeightedSampler(
+            difficulty.scores(half_life="1h"), score_snapshot_id=difficulty.snapshot_id
+        )
+
+    hard, view = 1_007, churn.definitions.view("churn_difficulty")
+    with (
+        tile_job(TileTarget.of(churn, view.name)),
+        SnapshotReader(churn.lake, "training", batch_size=16, threads=0) as reader,
+    ):
+        samples = reader.read_columns(["sample_id"])
+        schedule = ScoreSchedule(churn, view, samples, "run", every=5, clock_ms=now_ms)
+        counts: list[int] = []
+        until = time.monotonic() + 150
+        with FeedbackWriter(
+            churn.lake,
+            churn.definitions.source("churn"),
+            run_id="run",
+            flush_interval_s=0.1,
+            clock_ms=lambda: now_ms() - LATE_MS,
+        ) as feedback:
+            for step, batch in scheduled_batches(reader, schedule, sampler, stop=10**6):
+                ids = batch["sample_id"]
+                losses = np.where(ids == hard, 50.0, 0.25 + step % 4 / 8)
+                counts.append(int((ids == hard).sum()))
+                feedback.write({"sample_id": ids}, losses, step, losses < 0.4)
+                written[step] = time.monotonic()
+                # until what was drawn by new scores has come back itself
+                if len({one.snapshot_id for one in drawn if one.snapshot_id}) >= 4:
+                    break
+                assert time.monotonic() < until, "the circle was not closed"
+                time.sleep(0.05)
+        fed_back = read_arrow(churn.lake, "feedback_churn")
+        while True:  # until the tiles have all of it
+            last = read_difficulty(churn, view, samples, now_ms())
+            if sum(last.features["presentations"].to_pylist()) == len(fed_back):
+                break
+            assert time.monotonic() < until
+            time.sleep(0.1)
+    latency_s = [closed[step] - written[step] for step in closed]
+    print(f"{len(closed)} steps came back, after {min(latency_s):.1f} to {max(latency_s):.1f} s")
+    # the job starts while the training runs: the first steps waited for that
+    assert min(latency_s) < 10
+    # the sample that is hard is drawn more often than one in forty
+    first = next(n for n, one in enumerate(drawn) if one.snapshot_id) * 5 + 5
+    assert np.mean(counts[first:]) > 3 * 16 / ROWS
+    # and what came of it all is what the oracle makes of the feedback
+    rows = event_rows(fed_back)
+    found = {row["sample_id"]: row for row in last.features.to_pylist()}
+    for sample in samples["sample_id"].to_pylist():
+        own = [row for row in rows if row["sample_id"] == sample]
+        for name, value in answer(view, own, last.as_of_ms).values.items():
+            expected = None if value is None else pytest.approx(value, rel=1e-9)
+            assert found[sample][name] == expected, (sample, name)

@@ -1,0 +1,103 @@
+"""``cluster`` as a user types it, where none runs; a real one has tests of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paimon_features.cli import cli
+from paimon_features.flink.cluster import ClusterRecord, ClusterShape, ClusterStatus, LocalCluster
+from paimon_features.flink.rest import JobSummary
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["cluster", *arguments])
+
+
+def test_the_help_shows_the_life_of_a_cluster() -> None:
+    lines = [line.strip() for line in run("--help").output.splitlines()]
+    at = lines.index("paimon-features cluster start --slots 8")
+    assert lines[at : at + 4] == [
+        "paimon-features cluster start --slots 8",
+        "paimon-features submit customer_spend --cluster",
+        "paimon-features cluster status",
+        "paimon-features cluster stop",
+    ]
+    for command in ("start", "status", "stop", "run"):
+        assert f"paimon-features cluster {command}" in run(command, "--help").output
+
+
+def test_without_a_cluster_status_exits_with_one_and_stop_is_harmless() -> None:
+    found = run("status")
+    assert (found.exit_code, found.stdout) == (
+        1,
+        "no cluster runs; 'paimon-features cluster start' starts one\n",
+    )
+    as_json = run("status", "--json")
+    assert as_json.exit_code == 1
+    assert json.loads(as_json.stdout)["running"] is False
+    stopped = run("stop")
+    assert (stopped.exit_code, stopped.stdout) == (0, "no cluster runs\n")
+    assert json.loads(run("stop", "--json").stdout) == {"stopped_pids": []}
+
+
+def test_sizes_that_cannot_work_are_told_by_name_before_anything_starts() -> None:
+    for option, value, said in (
+        ("--task-managers", "0", "task_managers = 0; expected at least 1"),
+        ("--slots", "0", "slots = 0; expected at least 1"),
+        ("--memory-mb", "500", "task_manager_mb = 500; expected at least 1024"),
+    ):
+        done = run("start", option, value)
+        assert done.exit_code == 2
+        assert said in done.stderr
+
+
+def test_outside_a_project_there_is_no_cluster(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    done = run("status")
+    assert done.exit_code == 2
+    assert "'paimon-features init' makes a project" in done.stderr
+
+
+def test_the_sizes_that_are_given_make_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes: list[ClusterShape | None] = []
+
+    def start(self: LocalCluster, shape: ClusterShape | None = None) -> ClusterRecord | None:
+        shapes.append(shape)
+        return None
+
+    monkeypatch.setattr(LocalCluster, "start", start)
+    run("start")
+    run("start", "--slots", "3", "--memory-mb", "1500")
+    assert shapes == [None, ClusterShape(slots=3, task_manager_mb=1500)]
+
+
+def test_a_status_shows_jobs_and_what_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    job = JobSummary("ab" * 16, "ingest retail", "RUNNING", 1_291_191_960_000, None)
+    found = ClusterStatus("127.0.0.1:8081", 8, 7, (11,), (12,), (job,), "/log", running=True)
+    monkeypatch.setattr(LocalCluster, "status", lambda self: found)
+    assert run("status").stdout.splitlines() == [
+        "address  127.0.0.1:8081   (http://127.0.0.1:8081 shows its jobs)",
+        "slots    7 free of 8",
+        "pids     11",
+        "lost     12; 'cluster stop' and 'cluster start' begin anew",
+        "logs     /log",
+        f"job      {'ab' * 16}  RUNNING    since 2010-12-01 08:26:00 UTC  ingest retail",
+    ]
+    broken = ClusterStatus(pids=(11,), lost_pids=(12,), log_dir="/log")
+    monkeypatch.setattr(LocalCluster, "status", lambda self: broken)
+    done = run("status")
+    assert done.exit_code == 1
+    assert "no cluster runs; lost processes: 12" in done.stdout

@@ -1,0 +1,173 @@
+"""``ingest`` as a user types it, up to the job; the job has tests of its own."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paimon_features.cli import cli
+from paimon_features.flink.ingest import files as module
+from paimon_features.flink.ingest.files import IngestResult
+from paimon_features.project import Project
+
+FEATURES = """
+import paimon_features as pf
+
+clicks = pf.EventSource("clicks", schema={"id": pf.Int64, "at_ms": pf.Int64}, event_time="at_ms")
+loop = pf.FeedbackSource("loop", sample_keys={"id": pf.Int64})
+"""
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    (tmp_path / "features.py").write_text(FEATURES)
+    (tmp_path / "a.csv").write_text("id,at_ms\n1,2010-12-01\n")
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    opened = Project.open(".")
+    opened.apply()
+    return opened
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["ingest", *arguments])
+
+
+def test_the_help_shows_each_way_in_and_says_what_is_not_tested() -> None:
+    text = " ".join(run("--help").output.split())
+    for said in (
+        "paimon-features ingest retail events.parquet",
+        "paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate",
+        "--kafka broker:9092 --topic clicks",
+        "kept in rejected_SOURCE with the reason",
+        "The tests have no broker",
+    ):
+        assert said in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("clicks",), "name the files or folders to ingest, or --kafka and --topic"),
+        (("sales", "a.csv"), "there is no source 'sales'; there is: clicks, loop"),
+        (("loop", "a.csv"), "source 'loop' is feedback, which trainers write by FeedbackWriter"),
+        (("clicks", "gone.csv"), "gone.csv: there is no such file or folder"),
+        (("clicks", "features.py"), "expected a name that ends with .csv, .csv.gz, .parquet"),
+        (("clicks", "empty"), "there is no file to ingest in this folder"),
+        (("clicks", "a.csv", "--column", "id"), "--column id: expected <column of the source>="),
+        (("clicks", "a.csv", "--column", "id=Id"), "it has no column 'Id'; it has: id, at_ms"),
+        (("clicks", "a.csv", "--column", "x=id"), "has no column 'x'; it has: id, at_ms"),
+        (("clicks", "a.csv", "--cluster", "nowhere"), "expected host:port of its REST interface"),
+        (("clicks", "a.csv", "--cluster"), "'paimon-features cluster start' starts one"),
+        (("clicks", "--kafka", "b:1"), "--kafka takes --topic, and neither PATHS nor --again"),
+        (("clicks", "a.csv", "--topic", "t"), "--topic, --group and --restart go with --kafka"),
+        (("clicks", "--kafka", "b", "--topic", "t"), "'b' is not host:port"),
+        (("clicks", "--kafka", "b:1", "--topic", "a b"), "--topic 'a b': expected letters"),
+        (("clicks", "a.csv", "--stop"), "--stop takes nothing but the source"),
+        (("clicks", "a.csv", "--bounded"), "--bounded goes with --from-table"),
+        (("clicks", "a.csv", "--from-table", "t"), "--from-table takes neither PATHS nor --again"),
+        (("clicks", "--from-table", "t", "--restart"), "all that the table holds a second time"),
+        (("clicks", "--from-table", "shop.t"), "there is no database 'shop'; there is:"),
+        (("clicks", "--from-table", "t"), "there is no table 't'; there is: events_clicks"),
+        (("clicks", "--from-table", "events_clicks"), "source 'clicks' has no retraction column"),
+        (("clicks", "--stop"), "no job on a cluster ingests into 'clicks'"),
+    ],
+)
+def test_wrong_use_exits_with_two_before_anything_starts(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    done = run(*arguments)
+    assert done.exit_code == 2, done.output
+    assert said in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_cluster_that_does_not_answer_is_a_failure_of_the_outside() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = "{}:{}".format(*probe.getsockname())
+    done = run("clicks", "a.csv", "--cluster", address)
+    assert done.exit_code == 1
+    assert f"the cluster http://{address} does not answer" in done.stderr
+
+
+def test_a_source_that_is_not_applied_says_what_to_run(tmp_path: Path) -> None:
+    (tmp_path / "features.py").write_text(FEATURES.replace('"clicks"', '"taps"'))
+    done = run("taps", "a.csv")
+    assert done.exit_code == 2
+    assert "source 'taps' has no table 'events_taps' yet; 'paimon-features apply'" in done.stderr
+
+
+RESULT = IngestResult(
+    run_id="17b3",
+    files=("/in/a.csv", "/in/b.jsonl"),
+    skipped=(("/in/old.csv", "ingested before, by run 99"),),
+    accepted=1_500,
+    rejected={"wrong_type": 480, "missing_time": 20},
+    examples={"wrong_type": "column id: expected int64, got 'x' (/in/a.csv)", "missing_time": "?"},
+    ignored_columns=("remark",),
+    absent_columns=("page",),
+    elapsed_s=2.0,
+    events_snapshot=7,
+    finished_run="42",
+    forgotten_files=("/in/c.csv",),
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the command asks for; the job gives RESULT."""
+    seen: dict[str, Any] = {}
+
+    def ingest_files(*arguments: Any, **options: Any) -> IngestResult:
+        seen.update(options, mapping=arguments[3], paths=arguments[2], source=arguments[1].name)
+        return RESULT
+
+    monkeypatch.setattr(module, "ingest_files", ingest_files)
+    return seen
+
+
+def test_a_run_is_told_with_its_rate_and_every_reason_with_an_example(
+    asked: dict[str, Any],
+) -> None:
+    done = run("clicks", "a.csv", "empty", "--column", "id=Id", "--again")
+    assert done.exit_code == 0
+    assert done.output.splitlines() == [
+        "run 42 had been interrupted and is finished now",
+        "an interrupted run had committed nothing of /in/c.csv: ingest that again",
+        "skipped /in/old.csv: ingested before, by run 99 (--again takes it once more)",
+        "columns that clicks does not have: remark",
+        "keys that no row at the beginning has, null where there is none: page",
+        "1,500 events from 2 files in 2.0 s (1,000 rows/s), events_clicks is at snapshot 7",
+        "500 rows are kept in rejected_clicks:",
+        "        480  wrong_type         e.g. column id: expected int64, got 'x' (/in/a.csv)",
+        "         20  missing_time       e.g. ?",
+    ]
+    assert asked["paths"] == (Path("a.csv"), Path("empty"))
+    assert (asked["source"], asked["mapping"], asked["again"]) == ("clicks", {"id": "Id"}, True)
+
+
+def test_json_is_one_document_with_everything_in_it(asked: dict[str, Any]) -> None:
+    document = json.loads(run("clicks", "a.csv", "--json").stdout)
+    assert document == {
+        "run_id": "17b3",
+        "rows": 1500,
+        "rejected": {"wrong_type": 480, "missing_time": 20},
+        "examples": dict(RESULT.examples),
+        "seconds": 2.0,
+        "files": ["/in/a.csv", "/in/b.jsonl"],
+        "skipped": {"/in/old.csv": "ingested before, by run 99"},
+        "ignored_columns": ["remark"],
+        "absent_columns": ["page"],
+        "events_snapshot": 7,
+        "finished_run": "42",
+        "forgotten_files": ["/in/c.csv"],
+        "released": 0,
+    }
+    assert asked["report"].silent

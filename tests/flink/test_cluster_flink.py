@@ -1,0 +1,275 @@
+"""A real session cluster of this machine: started, used, damaged and stopped."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paimon_features.cli import cli
+from paimon_features.errors import ConfigurationError, JobError, OwnershipError, UnknownNameError
+from paimon_features.flink import cluster as module
+from paimon_features.flink import history_engine as history
+from paimon_features.flink.cluster import ClusterShape, LocalCluster
+from paimon_features.flink.ingest.files import ingest_files
+from paimon_features.flink.ingest.topic import ingest_kafka, stop_cluster_job
+from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink.sql import ingest as statements
+from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns
+from paimon_features.tables import Lake, read_arrow
+from paimon_features.tables.lease import FlinkJobHolder, holder_of
+from paimon_features.testing.matrix import Cell, wrong
+from paimon_features.testing.matrix_paths import MatrixLake
+from tests.flink.ingest.watched_folder import CLICKS, clicks, new_lake, watched_folder
+
+pytestmark = pytest.mark.flink
+
+SHAPE = ClusterShape(task_managers=1, slots=4, task_manager_mb=1200, job_manager_mb=800)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A running cluster, with its project around it."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    local = LocalCluster(folder / ".paimon-features")
+    local.start(SHAPE)
+    yield local
+    local.stop()
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return new_lake(tmp_path)
+
+
+def run(cluster: LocalCluster, *arguments: str) -> Result:
+    project = ("--project", str(cluster.state_dir.parent))
+    return CliRunner().invoke(cli, ["cluster", *arguments, *project])
+
+
+def listening(pid: int) -> set[str]:
+    """The addresses at which a process listens."""
+    sockets = set()
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            sockets.add(os.readlink(descriptor))
+        except FileNotFoundError:
+            continue
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in sockets:
+                raw = bytes.fromhex(fields[1].partition(":")[0])
+                words = [raw[at : at + 4][::-1] for at in range(0, len(raw), 4)]
+                address = ipaddress.ip_address(b"".join(words))
+                found.add(str(getattr(address, "ipv4_mapped", None) or address))
+    return found
+
+
+def await_true(holds: Callable[[], bool], timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_started_cluster_has_its_slots_and_shows_where_it_is(cluster: LocalCluster) -> None:
+    found = cluster.status()
+    assert found.running
+    assert (found.slots_total, found.slots_free, len(found.pids)) == (4, 4, 2)
+    assert FlinkRest(found.address or "").alive()
+    shown = run(cluster, "status")
+    assert shown.exit_code == 0
+    assert f"address  {found.address}" in shown.output
+    assert "slots    4 free of 4" in shown.output
+
+
+def test_a_second_start_is_harmless_and_one_of_another_shape_is_refused(
+    cluster: LocalCluster,
+) -> None:
+    before = cluster.status()
+    assert cluster.start() == cluster.start(SHAPE)
+    again = run(cluster, "start", "--json")
+    assert json.loads(again.output)["pids"] == list(before.pids)
+    other = run(cluster, "start", "--slots", "3")
+    assert other.exit_code == 2
+    assert "'paimon-features cluster stop' ends it" in other.output
+    assert cluster.status().pids == before.pids
+
+
+def test_it_keeps_to_its_own_folder_and_to_the_loopback_interface(cluster: LocalCluster) -> None:
+    made = {path.name for path in cluster.folder.iterdir()}
+    assert {"cluster.json", "conf", "log", "pid"} <= made
+    for pid in cluster.status().pids:
+        addresses = listening(pid)
+        assert addresses
+        assert all(ipaddress.ip_address(address).is_loopback for address in addresses), addresses
+
+
+def test_files_are_ingested_by_a_job_that_owns_the_tables_itself(
+    cluster: LocalCluster, lake: Lake, tmp_path: Path
+) -> None:
+    address = cluster.status().address
+    (tmp_path / "a.jsonl").write_text(clicks(0, 100))
+    holders = []
+    result = ingest_files(
+        lake,
+        CLICKS,
+        [tmp_path / "a.jsonl"],
+        state_dir=cluster.state_dir,
+        cluster=address,
+        report=lambda _: holders.append(holder_of(lake, CLICKS.table)),
+    )
+    assert (result.accepted, result.rejected) == (100, {"unreadable": 10})
+    assert holders[0] is not None
+    assert isinstance(holders[0].holder, FlinkJobHolder)
+    assert holder_of(lake, CLICKS.table) is None
+    assert [job.state for job in cluster.status().jobs] == ["FINISHED"]
+
+
+def test_a_detached_stream_is_stopped_with_a_savepoint_from_which_the_next_goes_on(
+    cluster: LocalCluster, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = tmp_path / "inbox"
+    monkeypatch.setattr(statements, "kafka_scan", watched_folder(inbox))
+    topic = KafkaTopic("127.0.0.1:9092", "clicks", "g", json_columns(CLICKS, {}))
+
+    def follow() -> str:
+        return ingest_kafka(
+            lake,
+            CLICKS,
+            topic,
+            state_dir=cluster.state_dir,
+            checkpoint_interval_ms=200,
+            parallelism=1,
+            cluster=cluster.status().address,
+        )
+
+    def rows() -> int:
+        return read_arrow(lake, CLICKS.table, columns=["id"]).num_rows
+
+    (inbox / "0.jsonl").write_text(clicks(0, 500))
+    first = follow()
+    with pytest.raises(OwnershipError, match=f"owned by Flink job {first}"):
+        follow()
+    await_true(lambda: rows() == 500)
+    job_id, savepoint = stop_cluster_job(lake, CLICKS)
+    assert job_id == first
+    assert savepoint is not None
+    with pytest.raises(UnknownNameError, match="no job on a cluster ingests into 'clicks'"):
+        stop_cluster_job(lake, CLICKS)
+
+    (inbox / "1.jsonl").write_text(clicks(500, 500))
+    second = follow()
+    await_true(lambda: rows() >= 1_000)
+    FlinkRest(cluster.status().address or "").cancel(second)
+    found = read_arrow(lake, CLICKS.table, columns=["id"])["id"].to_pylist()
+    assert sorted(found) == list(range(1_000))
+
+
+def test_historical_features_are_joined_there_and_ctrl_c_cancels_the_job(
+    cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = cluster.record()
+    assert record is not None
+    cell = Cell("sawtooth", "5min", "1h", "sorted")
+    stored = MatrixLake(tmp_path, cell)
+    engine = history.FlinkEngine(cluster.state_dir, 2, record.address)
+    given = stored.as_of(cell, cell.questions, 3, engine)
+    assert not wrong(cell, cell.questions, given)
+
+    def interrupted(line: str) -> None:
+        if "has joined for" in line:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(history, "SAY_EVERY_S", 0.0)
+    engine = history.FlinkEngine(cluster.state_dir, 2, record.address, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stored.as_of(cell, cell.questions, 3, engine)
+    states = [j.state for j in FlinkRest(record.address).jobs() if "historical" in j.name]
+    assert states == ["CANCELED", "FINISHED"]
+    assert not [name for name in stored.lake.list() if name.startswith("staging_")]
+
+
+def test_a_lost_process_is_reported_and_stop_ends_the_rest(cluster: LocalCluster) -> None:
+    job_manager, task_manager = cluster.status().pids
+    os.kill(task_manager, signal.SIGKILL)
+    await_true(lambda: cluster.status().lost_pids == (task_manager,))
+    shown = run(cluster, "status")
+    assert f"lost     {task_manager}" in shown.output
+    stopped = run(cluster, "stop", "--json")
+    assert json.loads(stopped.output) == {"stopped_pids": [job_manager]}
+    for pid in (job_manager, task_manager):
+        assert not Path(f"/proc/{pid}/exe").exists()
+    assert run(cluster, "status").exit_code == 1
+    again = run(cluster, "stop")
+    assert (again.exit_code, again.output) == (0, "no cluster runs\n")
+
+
+def test_a_cluster_that_does_not_come_up_leaves_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start_sleepers(scripts: list[Path], environment: dict[str, str]) -> None:
+        for daemon in ("standalonesession", "taskexecutor"):
+            started.append(subprocess.Popen(["sleep", "60"]))
+            path = Path(environment["FLINK_PID_DIR"]) / f"flink-local-{daemon}.pid"
+            path.write_text(f"{started[-1].pid}\n")
+
+    monkeypatch.setattr(module, "_run", start_sleepers)
+    monkeypatch.setattr(module, "START_TIMEOUT_S", 0.5)
+    local = LocalCluster(tmp_path)
+    with pytest.raises(JobError, match="did not come up: not all slots are there; its logs are in"):
+        local.start(SHAPE)
+    assert [process.wait(timeout=5) for process in started] == [-signal.SIGTERM] * 2
+    assert local.record() is None
+    assert not local.status().running
+
+
+def test_a_start_script_that_fails_is_quoted(tmp_path: Path) -> None:
+    script = tmp_path / "jobmanager.sh"
+    script.write_text("echo no Java here; exit 3")
+    with pytest.raises(JobError, match="jobmanager.sh start failed: no Java here"):
+        module._run([script], dict(os.environ))
+
+
+def test_a_size_that_flink_cannot_work_with_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="task_manager_mb = 512; expected at least 1024"):
+        ClusterShape(task_manager_mb=512)
+
+
+def test_processes_of_several_hosts_find_each_other_and_end_with_their_signal(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    rng = random.Random()
+    # its own address on the loopback: the ports are Flink's usual ones
+    host = f"127.{rng.randint(1, 250)}.{rng.randint(1, 250)}.{rng.randint(1, 250)}"
+    command = [sys.executable, "-c", "from paimon_features.cli import main; main()", "cluster"]
+    place = ["--address", host, "--host", host, "--listen", host, "--project", str(tmp_path)]
+    managers = ["jobmanager"], ["taskmanager", "--slots", "3", "--memory-mb", "1024"]
+    processes = [
+        subprocess.Popen([*command, "run", *manager, *place], stdout=subprocess.DEVNULL)
+        for manager in managers
+    ]
+    try:
+        rest = FlinkRest(f"{host}:8081")
+        await_true(lambda: rest.alive() and int(rest.overview()["slots-total"]) == 3)
+    finally:
+        for process in processes:
+            process.terminate()
+        ends = [process.wait(30) for process in processes]
+    assert set(ends) <= {0, 143, -15}

@@ -1,0 +1,326 @@
+"""Historical features by Flink, beside the oracle and beside the local join."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from paimon_features import aggregates as agg
+from paimon_features.cli import cli
+from paimon_features.definitions import Definitions, Entity, EventSource, FeatureRef, FeatureView
+from paimon_features.errors import RequestError, TableError
+from paimon_features.flink import history_job as history
+from paimon_features.flink.history_engine import FlinkEngine
+from paimon_features.flink.sql.history import Layout
+from paimon_features.offline.store import OfflineStore
+from paimon_features.oracle.compare import differences
+from paimon_features.oracle.features import Entered, answer, entered
+from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.planning.plan import apply_plan
+from paimon_features.project import Project
+from paimon_features.schema import Int64, String, arrow_schema
+from paimon_features.tables import Lake, append_arrow, generations, read_arrow
+from paimon_features.tables.staging import STAGING_PREFIX
+from paimon_features.testing.generators import (
+    EVENT_TIME,
+    VALUE_COLUMNS,
+    random_events,
+    random_rows,
+)
+from paimon_features.testing.matrix import Cell, wrong
+from paimon_features.testing.matrix_paths import MatrixLake
+from paimon_features.testing.tile_jobs import append_events
+from paimon_features.windows import DAY_MS, HOUR_MS, KINDS, Kind
+
+pytestmark = pytest.mark.flink
+
+WINDOWS = ["7d", None]
+MORE = ["this_month", *WINDOWS]
+EVERYTHING = FeatureView(
+    "everything",
+    source=EventSource(
+        "everything",
+        schema={"user": Int64, "shop": String, EVENT_TIME: Int64, **VALUE_COLUMNS},
+        event_time=EVENT_TIME,
+    ),
+    entity=Entity("user", keys={"user": Int64, "shop": String}),
+    tile="1h",
+    time_zone="Europe/London",
+    derive={"amount": "small * x"},
+    where="n IS NULL OR n < 1000000",
+    features=[
+        agg.Count(windows=["1h", *MORE]),
+        agg.Count(windows=["1d"], offset="7min", where="flag"),
+        agg.Sum("x", windows=MORE),
+        agg.Sum("price", windows=WINDOWS, as_decimal=True),
+        agg.Mean("amount", windows=["7d"], scale=2),
+        agg.Min("x", windows=WINDOWS),
+        agg.Max("small", windows=WINDOWS),
+        agg.StdDev("small", windows=["7d"]),
+        agg.Skewness("small", windows=["7d"], scale=0),
+        agg.First("word", tie="day", windows=MORE),
+        agg.Last("word", tie="price", windows=WINDOWS),
+        agg.Last("pair", tie="word", windows=["7d"]),
+        agg.FirstN("x", n=3, windows=WINDOWS),
+        agg.LastN("word", tie="flag", n=3, windows=["7d"]),
+        agg.TopK("word", by="price", n=2, windows=WINDOWS),
+        agg.BottomK("day", n=2, windows=["7d"]),
+        agg.CountBy("word", values=["a", "it's", ""], windows=["7d"]),
+        agg.TopCategories("word", n=2, windows=MORE),
+        agg.Any(condition="n > 2 OR flag", name="some", windows=["7d"]),
+        agg.TimeSinceLast("vec", windows=[None]),
+        agg.TimeSinceFirst(windows=["7d"]),
+        agg.ApproxCountDistinct("word", windows=WINDOWS),
+        agg.Quantile("amount", q=[0.1, 0.5], edges=[-1.5, 0, 1e3], windows=["7d"]),
+        agg.VectorMean("pair", windows=["7d"]),
+        agg.DecayedSum("small", half_life=["1min", "1d"], windows=WINDOWS),
+        agg.DecayedMean("small", half_life="1min", windows=WINDOWS),
+    ],
+    ttl="60d",
+)
+
+MERGED_BY_DAY = replace(
+    EVERYTHING,
+    name="merged_by_day",
+    tile="5min",
+    features=[
+        agg.Count(windows=["1h", "7d", "this_month"]),
+        agg.Count(windows=["12d"], offset="7min"),
+        agg.Sum("price", windows=["90min", "12d"], as_decimal=True),
+        agg.Min("x", windows=["7d"]),
+        agg.Last("word", tie="price", windows=["7d", "30d"]),
+        agg.TopCategories("word", n=2, windows=["7d"]),
+        agg.LastN("word", n=3, windows=["12d"]),
+        agg.ApproxCountDistinct("word", windows=["7d", "12d"]),
+        agg.DecayedSum("small", half_life=["5min", "1d"], windows=["1d", "30d"]),
+        agg.DecayedMean("x", half_life="5min", windows=["7d"]),
+    ],
+    ttl=None,
+)
+"""Its windows begin within days, and what lies between is merged by day."""
+
+
+def make_lake(folder: Path, view: FeatureView, parts: Iterable[pa.Table]) -> Lake:
+    """A lake in which each part is a commit of events and one of tiles."""
+    lake = Lake.open(folder, "features")
+    apply_plan(lake, Definitions.of([view]), now_ms=0)
+    for part in parts:
+        append_events(lake, view, part)
+        append_arrow(lake, view.compiled.table(1), tile_table(view, event_rows(part)))
+    return lake
+
+
+def read(lake: Lake, view: FeatureView, rows: pa.Table, engine: FlinkEngine | None) -> pa.Table:
+    store = OfflineStore(lake, lambda _: view.compiled, lambda v: generations.get(lake, v.name, 1))
+    refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
+    return store.get_historical_features(refs, rows, statuses=True, engine=engine)
+
+
+def staging(lake: Lake) -> list[str]:
+    return [name for name in lake.list() if name.startswith(STAGING_PREFIX)]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> FlinkEngine:
+    return FlinkEngine(tmp_path_factory.mktemp("state"), parallelism=1)
+
+
+@pytest.mark.parametrize(("view", "by_days"), [(EVERYTHING, False), (MERGED_BY_DAY, True)])
+def test_every_aggregate_equals_the_oracle(
+    tmp_path: Path, engine: FlinkEngine, view: FeatureView, by_days: bool
+) -> None:
+    assert Layout(view.compiled, view.compiled.features).by_days == by_days
+    rng = random.Random(11)
+    events = random_events(rng, view, 250)
+    lake = make_lake(tmp_path, view, [events.slice(0, 100), events.slice(100)])
+    keys, as_of_ms = random_rows(rng, view, events, 100)
+    # what is thousands of half-lives old, and many rows of one entity
+    as_of_ms += [max(as_of_ms) + 30 * DAY_MS + i * HOUR_MS for i in range(20)]
+    one = keys.slice(5, 1).take(pa.array([0] * 20))
+    keys = pa.concat_tables([keys, one])
+    rows = keys.append_column("event_time_ms", pa.array(as_of_ms))
+    got = read(lake, view, rows, engine)
+    assert got.schema == read(lake, view, rows, None).schema
+    names = [f.name for f in view.compiled.features]
+    values = event_rows(got.select(names))
+    told = got.select([f"{name}__status" for name in names]).to_pylist()
+    found = entered(view, event_rows(events))
+    for key, q, mine, statuses in zip(keys.to_pylist(), as_of_ms, values, told, strict=True):
+        whole = None not in key.values()
+        own = Entered(e for e in found if whole and all(e[k] == v for k, v in key.items()))
+        named = {name.removesuffix("__status"): status for name, status in statuses.items()}
+        right = answer(view, own, q)
+        assert not differences(view, own, q, right, mine, named), (key, q)
+    assert staging(lake) == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "grain", "order"),
+    [(KINDS[0], "1ms", "late"), (KINDS[1], "5min", "duplicated"), (KINDS[2], "1h", "shuffled")],
+)
+def test_every_kind_of_window_equals_the_oracle_as_of_any_commit(
+    tmp_path: Path, engine: FlinkEngine, kind: Kind, grain: str, order: str
+) -> None:
+    cell = Cell(kind, "5min", grain, order)
+    given = MatrixLake(tmp_path, cell).as_of(cell, cell.questions, 2, engine)
+    assert not wrong(cell, cell.questions, given, batches=2)
+
+
+def test_nothing_to_read_needs_no_job(
+    tmp_path: Path, engine: FlinkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "run", lambda *_, **__: pytest.fail("a job was started"))
+    empty = make_lake(tmp_path / "empty", EVERYTHING, [])
+    rows = pa.table({"user": [1], "shop": ["a"], "event_time_ms": [0]})
+    assert read(empty, EVERYTHING, rows, engine).equals(read(empty, EVERYTHING, rows, None))
+    events = random_events(random.Random(1), EVERYTHING, 10)
+    lake = make_lake(tmp_path / "some", EVERYTHING, [events])
+    nobody = pa.table({"user": [None], "shop": ["a"], "event_time_ms": [0]})
+    assert read(lake, EVERYTHING, nobody, engine)["count_7d__status"].to_pylist() == ["MISSING"]
+    assert staging(lake) == []
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_what_ends_it_early_leaves_no_tables(
+    tmp_path: Path,
+    engine: FlinkEngine,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    seen = []
+
+    def fails(lake: Lake, *_: object, **__: object) -> None:
+        seen.extend(staging(lake))
+        raise error
+
+    monkeypatch.setattr(history, "run", fails)
+    events = random_events(random.Random(1), EVERYTHING, 10)
+    lake = make_lake(tmp_path, EVERYTHING, [events])
+    rows = pa.table({"user": [1], "shop": ["a"], "event_time_ms": [max(events["t"].to_pylist())]})
+    with pytest.raises(error):
+        read(lake, EVERYTHING, rows, engine)
+    assert [name.rsplit("_", 1)[1] for name in seen] == ["edges", "rows", "tiles"]
+    assert staging(lake) == []
+
+
+# -- a project -----------------------------------------------------------------------------
+
+SHOP = """
+import paimon_features as pf
+
+schema = {"customer_id": pf.Int64, "item": pf.String, "at_ms": pf.Int64, "amount": pf.Float64}
+sales = pf.EventSource("sales", schema=schema, event_time="at_ms")
+spend = pf.FeatureView(
+    "spend",
+    source=sales,
+    entity=pf.Entity("customer", keys={"customer_id": pf.Int64}),
+    features=[pf.Sum("amount", windows=["1h", "7d"], scale=2), pf.Count(windows=["7d"])],
+)
+demand = pf.FeatureView(
+    "demand",
+    source=sales,
+    entity=pf.Entity("item", keys={"item": pf.String}),
+    features=[pf.Count(windows=["1d"]), pf.Last("customer_id", windows=["7d"])],
+)
+share = pf.Interaction("share", "ratio(spend:count_7d, demand:count_1d, zero=0)")
+profile = pf.TableView(
+    "profile",
+    source=pf.TableSource(
+        "profiles",
+        schema={"customer_id": pf.Int64, "since_ms": pf.Int64, "plan": pf.String},
+        event_time="since_ms",
+    ),
+    entity=pf.Entity("customer", keys={"customer_id": pf.Int64}),
+)
+service = pf.FeatureService("all", [spend, demand, share, profile])
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Project:
+    """Two entities, an interaction, a table view, and events."""
+    (tmp_path / "features.py").write_text(SHOP)
+    (tmp_path / "paimon-features.toml").write_text(
+        '[project]\nname = "shop"\n[flink]\nparallelism = 1\n'
+    )
+    project = Project.open(tmp_path)
+    project.apply()
+    rng = random.Random(3)
+    sales = [
+        {
+            "customer_id": rng.randrange(20),
+            "item": rng.choice("abc"),
+            "at_ms": rng.randrange(10 * DAY_MS),
+            "amount": rng.randrange(10_000) / 100,
+        }
+        for _ in range(2_000)
+    ]
+    view = project.definitions.view("spend")
+    append_events(project.lake, view, pa.Table.from_pylist(sales, arrow_schema(view.source.schema)))
+    plans = {"customer_id": [1, 2], "since_ms": [0, DAY_MS], "plan": ["free", "paid"]}
+    rows = pa.table({**plans, "event_day": pa.array([0, 1], pa.int32())})
+    append_arrow(project.lake, "events_profiles", rows)
+    for name in ("spend", "demand"):
+        project.backfill(name, engine="local")
+    return project
+
+
+def test_a_project_gives_the_same_by_call_command_and_training_set(
+    shop: Project, tmp_path: Path
+) -> None:
+    rng = random.Random(4)
+    rows = pa.table(
+        {
+            "label": [rng.random() for _ in range(1_000)],
+            "customer_id": [rng.choice((*range(21), None)) for _ in range(1_000)],
+            "item": [rng.choice("abcd") for _ in range(1_000)],
+            "event_time_ms": [rng.randrange(11 * DAY_MS) for _ in range(1_000)],
+        }
+    )
+    here = shop.get_historical_features("all", rows, statuses=True)
+    told: list[str] = []
+    steps: list[tuple[int, int]] = []
+    # so little memory that rows and answers go through several chunks
+    there = shop.get_historical_features(
+        "all",
+        pa.RecordBatchReader.from_batches(rows.schema, iter(rows.to_batches(200))),
+        statuses=True,
+        memory_mb=0.1,
+        engine="flink",
+        on_message=told.append,
+        progress=lambda done, total: steps.append((done, total)),
+    )
+    assert there.equals(here)
+    assert told[0].startswith("spend: ")
+    assert "rows staged" in told[0]
+    assert steps[-1] == (4_000, 4_000)
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    made = shop.build_training_set("one", "spend", rows, engine="flink")
+    names = ["sum_amount_1h", "sum_amount_7d"]
+    assert read_arrow(shop.lake, made.table, names).equals(here.select(names))
+    with pytest.raises(TableError, match="different: engine"):
+        shop.build_training_set("one", "spend", rows)
+    out = tmp_path / "out.parquet"
+    command = f"history --project {tmp_path} --features spend --engine flink --json"
+    arguments = ["--rows", str(tmp_path / "rows.parquet"), "--output", str(out)]
+    done = CliRunner().invoke(cli, [*command.split(), *arguments])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rows"] == 1_000
+    assert pq.read_table(out).select(names).equals(here.select(names))
+    assert staging(shop.lake) == []
+
+
+def test_wrong_use_is_told(shop: Project) -> None:
+    rows = {"customer_id": [1], "event_time_ms": [0]}
+    with pytest.raises(RequestError, match="'local' or 'flink'"):
+        shop.get_historical_features("spend", rows, engine="spark")  # type: ignore[arg-type]
+    with pytest.raises(RequestError, match="goes with engine='flink'"):
+        shop.get_historical_features("spend", rows, cluster="127.0.0.1:1")

@@ -1,0 +1,33 @@
+"""Which partitions are worth compacting."""
+
+from __future__ import annotations
+
+from paimon_features.flink.sql.maintenance import compact_sql, expire_sql, to_compact
+from paimon_features.tables.deltas import DataFile
+
+
+def file(day: int | None, bucket: int, level: int = 0) -> DataFile:
+    partition = {} if day is None else {"tile_day": day}
+    return DataFile(bucket, partition, "f.parquet", level, "ADD", 1, 1, 0)
+
+
+def test_a_bucket_of_several_files_is_compacted_and_one_of_one_file_is_not() -> None:
+    files = [file(1, 0), file(1, 1), file(2, 0), file(2, 0)]
+    assert to_compact(files, keyed=False) == [(("tile_day", 2),)]
+
+
+def test_a_file_that_was_never_merged_is_compacted_where_there_is_a_key() -> None:
+    files = [file(1, 0, level=5), file(2, 0, level=0)]
+    assert to_compact(files, keyed=True) == [(("tile_day", 2),)]
+    assert to_compact(files, keyed=False) == []
+
+
+def test_a_table_without_partitions_is_compacted_as_a_whole() -> None:
+    assert to_compact([file(None, 0), file(None, 0)], keyed=False) == [()]
+    assert compact_sql("a.b", False, [()]) == (
+        "CALL sys.compact(`table` => 'a.b', options => 'compaction.min.file-num=2')"
+    )
+
+
+def test_expiry_follows_the_options_of_the_table_by_default() -> None:
+    assert "retain" not in expire_sql("a.b", None)

@@ -1,0 +1,94 @@
+"""Maintenance makes tables small and changes nothing that is read from them."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+
+from paimon_features.cli import cli
+from paimon_features.errors import UnknownNameError
+from paimon_features.flink.maintenance import maintain, size_of
+from paimon_features.flink.submission import local_backfill
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.project import Project
+from paimon_features.tables import append_arrow, read_arrow
+from paimon_features.tables.consumers import register_consumer
+from paimon_features.tables.lease import ProcessHolder, acquire
+from paimon_features.tables.snapshots import latest_snapshot, snapshot_ids
+from paimon_features.windows import DAY_MS
+from tests.flink.feed import Feed
+
+pytestmark = pytest.mark.flink
+
+
+def test_a_maintained_table_holds_the_same_and_its_job_goes_on_exactly(
+    project: Project, target: TileTarget, feed: Feed
+) -> None:
+    tiles, events = target.tables[0], target.events
+    for run in (local_backfill.backfill, lambda t: submit(t, bounded=True)):
+        feed.commit()
+        feed.commit()
+        run(target)
+    before = {table: size_of(target.lake, table).live_files for table in (tiles, events)}
+    rows = read_arrow(target.lake, events).num_rows
+    held = latest_snapshot(target.lake, events).id - 1  # type: ignore[union-attr]
+    register_consumer(target.lake, events, "a-reader", held)
+    asked = pa.table({"customer_id": [1, 2, -4], "event_time_ms": [15_047 * DAY_MS] * 3})
+    lifetimes = project.get_historical_features(["spend:count"], asked)
+    assert project.roll_up("spend").made > 0
+    assert project.get_historical_features(["spend:count"], asked) == lifetimes
+
+    done = {m.table: m for m in maintain(project, keep_newest=1)}
+
+    assert project.get_historical_features(["spend:count"], asked) == lifetimes
+    again = project.roll_up("spend")
+    assert again.made == 0 < again.fresh, "what was compacted is rolled up anew"
+
+    assert not any(m.skipped for m in done.values())
+    for table in (tiles, events):
+        assert done[table].before.live_files == before[table] > done[table].after.live_files
+    assert snapshot_ids(target.lake, events)[0] == held, "a consumer holds what it has to read"
+    assert read_arrow(target.lake, events).num_rows == rows
+    feed.assert_exact()
+    feed.commit()
+    submit(target, bounded=True)
+    feed.assert_exact()
+    tables = {m.table: m for m in maintain(project, [tiles], keep_newest=1)}
+    feed.assert_exact()
+    assert list(tables) == [tiles]
+
+
+def test_a_table_that_only_python_writes_is_brought_to_one_file_and_one_snapshot(
+    project: Project, target: TileTarget, feed: Feed
+) -> None:
+    row = feed.make(0, 1).append_column("event_day", pa.array([3, 3], pa.int32())[:1])
+    for _ in range(60):
+        append_arrow(target.lake, target.events, row)
+    (done,) = maintain(project, [target.events], keep_newest=1)
+    assert done.before.live_files == done.before.snapshots == 60
+    assert (done.after.live_files, done.after.snapshots) == (1, 1)
+    assert read_arrow(target.lake, target.events).num_rows == 60
+
+
+def test_a_table_that_is_being_written_is_left_out_and_told(
+    project: Project, target: TileTarget, feed: Feed
+) -> None:
+    feed.commit()
+    with acquire(target.lake, target.events, ProcessHolder.of(os.getppid())):
+        result = CliRunner().invoke(
+            cli, ["maintain", target.events, "--project", str(project.root), "--json"]
+        )
+    assert result.exit_code == 1
+    (done,) = json.loads(result.stdout)
+    assert "is owned by" in done["skipped"]
+    assert done["after"] == done["before"]
+
+
+def test_an_unknown_table_is_refused_with_what_there_is(project: Project) -> None:
+    with pytest.raises(UnknownNameError, match="events_retail"):
+        maintain(project, ["event_retail"])

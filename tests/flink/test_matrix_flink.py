@@ -1,0 +1,61 @@
+"""The differential matrix of windows over tiles that Flink makes, as a batch and as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.definitions import FeatureView
+from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink.submission.tile_jobs import backfill, submit
+from paimon_features.tables import read_arrow
+from paimon_features.testing.matrix import BATCHES, Cell, cells, wrong
+from paimon_features.testing.matrix_paths import events_table, from_tiles
+from paimon_features.testing.tile_jobs import append_events
+from paimon_features.windows import KINDS, Kind
+
+pytestmark = pytest.mark.flink
+
+TargetOf = Callable[[str, FeatureView], TileTarget]
+
+
+@pytest.mark.parametrize(
+    ("mode", "kinds", "tile", "withdrawn"),
+    [
+        ("batch", KINDS, "5min", False),
+        ("batch", KINDS, "5min", True),
+        ("stream", KINDS, "5min", False),
+        ("stream", ["exact"], "1ms", True),
+    ],
+)
+def test_flinks_tiles_answer_every_cell_like_the_oracle(
+    target_of: TargetOf, mode: str, kinds: Sequence[Kind], tile: str, withdrawn: bool
+) -> None:
+    # the tile job does not know windows: one job makes the tiles for all kinds, grains and orders
+    # of a source
+    matrix = [
+        cell
+        for cell in cells([(kind, tile) for kind in kinds])
+        if (cell.order == "withdrawn") == withdrawn
+    ]
+    target = target_of(mode, matrix[0].view)
+    for number in range(BATCHES):
+        sources = {cell.stem: cell for cell in matrix}.values()
+        events = [event for cell in sources for event in cell.batches[number]]
+        arrived = events_table(matrix[0].view, events)
+        append_events(target.lake, matrix[0].view, arrived)
+    if mode == "batch":
+        backfill(target)
+    else:
+        assert submit(target, bounded=True).state == "STOPPED"
+    tiles = read_arrow(target.lake, target.tables[0])
+    for cell in matrix:
+        assert not wrong(cell, cell.questions, from_tiles(cell, of(tiles, cell), cell.questions))
+
+
+def of(tiles: pa.Table, cell: Cell) -> pa.Table:
+    """The tiles of a cell's users."""
+    mine = [user.startswith(f"{cell.stem}-") for user in tiles["user"].to_pylist()]
+    return tiles.filter(pa.array(mine))

@@ -1,0 +1,285 @@
+"""Workers of pyflink that are forked: as ``python`` would run them, and ended with their client.
+
+The worker here is a stand-in under pyflink's name; real ones run in ``test_workers_flink``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paimon_features.flink.workers import write_python
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+
+WAIT_S = 60.0
+WORKER = """\
+import json, os, random, signal, sys, time
+about = {
+    "arguments": sys.argv[1:], "name": __name__, "directory": os.getcwd(), "path": sys.path,
+    "environment": dict(os.environ), "parent": os.getppid(), "pid": os.getpid(),
+    "drawn": random.random(), "imported": sys.modules.get("imported_by_servers") is not None,
+}
+numpy = sys.modules.get("numpy")
+if numpy is not None:
+    about["drawn_by_numpy"] = numpy.random.random()
+print(json.dumps(about), flush=True)
+print("complaint", file=sys.stderr)
+what = sys.argv[1]
+if what == "signal":
+    os.kill(os.getpid(), signal.SIGSEGV)
+elif what == "sleep":
+    time.sleep(60)
+elif what == "read":
+    print(sys.stdin.read())
+elif what == "raise":
+    raise SystemError("on purpose")
+sys.exit(int(what) if what.isdigit() else 0)
+"""
+
+
+class Host:
+    """What a task manager's host has: ``python`` that forks, and a folder for its sockets."""
+
+    def __init__(self, folder: Path, servers: str = "import imported_by_servers, numpy") -> None:
+        self.folder = folder
+        package = folder / "p" / "pyflink" / "fn_execution" / "beam"
+        package.mkdir(parents=True)
+        for path in (package, *package.parents[:2]):
+            (path / "__init__.py").touch()
+        (folder / "p" / "imported_by_servers.py").write_text("")
+        self.main = package / "beam_sdk_worker_main.py"
+        self.main.write_text(servers)
+        (package / "beam_boot.py").write_text(WORKER)
+        self.python = write_python(folder / "bin") / "python"
+        self.environment = {**os.environ, "PYTHONPATH": str(folder / "p"), "TMPDIR": str(folder)}
+
+    def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        # between the worker and the task manager there is always Flink's script
+        return subprocess.Popen(
+            ["bash", "-c", '"$@" <&0; exit $?', "script", str(self.python), *self._of(arguments)],
+            env={**self.environment, **environment},
+            cwd=self.folder,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: str, **environment: str) -> tuple[dict[str, Any], str, int]:
+        process = self.start(*arguments, **environment)
+        said, complained = process.communicate("to read", timeout=WAIT_S)
+        first, _, rest = said.partition("\n")
+        return json.loads(first), rest + complained, process.returncode
+
+    def plain(self, *arguments: str) -> tuple[dict[str, Any], str, int]:
+        done = subprocess.run(
+            [sys.executable, *self._of(arguments)],
+            env=self.environment,
+            cwd=self.folder,
+            input="to read",
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
+        first, _, rest = done.stdout.partition("\n")
+        return json.loads(first), rest + done.stderr, done.returncode
+
+    def sockets(self) -> list[Path]:
+        return [path for path in self.folder.glob("paimon-features-workers-*/*") if not path.suffix]
+
+    @staticmethod
+    def _of(arguments: tuple[str, ...]) -> list[str]:
+        return ["-m", "pyflink.fn_execution.beam.beam_boot", *arguments]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short path, as a socket's has to be; servers are ended with it."""
+    path = Path(tempfile.mkdtemp(prefix="pfw", dir="/tmp"))
+    yield path
+    for pid in _servers(path):
+        os.kill(pid, signal.SIGTERM)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def host(folder: Path) -> Host:
+    return Host(folder)
+
+
+def _servers(folder: Path) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        ours = len(words) > 2 and words[1].endswith(b"workers/server.py")
+        if ours and words[2].startswith(os.fsencode(folder)):
+            found.append(int(path.parent.name))
+    return found
+
+
+def _until(true: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not true():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("what", ["0", "7", "read", "raise"])
+def test_a_forked_worker_sees_and_gives_what_a_started_one_does(host: Host, what: str) -> None:
+    about, said, code = host.run(what, "--id=3", "ä b")
+    plain, plainly_said, plain_code = host.plain(what, "--id=3", "ä b")
+    assert about.pop("imported")
+    assert not plain.pop("imported")
+    assert [line for line in said.splitlines() if "File" not in line and "^" not in line][-1] == (
+        plainly_said.splitlines()[-1]
+    )
+    assert code == plain_code
+    own = {"_", "SHLVL", "PWD", "OLDPWD", "OMP_NUM_THREADS", "MKL_NUM_THREADS"}
+    own |= {"OPENBLAS_NUM_THREADS"}
+    for one in (about, plain):
+        one["environment"] = {k: v for k, v in one["environment"].items() if k not in own}
+        for name in ("pid", "parent", "drawn", "drawn_by_numpy"):
+            one.pop(name, None)
+    assert about == plain
+
+
+def test_a_worker_that_dies_of_a_signal_is_seen_to(host: Host) -> None:
+    # bash says 128 more than the number of the signal
+    assert host.run("signal")[2] == 128 + signal.SIGSEGV
+
+
+def test_workers_of_one_task_manager_come_from_one_server_and_draw_numbers_of_their_own(
+    host: Host,
+) -> None:
+    started = [host.start("0") for _ in range(4)]
+    about = [json.loads(one.communicate(timeout=WAIT_S)[0].splitlines()[0]) for one in started]
+    assert len({one["parent"] for one in about}) == 1
+    assert len({one["drawn"] for one in about}) == 4
+    assert len({one["drawn_by_numpy"] for one in about}) == 4
+    assert len(_servers(host.folder)) == 1
+    assert {one["environment"]["OPENBLAS_NUM_THREADS"] for one in about} == {"1"}
+
+
+def test_a_worker_ends_with_its_client(host: Host) -> None:
+    process = host.start("sleep")
+    assert process.stdout is not None
+    worker = json.loads(process.stdout.readline())["pid"]
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[0]), signal.SIGKILL)
+    _until(lambda: not _runs(worker), "the worker goes on")
+    process.communicate(timeout=WAIT_S)
+
+
+def test_a_worker_goes_on_without_its_server_and_the_next_one_gets_another(host: Host) -> None:
+    process = host.start("sleep")
+    assert process.stdout is not None
+    about = json.loads(process.stdout.readline())
+    os.kill(about["parent"], signal.SIGKILL)
+    _until(lambda: not _runs(about["parent"]), "the server was not killed")
+    again = host.run("0")[0]
+    assert again["imported"]
+    assert again["parent"] != about["parent"]
+    assert _runs(about["pid"])
+    assert process.poll() is None
+    os.kill(about["pid"], signal.SIGTERM)
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode != 0
+
+
+def test_a_file_that_changed_is_imported_anew(host: Host) -> None:
+    before = host.run("0")[0]
+    changed = host.folder / "p" / "imported_by_servers.py"
+    changed.write_text("import changed_since")
+    (host.folder / "p" / "changed_since.py").write_text("")
+    after = host.run("0")[0]
+    assert after["imported"]
+    assert after["parent"] != before["parent"]
+    _until(lambda: not _runs(before["parent"]), "the server of before is still there")
+    assert host.run("0")[0]["parent"] == after["parent"]
+
+
+def test_a_server_ends_with_its_task_manager_and_leaves_no_file(host: Host) -> None:
+    script = f"bash -c '\"{host.python}\" {' '.join(host._of(('0',)))}; true'; echo; read wait"
+    manager = subprocess.Popen(
+        ["bash", "-c", script],
+        env=host.environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    assert manager.stdout is not None
+    server = json.loads(manager.stdout.readline())["parent"]
+    assert _runs(server)
+    assert len(host.sockets()) == 1
+    manager.kill()
+    manager.communicate()
+    _until(lambda: not _runs(server), "the server goes on")
+    assert not list(host.folder.glob("paimon-features-workers-*/*"))
+
+
+@pytest.mark.parametrize(
+    "variable",
+    [
+        {"_PYTHON_WORKING_DIR": "/tmp"},
+        {"_PYTHON_REQUIREMENTS_FILE": "/tmp/requirements.txt"},
+        {"PYTHON_LOOPBACK_SERVER_ADDRESS": "localhost:1"},
+        {"TMPDIR": "/tmp/" + 100 * "x"},
+        {"TMPDIR": "/nowhere"},
+    ],
+)
+def test_a_worker_with_packages_of_its_own_or_without_a_place_for_sockets_is_started(
+    host: Host, variable: dict[str, str]
+) -> None:
+    about, _, code = host.run("5", **variable)
+    assert code == 5
+    assert not about["imported"]
+    assert not _servers(host.folder)
+
+
+def test_a_folder_that_others_may_write_to_is_not_used(host: Host) -> None:
+    others = host.folder / f"paimon-features-workers-{os.getuid()}"
+    others.mkdir()
+    others.chmod(0o777)
+    assert not host.run("0")[0]["imported"]
+    assert not list(others.iterdir())
+
+
+def test_without_what_servers_import_a_worker_is_started(folder: Path) -> None:
+    host = Host(folder, servers="import not_there_at_all")
+    about, _, code = host.run("5")
+    assert code == 5
+    assert not about["imported"]
+
+
+def test_everything_else_is_python_as_ever(host: Host) -> None:
+    done = subprocess.run(
+        [str(host.python), "-c", "import sys; print(sys.executable, sys.argv)", "a b"],
+        env=host.environment,
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert done.stdout.strip() == f"{sys.executable} ['-c', 'a b']"

@@ -1,0 +1,162 @@
+"""Readers and samplers in torch: no copies, any number of workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.schema import Float32, Int64
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.specs import TableSpec
+from paimon_features.tables.writer import append_arrow
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
+from trainer_bridge.samplers import DifficultyWeightedSampler, WeightedRandomSampler
+from trainer_bridge.testing.reference import make_samples
+
+pytestmark = pytest.mark.torch
+
+SIZES = (9, 3, 17, 30, 1, 26)
+COLUMNS = ["x", "y", "flag"]
+
+
+@pytest.fixture
+def adapter() -> Any:
+    from trainer_bridge.adapters import torch
+
+    return torch
+
+
+def test_batches_are_dicts_of_tensors_in_the_readers_order(lake: Lake, adapter: Any) -> None:
+    import torch
+
+    table = make_samples(lake, SIZES)
+    options: dict[str, Any] = {"columns": COLUMNS, "batch_size": 10, "seed": 1}
+    plain = list(SnapshotReader(lake, table, **options))
+    loader = adapter.loader(SnapshotReader(lake, table, **options), row_numbers=True)
+    tensors = list(loader)
+    assert len(loader) == len(tensors) == len(plain)
+    for batch, arrays in zip(tensors, plain, strict=True):
+        assert list(batch) == [*COLUMNS, "row_number"]
+        assert (batch["x"].dtype, batch["flag"].dtype) == (torch.int64, torch.bool)
+        for name in COLUMNS:
+            assert batch[name].tolist() == arrays[name].tolist()
+        assert batch["row_number"].tolist() == arrays.row_numbers.tolist()
+
+
+def test_tensors_share_memory_with_the_readers_blocks(lake: Lake, adapter: Any) -> None:
+    table = make_samples(lake, SIZES)
+    for shuffle in (True, False):
+        reader = SnapshotReader(lake, table, columns=COLUMNS, batch_size=10, shuffle=shuffle)
+        loader = adapter.loader(reader)
+        for batch in reader:
+            tensors = loader.tensors(batch)
+            for name in COLUMNS:
+                assert np.shares_memory(tensors[name].numpy(), batch[name])
+                tensors[name].zero_()  # writable, without a warning
+
+
+def test_stacked_columns_of_one_dtype_are_a_matrix_and_not_copied(adapter: Any, lake: Lake) -> None:
+    names = ["a", "b", "c"]
+    lake.create(TableSpec("t", dict.fromkeys(names, Float32) | {"label": Int64}))
+    append_arrow(
+        lake,
+        "t",
+        pa.table(
+            {**{n: pa.array(np.arange(6) * k, pa.float32()) for k, n in enumerate(names)}}
+            | {"label": pa.array(range(6))}
+        ),
+    )
+    reader = SnapshotReader(lake, "t", batch_size=4, shuffle=False)
+    loader = adapter.loader(reader, stack={"features": ["b", "c"], "swapped": ["c", "a"]})
+    batch = next(iter(reader))
+    tensors = loader.tensors(batch)
+    assert list(tensors) == ["label", "features", "swapped"]
+    assert tensors["features"].tolist() == [[0, 0], [1, 2], [2, 4], [3, 6]]
+    assert tensors["swapped"].tolist() == [[0, 0], [2, 0], [4, 0], [6, 0]]
+    assert np.shares_memory(tensors["features"].numpy(), batch.blocks["float32"])
+    with pytest.raises(UnknownNameError, match="'z'"):
+        adapter.loader(reader, stack={"features": ["a", "z"]})
+    with pytest.raises(ConfigurationError, match="float32, int64 dtype; expected one"):
+        adapter.loader(reader, stack={"features": ["a", "label"]})
+    with pytest.raises(ConfigurationError, match="called like another column"):
+        adapter.loader(reader, stack={"label": ["a", "b"]})
+    arrow = SnapshotReader(lake, "t", batch_size=4, output="arrow")
+    with pytest.raises(ConfigurationError, match="no NumPy columns"):
+        adapter.loader(arrow)
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more than there are cores
+@pytest.mark.parametrize("workers", [0, 1, 2, 3, 4])
+def test_worker_processes_change_nothing_about_the_batches(
+    lake: Lake, adapter: Any, workers: int
+) -> None:
+    from torch.utils.data import DataLoader
+
+    table = make_samples(lake, SIZES)
+    options: dict[str, Any] = {
+        "columns": ["x"],
+        "global_batch_size": 9,
+        "rank": 1,
+        "world_size": 3,
+        "threads": 0,
+    }
+    plain = [batch["x"].tolist() for batch in SnapshotReader(lake, table, **options)]
+    reader = SnapshotReader(lake, table, **options)
+    data = DataLoader(adapter.loader(reader), batch_size=None, num_workers=workers)
+    assert [batch["x"].tolist() for batch in data] == plain
+    if workers:
+        reader.load_state_dict(reader.state_after(3))
+        data = DataLoader(adapter.loader(reader), batch_size=None, num_workers=workers)
+        assert [batch["x"].tolist() for batch in data] == plain[3:]
+        assert reader.state_after(99)["epoch"] == 1
+
+
+def test_state_and_epoch_of_a_loader_are_the_readers(lake: Lake, adapter: Any) -> None:
+    table = make_samples(lake, SIZES)
+    options: dict[str, Any] = {"columns": ["x"], "batch_size": 10}
+    whole = [batch["x"].tolist() for batch in SnapshotReader(lake, table, **options)]
+    loader = adapter.loader(SnapshotReader(lake, table, **options))
+    iterator = iter(loader)
+    assert [next(iterator)["x"].tolist() for _ in range(4)] == whole[:4]
+    other = adapter.loader(SnapshotReader(lake, table, **options))
+    other.load_state_dict(loader.state_dict())
+    assert [batch["x"].tolist() for batch in other] == whole[4:]
+    other.set_epoch(0)
+    assert [batch["x"].tolist() for batch in other] == whole
+
+
+def test_samplers_work_in_a_dataloader(adapter: Any) -> None:
+    import torch
+    from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+    data = TensorDataset(torch.arange(8))
+    for rank in range(2):
+        sampler = WeightedRandomSampler(np.arange(8), 21, rank=rank, world_size=2)
+        wrapped = adapter.as_sampler(sampler)
+        assert isinstance(wrapped, Sampler)
+        loader = DataLoader(data, sampler=wrapped, batch_size=4)
+        drawn = torch.cat([batch[0] for batch in loader]).tolist()
+        assert len(drawn) == len(wrapped) == 11 - rank
+        assert len(loader) == 3
+        again = WeightedRandomSampler(np.arange(8), 21, rank=rank, world_size=2)
+        assert drawn == list(again)
+        wrapped.set_epoch(0)
+        assert list(wrapped) == drawn
+        state = wrapped.state_dict()
+        wrapped.load_state_dict(state)
+        assert wrapped.state_dict() == state
+
+
+def test_loss_weights_come_as_a_float32_tensor(lake: Lake, adapter: Any) -> None:
+    import torch
+
+    table = make_samples(lake, SIZES)
+    sampler = DifficultyWeightedSampler(np.arange(86), seed=1)
+    reader = SnapshotReader(lake, table, columns=["x"], batch_size=40).with_sampler(sampler)
+    for batch in adapter.loader(reader):
+        assert batch["sample_weight"].dtype == torch.float32
+        assert batch["sample_weight"].shape == batch["x"].shape

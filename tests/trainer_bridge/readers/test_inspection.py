@@ -1,0 +1,149 @@
+"""``inspect-loader``: what it tells of a table, and what it advises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner, Result
+
+from paimon_features.cli import cli
+from paimon_features.schema import Float32
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.specs import TableSpec
+from paimon_features.tables.writer import append_arrow
+from trainer_bridge.readers.inspection import Inspection, inspect
+from trainer_bridge.testing.reference import make_samples
+
+COLUMNS = [f"f{number}" for number in range(10)]
+SMALL_BUDGET = {"byte_budget": 600_000, "block_rows": 10_000, "canonical_streams": 2}
+
+
+def run(lake: Lake, *args: str) -> Result:
+    where = ("--warehouse", lake.warehouse, "--seconds", "0.2")
+    return CliRunner().invoke(cli, ["inspect-loader", *args, *where])
+
+
+def numbers(lake: Lake, rows: int, row_group: int | None = None) -> str:
+    lake.create(TableSpec("numbers", dict.fromkeys(COLUMNS, Float32)))
+    dice = np.random.default_rng(0)
+    data = {name: dice.random(rows, dtype=np.float32) for name in COLUMNS}
+    append_arrow(lake, "numbers", pa.table(data))
+    if row_group is not None:  # as another writer would cut the file
+        (path,) = Path(lake.path("numbers")).glob("bucket-0/*.parquet")
+        pq.write_table(pq.read_table(path), path, row_group_size=row_group)
+    return "numbers"
+
+
+def found(lake: Lake, table: str, **options: Any) -> Inspection:
+    return inspect(lake, table, **{"seconds": 0.1, "batch_size": 1_024, **options})
+
+
+def test_it_tells_the_plan_the_stages_and_what_bounds_them(lake: Lake) -> None:
+    numbers(lake, 50_000)
+    result = run(lake, "numbers", "--columns", "f1, f3")
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert lines[0] == "table numbers, snapshot 1: 50,000 rows"
+    assert "  columns      2 of 10: 20% of the bytes, the rest is not read" in lines
+    assert "  row groups   1 of 50,000 rows (median)" in lines
+    assert "  output       one matrix per dtype" in lines
+    stages = [line.split("  ")[1] for line in lines if line.startswith(("  read", "  gather"))]
+    assert stages == ["read files", "gather"]
+    assert any(line.startswith("bound by ") for line in lines)
+
+
+def test_a_condition_leaves_rows_out_and_the_plan_says_how_many(lake: Lake) -> None:
+    numbers(lake, 50_000, row_group=10_000)
+    result = run(lake, "numbers", "--where", "f0 < 0.5", "--threads", "auto")
+    assert result.exit_code == 0, result.output
+    rows = int(result.output.splitlines()[0].split(": ")[1].split()[0].replace(",", ""))
+    assert 24_000 < rows < 26_000
+    assert f"  left out     {50_000 - rows:,} rows filtered" in result.output
+    assert run(lake, "numbers", "--threads", "many").exit_code == 2
+
+
+def test_json_is_one_document_with_every_figure(lake: Lake) -> None:
+    numbers(lake, 20_000)
+    result = run(lake, "numbers", "--json", "--world-size", "3", "--batch-size", "100")
+    document = json.loads(result.output)
+    assert document["plan"]["rows"] == 20_000
+    assert document["plan"]["global_batch_size"] == 300
+    assert document["files"]["files"] == 1
+    names = [stage["name"] for stage in document["stages"]]
+    assert names[:4] == ["read files", "decode", "order", "gather"]
+    assert all(stage["rows_per_s"] > 0 for stage in document["stages"])
+    assert document["rows_per_s"] > 0
+    assert document["bound"]
+    assert isinstance(document["advice"], list)
+
+
+def test_columns_without_a_tensor_form_are_read_as_arrow_and_that_is_said(lake: Lake) -> None:
+    make_samples(lake, [500])
+    result = run(lake, "samples")
+    assert "output       Arrow batches: some columns have no tensor form" in result.output
+    assert "to tensors" not in result.output
+    assert found(lake, "samples", columns=["x"]).output == "numpy"
+
+
+def test_what_cannot_be_is_wrong_use(lake: Lake) -> None:
+    make_samples(lake, [5])
+    missing = run(lake, "simples")
+    assert missing.exit_code == 2
+    assert "there is no table 'simples'; there is: samples" in missing.output
+    column = run(lake, "samples", "--columns", "z")
+    assert column.exit_code == 2
+    assert "column of table 'samples' 'z'" in column.output
+
+
+@pytest.mark.parametrize(
+    ("rows", "row_group", "options", "advice"),
+    [
+        (80_000, None, {}, "1 streams over 1 blocks"),
+        (80_000, 10_000, {"world_size": 3, "block_rows": 10_000}, "by 3 ranks: choose a world"),
+        (20_000, None, {"columns": None}, "all 10 columns are read"),
+        (80_000, 10_000, SMALL_BUDGET, "with byte_budget above that"),
+        (20_000, None, {"batch_size": 16}, "batches of 16 rows"),
+        # what bounds it is measured: long enough that one hiccup decides nothing
+        (
+            200_000,
+            None,
+            {"threads": 0, "shuffle": False, "seconds": 1.0},
+            "more threads decode side by side",
+        ),
+    ],
+)
+def test_it_advises_what_would_make_a_difference(
+    lake: Lake, rows: int, row_group: int | None, options: dict[str, Any], advice: str
+) -> None:
+    numbers(lake, rows, row_group)
+    options = {"columns": COLUMNS[:4], **options}
+    if options["columns"] is None:
+        del options["columns"]
+    told = found(lake, "numbers", **options).advice
+    assert any(advice in line for line in told), told
+
+
+def test_many_small_files_are_to_be_compacted(lake: Lake) -> None:
+    make_samples(lake, [20] * 18)
+    told = found(lake, "samples", columns=["x"]).advice
+    assert any("row groups of 20 rows in 18 files" in line for line in told), told
+
+
+def test_looking_at_a_place_that_is_not_there_makes_none(tmp_path: Path, lake: Lake) -> None:
+    def error(*where: str) -> str:
+        result = CliRunner().invoke(cli, ["inspect-loader", "numbers", "--warehouse", *where])
+        assert result.exit_code == 2
+        return result.output
+
+    assert "there is no such folder" in error(str(tmp_path / "typo"))
+    wrong = error(lake.warehouse, "--database", "shop")
+    assert "there is no database of warehouse" in wrong
+    assert "'shop'; there is: features" in wrong
+    assert not (tmp_path / "typo").exists()
+    assert not (Path(lake.warehouse) / "shop.db").exists()

@@ -1,0 +1,333 @@
+"""A reader that follows a table: against the reference, at every resume point, on every world."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import json
+import os
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from paimon_features.errors import (
+    ConfigurationError,
+    RequestError,
+    SnapshotExpiredError,
+    TableError,
+)
+from paimon_features.schema import Int64
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.consumers import consumers, delete_consumer
+from paimon_features.tables.specs import TableSpec
+from paimon_features.tables.writer import append_arrow
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
+from trainer_bridge.streams.following_reader import FollowingReader, Lag
+from trainer_bridge.testing.reference import (
+    kept_each_time,
+    make_samples,
+    own_threads,
+    reference_stream,
+    sample_rows,
+)
+
+SIZES = (9, 3, 17, 30, 1, 26)
+OPTIONS: dict[str, Any] = {"columns": ["x"], "seed": 3, "poll_interval_s": 0.01}
+Delivered = list[tuple[int, list[int]]]
+
+
+def taken(reader: FollowingReader) -> Delivered:
+    return [(batch.epoch, batch["x"].tolist()) for batch in reader]
+
+
+def expected(size: int, world: int, rank: int, first: int = 1) -> Delivered:
+    """What the naive functions say about the commits from ``first`` on; each is one block."""
+    ends = [0, *itertools.accumulate(SIZES)]
+    commits = {number: [SIZES[number - 1]] for number in range(first, len(SIZES) + 1)}
+    streams = dict.fromkeys(commits, 1)
+    return [
+        (snapshot, [ends[snapshot - 1] + row for row in rows])
+        for snapshot, rows in reference_stream(commits, streams, 3, size, world, rank)
+    ]
+
+
+def test_commits_come_in_their_order_and_shuffled_within_for_every_world(lake: Lake) -> None:
+    table = make_samples(lake, SIZES)
+    for world in (1, 2, 3, 4):
+        counts, seen = set(), []
+        for rank in range(world):
+            with FollowingReader(
+                lake,
+                table,
+                start=1,
+                global_batch_size=8,
+                rank=rank,
+                world_size=world,
+                until_snapshot=len(SIZES),
+                threads=rank % 3,
+                **OPTIONS,
+            ) as reader:
+                found = []
+                for batch in reader:
+                    found.append((batch.epoch, batch["x"].tolist()))
+                    seen += batch["x"][: len(batch) - batch.num_padding].tolist()
+            assert found == expected(8, world, rank)
+            counts.add(len(found))
+        assert len(counts) == 1
+        assert sorted(seen) == list(range(sum(SIZES)))
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_stopped_before_any_batch_and_resumed_on_any_world_it_gives_the_rest(
+    lake: Lake, world: int
+) -> None:
+    table = make_samples(lake, SIZES)
+    options = {**OPTIONS, "global_batch_size": 6, "until_snapshot": len(SIZES), "start": 1}
+    with FollowingReader(lake, table, world_size=world, **options) as first:
+        states = [first.state_dict()]
+        for _ in first:
+            states.append(first.state_dict())
+    for other in (1, 2):
+        whole = expected(6, other, other - 1)
+        with FollowingReader(
+            lake, table, rank=other - 1, world_size=other, **{**options, "seed": 9, "start": "new"}
+        ) as second:
+            for consumed, state in enumerate(states):
+                second.load_state_dict(json.loads(json.dumps(state)))
+                assert second.state_dict() == state
+                assert taken(second) == whole[consumed:]
+
+
+def test_the_whole_table_comes_first_and_then_what_is_committed_meanwhile(lake: Lake) -> None:
+    #  commits    1    2  |          3    4
+    #  reader     [ whole @2       ][ 3 ][ 4 ]
+    table = make_samples(lake, [20, 5])
+    with FollowingReader(lake, table, batch_size=10, until_snapshot=4, **OPTIONS) as reader:
+        found: list[tuple[int, int]] = []
+        values: list[int] = []
+        for batch in reader:
+            found.append((batch.epoch, len(batch)))
+            values += batch["x"].tolist()
+            if len(found) in (1, 3):
+                append_arrow(lake, table, sample_rows(25 if len(found) == 1 else 32, 7))
+    assert found == [(2, 10), (2, 10), (2, 5), (3, 7), (4, 7)]
+    assert sorted(values) == list(range(39))
+    with FollowingReader(lake, table, batch_size=10, start="new", **OPTIONS) as reader:
+        assert reader.snapshot_id == 5
+        append_arrow(lake, table, sample_rows(39, 4))
+        assert sorted(next(iter(reader))["x"].tolist()) == [39, 40, 41, 42]
+
+
+def test_a_table_without_a_commit_is_waited_for(lake: Lake) -> None:
+    lake.create(TableSpec("samples", {"x": Int64}))
+    with FollowingReader(lake, "samples", batch_size=4, consumer="c", **OPTIONS) as reader:
+        assert reader.lag() == Lag(0, 0, 0)
+        late = threading.Timer(0.2, append_arrow, (lake, "samples", pa.table({"x": np.arange(3)})))
+        late.start()
+        assert sorted(next(iter(reader))["x"].tolist()) == [0, 1, 2]
+        late.join()
+
+
+def test_the_loop_ends_when_told_so_or_when_nothing_comes(lake: Lake) -> None:
+    table = make_samples(lake, [20, 20])
+    reader = FollowingReader(lake, table, start=1, batch_size=10, idle_timeout_s=0.1, **OPTIONS)
+    started = time.monotonic()
+    assert [epoch for epoch, _ in taken(reader)] == [1, 1, 2, 2]
+    assert 0.1 <= time.monotonic() - started < 5
+    # it goes on where it stood
+    append_arrow(lake, table, sample_rows(40, 5))
+    assert [epoch for epoch, _ in taken(reader)] == [3]
+    patient = FollowingReader(lake, table, start=2, batch_size=10, **OPTIONS)
+    threading.Timer(0.3, patient.stop).start()
+    assert [epoch for epoch, _ in taken(patient)] == [2, 2, 3]
+    agreed = FollowingReader(lake, table, start=1, batch_size=10, **OPTIONS)
+    agreed.stop(after_snapshot=2)
+    assert [epoch for epoch, _ in taken(agreed)] == [1, 1, 2, 2]
+    inside = FollowingReader(lake, table, start=1, batch_size=10, **OPTIONS)
+    for number, _ in enumerate(inside):
+        if number == 1:
+            inside.stop()
+    assert inside.state_dict()["snapshot_id"] == 2
+
+
+def test_a_consumer_holds_what_was_not_read_and_stays_after_closing(lake: Lake) -> None:
+    table = make_samples(lake, [10, 10, 10, 10])
+    options = {**OPTIONS, "batch_size": 10, "until_snapshot": 4}
+    with FollowingReader(lake, table, start=2, consumer="run-1", **options) as reader:
+        assert consumers(lake, table) == {"run-1": 2}
+        held = [consumers(lake, table)["run-1"] for _ in reader]
+    # a commit is let go when the one after it has been handed out
+    assert held == [2, 3, 4]
+    assert consumers(lake, table) == {"run-1": 4}
+    with FollowingReader(
+        lake, table, start=1, consumer="run-2", auto_release=False, **options
+    ) as reader:
+        batches = iter(reader)
+        next(batches)
+        state = reader.state_dict()
+        list(batches)
+        assert consumers(lake, table)["run-2"] == 1
+        reader.release(state)
+        assert consumers(lake, table)["run-2"] == 2
+        reader.forget()
+        assert "run-2" not in consumers(lake, table)
+    with FollowingReader(lake, table, start=1, consumer="run-3", rank=1, world_size=2, **options):
+        assert "run-3" not in consumers(lake, table)
+    with FollowingReader(lake, table, start=1, consumer="run-4", **options) as reader:
+        delete_consumer(lake, table, "run-4")
+        with pytest.raises(TableError, match="has no consumer 'run-4'"):
+            list(reader)
+
+
+def test_a_reader_tells_how_far_it_is_behind(lake: Lake) -> None:
+    table = make_samples(lake, [10, 20, 30])
+    now_ms = time.time_ns() // 1_000_000 + 5_000
+    with FollowingReader(
+        lake, table, start=2, batch_size=8, clock=lambda: now_ms, until_snapshot=3, **OPTIONS
+    ) as reader:
+        lag = reader.lag()
+        assert (lag.snapshots, lag.rows) == (2, 50)
+        assert 4_000 < lag.age_ms < 60_000
+        next(iter(reader))
+        assert (reader.lag().snapshots, reader.lag().rows) == (2, 42)
+        list(reader)
+        assert reader.lag() == Lag(0, 0, 0)
+    with FollowingReader(lake, table, batch_size=8, **OPTIONS) as reader:
+        assert reader.lag().rows == 60
+
+
+def test_a_table_that_was_made_anew_or_lost_its_commits_is_refused(lake: Lake) -> None:
+    table = make_samples(lake, [10, 10, 10])
+    options = {**OPTIONS, "batch_size": 5, "until_snapshot": 3}
+    reader = FollowingReader(lake, table, start=1, **options)
+    states = []
+    for _ in reader:
+        states.append(reader.state_dict())
+    os.unlink(f"{lake.path(table)}/snapshot/snapshot-1")
+    with pytest.raises(SnapshotExpiredError, match="no snapshot 1; it has 2 to 3"):
+        reader.load_state_dict(states[0])
+    with pytest.raises(SnapshotExpiredError, match="no snapshot 9"):
+        FollowingReader(lake, table, start=9, **options)
+    lake.drop(table)
+    time.sleep(0.01)
+    make_samples(lake, [10, 10, 10])
+    for state in states[2:]:
+        with pytest.raises(RequestError, match="rolled back or made anew"):
+            reader.load_state_dict(state)
+    with pytest.raises(RequestError, match="of table 'other' does not fit"):
+        reader.load_state_dict({**states[0], "table": "other"})
+    with SnapshotReader(lake, table, columns=["x"], batch_size=5) as other:
+        with pytest.raises(RequestError, match="missing or unknown fields"):
+            reader.load_state_dict(other.state_dict())
+        with pytest.raises(RequestError, match="missing or unknown fields"):
+            other.load_state_dict(states[0])
+
+
+def test_commits_that_replace_rows_are_refused_and_those_that_drop_some_give_nothing(
+    lake: Lake,
+) -> None:
+    lake.create(TableSpec("daily", {"x": Int64, "day": Int64}, partition_by=("day",)))
+    for day in (1, 2):
+        append_arrow(lake, "daily", pa.table({"x": [day, day], "day": [day, day]}))
+    builder = lake.table("daily").new_batch_write_builder()
+    commit = builder.new_commit()
+    commit.truncate_partitions([{"day": 1}])
+    commit.close()
+    append_arrow(lake, "daily", pa.table({"x": [3], "day": [3]}))
+    with FollowingReader(
+        lake, "daily", start=1, batch_size=4, until_snapshot=4, **OPTIONS
+    ) as reader:
+        assert [epoch for epoch, _ in taken(reader)] == [1, 2, 4]
+    builder = lake.table("daily").new_batch_write_builder().overwrite()
+    write, commit = builder.new_write(), builder.new_commit()
+    write.write_arrow(pa.table({"x": [9], "day": [3]}))
+    commit.commit(write.prepare_commit())
+    write.close()
+    commit.close()
+    with (
+        FollowingReader(lake, "daily", start=4, batch_size=4, **OPTIONS) as reader,
+        pytest.raises(TableError, match=r"snapshot 5 \(OVERWRITE\) replaces rows"),
+    ):
+        list(reader)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"start": 0}, "expected 'whole', 'new' or a snapshot id"),
+        ({"start": "latest"}, "expected 'whole', 'new' or a snapshot id"),
+        ({"drop_last": True}, "drop_last= is for SnapshotReader"),
+        ({"idle_timeout_s": 1.0, "world_size": 2}, "each rank would end by its own clock"),
+        ({"poll_interval_s": 0}, "expected more than 0"),
+    ],
+)
+def test_arguments_that_cannot_mean_anything_are_refused(
+    lake: Lake, arguments: dict[str, Any], message: str
+) -> None:
+    table = make_samples(lake, [3])
+    with pytest.raises(ConfigurationError, match=message):
+        FollowingReader(lake, table, **{"columns": ["x"], "batch_size": 2, **arguments})
+
+
+def test_tables_whose_commits_do_not_simply_add_rows_are_refused(lake: Lake) -> None:
+    lake.create(TableSpec("keyed", {"x": Int64}, primary_key=("x",), options={"bucket": "1"}))
+    with pytest.raises(TableError, match=r"has the primary key \(x\).*Follow an append table"):
+        FollowingReader(lake, "keyed", batch_size=1)
+    lake.create(TableSpec("plain", {"x": Int64}))
+    with (
+        FollowingReader(lake, "plain", batch_size=1) as reader,
+        pytest.raises(ConfigurationError, match="num_workers=2"),
+    ):
+        reader.iterate(0, 2)
+
+
+def test_breaking_off_and_closing_leave_no_thread_and_no_file(lake: Lake) -> None:
+    table = make_samples(lake, SIZES)
+    threads = own_threads()
+
+    def following() -> FollowingReader:
+        return FollowingReader(lake, table, start=1, batch_size=4, threads=3, **OPTIONS)
+
+    def break_off_and_close() -> None:
+        reader = following()
+        for _ in range(3):
+            for batch in reader:
+                del batch
+                break
+            gc.collect()
+            assert own_threads() == threads
+        reader.close()
+        reader.close()
+
+    assert kept_each_time(break_off_and_close) <= 0
+    # a loop that runs ends when the reader goes elsewhere
+    reader = following()
+    state = reader.state_dict()
+    running = iter(reader)
+    next(running)
+    reader.load_state_dict(state)
+    assert next(running, None) is None
+    assert own_threads() == threads
+
+
+@pytest.mark.torch
+def test_a_stream_goes_through_the_torch_adapter_and_a_data_loader(lake: Lake) -> None:
+    from torch.utils.data import DataLoader
+
+    from trainer_bridge.adapters.torch import loader
+
+    table = make_samples(lake, SIZES)
+    options = {**OPTIONS, "start": 1, "global_batch_size": 8, "until_snapshot": len(SIZES)}
+    wanted = [values for _, values in expected(8, 1, 0)]
+    with FollowingReader(lake, table, **options) as reader:
+        batches = loader(reader)
+        first = next(iter(batches))["x"].tolist()
+        state = batches.state_dict()
+        rest = [batch["x"].tolist() for batch in DataLoader(batches, batch_size=None)]
+        assert [first, *rest] == wanted
+        batches.load_state_dict(state)
+        assert [batch["x"].tolist() for batch in batches] == wanted[1:]

@@ -1,0 +1,111 @@
+"""From a real server to the lake and back: workers that are killed, commits that go on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from click.testing import CliRunner
+
+from paimon_features.cli import cli
+from paimon_features.online import open_store
+from paimon_features.testing.clicks import clicks_view, random_clicks
+from tests.verification.shop import Shop, clock_ms
+
+pytestmark = pytest.mark.redis
+
+SALT = "the salt of all servers"
+FEATURES = """
+import paimon_features as pf
+from paimon_features.testing.clicks import clicks_view
+
+view = clicks_view()
+payment = pf.RequestSource("payment", schema={"amount": pf.Float64})
+share = pf.Interaction("share", "ratio(amount, clicks:sum_n_1d, zero=0)", request=payment)
+service = pf.FeatureService("buying_v1", [view, share])
+"""
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[http.client.HTTPConnection, list[int]]]:
+    """A server of two workers, a connection to it, and the workers' numbers."""
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paimon_features", "serve", "--port", "0", "--json",
+             "--workers", "2"],
+            cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, (folder / "log").read_text()
+        event = json.loads(line)
+        port = urlsplit(event["url"]).port
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+            yield connection, event["workers"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+        process.stdout.close()
+
+
+def test_what_two_workers_served_is_what_the_lake_says(
+    tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAIMON_FEATURES_REQUEST_LOG_SALT", SALT)
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
+    view, rng = clicks_view(), random.Random(7)
+    with closing(open_store(redis_url)) as store:
+        shop = Shop(tmp_path, [view], store)
+        config = tmp_path / "paimon-features.toml"
+        config.write_text(config.read_text() + "request_log_rate = 1.0\n")
+        (tmp_path / "features.py").write_text(FEATURES)
+        worker = shop.materializer(view)
+        answered = 0
+        with serving(tmp_path) as (connection, workers):
+            for number in range(6):
+                shop.commit(view, random_clicks(rng, clock_ms(), 40))
+                if number != 3:
+                    worker.run_once()
+                for _ in range(10):
+                    document = {
+                        "feature_service": "buying_v1",
+                        "entities": {"user": [rng.randrange(45) for _ in range(3)]},
+                        "request": {"amount": rng.random()},
+                    }
+                    try:
+                        connection.request("POST", "/get-online-features", json.dumps(document))
+                        answered += connection.getresponse().read().startswith(b'{"metadata"')
+                    except (http.client.HTTPException, OSError):
+                        connection.close()  # its worker was killed; another one is on its way
+                if number == 4:
+                    time.sleep(1.0)  # rows wait for half a second until they are written
+                    for pid in workers:
+                        os.kill(pid, signal.SIGKILL)
+        assert answered > 40
+    done = CliRunner().invoke(cli, ["request-log", "--json", "--project", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    committed = json.loads(done.stdout)
+    # 3 entities of a view each, and the interactions of each; nothing was lost with the worker
+    assert committed["rows"] == 6 * answered
+    assert committed["files"] > 1
+    done = CliRunner().invoke(
+        cli, ["verify", "--from-log", "--sample", "25", "--json", "--project", str(tmp_path)]
+    )
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["requests"] == 25
+    assert report["rows"] == 150
+    assert report["unchecked"] == {}

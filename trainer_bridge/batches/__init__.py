@@ -1,0 +1,1 @@
+"""Batches: the forms of columns, ragged lists, vocabularies."""

@@ -1,0 +1,392 @@
+"""One Arrow column as tensors: which form it has, and how its values get there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from numbers import Number
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.errors import ConfigurationError, RequestError
+from trainer_bridge.batches.ragged import (
+    Array,
+    Bools,
+    Ints,
+    Ragged,
+    Rows,
+    concat_rows,
+    ends,
+    runs,
+    wrap,
+)
+from trainer_bridge.batches.vocabulary import Vocabulary
+
+MASK_SUFFIX = "_present"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSpec:
+    """What a column is in a batch.
+
+    ``ragged_rank`` counts the levels of lists (0: an array of shape ``(rows, *shape)``, else a
+    :class:`~trainer_bridge.batches.ragged.Ragged`), ``shape`` is that of the fixed dimensions
+    inside.
+    """
+
+    name: str
+    dtype: np.dtype[Any]
+    ragged_rank: int = 0
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TensorColumn:
+    """How an Arrow column becomes an array or lists.
+
+    Attributes
+    ----------
+    spec
+        What comes out.
+    where
+        The column, for messages: ``table 'shop': column 'tags'``.
+    fill
+        What stands in place of a null; None: a null is refused unless ``masked``.
+    masked
+        Nulls of rows are told by a mask, so a row may be null (its number is ``fill``, else 0).
+    items_masked
+        The same of nulls within lists.
+    vocabulary
+        The codes of texts.
+    """
+
+    spec: ColumnSpec
+    where: str
+    fill: Any = None
+    masked: bool = False
+    vocabulary: Vocabulary | None = None
+    items_masked: bool = False
+
+    @classmethod
+    def plan(
+        cls,
+        field: pa.Field,
+        table: str,
+        *,
+        shape: Sequence[int] = (),
+        fill: Any = None,
+        masked: bool = False,
+        items_masked: bool = False,
+        vocabulary: Vocabulary | None = None,
+        scaled: bool = False,
+        texts: bool = False,
+        float_dtype: str | None = None,
+    ) -> TensorColumn:
+        """The plan of a column, from its type and what was declared for it.
+
+        ``shape`` fixes the innermost dimensions; those of fixed-size lists are known already.
+        ``texts`` lets texts come as they are, as Python objects, where there is no vocabulary.
+
+        Raises
+        ------
+        RequestError
+            For a type without a tensor form; names the column and what to do.
+        ConfigurationError
+            For a declaration that does not fit the type.
+        """
+        where = f"table {table!r}: column {field.name!r}"
+        levels, leaf = list_levels(field.type)
+        fixed = tuple(shape) or _innermost(levels)
+        if len(fixed) > len(levels) or any(
+            known not in (None, size)
+            for known, size in zip(levels[len(levels) - len(fixed) :], fixed, strict=True)
+        ):
+            raise ConfigurationError(
+                f"{where} is {field.type}, which has no shape {list(fixed)} inside; "
+                f"it has {len(levels)} levels of lists"
+            )
+        if any(size < 1 for size in fixed):
+            raise ConfigurationError(f"{where}: shape={list(fixed)}: expected sizes of 1 or more")
+        if texts and vocabulary is None and _is_text(leaf):
+            dtype = np.dtype(object)
+        else:
+            dtype = _leaf_dtype(leaf, field.type, where, vocabulary, scaled)
+        if float_dtype is not None and dtype.kind == "f":
+            dtype = np.dtype(float_dtype)
+        if fill is not None and not _holds(dtype, fill):
+            raise ConfigurationError(
+                f"fill={{{field.name!r}: {fill!r}}}: column {field.name!r} is {dtype.name}, "
+                "which cannot hold that"
+            )
+        if items_masked and not levels:
+            raise ConfigurationError(
+                f"{where} is {field.type}, which has no items; item_masks= is for lists, masks= "
+                "for the rows themselves"
+            )
+        spec = ColumnSpec(field.name, dtype, len(levels) - len(fixed), fixed)
+        return cls(spec, where, fill, masked, vocabulary, items_masked)
+
+    def item_masks(self) -> list[ItemMask]:
+        """A mask for each level of lists: of the items of the row's list, of their items, ..."""
+        rank, shape = self.spec.ragged_rank, self.spec.shape
+        masks = []
+        for depth in range(1, rank + len(shape) + 1):
+            name = f"{self.spec.name}{MASK_SUFFIX}_{depth}"
+            spec = ColumnSpec(name, np.dtype(bool), min(depth, rank), shape[: max(0, depth - rank)])
+            masks.append(ItemMask(spec, self.where, fill=False))
+        return masks
+
+    def rows(self, column: pa.ChunkedArray) -> Rows:
+        """The column's rows, in memory of their own.
+
+        Raises
+        ------
+        RequestError
+            For a null that nothing was declared for, a list that has not the declared length,
+            a text outside the vocabulary, a number that int64 cannot hold.
+        """
+        parts = [self._decoded(chunk, 0) for chunk in column.chunks]
+        found = concat_rows(parts or [self._decoded(pa.array([], column.type), 0)])
+        values = found.values if isinstance(found, Ragged) else found
+        values = values.astype(self.spec.dtype, copy=not values.flags.writeable)
+        return found.with_values(values) if isinstance(found, Ragged) else values
+
+    def numbers(self, column: pa.ChunkedArray) -> Iterator[Array]:
+        """Plain numbers chunk by chunk: views of Arrow's memory, not yet of the spec's dtype."""
+        return (self._numbers(chunk) for chunk in column.chunks)
+
+    def _decoded(self, array: pa.Array, level: int) -> Rows:
+        spec = self.spec
+        if level == spec.ragged_rank + len(spec.shape):
+            return self._numbers(array)
+        lengths, child, mask = opened(array)
+        inner = self._decoded(child, level + 1)
+        if level < spec.ragged_rank:
+            if mask is not None and level > 0 and self.fill is None and not self.items_masked:
+                raise RequestError(
+                    f"{self.where} has a null list inside a list; declare "
+                    f"fill={{{spec.name!r}: <number>}}, which makes it an empty one, or "
+                    f"item_masks=[{spec.name!r}], which tells it besides, or leave the column out "
+                    "by columns="
+                )
+            return wrap(inner, ends(lengths), mask if level == 0 else None)
+        assert isinstance(inner, np.ndarray)
+        return self._fixed(inner, lengths, mask, level)
+
+    def _fixed(self, inner: Array, lengths: Ints, mask: Bools | None, level: int) -> Array:
+        """Lists of one length as one more dimension of their items."""
+        size = self.spec.shape[level - self.spec.ragged_rank]
+        there = lengths if mask is None else lengths[mask]
+        if (there != size).any():
+            other = int(there[there != size][0])
+            raise RequestError(
+                f"{self.where} has a list of {other} items; its shape says {size}: declare it "
+                "as ragged (without a shape), or mend the rows"
+            )
+        found = inner.reshape(len(there), size, *inner.shape[1:])
+        if mask is None:
+            return found
+        self._check_null(masked=self.items_masked if level else self.masked)
+        out = np.full((len(mask), *found.shape[1:]), self._filler, dtype=found.dtype)
+        out[mask] = found
+        return out
+
+    def _numbers(self, array: pa.Array) -> Array:
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        if self.vocabulary is not None:
+            try:
+                array = self.vocabulary.encode(array)
+            except RequestError as error:
+                raise RequestError(f"{self.where}: {error}") from None
+        elif pa.types.is_decimal(array.type):
+            array = _scaled(array, self.where)
+        else:
+            array = _as_numbers(array)
+        if array.null_count:
+            spec = self.spec
+            in_lists = spec.shape or spec.ragged_rank
+            self._check_null(masked=self.items_masked if in_lists else self.masked)
+            if pa.types.is_float16(array.type):  # Arrow fills no nulls of these
+                halves = array.to_numpy(zero_copy_only=False).copy()
+                halves[array.is_null().to_numpy(zero_copy_only=False)] = self._filler
+                return halves
+            array = array.fill_null(pa.scalar(self._filler).cast(array.type))
+        found: Array = array.to_numpy(zero_copy_only=False)
+        return found
+
+    @property
+    def _filler(self) -> Any:
+        if self.fill is not None:
+            return self.fill
+        return "" if self.spec.dtype.kind == "O" else 0
+
+    def _check_null(self, masked: bool) -> None:
+        if self.fill is not None or masked:
+            return
+        name, rank = self.spec.name, self.spec.ragged_rank + len(self.spec.shape)
+        remedy = f"declare fill={{{name!r}: <number>}}"
+        remedy += f" or {'item_masks' if rank else 'masks'}=[{name!r}]"
+        raise RequestError(
+            f"{self.where} has a null, which is no number; {remedy}, "
+            "or leave the column out by columns="
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ItemMask(TensorColumn):
+    """Which items of a column of lists are there: the same lists, of booleans, False at nulls.
+
+    A row that is null itself has no items.
+    """
+
+    def rows(self, column: pa.ChunkedArray) -> Rows:
+        found = TensorColumn.rows(self, column)
+        return Ragged(found.values, found.splits) if isinstance(found, Ragged) else found
+
+    def _numbers(self, array: pa.Array) -> Array:
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        found: Array = array.is_valid().to_numpy(zero_copy_only=False)
+        return found
+
+
+def list_levels(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
+    """The levels of lists, outermost first, with their size where it is fixed; and the items."""
+    levels: list[int | None] = []
+    while True:
+        if pa.types.is_dictionary(kind):
+            kind = kind.value_type
+        elif pa.types.is_fixed_size_list(kind):
+            levels.append(kind.list_size)
+            kind = kind.value_type
+        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+            levels.append(None)
+            kind = kind.value_type
+        else:
+            return levels, kind
+
+
+def _innermost(levels: Sequence[int | None]) -> tuple[int, ...]:
+    """The sizes of the innermost levels, as far as they are fixed."""
+    found: list[int] = []
+    for size in reversed(levels):
+        if size is None:
+            break
+        found.insert(0, size)
+    return tuple(found)
+
+
+def _leaf_dtype(
+    leaf: pa.DataType, whole: pa.DataType, where: str, vocabulary: Vocabulary | None, scaled: bool
+) -> np.dtype[Any]:
+    if vocabulary is not None and not _is_text(leaf):
+        raise ConfigurationError(f"{where} is {whole}; codes= is for texts")
+    if scaled and not pa.types.is_decimal(leaf):
+        raise ConfigurationError(f"{where} is {whole}; scaled= is for decimals")
+    if vocabulary is not None:
+        return np.dtype(np.int32)
+    if scaled or pa.types.is_temporal(leaf):
+        return np.dtype(np.int64)
+    if pa.types.is_boolean(leaf) or pa.types.is_integer(leaf) or pa.types.is_floating(leaf):
+        return np.dtype(leaf.to_pandas_dtype())
+    remedies: list[tuple[Callable[[pa.DataType], bool], str]] = [
+        (
+            _is_text,
+            "ask for codes by codes=[...], encode it as numbers (a fitted transformer)",
+        ),
+        (
+            pa.types.is_decimal,
+            "ask for integers in units of its last digit by scaled=[...], store it as a float",
+        ),
+        (pa.types.is_struct, "store its fields as columns of their own"),
+        (pa.types.is_map, "store its values as columns of their own"),
+    ]
+    remedy = next((text for fits, text in remedies if fits(leaf)), "convert it")
+    raise RequestError(
+        f"{where} is {whole}, which has no tensor form here; "
+        f"{remedy}, leave it out by columns=, or read with output='arrow'"
+    )
+
+
+def _holds(dtype: np.dtype[Any], fill: Any) -> bool:
+    """Whether a fill value is one of a type; floats may round it.
+
+    >>> [_holds(np.dtype(kind), 300) for kind in ("int8", "int64", "float32", "object")]
+    [False, True, True, False]
+    """
+    if dtype.kind == "O":
+        return isinstance(fill, str)
+    if not isinstance(fill, Number | np.bool_):
+        return False
+    try:
+        found = dtype.type(fill)  # type: ignore[call-overload]
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return dtype.kind == "f" or bool(found == fill)
+
+
+def opened(array: pa.Array) -> tuple[Ints, pa.Array, Bools | None]:
+    """Lists as their lengths, their items, and where they are not null (None: everywhere)."""
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        offsets = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64) * size
+    else:
+        offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = np.diff(offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if not array.null_count:
+        return lengths, array.values.slice(first, last - first), None
+    mask = array.is_valid().to_numpy(zero_copy_only=False)
+    if not lengths[~mask].any():
+        return lengths, array.values.slice(first, last - first), mask
+    # Arrow lets a null list have items behind it
+    lengths[~mask] = 0
+    wanted = runs(offsets[:-1], ends(lengths), lengths)
+    return lengths, array.values.take(pa.array(wanted)), mask
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _scaled(array: pa.Array, where: str) -> pa.Array:
+    """Decimals as integers in units of their last digit."""
+    if array.type.bit_width != 128:
+        raise RequestError(f"{where} is {array.type}; scaled= takes decimals of 128 bits")
+    # axes: (row, low and high 64 bits)
+    words = np.frombuffer(array.buffers()[1] or b"", dtype="<i8").reshape(-1, 2)
+    words = words[array.offset : array.offset + len(array)]
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    if (words[valid, 1] != words[valid, 0] >> 63).any():
+        raise RequestError(
+            f"{where} has a number that is too large for scaled=: {array.type} in units of its "
+            "last digit exceeds int64; store it as a float"
+        )
+    return pa.array(words[:, 0], mask=~valid)
+
+
+def _as_numbers(values: pa.Array) -> pa.Array:
+    """Times as int64: milliseconds (finer parts cut off, towards the past); dates as days."""
+    kind = values.type
+    if not pa.types.is_temporal(kind):
+        return values
+    if pa.types.is_date(kind):
+        return values.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
+    unit = kind.unit
+    numbers = values.cast(pa.int32()) if pa.types.is_time32(kind) else values
+    numbers = numbers.cast(pa.int64())
+    per_ms = {"s": -1000, "ms": 1, "us": 1000, "ns": 1_000_000}[unit]
+    if per_ms == 1:
+        return numbers
+    if per_ms < 0:
+        return pc.multiply_checked(numbers, -per_ms)
+    # Arrow divides towards zero; times before 1970 have to go down as well
+    cut = pc.divide(numbers, per_ms)
+    below = pc.less(numbers, pc.multiply(cut, per_ms)).cast(pa.int64())
+    return pc.subtract(cut, below)

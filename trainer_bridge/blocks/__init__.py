@@ -1,0 +1,1 @@
+"""Blocks: the data files of a snapshot, pruned, merged, filtered and decoded."""

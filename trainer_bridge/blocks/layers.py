@@ -1,0 +1,154 @@
+"""Files laid over each other: rows of one key are folded without sorting or gathering them.
+
+A file has a key once, and is sorted by it. Where the files come in the order of their writes,
+all that a fold has to know is the group of each row, and that ascends within a file: its steps
+are kept, mostly a byte for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from trainer_bridge.blocks.folds import fold, take
+from trainer_bridge.blocks.merge import Groups, Ints, ascends
+from trainer_bridge.blocks.overlay import lay_over
+
+
+@dataclass(frozen=True)
+class Layers:
+    """Row ``i`` of file ``f`` is of group ``owns[f][i]``, of ``count``; the oldest file first."""
+
+    count: int
+    owns: tuple[Ints, ...]
+
+    @classmethod
+    def of(cls, groups: Groups, sizes: Sequence[int]) -> Layers | None:
+        """The layers of files of so many rows; None where the groups of one do not ascend.
+
+        >>> found = Layers.of(Groups(rows=np.array([0, 2, 1]), starts=np.array([0, 2])), [2, 1])
+        >>> [own.tolist() for own in found.owns]
+        [[0, 1], [0]]
+        """
+        begins = np.zeros(len(groups.rows), np.bool_)
+        begins[groups.starts[1:]] = True
+        own = np.empty(len(groups.rows), np.int64)
+        own[groups.rows] = np.cumsum(begins)
+        owns = tuple(np.split(own, np.cumsum(sizes[:-1])))
+        return cls(len(groups), owns) if all(map(ascends, owns)) else None
+
+    @classmethod
+    def of_keys(cls, keys: Sequence[Ints]) -> Layers | None:
+        """The layers of files with these keys, without sorting them anew.
+
+        None where a file is not sorted, or none has most of the rows: then a sort is faster.
+
+        >>> found = Layers.of_keys([np.array([1, 3, 5, 9]), np.array([3, 4]), np.array([0])])
+        >>> found.count, [own.tolist() for own in found.owns]
+        (6, [[1, 2, 4, 5], [2, 3], [0]])
+        """
+        base = max(keys, key=len)
+        if 2 * len(base) < sum(map(len, keys)) or not all(map(ascends, keys)):
+            return None
+        # its place in one sequence is the number of keys below it: of the base, and of others
+        places = [np.arange(len(k)) if k is base else np.searchsorted(base, k) for k in keys]
+        other = [k[base.take(at, mode="clip") != k] for k, at in zip(keys, places, strict=True)]
+        new = np.unique(np.concatenate(other))
+        if not len(new):
+            return cls(len(base), tuple(places))
+        above = np.bincount(np.searchsorted(base, new), minlength=len(base))
+        below = np.cumsum(above[: len(base)])
+        owns = (
+            at + (below if k is base else np.searchsorted(new, k))
+            for k, at in zip(keys, places, strict=True)
+        )
+        return cls(len(base) + len(new), tuple(owns))
+
+    def pack(self) -> list[bytes]:
+        """For each file the steps from group to group in 1, 2 or 4 bytes; none where it has all.
+
+        >>> Layers(300, (np.arange(300), np.array([0, 7]), np.array([1, 299]))).pack()
+        [b'', b'\\x01\\x07', b'\\x02\\x00*\\x01']
+        """
+        packed = []
+        for own in self.owns:
+            steps = np.diff(own, prepend=-1)
+            kind = "<u" + str(min(np.min_scalar_type(steps.max()).itemsize, 4))
+            packed.append(b"" if len(own) == self.count else steps.astype(kind).tobytes())
+        return packed
+
+    @classmethod
+    def unpack(cls, count: int, sizes: Sequence[int], packed: Sequence[bytes]) -> Layers:
+        """The inverse of :meth:`pack`, for files of so many rows."""
+        owns = []
+        for rows, steps in zip(sizes, packed, strict=True):
+            if rows == count:
+                owns.append(np.arange(count))
+                continue
+            own = np.cumsum(np.frombuffer(steps, f"<u{len(steps) // rows}"), dtype=np.int64)
+            own -= 1
+            owns.append(own)
+        return cls(count, tuple(owns))
+
+    def __len__(self) -> int:
+        return self.count
+
+    @cached_property
+    def first(self) -> Ints:
+        """The row of the oldest write of each group, counted through all files."""
+        return self.groups.first
+
+    @cached_property
+    def last(self) -> Ints:
+        """The row of the newest write of each group, counted through all files."""
+        newest = np.empty(self.count, np.int64)
+        start = 0
+        for own in self.owns:
+            newest[own] = np.arange(start, start + len(own))
+            start += len(own)
+        return newest
+
+    @cached_property
+    def groups(self) -> Groups:
+        """The rows by group, for the functions that need them so."""
+        own = np.concatenate(self.owns)
+        rows: Ints = np.argsort(own, kind="stable")
+        ordered = own[rows]
+        return Groups(rows, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])))
+
+    def take(self, parts: Sequence[pa.ChunkedArray]) -> pa.Array:
+        """The newest value of each group; ``parts`` are the column in each file.
+
+        Like :meth:`fold` it may write over their memory.
+        """
+        done = lay_over(self.count, self.owns, parts, "last_value")
+        return take(_joined(parts), self.last) if done is None else done
+
+    def fold(
+        self, parts: Sequence[pa.ChunkedArray], function: str, delimiter: str = ","
+    ) -> pa.Array:
+        """One value for each group, as :func:`~trainer_bridge.blocks.folds.fold` has it.
+
+        May write over the memory of ``parts``: nobody else may have it.
+
+        >>> layers = Layers(2, (np.array([0, 1]), np.array([0])))
+        >>> layers.fold([pa.chunked_array([[5, 6]]), pa.chunked_array([[7]])], "sum").to_pylist()
+        [12, 6]
+
+        Raises
+        ------
+        TableError
+            For a function that is not known, does not take the type, or overflows it.
+        """
+        if function == "last_value":
+            return self.take(parts)
+        done = lay_over(self.count, self.owns, parts, function)
+        return fold(self.groups, _joined(parts), function, delimiter) if done is None else done
+
+
+def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
+    return pa.chunked_array([chunk for part in parts for chunk in part.chunks], parts[0].type)

@@ -1,0 +1,90 @@
+"""What opening a snapshot found out, on disk: a second opening reads no keys.
+
+A file per set of data files, rules and condition, named by their hash: data files never
+change, so what it says stays true. It can be deleted at any time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainer_bridge.blocks.opening import Opened
+from trainer_bridge.blocks.spans import Source
+
+_VERSION = 2
+_PARTS = ("masks", "layers")
+_KEPT = 8
+"""Files in the folder of a table; those used longest ago go first."""
+
+
+def mask_key(source: Source, condition: str | None) -> str:
+    """A hash of everything that the masks depend on."""
+    digest = hashlib.blake2b(digest_size=16)
+    rules = source.content.rules
+    head = (rules.engine, rules.keys, rules.sequence, rules.ascending, rules.ignore_delete)
+    # a fold's rows depend on its functions only through a condition
+    parts = (head, sorted(rules.functions.items()), sorted(rules.delimiters.items()), condition)
+    digest.update(repr((_VERSION, parts)).encode())
+    for path in sorted(source.files):
+        file = source.files[path]
+        vector = file.deletion and (file.deletion.dv_index_path, file.deletion.offset)
+        digest.update(repr((file.name, file.rows, file.size, vector, file.merges)).encode())
+    return digest.hexdigest()
+
+
+def load_masks(folder: Path, key: str) -> Opened | None:
+    """What :func:`save_masks` kept; None if it is not there or damaged."""
+    path = folder / f"{key}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            head = json.loads(bytes(stored["head"]).decode())
+            masks, layers = (_apart(head[name], stored[name].tobytes()) for name in _PARTS)
+        with contextlib.suppress(OSError):
+            os.utime(path)
+    except (OSError, ValueError, KeyError):
+        return None
+    return Opened(masks, head["folded"], layers, head["counts"])
+
+
+def _apart(sizes: Mapping[str, int], together: bytes) -> dict[str, bytes]:
+    cuts = [0, *itertools.accumulate(sizes.values())]
+    return {p: together[a:b] for p, (a, b) in zip(sizes, pairwise(cuts), strict=True)}
+
+
+def save_masks(folder: Path, key: str, opened: Opened) -> None:
+    """Keep what was found out; where the folder cannot be written, nothing is kept."""
+    parts = {"masks": opened.masks, "layers": opened.layers}
+    head: dict[str, Any] = {"folded": opened.folded, "counts": opened.counts}
+    arrays = {}
+    for name in _PARTS:
+        head[name] = {path: len(found) for path, found in parts[name].items()}
+        arrays[name] = np.frombuffer(b"".join(parts[name].values()), np.uint8)
+    arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(".part", dir=folder)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.savez(file, **arrays)
+            os.replace(temporary, folder / f"{key}.npz")
+        except BaseException:
+            os.unlink(temporary)
+            raise
+        _trim(folder)
+
+
+def _trim(folder: Path) -> None:
+    found = sorted(folder.glob("*.npz"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in found[_KEPT:]:
+        path.unlink(missing_ok=True)

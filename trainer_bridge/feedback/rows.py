@@ -1,0 +1,202 @@
+"""The calls of a feedback writer while they wait, and the rows that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.errors import RequestError
+from paimon_features.schema import DataType
+from trainer_bridge.feedback.memory import Bools, LastCorrect, key_hashes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of ``write``: arrays of its own, that nobody changes any more.
+
+    ``finite`` marks the losses that are numbers, None where all are; ``correct`` is None where
+    nothing was told. ``done``: it was committed before, and is only remembered.
+    """
+
+    seq: int
+    step: int
+    event_time_ms: int
+    model_version: str
+    keys: tuple[pa.Array, ...]
+    loss: pa.Array
+    correct: pa.Array | None
+    finite: Bools | None
+    done: bool
+    since_s: float
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that will be committed."""
+        if self.done:
+            return 0
+        return len(self.loss) if self.finite is None else int(np.count_nonzero(self.finite))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its arrays."""
+        right = 0 if self.correct is None else self.correct.nbytes
+        return self.loss.nbytes + right + sum(column.nbytes for column in self.keys)
+
+
+def columns_of(
+    sample_keys: Mapping[str, DataType], keys: Mapping[str, Any], loss: Any, correct: Any, who: str
+) -> tuple[tuple[pa.Array, ...], pa.Array, pa.Array | None]:
+    """The arrays of one call, checked; none of them shares memory with what was given.
+
+    Raises
+    ------
+    RequestError
+        For other keys, lengths that differ, nulls in a key, values of another type.
+    """
+    if set(keys) != set(sample_keys):
+        raise RequestError(
+            f"{who}: got the keys {', '.join(keys) or 'none'}; expected {', '.join(sample_keys)}"
+        )
+    losses = to_arrow(loss, pa.float64(), "loss")
+    size = len(losses)
+    columns = {name: to_arrow(keys[name], kind.arrow, name) for name, kind in sample_keys.items()}
+    right = None if correct is None else to_arrow(correct, pa.bool_(), "correct")
+    for name, values in {**columns, "correct": right}.items():
+        if values is not None and len(values) != size:
+            raise RequestError(f"{who}: {len(values)} values of {name!r} for {size} losses")
+    for name, values in columns.items():
+        if values.null_count:
+            raise RequestError(f"{who}: key {name!r} has a null")
+    return tuple(columns.values()), losses, right
+
+
+def to_arrow(values: Any, kind: pa.DataType, name: str) -> pa.Array:
+    """An array of ``kind`` of its own: NumPy, Arrow, lists, tensors of torch or TensorFlow.
+
+    A tensor may be on any device and part of a graph; it is copied to the host.
+
+    Raises
+    ------
+    RequestError
+        If a value does not fit ``kind``.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not isinstance(values, pa.Array):
+        if hasattr(values, "detach"):
+            values = values.detach().cpu()
+            # NumPy has no bfloat16
+            values = (values.double() if values.is_floating_point() else values).numpy()
+        if not isinstance(values, list | tuple):
+            # a copy: the training goes on with its own array while this one waits
+            values = np.array(values)
+            if values.ndim != 1:
+                raise RequestError(
+                    f"feedback: {name!r} has the shape {values.shape}; expected one value for each "
+                    "sample, (samples,): losses before they are averaged (reduction='none')"
+                )
+        try:
+            values = pa.array(values)
+        except (pa.ArrowException, OverflowError) as error:
+            raise RequestError(f"feedback: {name!r}: expected {kind}: {error}") from error
+    if values.type == kind:
+        return values
+    try:
+        return values.cast(kind)
+    except pa.ArrowException as error:
+        raise RequestError(
+            f"feedback: {name!r} is {values.type}, expected {kind}: {error}"
+        ) from error
+
+
+def int64_of(value: Any, name: str, who: str) -> int:
+    """A whole number that a column of int64 holds.
+
+    It is checked in the call: in the thread that makes the rows it would cost all that wait.
+
+    Raises
+    ------
+    RequestError
+        For anything else.
+    """
+    try:
+        number = int(value)
+        whole = bool(number == value) and -(2**63) <= number < 2**63
+    except (TypeError, ValueError, OverflowError):
+        whole = False
+    if not whole:
+        raise RequestError(f"{who}: {name}={value!r}; expected a whole number of 64 bits")
+    return number
+
+
+def finite_losses(losses: pa.Array) -> Bools | None:
+    """Which losses are numbers; None if all are."""
+    found: Bools = np.isfinite(losses.to_numpy(zero_copy_only=False))  # a null becomes NaN
+    return None if found.all() else found
+
+
+def rows_of(
+    calls: Sequence[Call],
+    sample_keys: Sequence[str],
+    run_id: str,
+    rank: int,
+    memory: LastCorrect,
+) -> pa.Table:
+    """The rows of waiting calls, as the feedback table has them.
+
+    ``memory`` learns what was right, also of calls that were committed before, and tells which
+    samples were forgotten.
+    """
+    lengths = np.array([len(call.loss) for call in calls])
+    kept = _kept(calls, lengths)
+    keys = [_joined([call.keys[number] for call in calls]) for number in range(len(sample_keys))]
+    correct = _joined(
+        [pa.nulls(len(c.loss), pa.bool_()) if c.correct is None else c.correct for c in calls]
+    )
+    forgot = np.zeros(len(correct), dtype=np.bool_)
+    if correct.null_count < len(correct):
+        told = correct.is_valid().to_numpy(zero_copy_only=False)
+        right = correct.fill_null(False).to_numpy(zero_copy_only=False)
+        forgot[told] = memory.update(key_hashes(keys)[told], right[told])
+
+    def repeated(values: Sequence[int], kind: npt.DTypeLike = np.int64) -> pa.Array:
+        return pa.array(np.repeat(np.array(values, dtype=kind), lengths))
+
+    versions = pa.array([call.model_version for call in calls], pa.string())
+    of_call = repeated(range(len(calls)), np.int32)
+    size = len(correct)
+    table = pa.table(
+        {
+            **dict(zip(sample_keys, keys, strict=True)),
+            "run_id": pa.repeat(pa.scalar(run_id, pa.string()), size),
+            "rank": pa.repeat(pa.scalar(rank, pa.int32()), size),
+            "seq": repeated([call.seq for call in calls]),
+            "step": repeated([call.step for call in calls]),
+            "loss": _joined([call.loss for call in calls]),
+            "event_time_ms": repeated([call.event_time_ms for call in calls]),
+            "model_version": versions.take(of_call),
+            "correct": correct,
+            "forgot": pa.array(forgot),
+        }
+    )
+    return table if kept is None else table.filter(pa.array(kept))
+
+
+def _kept(calls: Sequence[Call], lengths: npt.NDArray[np.int64]) -> Bools | None:
+    """Which rows are committed; None if all are."""
+    if all(call.finite is None and not call.done for call in calls):
+        return None
+    kept = np.repeat(np.array([not call.done for call in calls]), lengths)
+    for call, end in zip(calls, np.cumsum(lengths).tolist(), strict=True):
+        if call.finite is not None:
+            kept[end - len(call.loss) : end] &= call.finite
+    return kept
+
+
+def _joined(arrays: Sequence[pa.Array]) -> pa.Array:
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

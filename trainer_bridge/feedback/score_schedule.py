@@ -1,0 +1,191 @@
+"""When new scores enter a training, and which: at declared steps, from snapshots kept in mind."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from paimon_features.definitions import FeatureView
+from paimon_features.errors import ConfigurationError
+from paimon_features.offline.pins import Pin
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.files import read_json
+from trainer_bridge.batches.forms import Batch
+from trainer_bridge.feedback.difficulty import Difficulty, read_difficulty
+from trainer_bridge.readers.snapshot_reader import RowSampler, SnapshotReader
+
+
+class ScoreSchedule:
+    """Reads the difficulty of all samples at declared steps of a training run.
+
+    Whoever of a run comes to such a step first, on whichever rank, chooses the newest
+    snapshots and the time of reading; the choice is written down in the lake, once, and
+    everybody who comes to that step later takes it: the other ranks, and the same run when it
+    is repeated from a checkpoint or from the start. So the run sees the same scores, to the
+    bit, as long as those snapshots are there.
+
+    Parameters
+    ----------
+    project, view
+        The view of :func:`trainer_bridge.difficulty_view`, in its project.
+    samples
+        The sample keys in the order of the row numbers (``reader.read_columns`` gives them).
+    run_id
+        Name of the run; another name chooses anew.
+    every, at
+        The steps: every so many (from ``every`` on), or these.
+    clock_ms
+        Gives the time of reading: events before it are in.
+
+    Raises
+    ------
+    ConfigurationError
+        Unless one of ``every`` and ``at`` is given, with steps >= 0.
+    """
+
+    def __init__(
+        self,
+        project: Any,
+        view: FeatureView | str,
+        samples: pa.Table,
+        run_id: str,
+        *,
+        every: int | None = None,
+        at: Collection[int] = (),
+        clock_ms: Callable[[], int],
+    ) -> None:
+        steps = at if every is None else [every - 1]
+        if not run_id or (every is None) == (not at) or min(steps, default=0) < 0:
+            raise ConfigurationError(
+                f"run_id={run_id!r}, every={every}, at={sorted(at)}: expected a name, and either "
+                "every=, at least 1, or at=, steps of 0 or more"
+            )
+        self._project, self._view, self._samples = project, view, samples
+        self._every, self._at, self._clock_ms = every, frozenset(at), clock_ms
+        lake: Lake = project.lake
+        name = view if isinstance(view, str) else view.name
+        folder = f"{lake.database}.{name}.{quote(run_id, safe='')}"
+        self._folder = lake.side_folder / "scores" / folder
+
+    def is_due(self, step: int) -> bool:
+        """Whether new scores enter before this step."""
+        return self.last_due(step) == step
+
+    def last_due(self, step: int) -> int | None:
+        """The step at which the scores in force at ``step`` entered; None before the first."""
+        if self._every is not None:
+            return step // self._every * self._every if step >= self._every else None
+        return max((due for due in self._at if due <= step), default=None)
+
+    def next_due(self, step: int) -> int | None:
+        """The first step after ``step`` at which new scores enter; None after the last."""
+        if self._every is not None:
+            return (step // self._every + 1) * self._every
+        return min((due for due in self._at if due > step), default=None)
+
+    def difficulty(self, step: int) -> Difficulty | None:
+        """What is in force at a step: read when it entered, or again as it was then.
+
+        None before the first declared step.
+
+        Raises
+        ------
+        SnapshotExpiredError
+            If the snapshots of an earlier choice are gone.
+        """
+        due = self.last_due(step)
+        if due is None:
+            return None
+        chosen = read_json(self._path(due))
+        if chosen is None:
+            found = read_difficulty(self._project, self._view, self._samples, self._clock_ms())
+            if self._choose(due, found):
+                return found
+            chosen = read_json(self._path(due))
+            assert chosen is not None, "choices are never removed"
+        pins = [Pin(**pin) for pin in chosen["pins"]]
+        return read_difficulty(
+            self._project, self._view, self._samples, chosen["as_of_ms"], as_of=pins
+        )
+
+    def choices(self) -> dict[int, Any]:
+        """What was chosen so far: step -> time of reading and pinned snapshots."""
+        paths = sorted(self._folder.glob("*.json"), key=lambda path: int(path.stem))
+        return {int(path.stem): read_json(path) for path in paths}
+
+    # --- inside ---
+
+    def _path(self, step: int) -> Any:
+        return self._folder / f"{step}.json"
+
+    def _choose(self, step: int, found: Difficulty) -> bool:
+        """Write a choice down; False if somebody else did before."""
+        choice = {"as_of_ms": found.as_of_ms, "pins": [pin.to_document() for pin in found.pins]}
+        self._folder.mkdir(parents=True, exist_ok=True)
+        whole = self._folder / f".{step}.{secrets.token_hex(6)}.tmp"
+        with whole.open("w", encoding="utf-8") as file:
+            json.dump(choice, file)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(whole, self._path(step))  # fails where there is one, also over NFS
+        except FileExistsError:
+            return False
+        finally:
+            whole.unlink()
+        return True
+
+
+def scheduled_batches(
+    reader: SnapshotReader,
+    schedule: ScoreSchedule,
+    sampler: Callable[[Difficulty], RowSampler],
+    *,
+    start: int = 0,
+    stop: int,
+) -> Iterator[tuple[int, Batch]]:
+    """The batches of steps ``start <= step < stop``, as (step, batch).
+
+    Before the first declared step they are the reader's own, epoch after epoch; from each
+    declared step on those that ``sampler(difficulty)`` draws. What comes at a step depends on
+    nothing but the step, the reader's seed and the choices of the schedule: a run that goes on
+    at ``start`` gets what it would have got. Every rank calls this with a reader of its own.
+    """
+    step = start
+    origin = reader.state_dict()
+    while step < stop:
+        due, until = schedule.last_due(step), schedule.next_due(step)
+        difficulty = schedule.difficulty(step)
+        if difficulty is None:
+            drawn, first = reader, 0
+            drawn.load_state_dict(origin)
+        else:
+            assert due is not None
+            drawn, first = reader.with_sampler(sampler(difficulty)), due
+            drawn.set_epoch(due)  # draws of its own for every refresh
+        _forward(drawn, step - first)
+        last = stop if until is None else min(stop, until)
+        try:
+            while step < last:
+                for batch in drawn:
+                    yield step, batch
+                    step += 1
+                    if step == last:
+                        break
+        finally:
+            if drawn is not reader:
+                drawn.close()
+
+
+def _forward(reader: SnapshotReader, batches: int) -> None:
+    """Go on by so many batches, over the ends of epochs, without reading any."""
+    while batches:
+        part = min(batches, reader.remaining())
+        reader.load_state_dict(reader.state_after(part))
+        batches -= part

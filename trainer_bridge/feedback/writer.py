@@ -1,0 +1,544 @@
+"""``FeedbackWriter``: what a training step saw of each sample, into the lake, once.
+
+Every call of ``write`` has a number, ``seq``: 1, 2, 3, ... A background thread commits the
+waiting calls together; the commit's user is run and rank, its identifier the last ``seq`` in
+it. So after a crash the table itself tells up to which call everything is there, whatever was
+committed together, and a training run that is repeated from its checkpoint writes the calls
+that are missing and none twice.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Literal
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.columns import one_array
+from paimon_features.definitions import FeedbackSource
+from paimon_features.errors import ConfigurationError, RequestError, TableError
+from paimon_features.online.queue import Queue
+from paimon_features.schema import DataType
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.files import locked
+from paimon_features.tables.reader import iter_batches
+from paimon_features.tables.specs import feedback_spec
+from paimon_features.tables.writer import append_arrow, committed_identifiers
+from trainer_bridge.feedback.memory import LastCorrect, key_hashes
+from trainer_bridge.feedback.queue import HandOver
+from trainer_bridge.feedback.rows import Call, columns_of, finite_losses, int64_of, rows_of
+
+_FIRST_RETRY_S = 0.1
+_LONGEST_RETRY_S = 5.0
+VERSION = 1
+
+
+@dataclass
+class FeedbackStats:
+    """Events since the writer was made.
+
+    ``skipped``: of calls that had been committed before (a run that is repeated);
+    ``not_finite``: with a loss that is no finite number, left out; ``dropped``: for lack of
+    room, only with ``on_full="drop"``.
+    """
+
+    written: int = 0
+    committed: int = 0
+    skipped: int = 0
+    not_finite: int = 0
+    dropped: int = 0
+    retries: int = 0
+
+
+def _system_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class FeedbackWriter:
+    """Writes the feedback of one rank of one training run into ``feedback_<loop>``.
+
+    Use it as a context manager, or call :meth:`close`; what is left open is closed when
+    Python exits. Not for several threads at once.
+
+    Parameters
+    ----------
+    lake, loop
+        Where to, by the loop's source or its name. The table is made if need be.
+    sample_keys
+        Key columns and their types (those of the source, if one is given).
+    run_id, rank
+        Whose feedback it is; one writer at a time for each pair, on this host.
+    model_version
+        Of the model that makes the losses; can be set anew at any time.
+    flush_rows, flush_interval_s
+        A commit is made when so many events wait, or the oldest waits so long.
+    max_pending, max_pending_bytes
+        Most events, and most bytes of them, that wait for a commit. While a commit is made it
+        takes about twice the bytes of what it commits besides.
+    max_block_s, on_full
+        How long :meth:`write` may wait for room, and what it does then: ``"error"`` or
+        ``"drop"`` the call's events and count them.
+    give_up_s
+        How long a commit is tried again before the writer fails.
+    clock_ms
+        Gives the event time.
+    through
+        A queue to hand commits over by, which a :class:`trainer_bridge.FeedbackDrain` makes:
+        for ranks on several hosts. Without it the writer commits by itself.
+
+    Raises
+    ------
+    ConfigurationError
+        For arguments out of their bounds.
+    TableError
+        If the table has other columns, or another writer has this run and rank.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        loop: FeedbackSource | str,
+        sample_keys: Mapping[str, DataType] | None = None,
+        run_id: str = "",
+        *,
+        rank: int = 0,
+        model_version: str = "",
+        flush_rows: int = 50_000,
+        flush_interval_s: float = 1.0,
+        max_pending: int = 1_000_000,
+        max_pending_bytes: int = 256 << 20,
+        max_block_s: float = 1.0,
+        on_full: Literal["error", "drop"] = "error",
+        give_up_s: float = 120.0,
+        clock_ms: Callable[[], int] = _system_clock_ms,
+        through: Queue | None = None,
+    ) -> None:
+        if isinstance(loop, FeedbackSource):
+            sample_keys = loop.sample_keys if sample_keys is None else sample_keys
+            self.table = loop.table
+        else:
+            self.table = f"feedback_{loop}"
+        if not sample_keys:
+            raise ConfigurationError(f"feedback writer of {self.table!r}: give sample_keys")
+        if not run_id or not 0 <= rank < 2**31:
+            raise ConfigurationError(
+                f"run_id={run_id!r}, rank={rank}: expected a name and a number from 0 to 2^31"
+            )
+        if on_full not in ("error", "drop"):
+            raise ConfigurationError(f"on_full={on_full!r}: expected 'error' or 'drop'")
+        if min(flush_rows, max_pending, max_pending_bytes) < 1 or flush_interval_s < 0:
+            raise ConfigurationError(
+                f"flush_rows={flush_rows}, max_pending={max_pending} and max_pending_bytes="
+                f"{max_pending_bytes} have to be at least 1, flush_interval_s={flush_interval_s} "
+                "at least 0"
+            )
+        if max_block_s < 0 or give_up_s < 0:
+            raise ConfigurationError(
+                f"max_block_s={max_block_s} and give_up_s={give_up_s}: expected 0 or more"
+            )
+        self.lake, self.run_id, self.rank = lake, run_id, rank
+        self.sample_keys = dict(sample_keys)
+        self.model_version = model_version
+        self.stats = FeedbackStats()
+        self.flush_rows, self.flush_interval_s = flush_rows, flush_interval_s
+        self.max_pending, self.max_pending_bytes = max_pending, max_pending_bytes
+        self.max_block_s, self.on_full = max_block_s, on_full
+        self.give_up_s, self._clock_ms = give_up_s, clock_ms
+        self._user = f"{run_id}-{rank}"
+        if through is None:
+            lake.create(feedback_spec(self.table, self.sample_keys))
+
+        self._way: _Commits | HandOver = (
+            _Commits(lake, self.table, self._user)
+            if through is None
+            else HandOver(lake, self.table, through, self._user)
+        )
+        self._committed = self._handed = self._done = self._way.committed()
+        self._seq = 0
+        self._memory = LastCorrect()
+        self._changed = threading.Condition()
+        self._waiting: deque[Call] = deque()
+        self._waiting_rows = self._waiting_bytes = 0
+        self._flush_wanted = False
+        self._closing = False
+        self._error: BaseException | None = None
+        self._process = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="feedback-writer", daemon=True)
+        self._thread.start()
+        _OPEN.add(self)
+
+    # --- the training step's side ---
+
+    def write(
+        self,
+        keys: Mapping[str, Any],
+        loss: Any,
+        step: int,
+        correct: Any = None,
+        *,
+        event_time_ms: int | None = None,
+        seq: int | None = None,
+    ) -> int:
+        """Hand over the samples of one step; returns the ``seq`` of this call.
+
+        ``keys`` maps each key column to values, ``loss`` and ``correct`` (whether the
+        prediction was right; optional) are arrays of the same length: NumPy, Arrow, lists,
+        tensors on any device. They are copied; returns at once if there is room. ``forgot``
+        is set for a sample that is wrong now and was right when it came last, as far as this
+        writer has seen (:meth:`remember` tells it what others saw).
+
+        ``seq`` numbers the call: by default one more than the last; a loop whose checkpoint
+        holds a number that grows with every step (an optimiser's) may give that one.
+
+        Raises
+        ------
+        RequestError
+            For missing keys, lengths or types that do not fit, or a ``seq`` that is not above
+            the last one. Nothing is written, ``seq`` not used.
+        TableError
+            If there was no room for ``max_block_s`` (the events of this call are then
+            lost), or commits have failed for ``give_up_s``.
+        """
+        who = f"feedback writer {self._user!r}"
+        number = self._seq + 1 if seq is None else int64_of(seq, "seq", who)
+        if number <= self._seq:
+            raise RequestError(
+                f"feedback writer {self._user!r}: call {number} after call {self._seq}; calls are "
+                "numbered upwards"
+            )
+        if not isinstance(self.model_version, str):
+            raise RequestError(f"{who}: model_version={self.model_version!r}; expected a text")
+        columns, losses, right = columns_of(self.sample_keys, keys, loss, correct, who)
+        finite = finite_losses(losses)
+        at_ms = self._clock_ms() if event_time_ms is None else event_time_ms
+        call = Call(
+            seq=number,
+            step=int64_of(step, "step", who),
+            event_time_ms=int64_of(at_ms, "event_time_ms", who),
+            model_version=self.model_version,
+            keys=columns,
+            loss=losses,
+            correct=right,
+            finite=finite,
+            done=number <= self._done,
+            since_s=time.monotonic(),
+        )
+        rows, size = call.num_rows, call.num_bytes
+        numbers = len(losses) if finite is None else int(np.count_nonzero(finite))
+        with self._changed:
+            self._raise_error()
+            if self._closing:
+                raise TableError(f"{who} is closed")
+            self._seq = number
+            self.stats.not_finite += len(losses) - numbers
+            if call.done:
+                self.stats.skipped += numbers
+            if not len(losses) or (call.done and right is None):
+                return number
+            if not self._wait_for_room(rows, size):
+                return number
+            self._waiting.append(call)
+            self._waiting_rows += rows
+            self._waiting_bytes += size
+            self.stats.written += rows
+            # between the first call and the last one of a commit the thread may sleep
+            if len(self._waiting) == 1 or self._waiting_rows >= self.flush_rows:
+                self._changed.notify_all()
+        return number
+
+    @property
+    def seq(self) -> int:
+        """Number of the last call of :meth:`write`, 0 before the first."""
+        return self._seq
+
+    @property
+    def committed(self) -> int:
+        """Number of the last call of this run and rank that is in the table."""
+        return self._committed
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until everything written so far is committed.
+
+        Raises
+        ------
+        TableError
+            If that takes longer than ``timeout_s``, or commits have failed.
+        """
+        with self._changed:
+            self._flush_wanted = True
+            self._changed.notify_all()
+            done = self._changed.wait_for(
+                lambda: not self._waiting or self._error is not None, timeout_s
+            )
+            self._raise_error()
+            if not done:
+                raise TableError(
+                    f"feedback writer {self._user!r}: {self._waiting_rows} events are not "
+                    f"committed after {timeout_s:g} s"
+                )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The place to resume from, to be kept with the model's checkpoint.
+
+        Commits first: what the state says was written is then in the table.
+        """
+        self.flush()
+        return {
+            "version": VERSION,
+            "run_id": self.run_id,
+            "rank": self.rank,
+            "way": self._way.way,
+            "seq": self._seq,
+            "committed": self._handed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of this run and rank: calls that were committed since are skipped.
+
+        Reads the run's feedback back once, to know which samples were right.
+
+        Raises
+        ------
+        RequestError
+            For the state of another version, run, rank or way, or after the first ``write``.
+        TableError
+            If the table lacks what was committed when the state was taken.
+        """
+        own = (VERSION, self.run_id, self.rank, self._way.way)
+        got = tuple(state.get(name) for name in ("version", "run_id", "rank", "way"))
+        if got != own or self._seq:
+            raise RequestError(
+                f"a state of (version, run_id, rank, way) {got} for a feedback writer of {own} "
+                f"after {self._seq} calls of write; expected the same, before the first call"
+            )
+        if state["committed"] > self._committed:
+            self._committed = self._handed = self._done = self._way.committed(state["committed"])
+        if state["committed"] > self._committed:
+            raise TableError(
+                f"table {self.table!r} has the feedback of {self._user!r} up to call "
+                f"{self._committed}, the state says {state['committed']}: the table was rolled "
+                "back or made anew; start a run with another run_id"
+            )
+        self.resume_after(int(state["seq"]))
+
+    def resume_after(self, seq: int) -> None:
+        """Go on after a call that a checkpoint has, before the first ``write``.
+
+        For loops that number their calls themselves; others use :meth:`load_state_dict`, which
+        also checks that nothing is missing in the table.
+
+        Raises
+        ------
+        RequestError
+            After the first ``write``.
+        """
+        if self._seq:
+            raise RequestError(
+                f"feedback writer {self._user!r} is at call {self._seq}; it resumes only before "
+                "the first one"
+            )
+        self._seq = seq
+        self.remember()
+
+    def remember(self) -> None:
+        """Learn from the table which samples were right last, on any rank of this run.
+
+        Called when a state is loaded; with several ranks, call it before each epoch, because
+        a sample may have been on another rank in the one before. Commits first.
+        """
+        self.flush()
+        columns = [*self.sample_keys, "run_id", "rank", "seq", "event_time_ms", "correct"]
+        parts = []
+        exists = self.lake.exists(self.table)  # made by the drain, where there is one
+        for batch in iter_batches(self.lake, self.table, columns) if exists else ():
+            mine = pc.equal(batch.column("run_id"), self.run_id)
+            # own calls that will be repeated lie in this writer's future
+            later = pc.and_(
+                pc.equal(batch.column("rank"), self.rank),
+                pc.greater(batch.column("seq"), self._seq),
+            )
+            wanted = pc.and_(mine, pc.invert(later))
+            parts.append(batch.filter(pc.and_(wanted, pc.is_valid(batch.column("correct")))))
+        memory = LastCorrect()
+        if parts:
+            table = pa.Table.from_batches(parts).combine_chunks()
+            table = table.sort_by([("event_time_ms", "ascending"), ("seq", "ascending")])
+            table = table.combine_chunks()
+            keys = [one_array(table.column(name)) for name in self.sample_keys]
+            right = one_array(table.column("correct")).to_numpy(zero_copy_only=False)
+            memory.update(key_hashes(keys), right)
+        self._memory = memory
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Commit what waits and end the thread. Can be repeated.
+
+        Raises
+        ------
+        TableError
+            If something could not be committed (within ``timeout_s``).
+        """
+        with self._changed:
+            if self._closing and not self._thread.is_alive():
+                return
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise TableError(
+                f"feedback writer {self._user!r}: {self._waiting_rows} events are not committed "
+                f"after {timeout_s:g} s"
+            )
+        self._way.close()
+        with self._changed:
+            self._raise_error()
+
+    def __enter__(self) -> FeedbackWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- inside ---
+
+    def _wait_for_room(self, rows: int, size: int) -> bool:
+        """Whether so many rows and bytes may wait; the lock is held."""
+
+        def fits() -> bool:
+            # a call larger than the bound waits alone
+            return not self._waiting or (
+                self._waiting_rows + rows <= self.max_pending
+                and self._waiting_bytes + size <= self.max_pending_bytes
+            )
+
+        if not fits():
+            self._flush_wanted = True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: fits() or self._error is not None, self.max_block_s)
+            self._raise_error()
+        if fits():
+            return True
+        if self.on_full == "drop":
+            self.stats.dropped += rows
+            return False
+        raise TableError(
+            f"feedback writer {self._user!r}: {self._waiting_rows} events "
+            f"({self._waiting_bytes >> 20} MiB) wait for a commit and there was no room for {rows} "
+            f"more within max_block_s={self.max_block_s:g}; raise max_pending, max_pending_bytes "
+            "or max_block_s, write less often, or allow losses by on_full='drop'"
+        )
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise TableError(
+                f"feedback writer {self._user!r}: could not commit to table {self.table!r} for "
+                f"{self.give_up_s:g} s; {self._waiting_rows} events are lost: {self._error}"
+            ) from self._error
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not self._is_due():
+                    if not self._waiting:
+                        self._flush_wanted = False
+                        if self._closing:
+                            return
+                    self._changed.wait(self._wait_s())
+                group = list(self._waiting)
+            last = group[-1].seq
+            try:
+                rows = rows_of(group, list(self.sample_keys), self.run_id, self.rank, self._memory)
+                if rows.num_rows:
+                    self._commit(rows, last)
+                    self._handed = last
+            except BaseException as error:  # told to the training loop at its next call
+                with self._changed:
+                    self._error = error
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                for call in group:
+                    self._waiting.popleft()
+                    self._waiting_bytes -= call.num_bytes
+                self._waiting_rows -= rows.num_rows
+                self._committed = max(self._committed, last)
+                self.stats.committed += rows.num_rows
+                self._changed.notify_all()
+
+    def _is_due(self) -> bool:
+        if not self._waiting:
+            return False
+        waited_s = time.monotonic() - self._waiting[0].since_s
+        return (
+            self._closing
+            or self._flush_wanted
+            or self._waiting_rows >= self.flush_rows
+            or waited_s >= self.flush_interval_s
+        )
+
+    def _wait_s(self) -> float | None:
+        if not self._waiting:
+            return None
+        return max(0.0, self._waiting[0].since_s + self.flush_interval_s - time.monotonic())
+
+    def _commit(self, rows: pa.Table, seq: int) -> None:
+        until = time.monotonic() + self.give_up_s
+        pause_s = _FIRST_RETRY_S
+        while True:
+            try:
+                self._way.commit(rows, self._handed, seq)
+                return
+            except Exception:
+                if time.monotonic() + pause_s > until:
+                    raise
+                self.stats.retries += 1
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+
+
+class _Commits:
+    """Commits of the writer itself, under the locks of this host."""
+
+    way = "table"
+
+    def __init__(self, lake: Lake, table: str, user: str) -> None:
+        self._lake, self._table, self._user = lake, table, user
+        self._resources = ExitStack()
+        lock = f"{lake.database}.{table}.{quote(user, safe='')}.lock"
+        self._resources.enter_context(
+            locked(lake.side_folder / "feedback" / lock, f"feedback writer {user!r}", 0.2)
+        )
+
+    def committed(self, at_least: int = 0) -> int:
+        return committed_identifiers(self._lake, self._table, self._user) or 0
+
+    def commit(self, rows: pa.Table, previous: int, last: int) -> None:
+        append_arrow(self._lake, self._table, rows, commit_user=self._user, commit_identifier=last)
+
+    def close(self) -> None:
+        self._resources.close()
+
+
+_OPEN: weakref.WeakSet[FeedbackWriter] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    with ExitStack() as stack:  # goes on with the others if one of them raises
+        for writer in list(_OPEN):
+            if writer._process == os.getpid():  # a forked child has no part in it
+                stack.callback(writer.close)
+
+
+# A plain atexit function runs when thread pools, which a commit uses, are closed already;
+# this one, which concurrent.futures itself uses, runs before.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)

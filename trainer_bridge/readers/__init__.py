@@ -1,0 +1,1 @@
+"""Snapshot readers: batches of a pinned table snapshot, in the global order."""

@@ -1,0 +1,286 @@
+"""How a table loads: what is read, how fast each stage is, what bounds it, what to change."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from paimon_features.errors import RequestError
+from paimon_features.tables.catalog import Lake
+from trainer_bridge.blocks.snapshot_blocks import Layout
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
+
+_FOOTERS = 64
+_IN_THREADS = ("read files", "decode")
+SMALL_GROUP_ROWS, FEW_STREAMS, SMALL_BATCH = 8_192, 8, 256
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The files of a snapshot; row groups and columns as the first ``footers`` files have them.
+
+    ``column_bytes`` is what the columns that are read take of ``row_group_bytes``, both
+    compressed.
+    """
+
+    files: int
+    bytes: int
+    footers: int
+    row_groups: int
+    row_group_rows: int
+    row_group_bytes: int
+    column_bytes: int
+    columns: int
+    columns_read: int
+
+    @property
+    def share(self) -> float:
+        """Which part of the bytes is read; the rest is pruned with its columns."""
+        return self.column_bytes / max(self.row_group_bytes, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of the way, alone on one thread: rows per second, and how many threads share it."""
+
+    name: str
+    rows_per_s: float
+    threads: int
+
+    @property
+    def capacity(self) -> float:
+        """Rows per second of all its threads."""
+        return self.rows_per_s * self.threads
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What :func:`inspect` found; ``plan`` is the reader's own description.
+
+    ``rows_per_s`` is that of the whole pipeline, ``waiting`` the share of the time for which a
+    loop that does nothing but take batches waited.
+    """
+
+    plan: dict[str, Any]
+    output: str
+    files: Files
+    stages: tuple[Stage, ...]
+    rows_per_s: float
+    waiting: float
+    peak_bytes: int
+    retries: int
+    bound: str
+    advice: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return asdict(self)
+
+
+def inspect(
+    lake: Lake,
+    table: str,
+    *,
+    seconds: float = 3.0,
+    threads: int | Literal["auto"] = 2,
+    **options: Any,
+) -> Inspection:
+    """Read a table for about ``seconds``, once with one thread and once as asked for.
+
+    Where not all columns have a tensor form, it reads Arrow batches. ``options`` are those of
+    :class:`trainer_bridge.SnapshotReader`.
+
+    Raises
+    ------
+    ConfigurationError, TableError, SnapshotExpiredError, UnknownNameError
+        As the reader does.
+
+    With ``threads="auto"``, the stages count as many threads as were chosen in that time.
+    """
+    options = {"rank": 0, **options}  # one of several looks like any other
+    outputs = [options.pop("output")] if "output" in options else ["numpy", "arrow"]
+    for output in outputs:
+        try:
+            return _inspect(lake, table, seconds, threads, {**options, "output": output})
+        except RequestError:
+            if output == outputs[-1]:
+                raise
+    raise AssertionError("unreachable: the last output returns or raises")
+
+
+def _inspect(
+    lake: Lake,
+    table: str,
+    seconds: float,
+    threads: int | Literal["auto"],
+    options: dict[str, Any],
+) -> Inspection:
+    with SnapshotReader(lake, table, threads=0, **options) as alone:
+        convert_s, rows = _run(alone, seconds / 2)
+        stats = alone.stats
+        rates = {
+            "read files": _rate(stats.rows_decoded, stats.read_s),
+            "decode": _rate(stats.rows_decoded, stats.decode_s),
+            "order": _rate(rows, stats.order_s),
+            "gather": _rate(rows, stats.gather_s),
+            "to tensors": _rate(rows, convert_s),
+        }
+        files = _files(lake, alone.layout, alone.columns_read)
+    with SnapshotReader(lake, table, threads=threads, **options) as together:
+        began = time.perf_counter()
+        _, rows = _run(together, seconds / 2)
+        elapsed_s = time.perf_counter() - began
+        whole = together.stats
+        plan = together.describe()
+        chosen = plan["autotune"]["threads"] if threads == "auto" else threads
+        stages = [
+            Stage(name, rate, max(chosen, 1) if name in _IN_THREADS else 1)
+            for name, rate in rates.items()
+            if rate
+        ]
+        found = Inspection(
+            plan=plan,
+            output=options["output"],
+            files=files,
+            stages=tuple(stages),
+            rows_per_s=rows / elapsed_s,
+            waiting=min(whole.wait_s / elapsed_s, 1.0) if chosen else 1.0,
+            peak_bytes=whole.peak_bytes,
+            retries=stats.retries + whole.retries,
+            bound=_bound(stages),
+            advice=(),
+        )
+        asked = {"threads": threads, "byte_budget": 1 << 30, **options}
+        decoded = together.decoded_bytes()
+        advice = tuple(_advice(found, asked, decoded, lake.storage.is_remote))
+    return Inspection(**{**_fields(found), "advice": advice})
+
+
+def _fields(found: Inspection) -> dict[str, Any]:
+    return {name: getattr(found, name) for name in Inspection.__slots__}
+
+
+def _rate(rows: int, seconds: float) -> float:
+    return rows / seconds if seconds > 0 else 0.0
+
+
+def _run(reader: SnapshotReader, seconds: float) -> tuple[float, int]:
+    """Take batches for some time; seconds of making tensors of them, and their rows."""
+    to_tensors = _to_tensors(reader)
+    until_s, convert_s, rows = time.perf_counter() + seconds, 0.0, 0
+    for batch in reader:
+        rows += len(batch)
+        if to_tensors is not None:
+            began = time.perf_counter()
+            to_tensors(batch)
+            convert_s += time.perf_counter() - began
+        if time.perf_counter() > until_s:
+            break
+    return convert_s, rows
+
+
+def _to_tensors(reader: SnapshotReader) -> Any:
+    try:
+        from trainer_bridge.adapters.torch import loader
+
+        return loader(reader).tensors
+    except (ImportError, ValueError):  # no torch, or Arrow batches
+        return None
+
+
+def _files(lake: Lake, layout: Layout, columns: list[str]) -> Files:
+    paths = list(dict.fromkeys(span.path for block in layout.blocks for span in block.spans))
+    rows: list[int] = []
+    whole, wanted, there = 0, 0, 0
+    for path in paths[:_FOOTERS]:
+        with lake.storage.open_parquet(path) as file:
+            metadata = file.metadata
+            for number in range(metadata.num_row_groups):
+                group = metadata.row_group(number)
+                rows.append(group.num_rows)
+                chunks = [group.column(place) for place in range(group.num_columns)]
+                whole += sum(chunk.total_compressed_size for chunk in chunks)
+                wanted += sum(
+                    chunk.total_compressed_size
+                    for chunk in chunks
+                    if chunk.path_in_schema.split(".")[0] in columns
+                )
+            there = max(there, len(file.schema_arrow.names))
+    return Files(
+        files=len(paths),
+        bytes=sum(block.size for block in layout.blocks),
+        footers=min(len(paths), _FOOTERS),
+        row_groups=len(rows),
+        row_group_rows=int(statistics.median(rows)) if rows else 0,
+        row_group_bytes=whole,
+        column_bytes=wanted,
+        columns=there,
+        columns_read=len(columns),
+    )
+
+
+def _bound(stages: list[Stage]) -> str:
+    """The step that most of the time goes into, if each worked alone: what decoding threads do
+    is one step, what the producer does another."""
+    steps = {
+        "reading and decoding files": _IN_THREADS,
+        "ordering and gathering rows": ("order", "gather"),
+        "making tensors": ("to tensors",),
+    }
+    seconds = {
+        step: sum(1 / stage.capacity for stage in stages if stage.name in names and stage.capacity)
+        for step, names in steps.items()
+    }
+    return max(seconds, key=lambda step: seconds[step])
+
+
+def _advice(found: Inspection, asked: dict[str, Any], decoded: int, remote: bool) -> Iterator[str]:
+    files, plan = found.files, found.plan
+    small = files.row_group_rows < SMALL_GROUP_ROWS
+    if small and files.files > 16:
+        yield (
+            f"row groups of {files.row_group_rows:,} rows in {files.files} files: opening them "
+            "costs more than reading; compact the table (paimon-features maintain TABLE), or "
+            "commit less often"
+        )
+    shuffled = asked.get("shuffle", True)
+    if (
+        shuffled
+        and plan["streams"] < FEW_STREAMS
+        and plan["rows"] > 8 * SMALL_GROUP_ROWS
+        and not small
+    ):
+        yield (
+            f"{plan['streams']} streams over {plan['blocks']} blocks: rows that come close "
+            "together are of as few blocks, so a table that is sorted is shuffled badly; write "
+            "smaller row groups (parquet.block.size), or raise open_bytes"
+        )
+    if not plan["reads_each_block_once"]:
+        yield (
+            f"each block is decoded by {plan['ranks_per_block']:g} ranks: choose a world size that "
+            f"divides {plan['streams']} streams and the global batch, or smaller row groups"
+        )
+    if files.share > 0.5 and files.columns_read == files.columns and files.columns > 8:
+        yield f"all {files.columns} columns are read: name those that the model needs (columns=)"
+    if decoded > asked["byte_budget"] >= decoded / 4:
+        yield (
+            f"decoded, a rank's rows take {decoded / 2**20:,.0f} MiB: with byte_budget above that, "
+            "further epochs would not read a file"
+        )
+    if plan["global_batch_size"] < SMALL_BATCH:
+        yield (
+            f"batches of {plan['global_batch_size']} rows: each costs some 20 µs whatever its "
+            "size; take larger ones and cut them on the device"
+        )
+    if found.bound.startswith("reading"):
+        if remote and asked["threads"] != "auto":
+            yield "a remote store answers many requests at once: threads='auto' goes to 4 a core"
+        elif asked["threads"] != "auto" and asked["threads"] < 2:
+            yield "more threads decode side by side: threads='auto'"
+    if found.bound.startswith("ordering") and shuffled:
+        yield "most of the time goes into shuffling; more threads do not help, larger batches may"
+    if found.retries:
+        yield f"the store failed {found.retries} times in passing; see its limits on requests"

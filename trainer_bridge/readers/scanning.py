@@ -1,0 +1,97 @@
+"""Rows of a table at one snapshot for other engines: the columns and row groups they ask for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from paimon_features.tables.catalog import Lake
+from trainer_bridge.blocks.snapshot_blocks import Fold, Layout, read_layout, select_schema
+from trainer_bridge.readers.pins import pinned_snapshot
+
+_BLOCK_ROWS = 65_536
+
+
+@dataclass(frozen=True)
+class TableScan:
+    """A table at a pinned snapshot."""
+
+    lake: Lake
+    table: str
+    snapshot_id: int
+    schema: pa.Schema
+    """All columns; none of them says that it has no nulls."""
+
+    @classmethod
+    def pin(
+        cls,
+        lake: Lake,
+        table: str,
+        snapshot_id: int | None = None,
+        tag: str | None = None,
+        as_of_ms: int | None = None,
+    ) -> TableScan:
+        """The table at a snapshot, by its id, a tag, or a time (UTC ms); at the newest by default.
+
+        Raises
+        ------
+        ConfigurationError
+            If more than one is given.
+        UnknownNameError, TableError, SnapshotExpiredError
+            If the table, the tag or the snapshot is not there.
+        """
+        schema = pa.schema([field.with_nullable(True) for field in lake.schema(table)])
+        return cls(lake, table, pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms), schema)
+
+    def select(self, columns: Collection[str] | None) -> pa.Schema:
+        """The schema of some columns; UnknownNameError for one that is not there."""
+        found = select_schema(self.schema, None if columns is None else list(columns), self.table)
+        return pa.schema(list(found))
+
+    def tables(
+        self, columns: Collection[str] | None = None, where: str | None = None, threads: int = 2
+    ) -> Iterator[pa.Table]:
+        """The rows block by block, decoded ahead in threads; ``where`` prunes row groups."""
+        schema, layout = self.select(columns), self._layout(where)
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="table-scan")
+        waiting: deque[Future[pa.Table]] = deque()
+        try:
+            for number in range(len(layout.blocks)):
+                waiting.append(pool.submit(layout.decode, number, schema))
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+    def files(self) -> list[str] | None:
+        """The files whose rows are those of the table; None where they are not simply that.
+
+        They are not where keys are merged or rows deleted, and where a file was written under
+        another schema than today's.
+        """
+        layout = self._layout(None)
+        paths = list(dict.fromkeys(span.path for block in layout.blocks for span in block.spans))
+        source = layout.opener.source
+        today = max(source.content.schemas, default=0)
+        plain = all(
+            not isinstance(part, Fold) and part.stored is None
+            for block in layout.blocks
+            for part in block.parts
+        )
+        current = all(source.files[path].schema_id == today for path in paths)
+        return paths if plain and current else None
+
+    def _layout(self, where: str | None) -> Layout:
+        # with a condition row group by row group, because small files are read whole otherwise;
+        # what it keeps is not worth remembering: the next query has another one
+        block_rows = _BLOCK_ROWS if where is None else 1
+        cache = self.lake.merge_folder(self.table) if where is None else None
+        return read_layout(
+            self.lake, self.table, self.snapshot_id, block_rows, where=where, cache=cache
+        )

@@ -1,0 +1,1 @@
+"""Readers that follow a growing table, commit by commit."""

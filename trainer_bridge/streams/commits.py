@@ -1,0 +1,79 @@
+"""The rows that one commit added to an append table, as blocks, and a reader of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paimon_features.errors import TableError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.deltas import read_delta
+from paimon_features.tables.snapshots import Snapshot
+from trainer_bridge.blocks.snapshot_blocks import Layout, layout_of
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
+
+PASSED_OVER = frozenset({"COMPACT", "ANALYZE"})
+"""Kinds of commits that rewrite rows, or say something about them, and add none."""
+
+
+def check_followed(lake: Lake, name: str) -> None:
+    """Raise TableError for a table whose commits do not simply add rows."""
+    table = lake.table(name)
+    if table.primary_keys:
+        raise TableError(
+            f"table {name!r} has the primary key ({', '.join(table.primary_keys)}): what a commit "
+            "adds there are parts of rows, and its merged rows are known at a snapshot only. "
+            "Follow an append table, or read its snapshots one by one with SnapshotReader"
+        )
+    for option in ("deletion-vectors.enabled", "data-evolution.enabled"):
+        if str(table.table_schema.options.get(option, "false")).lower() == "true":
+            raise TableError(
+                f"table {name!r} has {option}=true, so that commits also change rows that were "
+                "there before; follow a plain append table"
+            )
+
+
+def added_rows(lake: Lake, name: str, snapshot: Snapshot, block_rows: int) -> Layout | None:
+    """The blocks of what a commit added; None where it added nothing.
+
+    Raises
+    ------
+    TableError
+        If it took rows away and added others: what was handed out before is no longer true.
+    SnapshotExpiredError
+        If it has expired.
+    """
+    if snapshot.kind in PASSED_OVER:
+        return None
+    files = read_delta(lake, name, snapshot.id).files
+    added = [file for file in files if file.kind == "ADD"]
+    if len(added) < len(files) and added:
+        raise TableError(
+            f"table {name!r}, snapshot {snapshot.id} ({snapshot.kind}) replaces rows of earlier "
+            "commits, which may have been read; start anew from a later snapshot: start="
+        )
+    layout = layout_of(lake, name, snapshot.id, added, block_rows)
+    return layout if layout.num_rows else None
+
+
+class CommitReader(SnapshotReader):
+    """A snapshot reader of one commit's rows; its epoch is the snapshot's id."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: str,
+        layout: Layout,
+        position: int,
+        before: CommitReader | None,
+        **options: Any,
+    ) -> None:
+        self._of_commit = layout
+        number = layout.snapshot_id
+        super().__init__(lake, table, snapshot_id=number, epoch=number, **options)
+        self._place = (number, position)
+        if before is not None:  # figures and what was learnt go on from commit to commit
+            self.stats = self._store.stats = before.stats
+            self._tuner = before._tuner
+
+    def _read_layout(self, snapshot_id: int, block_rows: int) -> Layout:
+        return self._of_commit

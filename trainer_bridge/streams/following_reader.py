@@ -1,0 +1,426 @@
+"""``FollowingReader``: the rows of a growing table, commit by commit, for a trainer."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.consumers import (
+    advance_consumer,
+    delete_consumer,
+    register_consumer,
+)
+from paimon_features.tables.snapshots import (
+    Snapshot,
+    expired,
+    latest_snapshot,
+    snapshot_ids,
+    snapshots,
+)
+from trainer_bridge.batches.columns import ColumnSpec
+from trainer_bridge.batches.forms import Batch
+from trainer_bridge.blocks.snapshot_blocks import read_layout
+from trainer_bridge.order.state import check_position
+from trainer_bridge.readers.read_ahead import ReadStats
+from trainer_bridge.streams.commits import CommitReader, added_rows, check_followed
+from trainer_bridge.streams.following_state import FollowState
+
+Start = Literal["whole", "new"] | int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a reader is behind its table.
+
+    ``rows`` have been committed and not been handed out (over all ranks; where partitions were
+    dropped meanwhile, fewer), by ``snapshots`` commits, the oldest of which is ``age_ms`` old.
+    """
+
+    snapshots: int
+    rows: int
+    age_ms: int
+
+
+class FollowingReader:
+    """Batches of an append table's commits, in their order, as they come.
+
+    Iterating goes on until something ends it: ``until_snapshot``, :meth:`stop`, or that nothing
+    came for ``idle_timeout_s``; it can be iterated again then, and goes on. Rows are shuffled
+    within each commit, and every rank gets the same number of batches of it: what comes is a
+    function of the seed, the commits and the place (``docs/loading-streams.md``). Commits that
+    only rewrite files (compaction) or drop whole partitions give nothing.
+
+    Parameters
+    ----------
+    lake, table
+        An append table, written by Flink or Python.
+    start
+        ``"whole"``: all rows that the table has now, then what is committed from now on;
+        ``"new"``: only the latter; a number: from the commit of that snapshot on.
+    consumer
+        Name under which snapshots that were not read yet are held against expiry, also after
+        :meth:`close`. Rank 0 keeps the hold for all ranks.
+    auto_release
+        Let go of a commit when the one after it has been handed out wholly. False: only
+        :meth:`release` does, so that a state of long ago can be resumed.
+    batch_size, global_batch_size, rank, world_size, seed, shuffle, pad_last
+        As for :class:`trainer_bridge.SnapshotReader`; each commit's last batch is smaller, or
+        filled up with rows of the same commit. No row is left out.
+    poll_interval_s
+        How often to look for a new commit while there is none.
+    until_snapshot
+        The last snapshot to be read, inclusive; ranks that train together end together by it.
+    idle_timeout_s
+        End when nothing was committed for that long. For a single rank only: several would end
+        at different commits, and hang.
+    clock
+        Gives now in UTC milliseconds, for :meth:`lag`.
+    options
+        Anything else that :class:`trainer_bridge.SnapshotReader` takes: columns, fill, threads,
+        byte_budget, ...
+
+    Raises
+    ------
+    ConfigurationError
+        For arguments that do not fit together.
+    TableError
+        For a table with a primary key or deletion vectors.
+    SnapshotExpiredError, UnknownNameError
+        If the table, or the snapshot to start from, is not there.
+    """
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: str,
+        *,
+        start: Start = "whole",
+        consumer: str | None = None,
+        auto_release: bool = True,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        rank: int = 0,
+        world_size: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+        pad_last: bool = False,
+        canonical_streams: int = 960,
+        block_rows: int = 65_536,
+        open_bytes: int = 64 << 20,
+        poll_interval_s: float = 0.5,
+        until_snapshot: int | None = None,
+        idle_timeout_s: float | None = None,
+        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        **options: Any,
+    ) -> None:
+        for name in ("snapshot_id", "epoch", "drop_last"):
+            if name in options:
+                raise ConfigurationError(
+                    f"{name}= is for SnapshotReader; one that follows a table goes from commit to "
+                    "commit (start=, until_snapshot=) and leaves no row out"
+                )
+        if idle_timeout_s is not None and world_size > 1:
+            raise ConfigurationError(
+                f"idle_timeout_s={idle_timeout_s} with world_size={world_size}: each rank would "
+                "end by its own clock, after another commit; use until_snapshot=, or agree on "
+                "one and call stop(after_snapshot=...) on every rank"
+            )
+        if poll_interval_s <= 0:
+            raise ConfigurationError(f"poll_interval_s={poll_interval_s}: expected more than 0")
+        if not (start in ("whole", "new") or (isinstance(start, int) and start >= 1)):
+            raise ConfigurationError(f"start={start!r}: expected 'whole', 'new' or a snapshot id")
+        check_followed(lake, table)
+        self.lake, self.table = lake, table
+        self.rank, self.world_size = rank, world_size
+        self._reader: CommitReader | None = None
+        self._consumer = consumer if rank == 0 else None
+        self._auto_release = auto_release
+        self._poll_s, self._idle_s, self._clock = poll_interval_s, idle_timeout_s, clock
+        self._until = until_snapshot
+        self._stopped = threading.Event()
+        self._running: Callable[[], Generator[Batch, None, None] | None] = _nothing
+        self._delivered: int | None = None
+        self._options = {
+            **options,
+            "batch_size": batch_size,
+            "global_batch_size": global_batch_size,
+            "rank": rank,
+            "world_size": world_size,
+            "pad_last": pad_last,
+        }
+        newest = latest_snapshot(lake, table)
+        whole = start == "whole" and newest is not None
+        first = start if isinstance(start, int) else (newest.id if newest else 0) + (not whole)
+        self._state = FollowState(
+            table=table,
+            snapshot_id=first,
+            position=0,
+            whole=whole,
+            seen_time_ms=None,
+            seed=seed,
+            shuffle=shuffle,
+            canonical_streams=canonical_streams,
+            open_bytes=open_bytes,
+            block_rows=block_rows,
+        )
+        self._hold(first)
+        self._commit(first)  # an id that is not there is told now, not at the first batch
+
+    # --- where it stands ---
+
+    @property
+    def snapshot_id(self) -> int:
+        """The commit that is read next, or at the moment."""
+        return self._state.snapshot_id
+
+    @property
+    def stats(self) -> ReadStats:
+        """What was read so far."""
+        return ReadStats() if self._reader is None else self._reader.stats
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the reader stands: what was handed out, not what was fetched ahead. O(1)."""
+        return self._state.to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a state was taken: on any rank, for any world size and batch size.
+
+        Raises
+        ------
+        RequestError
+            For the state of another table, and if the table was rolled back or made anew since.
+        SnapshotExpiredError
+            If the commit to go on with has expired.
+        """
+        found = FollowState.from_dict(state)
+        if found.table != self.table:
+            raise RequestError(
+                f"a state of table {found.table!r} does not fit a reader of {self.table!r}"
+            )
+        self._commit(found.snapshot_id)
+        self._check_seen(found)
+        self._end()
+        self._hold(found.snapshot_id)
+        self._state, self._delivered = found, None
+
+    def lag(self) -> Lag:
+        """How far behind the table the reader is now; reads two snapshot files."""
+        newest = latest_snapshot(self.lake, self.table)
+        behind = 0 if newest is None else max(newest.id + 1 - self.snapshot_id, 0)
+        if newest is None or not behind:
+            return Lag(0, 0, 0)
+        position, next_id = self._state.position, self.snapshot_id
+        done = 0 if self._state.whole else self._records_before(next_id)
+        oldest = self._commit(next_id) or newest
+        age_ms = max(self._clock() - oldest.time_ms, 0)
+        return Lag(behind, max(newest.total_records - done - position, 0), age_ms)
+
+    def column_dtypes(self) -> dict[str, np.dtype[Any]]:
+        """The dtype of each column of a batch.
+
+        Raises
+        ------
+        TableError
+            While the table has no rows.
+        """
+        from trainer_bridge.readers.snapshot_reader import SnapshotReader
+
+        with SnapshotReader(self.lake, self.table, **self._reader_options()) as reader:
+            return reader.column_dtypes()
+
+    def column_specs(self) -> dict[str, ColumnSpec]:
+        """What each column of a batch is, lists included; raises as :meth:`column_dtypes` does."""
+        from trainer_bridge.readers.snapshot_reader import SnapshotReader
+
+        with SnapshotReader(self.lake, self.table, **self._reader_options()) as reader:
+            return reader.column_specs()
+
+    # --- reading ---
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self.iterate()
+
+    def iterate(self, worker: int = 0, num_workers: int = 1) -> Iterator[Batch]:
+        """The batches from here on; ``Batch.epoch`` is the snapshot of their commit.
+
+        Raises
+        ------
+        ConfigurationError
+            For worker processes, between which a stream that waits cannot be dealt out.
+        """
+        if num_workers > 1:
+            raise ConfigurationError(
+                f"num_workers={num_workers}: a reader that follows a table reads ahead in threads; "
+                "use DataLoader(..., num_workers=0)"
+            )
+        self._end()
+        self._stopped.clear()
+        batches = self._batches()
+        # weakly, so that a loop that breaks off ends its threads at once
+        self._running = weakref.ref(batches)
+        return batches
+
+    def stop(self, after_snapshot: int | None = None) -> None:
+        """End the iteration: at once, or when that snapshot was handed out wholly.
+
+        May be called from another thread, and from within the loop.
+        """
+        if after_snapshot is None:
+            self._stopped.set()
+        else:
+            self._until = after_snapshot
+
+    def release(self, state: Mapping[str, Any]) -> None:
+        """Let go of the commits before a state: call it when its checkpoint is stored safely."""
+        if self._consumer is not None:
+            first = FollowState.from_dict(state).snapshot_id
+            advance_consumer(self.lake, self.table, self._consumer, first)
+
+    def forget(self) -> None:
+        """Let go of all snapshots: nobody will resume this stream."""
+        if self._consumer is not None:
+            delete_consumer(self.lake, self.table, self._consumer)
+
+    def close(self) -> None:
+        """End what is running and free what is held; the consumer stays. Can be repeated."""
+        self._stopped.set()
+        self._end()
+
+    def __enter__(self) -> FollowingReader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- inside ---
+
+    def _batches(self) -> Generator[Batch, None, None]:
+        while (commit := self._next_commit()) is not None:
+            reader = self._open(commit)
+            if reader is None:
+                self._pass(commit, delivered=False)
+                continue
+            with reader:
+                for batch in reader:
+                    epoch, position = reader.place
+                    if epoch == commit.id:
+                        self._state = replace(
+                            self._state, position=position, seen_time_ms=commit.time_ms
+                        )
+                    else:  # its last batch: what follows is the next commit
+                        self._pass(commit, delivered=True)
+                    yield batch
+                    if self._stopped.is_set():
+                        return
+
+    def _pass(self, commit: Snapshot, delivered: bool) -> None:
+        """Stand before the commit after this one."""
+        self._state = replace(
+            self._state,
+            snapshot_id=commit.id + 1,
+            position=0,
+            whole=False,
+            seen_time_ms=commit.time_ms,
+        )
+        if not delivered:
+            return
+        if self._auto_release and self._consumer is not None and self._delivered is not None:
+            # one behind, because other ranks may still be reading the one before
+            advance_consumer(self.lake, self.table, self._consumer, self._delivered + 1)
+        self._delivered = commit.id
+
+    def _next_commit(self) -> Snapshot | None:
+        """The commit to go on with, waited for; None when it is time to end."""
+        until_s = None if self._idle_s is None else time.monotonic() + self._idle_s
+        while not self._stopped.is_set():
+            if self._until is not None and self.snapshot_id > self._until:
+                return None
+            found = self._commit(self.snapshot_id)
+            if found is not None:
+                self._check_seen(self._state)
+                return found
+            left_s = self._poll_s if until_s is None else until_s - time.monotonic()
+            if left_s <= 0:
+                return None
+            self._stopped.wait(min(self._poll_s, left_s))
+        return None
+
+    def _commit(self, snapshot_id: int) -> Snapshot | None:
+        """The snapshot, None if it is the next one to come; raises where it has expired."""
+        ids = snapshot_ids(self.lake, self.table)
+        if snapshot_id not in ids:
+            if snapshot_id == (ids[-1] + 1 if ids else 1):
+                return None
+            raise expired(self.lake, self.table, snapshot_id)
+        return next(snapshots(self.lake, self.table, snapshot_id))
+
+    def _open(self, commit: Snapshot) -> CommitReader | None:
+        """A reader of the rows of a commit from where we stand; None if it has none."""
+        state = self._state
+        if state.whole:
+            layout = read_layout(self.lake, self.table, commit.id, state.block_rows)
+        else:
+            found = added_rows(self.lake, self.table, commit, state.block_rows)
+            if found is None:
+                return None
+            layout = found
+        if not layout.num_rows:
+            return None
+        what = f"the state of a following reader of {self.table!r}, snapshot {commit.id},"
+        check_position(state.position, layout.num_rows, what)
+        options = self._reader_options()
+        self._reader = CommitReader(
+            self.lake, self.table, layout, state.position, self._reader, **options
+        )
+        return self._reader
+
+    def _reader_options(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            **self._options,
+            "seed": state.seed,
+            "shuffle": state.shuffle,
+            "canonical_streams": state.canonical_streams,
+            "open_bytes": state.open_bytes,
+            "block_rows": state.block_rows,
+        }
+
+    def _check_seen(self, state: FollowState) -> None:
+        """Raise RequestError if the snapshot that was read last is another one now."""
+        if state.seen_time_ms is None or state.seen_id not in snapshot_ids(self.lake, self.table):
+            return
+        found = next(snapshots(self.lake, self.table, state.seen_id))
+        if found.time_ms != state.seen_time_ms:
+            raise RequestError(
+                f"table {self.table!r}: snapshot {found.id} was committed at {found.time_ms} ms, "
+                f"the one that was read at {state.seen_time_ms} ms: the table was rolled back or "
+                "made anew; start anew: start="
+            )
+
+    def _records_before(self, snapshot_id: int) -> int:
+        before = snapshot_id - 1
+        if before not in snapshot_ids(self.lake, self.table):
+            after = self._commit(snapshot_id)
+            return 0 if after is None else after.total_records - after.delta_records
+        return next(snapshots(self.lake, self.table, before)).total_records
+
+    def _hold(self, snapshot_id: int) -> None:
+        if self._consumer is not None:
+            register_consumer(self.lake, self.table, self._consumer, snapshot_id)
+
+    def _end(self) -> None:
+        running, self._running = self._running(), _nothing
+        if running is not None:
+            running.close()
+
+
+def _nothing() -> None:
+    """In place of a weak reference to an iteration, while none is running."""

@@ -1,0 +1,97 @@
+"""Where a reader that follows a table stands: a handful of numbers, as small JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from paimon_features.errors import RequestError
+from trainer_bridge.order.state import check_numbers
+
+VERSION = 1
+
+_LEAST = {
+    "snapshot_id": 1,
+    "position": 0,
+    "seed": None,
+    "canonical_streams": 1,
+    "open_bytes": 1,
+    "block_rows": 1,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FollowState:
+    """A place in the commits of a table.
+
+    Attributes
+    ----------
+    table
+        What is followed.
+    snapshot_id, position
+        The commit that is read next or at the moment, and how many of its rows have been handed
+        out, over all ranks.
+    whole
+        Whether that commit stands for all rows of the table at it, not only for those it added.
+    seen_time_ms
+        Commit time of the newest snapshot of which something was handed out or that was passed
+        over: a check that the table was not rolled back. None before the first.
+    seed, shuffle, canonical_streams, open_bytes, block_rows
+        Everything the order within a commit depends on besides its files.
+
+    >>> state = FollowState("t", 3, 20, whole=False, seen_time_ms=5, seed=1, shuffle=True,
+    ...                     canonical_streams=960, open_bytes=1, block_rows=10)
+    >>> FollowState.from_dict(state.to_dict()) == state
+    True
+    >>> FollowState.from_dict({"version": 9})
+    Traceback (most recent call last):
+    ...
+    paimon_features.errors.RequestError: the state of a following reader of version 9; this
+    release reads version 1
+    """
+
+    table: str
+    snapshot_id: int
+    position: int
+    whole: bool
+    seen_time_ms: int | None
+    seed: int
+    shuffle: bool
+    canonical_streams: int
+    open_bytes: int
+    block_rows: int
+
+    @property
+    def seen_id(self) -> int:
+        """The snapshot that ``seen_time_ms`` is of."""
+        return self.snapshot_id if self.position else self.snapshot_id - 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """Only what JSON knows; O(1)."""
+        return {"version": VERSION, "following": True, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, state: Mapping[str, Any]) -> FollowState:
+        """The inverse of :meth:`to_dict`.
+
+        Raises
+        ------
+        RequestError
+            For another version, the state of a snapshot reader, or where a field is missing or
+            unknown, or no number that it can be.
+        """
+        if state.get("version") != VERSION:
+            raise RequestError(
+                f"the state of a following reader of version {state.get('version')!r}; "
+                f"this release reads version {VERSION}"
+            )
+        names = {field.name for field in fields(cls)}
+        got = set(state) - {"version", "following"}
+        if got != names or not state.get("following"):
+            wrong = ", ".join(sorted(got ^ names)) or "following"
+            raise RequestError(
+                f"the state of a following reader with missing or unknown fields: {wrong}"
+            )
+        check_numbers(state, _LEAST, "the state of a following reader")
+        return cls(**{name: state[name] for name in names})
