@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Ints
 from paimon_features.definitions import FeatureView
 from paimon_features.windows import DAY_MS
-
-Ints = npt.NDArray[np.int64]
 
 
 def tile_rows(rng: np.random.Generator, view: FeatureView, user: Ints, time_ms: Ints) -> pa.Table:

@@ -30,8 +30,9 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.freshness import process
+from paimon_features.clock import now_ms
 from paimon_features.errors import JobError
-from paimon_features.project import Project, now_ms
+from paimon_features.project import Project
 from paimon_features.schema import Float64, Int64
 from paimon_features.tables import TableSpec, append_arrow, snapshot
 from trainer_bridge import (

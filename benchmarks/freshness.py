@@ -33,8 +33,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import JobError, StoreNotReadyError
-from paimon_features.project import Project, now_ms
+from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import EventWriter, snapshots
 from paimon_features.tables.deltas import read_delta, read_file

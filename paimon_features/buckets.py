@@ -20,12 +20,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Bytes, Ints
 from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
 
-Bytes = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint32]
-Integers = npt.NDArray[np.int64]
 
 _HEADER_BITS = 8
 _INLINE_BYTES = 7
@@ -69,7 +68,7 @@ def bucket_of(
 
 def _binary_rows(
     columns: Sequence[npt.NDArray[Any]], types: Sequence[DataType], rows: int
-) -> tuple[Bytes, Integers]:
+) -> tuple[Bytes, Ints]:
     """All rows one after another, and where each starts (with the end as the last offset)."""
     null_bytes = (len(types) + 63 + _HEADER_BITS) // 64 * 8
     fixed_bytes = null_bytes + 8 * len(types)
@@ -99,12 +98,12 @@ def _binary_rows(
     return data, offsets
 
 
-def _padded(lengths: Integers) -> Integers:
+def _padded(lengths: Ints) -> Ints:
     """Bytes that a string takes in the variable part of its row."""
     return np.where(lengths <= _INLINE_BYTES, 0, (lengths + 7) // 8 * 8)
 
 
-def _utf8(column: npt.NDArray[Any]) -> tuple[Bytes, Integers]:
+def _utf8(column: npt.NDArray[Any]) -> tuple[Bytes, Ints]:
     try:
         array = pa.array(column, pa.large_string())
     except pa.ArrowException as error:
@@ -117,7 +116,7 @@ def _utf8(column: npt.NDArray[Any]) -> tuple[Bytes, Integers]:
     return text[: offsets[-1]], offsets
 
 
-def _fixed(column: npt.NDArray[Any], kind: DataType) -> Integers:
+def _fixed(column: npt.NDArray[Any], kind: DataType) -> Ints:
     stored = _STORED.get(kind.text)
     if stored is None:
         raise RequestError(f"a bucket key cannot be {kind!r}")
@@ -128,16 +127,16 @@ def _fixed(column: npt.NDArray[Any], kind: DataType) -> Integers:
     return narrow.astype(narrow.dtype.str.replace("i", "u")).astype("<u8").view("<i8")
 
 
-def _put_words(data: Bytes, positions: Integers, words: Integers) -> None:
+def _put_words(data: Bytes, positions: Ints, words: Ints) -> None:
     data.view("<i8")[positions // 8] = words  # every slot starts at a multiple of eight
 
 
-def _put_bytes(data: Bytes, positions: Integers, flat: Bytes, ends: Integers) -> None:
+def _put_bytes(data: Bytes, positions: Ints, flat: Bytes, ends: Ints) -> None:
     lengths = np.diff(ends)
     data[np.repeat(positions - ends[:-1], lengths) + np.arange(len(flat))] = flat
 
 
-def _murmur3(data: Bytes, offsets: Integers) -> npt.NDArray[np.int32]:
+def _murmur3(data: Bytes, offsets: Ints) -> npt.NDArray[np.int32]:
     words: Words = data.view("<u4")
     starts, counts = offsets[:-1] // 4, np.diff(offsets) // 4
     # axes: rows, longest first, so that the rows that have a further word are a prefix

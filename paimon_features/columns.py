@@ -14,10 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Array, Bools
 from paimon_features.schema import DataType
-
-Values = npt.NDArray[Any]
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +35,14 @@ class Column:
     [1, None, 3]
     """
 
-    values: Values
-    valid: Mask | None = None
+    values: Array
+    valid: Bools | None = None
 
     def __len__(self) -> int:
         return len(self.values)
 
     @property
-    def mask(self) -> Mask:
+    def mask(self) -> Bools:
         """The validity mask, made of ones where nothing is null."""
         return np.ones(len(self.values), np.bool_) if self.valid is None else self.valid
 
@@ -115,7 +113,7 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
 
 
-def _validity(array: pa.Array) -> Mask | None:
+def _validity(array: pa.Array) -> Bools | None:
     """True where there is a value; None where all are there."""
     if not array.null_count:
         return None

@@ -7,14 +7,16 @@ Project('shop', '/home/me/shop')
 from __future__ import annotations
 
 import importlib
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
+from paimon_features import clock
+from paimon_features.callbacks import OnMessage, OnProgress, ignore_progress
+from paimon_features.clock import now_ms
 from paimon_features.config import ProjectConfig, find_root, read_config
 from paimon_features.definitions import (
     CompiledTable,
@@ -234,9 +236,7 @@ class Project:
         outcome: Outcome = jobs.backfill(target, rebuild=rebuild, **options)
         return outcome
 
-    def roll_up(
-        self, view: str, progress: Callable[[int, int], None] = lambda done, total: None
-    ) -> RolledUp:
+    def roll_up(self, view: str, progress: OnProgress = ignore_progress) -> RolledUp:
         """Make the rollups of a view's tiles that are missing, so that lifetimes stay cheap.
 
         ``progress`` is told the units looked at, and all of them. See ``offline.rollup``.
@@ -281,7 +281,7 @@ class Project:
         entities takes the keys of all of them. ``request`` holds the request inputs of its
         interactions: one value for all entities, or a sequence with one for each.
         """
-        as_of_ms = _clock() if now_ms is None else now_ms
+        as_of_ms = clock.now_ms() if now_ms is None else now_ms
         return self.fetcher(features).get(self.refs(features), entities, as_of_ms, request)
 
     def get_historical_features(
@@ -292,7 +292,7 @@ class Project:
         as_of: AsOf | str = None,
         engine: Engine = "local",
         cluster: str | None = None,
-        on_message: Callable[[str], None] | None = None,
+        on_message: OnMessage | None = None,
         **options: Any,
     ) -> pa.Table:
         """Features of entity rows, each at its own ``event_time_ms``; see ``OfflineStore``.
@@ -316,7 +316,7 @@ class Project:
         as_of: AsOf | str = None,
         engine: Engine = "local",
         cluster: str | None = None,
-        on_message: Callable[[str], None] | None = None,
+        on_message: OnMessage | None = None,
         **options: Any,
     ) -> pa.RecordBatchReader:
         """The same as a stream of batches, for rows or results larger than memory."""
@@ -334,7 +334,7 @@ class Project:
         as_of: AsOf | str = None,
         engine: Engine = "local",
         cluster: str | None = None,
-        on_message: Callable[[str], None] | None = None,
+        on_message: OnMessage | None = None,
         **options: Any,
     ) -> WrittenFile:
         """The same as a Parquet file, which is there when it is complete, or not at all."""
@@ -357,12 +357,12 @@ class Project:
         label: str | None = None,
         as_of: AsOf | str = None,
         replace: bool = False,
-        progress: Callable[[int, int], None] | None = None,
+        progress: OnProgress | None = None,
         memory_mb: float | None = None,
         spill_folder: str | None = None,
         engine: Engine = "local",
         cluster: str | None = None,
-        on_message: Callable[[str], None] | None = None,
+        on_message: OnMessage | None = None,
     ) -> TrainingSet:
         """Write the historical features of ``rows`` as the table ``training_<name>``."""
         from paimon_features.offline.training_set import build_training_set
@@ -382,7 +382,7 @@ class Project:
         )
 
     def _engine(
-        self, engine: Engine, cluster: str | None, on_message: Callable[[str], None] | None
+        self, engine: Engine, cluster: str | None, on_message: OnMessage | None
     ) -> OfflineEngine | None:
         if engine == "flink":
             # by name: jobs builds on this package
@@ -486,7 +486,7 @@ class Project:
         rows: Any = None,
         as_of_ms: int | None = None,
         origin: Literal["tiles", "events"] | None = None,
-        progress: Callable[[int, int], None] = lambda done, total: None,
+        progress: OnProgress = ignore_progress,
     ) -> Fit:
         """Fit a transformer on columns of a view's events, or on its features.
 
@@ -596,11 +596,3 @@ class Project:
         from paimon_features.offline.training_set import pins_of
 
         return pins_of(self.lake, as_of) if isinstance(as_of, str) else as_of
-
-
-def now_ms() -> int:
-    """The clock: UTC milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
-_clock = now_ms

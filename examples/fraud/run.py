@@ -21,6 +21,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from paimon_features.array_types import Floats
 from paimon_features.schema import Float32
 from paimon_features.tables import Lake, TableSpec, append_arrow
 from trainer_bridge import SnapshotReader
@@ -35,8 +36,6 @@ from transactions import FEATURES, LABEL, transactions
 TABLE = "payments"
 SEED = 7
 PART = 1_000_000
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass

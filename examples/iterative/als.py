@@ -18,9 +18,9 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from common import AtEnd, Total, by_block
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.iteration import (
     DataStreamList,
     IterationBody,
@@ -32,9 +32,6 @@ from paimon_features.iteration import (
     iterate_bounded_streams_until_termination,
     terminate_on_max_iter,
 )
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 CHUNK = 8192
 """Purchases whose outer products are held at once."""

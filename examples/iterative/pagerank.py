@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from common import AtEnd, Total, by_block
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.iteration import (
     DataStreamList,
     IterationBody,
@@ -35,9 +36,6 @@ from paimon_features.iteration import (
     iterate_bounded_streams_until_termination,
     terminate_on_max_iter_or_tol,
 )
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 CONFIG = IterationConfig(lifecycle=OperatorLifeCycle.PER_ROUND)
 

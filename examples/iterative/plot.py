@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from names import named
 
-BLUE, ORANGE, GREY = "#2f6690", "#d9822b", "#7b8794"
+from paimon_features.array_types import Floats
 
-Floats = npt.NDArray[np.float64]
+BLUE, ORANGE, GREY = "#2f6690", "#d9822b", "#7b8794"
 
 
 def draw_pagerank(

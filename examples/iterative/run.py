@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.iteration import OperatorLifeCycle, ReferenceExecutor
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor
@@ -46,7 +46,6 @@ SHIPPED = (als, common, difficulty, pagerank)
 SHOWN = ("22697", "20725", "22727")
 """Products whose nearest ones are shown: a teacup, a lunch bag, an alarm clock."""
 
-Floats = npt.NDArray[np.float64]
 Engine = Callable[[str, Any], Any]
 """Runs a program under a name."""
 
@@ -146,7 +145,7 @@ def hardness(project: Project, run: Engine, into: Path, days: int) -> Found:
 
 def now_after_feedback() -> int:
     """A time that all feedback is before."""
-    return time.time_ns() // 1_000_000 + 1
+    return now_ms() + 1
 
 
 def write(project: Project, view: str, columns: dict[str, Any]) -> None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import ConfigurationError
 from paimon_features.project import Project
 from paimon_features.tables import EventWriter, read_arrow
@@ -20,9 +20,6 @@ from paimon_features.windows import DAY_MS, floor_ms
 HERE = Path(__file__).parent
 LOG = HERE.parent / "retail" / "data" / "online_retail.parquet"
 KEYS = ("customer_id", "stock_code")
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

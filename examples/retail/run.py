@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import JobError, StoreNotReadyError
 from paimon_features.flink.submission.job_progress import list_jobs
-from paimon_features.project import Project, now_ms
+from paimon_features.project import Project
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import EventWriter, read_arrow

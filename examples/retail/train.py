@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 import torch
 from torch import nn
 
-from paimon_features.project import Project, now_ms
+from paimon_features.clock import now_ms
+from paimon_features.project import Project
 from paimon_features.tables import read_arrow
 from trainer_bridge.adapters.torch import loader
 from trainer_bridge.feedback.difficulty import read_difficulty

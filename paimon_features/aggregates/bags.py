@@ -19,16 +19,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.aggregates import registers
 from paimon_features.aggregates.base import Merge, Partial
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.expressions import DELIMITER
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.columns import Column, Mask
+from paimon_features.array_types import Bools
+from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import parse
 from paimon_features.schema import DataType, Int64, check_name
@@ -132,7 +133,7 @@ class Finished:
     """Values of one feature, and where a value exists but is too ill-conditioned to be told."""
 
     column: Column
-    ill_conditioned: Mask | None = None
+    ill_conditioned: Bools | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from paimon_features.aggregates.base import (
     Reading,
     Scope,
 )
+from paimon_features.array_types import Array, Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import (
@@ -42,10 +43,6 @@ EXACT_FLOAT = 2**53
 MAX_SCALE = 9
 FLOAT_SUMS = "within n * eps * sum(|v|)"
 """How far sums of floats may be apart: every engine adds in an order of its own."""
-
-Ints = npt.NDArray[np.int64]
-Numbers = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -280,18 +277,18 @@ def bound_guard(expression: str, bound: float, *, floating: bool = True) -> Guar
     return Guard(f"({expression} IS NULL OR ({inside}))", f"|{shown}| > {limit}")
 
 
-def or_zero(column: Column) -> Numbers:
+def or_zero(column: Column) -> Array:
     """The values, with 0 where there is none: the sum of no value."""
     values = positive_zero(column.values)
     return values if column.valid is None else np.where(column.valid, values, values.dtype.type(0))
 
 
-def positive_zero(values: Numbers) -> Numbers:
+def positive_zero(values: Array) -> Array:
     """The values, without a sign on zeros: engines keep the one or the other, as they come."""
     return values + 0.0 if values.dtype.kind == "f" else values
 
 
-def ratio(numerator: Numbers, denominator: Ints | int) -> Floats:
+def ratio(numerator: Array, denominator: Ints | int) -> Floats:
     """``numerator / denominator``, rounded once to the nearest float.
 
     Integers beyond 2^53 would be rounded before the division too; those few go through
@@ -307,14 +304,14 @@ def ratio(numerator: Numbers, denominator: Ints | int) -> Floats:
     return quotient
 
 
-def decimals(units: Numbers, scale: int) -> npt.NDArray[np.object_]:
+def decimals(units: Array, scale: int) -> npt.NDArray[np.object_]:
     """Decimals of integers that count units of ``10^-scale``."""
     out = np.empty(len(units), np.object_)
     out[:] = [PyDecimal(int(unit)).scaleb(-scale) for unit in units]
     return out
 
 
-def rate(total: Numbers, numerator: int, denominator: int) -> Floats:
+def rate(total: Array, numerator: int, denominator: int) -> Floats:
     """``total * numerator / denominator``, of integers rounded once."""
     common = math.gcd(numerator, denominator)
     numerator, denominator = numerator // common, denominator // common

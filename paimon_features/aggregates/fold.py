@@ -16,10 +16,10 @@ import numpy.typing as npt
 
 from paimon_features.aggregates.bags import bag_column, is_bag
 from paimon_features.aggregates.base import EVENT_TIME_MAX, Merge, Partial
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.windows import floor_ms
 
-Ints = npt.NDArray[np.int64]
 Columns = Mapping[str, Column]
 
 NEVER_MS = -(2**62)

@@ -24,15 +24,9 @@ from paimon_features.aggregates.base import (
     Reading,
     Scope,
 )
-from paimon_features.aggregates.basic import (
-    EXACT_FLOAT,
-    Floats,
-    Ints,
-    Numeric,
-    bound_guard,
-    or_zero,
-)
-from paimon_features.columns import Column, Mask
+from paimon_features.aggregates.basic import EXACT_FLOAT, Numeric, bound_guard, or_zero
+from paimon_features.array_types import Bools, Floats, Ints
+from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, Int64
 
@@ -140,7 +134,7 @@ class Variance(Numeric):
         real = values >= 0
         return Finished(Column(self._of_variance(np.where(real, values, 0.0)), seen & real))
 
-    def _exact(self, sums: Sequence[Ints], count: Ints, seen: Mask, scale: int) -> Floats:
+    def _exact(self, sums: Sequence[Ints], count: Ints, seen: Bools, scale: int) -> Floats:
         """``(n * S2 - S1^2) / (n * (n - ddof))`` in units of ``10^-scale``, rounded once."""
         total, high2, cross, low2 = sums
         unit2 = 10 ** (2 * scale)
@@ -159,7 +153,7 @@ class Variance(Numeric):
             values[i] = (k * square - int(total[i]) ** 2) / (k * (k - self.ddof) * unit2)
         return values
 
-    def _from_floats(self, s1: Floats, s2: Floats, count: Ints, seen: Mask) -> Finished:
+    def _from_floats(self, s1: Floats, s2: Floats, count: Ints, seen: Bools) -> Finished:
         n = np.where(count > 0, count, 1).astype(np.float64)
         m2 = s2 - s1 * s1 / n
         # one value, or all of them at the center: the spread is zero by definition

@@ -24,10 +24,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import TableError
-
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
 
 REGISTERS = 4096
 TOP_RANK = 15

@@ -21,8 +21,9 @@ from typing import ClassVar
 import numpy as np
 
 from paimon_features.aggregates.base import Finished, Guard, Merge, Partial, Reading, Scope
-from paimon_features.aggregates.basic import Floats, Ints, Numeric, bound_guard, or_zero
+from paimon_features.aggregates.basic import Numeric, bound_guard, or_zero
 from paimon_features.aggregates.moments import FLOATS_LEAVE_ROUNDING, safe_number
+from paimon_features.array_types import Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, Int64

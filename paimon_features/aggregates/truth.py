@@ -15,8 +15,9 @@ from paimon_features.aggregates.base import (
     Scope,
     digest,
 )
-from paimon_features.aggregates.basic import Numbers, or_zero
-from paimon_features.columns import Column, Mask
+from paimon_features.aggregates.basic import or_zero
+from paimon_features.array_types import Array, Bools
+from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import parse
 from paimon_features.schema import Bool, DataType, Int64
@@ -67,7 +68,7 @@ class _Truth(Aggregate):
         held, decided = or_zero(merged[0]), or_zero(merged[1])
         return Finished(Column(self._verdict(held, decided), decided > 0))
 
-    def _verdict(self, held: Numbers, decided: Numbers) -> Mask:
+    def _verdict(self, held: Array, decided: Array) -> Bools:
         raise NotImplementedError
 
 
@@ -81,8 +82,8 @@ class Any(_Truth):
 
     kind: ClassVar[str] = "any"
 
-    def _verdict(self, held: Numbers, decided: Numbers) -> Mask:
-        some: Mask = held > 0
+    def _verdict(self, held: Array, decided: Array) -> Bools:
+        some: Bools = held > 0
         return some
 
 
@@ -92,6 +93,6 @@ class All(_Truth):
 
     kind: ClassVar[str] = "all"
 
-    def _verdict(self, held: Numbers, decided: Numbers) -> Mask:
-        every: Mask = held == decided
+    def _verdict(self, held: Array, decided: Array) -> Bools:
+        every: Bools = held == decided
         return every

@@ -10,7 +10,8 @@ import numpy as np
 
 from paimon_features.aggregates.base import Finished, Guard, Merge, Partial, Reading, Scope
 from paimon_features.aggregates.basic import Mean, Numeric, Sum, objects, or_zero
-from paimon_features.columns import Column, Mask
+from paimon_features.array_types import Bools
+from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, List, ListType
 
@@ -90,7 +91,7 @@ class _Vector(Numeric):
             partials.append(replace(partial, guards=(whole, *partial.guards)))
         return tuple(partials)
 
-    def _lists(self, columns: Sequence[Column], valid: Mask | None = None) -> Finished:
+    def _lists(self, columns: Sequence[Column], valid: Bools | None = None) -> Finished:
         # axes: rows, elements
         matrix = np.stack([column.values for column in columns], axis=1)
         return Finished(Column(objects(matrix.tolist(), len(matrix)), valid))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from paimon_features.cli.lookup import COLOURS, WIDTH, parse_entities
 from paimon_features.cli.options import JSON, PROJECT, time_ms, time_text
+from paimon_features.clock import now_ms
 from paimon_features.errors import RequestError
 from paimon_features.project import Project
 from paimon_features.windows import format_duration
@@ -68,7 +68,7 @@ def explain(
     if several:
         raise RequestError(f"--entity {several[0]}: expected one value: one entity at a time")
     entity = {name: value for name, [value] in found.items()}
-    as_of_ms = time.time_ns() // 1_000_000 if at is None else time_ms(at)
+    as_of_ms = now_ms() if at is None else time_ms(at)
     fetcher = FeatureFetcher(project.name, [compiled], project.store)
     features = None if feature is None else [feature]
     document = take_apart(fetcher, view, entity, as_of_ms, features)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from paimon_features.callbacks import OnProgress
 from paimon_features.cli.options import JSON, PROJECT, time_ms, time_text
 from paimon_features.cli.progress import steps
 from paimon_features.cli.stopping import stop_event
+from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError
 from paimon_features.monitoring.fitting import Fit
 from paimon_features.monitoring.versions import Saved, drift_since, follow, save_fit
-from paimon_features.project import Project, now_ms
+from paimon_features.project import Project
 from paimon_features.transformers import new_transformer
-
-Progress = Callable[[int, int], None]
 
 
 @click.command()
@@ -119,7 +118,7 @@ def fit(
     until = None if as_of is None else time_ms(as_of)
     reference = against or _pinned(project, called)
 
-    def fitted(progress: Progress) -> Saved:
+    def fitted(progress: OnProgress) -> Saved:
         fresh = new_transformer(transformer, _settings(settings))
         found = project.fit_view(
             fresh,

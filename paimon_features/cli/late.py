@@ -9,7 +9,8 @@ from itertools import pairwise
 import click
 
 from paimon_features.cli.options import JSON, PROJECT, time_text
-from paimon_features.project import Project, now_ms
+from paimon_features.clock import now_ms
+from paimon_features.project import Project
 from paimon_features.tables.lateness import EDGES_MS, Lateness
 from paimon_features.windows import DAY_MS, HOUR_MS, format_duration, parse_duration
 

@@ -6,7 +6,6 @@ import datetime as dt
 import decimal
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from paimon_features.cli.options import JSON, PROJECT, time_ms, time_text
+from paimon_features.clock import now_ms
 from paimon_features.definitions import Output, Selection
 from paimon_features.errors import RequestError
 from paimon_features.project import Project
@@ -85,14 +85,14 @@ def lookup(
     views = project.views_of(refs)
     types = {name: kind for view in views for name, kind in view.keys.items()}
     wanted = parse_entities(entities, types)
-    as_of_ms = time.time_ns() // 1_000_000 if now is None else time_ms(now)
+    as_of_ms = now_ms() if now is None else time_ms(now)
     fetcher = FeatureFetcher(project.name, views, project.store)
     request = parse_request(inputs, Selection.of(refs).inputs)
     response = fetcher.get(refs, wanted, as_of_ms, request)
     if as_json:
         click.echo(json.dumps(_document(response), default=str))
         return
-    _print(response, list(wanted), time.time_ns() // 1_000_000)
+    _print(response, list(wanted), now_ms())
 
 
 def _refs(project: Project, features: Sequence[str]) -> tuple[Output, ...]:

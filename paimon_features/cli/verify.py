@@ -10,8 +10,9 @@ from dataclasses import asdict
 import click
 
 from paimon_features.cli.options import JSON, PROJECT, time_ms
+from paimon_features.clock import now_ms
 from paimon_features.errors import DefinitionError
-from paimon_features.project import Project, now_ms
+from paimon_features.project import Project
 from paimon_features.verification.parity import verify as run_verify
 from paimon_features.windows import parse_duration
 

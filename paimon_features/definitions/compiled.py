@@ -12,12 +12,13 @@ from typing import Any, overload
 import numpy as np
 
 from paimon_features.aggregates import Aggregate, Partial
+from paimon_features.array_types import Ints
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import RequestError
 from paimon_features.expressions import Expression
 from paimon_features.schema import DataType
-from paimon_features.windows import HOUR_MS, Times, Window, floor_ms
+from paimon_features.windows import HOUR_MS, Window, floor_ms
 
 ONLINE_MARGIN_MS = HOUR_MS
 """How far, beyond the source's skew, ``q`` may lie before the newest event and be answered."""
@@ -160,20 +161,20 @@ class CompiledView:
     @overload
     def horizon(self, as_of_ms: int) -> int: ...
     @overload
-    def horizon(self, as_of_ms: Times) -> Times: ...
-    def horizon(self, as_of_ms: int | Times) -> int | Times:
+    def horizon(self, as_of_ms: Ints) -> Ints: ...
+    def horizon(self, as_of_ms: int | Ints) -> int | Ints:
         """The end (exclusive) of what a read at ``as_of_ms`` sees: of the window that ends last.
 
         ``as_of_ms`` itself, but for hop windows, and where all windows have an offset.
         """
-        last: int | Times = _extreme(np.maximum, [w.end(as_of_ms) for w in self.ending_last])
+        last: int | Ints = _extreme(np.maximum, [w.end(as_of_ms) for w in self.ending_last])
         return last
 
     @overload
     def known_from(self, as_of_ms: int) -> int: ...
     @overload
-    def known_from(self, as_of_ms: Times) -> Times: ...
-    def known_from(self, as_of_ms: int | Times) -> int | Times:
+    def known_from(self, as_of_ms: Ints) -> Ints: ...
+    def known_from(self, as_of_ms: int | Ints) -> int | Ints:
         """An entity is known at ``q`` if its newest event is not older than this (inclusive).
 
         Events from the horizon on do not count. It is the start of the window that starts
@@ -183,7 +184,7 @@ class CompiledView:
         starts = [window.start(as_of_ms) for window in self.starting_first]
         if self.ttl_ms is not None:
             starts.append(self.horizon(as_of_ms) - self.ttl_ms)
-        first: int | Times = _extreme(np.minimum, starts)
+        first: int | Ints = _extreme(np.minimum, starts)
         return first
 
     @property
@@ -276,7 +277,7 @@ def _starts_first(window: Window, other: Window) -> bool:
     return other.length + other.offset_ms >= window.length + window.offset_ms
 
 
-def _extreme(ufunc: np.ufunc, times: Sequence[int | Times]) -> Any:
+def _extreme(ufunc: np.ufunc, times: Sequence[int | Ints]) -> Any:
     """The least or greatest of one or more times, or of one or more arrays of them."""
     if isinstance(times[0], int):
         return min(times) if ufunc is np.minimum else max(times)

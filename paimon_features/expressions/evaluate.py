@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.columns import Column, Mask, Values, numpy_type
+from paimon_features.array_types import Array, Bools
+from paimon_features.columns import Column, numpy_type
 from paimon_features.errors import ExpressionError
 from paimon_features.expressions import alphabet
 from paimon_features.expressions.items import digest_of, encode_items, sketch_of
@@ -97,7 +98,7 @@ class Program:
 
 def without_overflow(
     kind: DataType, column: Column, guard: Column | None
-) -> tuple[Column, Mask | None]:
+) -> tuple[Column, Bools | None]:
     """The column without what left its type on the way, and where that was (None: nowhere).
 
     ``guard`` is the value of the ``overflow_guard`` of the same expression. An integer beyond
@@ -144,9 +145,9 @@ def _constant(literal: Literal) -> Column:
     return Column(values)
 
 
-def _both(*columns: Column) -> Mask | None:
+def _both(*columns: Column) -> Bools | None:
     """Where none of the columns is null; None for everywhere."""
-    mask: Mask | None = None
+    mask: Bools | None = None
     for column in columns:
         if column.valid is not None:
             mask = column.valid if mask is None else mask & column.valid
@@ -166,7 +167,7 @@ def _objects(function: Callable[..., Any], result: Any) -> Step:
 
     def step(_: Call, *args: Column) -> Column:
         valid = _both(*args)
-        arrays: list[Values] = [*np.broadcast_arrays(*(arg.values for arg in args))]
+        arrays: list[Array] = [*np.broadcast_arrays(*(arg.values for arg in args))]
         if valid is None:
             return Column(np.asarray(function(*arrays)).astype(result, copy=False))
         mask = np.broadcast_to(valid, np.broadcast_shapes(valid.shape, arrays[0].shape))
@@ -195,7 +196,7 @@ def _defined(function: Callable[..., Any], domain: Callable[..., Any]) -> Step:
 
 
 def _map_text(function: Callable[[str], Any], result: Any) -> Step:
-    def mapped(texts: Values) -> Values:
+    def mapped(texts: Array) -> Array:
         out = np.empty(len(texts), result)
         out[:] = [function(text) for text in texts]
         return out
@@ -224,7 +225,7 @@ def _in(_: Call, x: Column, *items: Column) -> Column:
     return Column(found, x.valid)
 
 
-def _chosen(taken: Mask, then: Column, otherwise: Column) -> Column:
+def _chosen(taken: Bools, then: Column, otherwise: Column) -> Column:
     values = np.where(taken, then.values, otherwise.values)
     if then.valid is None and otherwise.valid is None:
         return Column(values)
@@ -256,30 +257,30 @@ def _extreme(function: Callable[..., Any]) -> Step:
     return step
 
 
-def _concat(*texts: Values) -> Values:
+def _concat(*texts: Array) -> Array:
     out = texts[0]
     for text in texts[1:]:
         out = out + text
     return out
 
 
-def _inside_int64(x: Values) -> Mask:
-    inside: Mask = (x >= float(INT64_MIN)) & (x < -float(INT64_MIN))
+def _inside_int64(x: Array) -> Bools:
+    inside: Bools = (x >= float(INT64_MIN)) & (x < -float(INT64_MIN))
     return inside
 
 
-def _to_int(x: Values) -> Values:
+def _to_int(x: Array) -> Array:
     return np.where(_inside_int64(x), x, 0.0).astype(np.int64)
 
 
-def _to_decimal(values: Values) -> Values:
+def _to_decimal(values: Array) -> Array:
     out = np.empty(len(values), object)
     out[:] = [v if isinstance(v, decimal.Decimal) else decimal.Decimal(int(v)) for v in values]
     return out
 
 
-def _power_domain(x: Values, y: Values) -> Mask:
-    inside: Mask = (x > 0) | ((x < 0) & (y == np.floor(y))) | ((x == 0) & (y >= 0))
+def _power_domain(x: Array, y: Array) -> Bools:
+    inside: Bools = (x > 0) | ((x < 0) & (y == np.floor(y))) | ((x == 0) & (y >= 0))
     return inside
 
 
@@ -360,22 +361,22 @@ def _not_null(function: Callable[..., Any]) -> Step:
     return step
 
 
-def _fits_add(a: Values, b: Values) -> Mask:
+def _fits_add(a: Array, b: Array) -> Bools:
     total = a + b
-    inside: Mask = ((a ^ total) & (b ^ total)) >= 0
+    inside: Bools = ((a ^ total) & (b ^ total)) >= 0
     return inside
 
 
-def _fits_sub(a: Values, b: Values) -> Mask:
+def _fits_sub(a: Array, b: Array) -> Bools:
     rest = a - b
-    inside: Mask = ((a ^ b) & (a ^ rest)) >= 0
+    inside: Bools = ((a ^ b) & (a ^ rest)) >= 0
     return inside
 
 
-def _fits_mul(a: Values, b: Values) -> Mask:
+def _fits_mul(a: Array, b: Array) -> Bools:
     a, b = np.broadcast_arrays(a, b)
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))
-    inside: Mask = size < 2.0**62
+    inside: Bools = size < 2.0**62
     for row in np.flatnonzero(~inside & (size < 2.0**64)):  # so near that floats cannot tell
         inside[row] = INT64_MIN <= int(a[row]) * int(b[row]) <= INT64_MAX
     return inside

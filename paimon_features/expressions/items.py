@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.columns import Column, Values
+from paimon_features.array_types import Array
+from paimon_features.columns import Column
 from paimon_features.expressions.ordered import TIME_DIGITS, decode_ordered, encode_ordered
 from paimon_features.schema import DataType
 from paimon_features.windows import MIN_TIME_MS
@@ -50,7 +51,7 @@ RANK_LIMITS = tuple(f"{1 << (15 - i):04x}" for i in range(14))
 _COMPLEMENT = str.maketrans("0123456789", "9876543210")
 
 
-def encode_items(parts: Sequence[Column], kinds: Sequence[DataType]) -> Values:
+def encode_items(parts: Sequence[Column], kinds: Sequence[DataType]) -> Array:
     """Object array of the items of parts of equal length, of which the last are not null."""
     texts = []
     for position, (column, kind) in enumerate(zip(parts, kinds, strict=True)):
@@ -67,7 +68,7 @@ def encode_items(parts: Sequence[Column], kinds: Sequence[DataType]) -> Values:
     return out
 
 
-def _part_texts(values: Values, kind: DataType, last: bool) -> Values:
+def _part_texts(values: Array, kind: DataType, last: bool) -> Array:
     out = np.empty(len(values), object)
     if kind.text == "int64":
         out[:] = [int_text(value) for value in values.tolist()]

@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.columns import Column, Mask, Values, numpy_type
+from paimon_features.array_types import Array, Bools, Ints
+from paimon_features.columns import Column, numpy_type
 from paimon_features.schema import DataType, DecimalType
 from paimon_features.windows import MIN_TIME_MS
 
@@ -31,10 +32,8 @@ TIME_DIGITS = 15
 _INT_DIGITS = 19
 _INT64_MIN = np.int64(-(2**63))
 
-Times = npt.NDArray[np.int64]
 
-
-def encode_ordered(times_ms: Times, values: Values, kind: DataType) -> Values:
+def encode_ordered(times_ms: Ints, values: Array, kind: DataType) -> Array:
     """Object array of the texts of times and values of equal shape, none of them null."""
     times = _digits((times_ms - MIN_TIME_MS).view(np.uint64), TIME_DIGITS)
     if kind.text in ("int64", "float64"):
@@ -46,11 +45,11 @@ def encode_ordered(times_ms: Times, values: Values, kind: DataType) -> Values:
     if kind.text == "bool":
         return _text(np.hstack([times, values.astype(np.uint8)[:, None] + ord("0")]))
     prefix = _text(times)
-    joined: Values = prefix + _value_texts(values, kind)
+    joined: Array = prefix + _value_texts(values, kind)
     return joined
 
 
-def decode_ordered(strings: npt.NDArray[np.object_], value_type: DataType) -> tuple[Times, Column]:
+def decode_ordered(strings: npt.NDArray[np.object_], value_type: DataType) -> tuple[Ints, Column]:
     """Times and values of texts that ``ordered`` made of values of ``value_type``.
 
     A null text gives time 0 and a null value. The values have the NumPy type of ``value_type``,
@@ -64,7 +63,7 @@ def decode_ordered(strings: npt.NDArray[np.object_], value_type: DataType) -> tu
     >>> times_ms.tolist(), values.values.tolist()
     ([0, 5], [-7, 7])
     """
-    present: Mask = np.array([text is not None for text in strings], np.bool_)
+    present: Bools = np.array([text is not None for text in strings], np.bool_)
     known = strings[present]
     times = np.zeros(len(strings), np.int64)
     values = np.zeros(len(strings), numpy_type(value_type))
@@ -73,7 +72,7 @@ def decode_ordered(strings: npt.NDArray[np.object_], value_type: DataType) -> tu
     return times, Column(values, None if present.all() else present)
 
 
-def _decode(strings: npt.NDArray[np.object_], kind: DataType) -> tuple[Times, Values]:
+def _decode(strings: npt.NDArray[np.object_], kind: DataType) -> tuple[Ints, Array]:
     if kind.is_integer or kind.is_float or kind.text == "bool":
         # characters: (rows, length), all of one length
         characters = strings.astype("S").view(np.uint8).reshape(len(strings), -1)
@@ -93,13 +92,13 @@ def _decode(strings: npt.NDArray[np.object_], kind: DataType) -> tuple[Times, Va
     return times + MIN_TIME_MS, _values_of(rest, kind)
 
 
-def _signed_bits(values: npt.NDArray[np.float64]) -> Times:
+def _signed_bits(values: npt.NDArray[np.float64]) -> Ints:
     """Integers in the order of the floats; both zeros are 0."""
     bits = np.abs(values).view(np.int64)
     return np.where(values < 0, -bits, bits)
 
 
-def _float_of(signed: Times) -> npt.NDArray[np.float64]:
+def _float_of(signed: Ints) -> npt.NDArray[np.float64]:
     size = np.abs(signed).view(np.float64)
     return np.where(signed < 0, -size, size)
 
@@ -121,7 +120,7 @@ def _digits(numbers: npt.NDArray[np.uint64], count: int) -> npt.NDArray[np.uint8
     return out.reshape(len(numbers), groups * _GROUP)[:, -count:]
 
 
-def _number(characters: npt.NDArray[np.uint8]) -> Times:
+def _number(characters: npt.NDArray[np.uint8]) -> Ints:
     """The number of each row of digits, shape ``(rows, digits)``."""
     out = np.zeros(len(characters), np.int64)
     for place in range(characters.shape[1]):
@@ -129,7 +128,7 @@ def _number(characters: npt.NDArray[np.uint8]) -> Times:
     return out
 
 
-def _text(characters: npt.NDArray[np.uint8]) -> Values:
+def _text(characters: npt.NDArray[np.uint8]) -> Array:
     rows, length = characters.shape
     joined = np.ascontiguousarray(characters).view(f"S{length}").reshape(rows)
     return joined.astype(f"U{length}").astype(object)
@@ -138,7 +137,7 @@ def _text(characters: npt.NDArray[np.uint8]) -> Values:
 _COMPLEMENT = str.maketrans("0123456789", "9876543210")
 
 
-def _value_texts(values: Values, kind: DataType) -> Values:
+def _value_texts(values: Array, kind: DataType) -> Array:
     if kind.text == "string":
         return values
     if kind.text == "date":
@@ -155,7 +154,7 @@ def _value_texts(values: Values, kind: DataType) -> Values:
     return out
 
 
-def _values_of(texts: list[str], kind: DataType) -> Values:
+def _values_of(texts: list[str], kind: DataType) -> Array:
     if kind.text == "date":
         return np.array(texts, "datetime64[D]").astype(np.int32)
     if kind.text == "timestamp":

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from paimon_features.callbacks import OnMessage
 from paimon_features.cli.cluster_option import cluster_address
 from paimon_features.flink.rest import FlinkRest
 from paimon_features.flink.sql.history import CHUNK, Layout, edges_sql, tiles_sql
@@ -35,7 +36,6 @@ from paimon_features.tables.staging import Staging
 if TYPE_CHECKING:
     from paimon_features.project import Project
 
-OnMessage = Callable[[str], None]
 
 SAY_EVERY_S = 10.0
 """How often a job that goes on is told of."""

@@ -7,11 +7,12 @@ A detached tile job can be paused: it stops with a savepoint, and goes on from i
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.flink.sql.maintenance import Size, compact_sql, expire_sql, to_compact
 from paimon_features.flink.submission import job_progress as progress
@@ -27,8 +28,6 @@ from paimon_features.tables.staging import STAGING_PREFIX
 
 if TYPE_CHECKING:
     from paimon_features.flink.procedures import Procedures
-
-OnMessage = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +47,7 @@ def maintain(
     compact: bool = True,
     keep_newest: int | None = None,
     pause: bool = False,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
 ) -> list[Maintained]:
     """Maintain tables, all of the project where none is named.
 

@@ -20,12 +20,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import GenerationError
 from paimon_features.flink.submission import tile_jobs as submission
 from paimon_features.flink.submission.job_progress import job_state, lag_snapshots
 from paimon_features.flink.submission.restart import decide_start
 from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import OnMessage, check_not_running
+from paimon_features.flink.submission.tile_jobs import check_not_running
 from paimon_features.offline.retile import DayOfTiles, compare_day
 from paimon_features.tables import latest_snapshot
 from paimon_features.tables.deltas import live_files
@@ -68,7 +69,7 @@ def repair(
     *,
     fix: bool = False,
     progress: Callable[[DayOfTiles], None] = lambda _: None,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
 ) -> RepairReport:
     """Compare the tiles of the days ``first_day`` to ``last_day`` (both inclusive) with the
     events; with ``fix`` replace the days that differ.

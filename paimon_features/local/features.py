@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from paimon_features.aggregates import EVENT_TIME, TILE_END, Merge, Reading
 from paimon_features.aggregates.fold import canonical
-from paimon_features.columns import Column, Mask
+from paimon_features.array_types import Bools, Ints
+from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureView
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.expressions import to_duckdb
@@ -46,8 +47,6 @@ from paimon_features.offline.point_in_time import (
 from paimon_features.offline.row_source import arrow_table
 from paimon_features.offline.rows import event_times, key_columns
 from paimon_features.schema import arrow_schema
-
-Ints = npt.NDArray[np.int64]
 
 _NUMBER, _HORIZON, _NEWEST = "__number", "__horizon", "__newest"
 
@@ -250,7 +249,7 @@ class _Join:
         return values, told
 
 
-def _with(status: npt.NDArray[np.int8], ill: Mask | None, present: Mask) -> npt.NDArray[np.int8]:
+def _with(status: npt.NDArray[np.int8], ill: Bools | None, present: Bools) -> npt.NDArray[np.int8]:
     if ill is None:
         return status
     return np.where(ill & present, np.int8(ILL_CONDITIONED), status)

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
 from paimon_features.aggregates.fold import NEVER_MS, canonical, fold
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.online.codec import (
@@ -27,15 +28,12 @@ from paimon_features.online.codec import (
     LEVEL_SHIFT,
     LIFETIME_KEY,
     Cells,
-    Ints,
     RecordLayout,
     cell_keys,
 )
 from paimon_features.online.keys import entity_bytes
 
 TILE_START = "tile_start"
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)

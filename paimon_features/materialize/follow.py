@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from paimon_features.clock import Clock, now_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import GenerationError, OnlineStoreError
 from paimon_features.materialize.advance import advance
@@ -23,7 +24,7 @@ from paimon_features.materialize.reading import MAX_ROWS
 from paimon_features.materialize.rebuild import build
 from paimon_features.materialize.shard import Shard
 from paimon_features.online.markers import Content, ViewState
-from paimon_features.online.store import Clock, OnlineStore
+from paimon_features.online.store import OnlineStore
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.generations import GenerationRecord
 
@@ -51,7 +52,7 @@ class Materializer:
         store: OnlineStore,
         *,
         shard: tuple[int, int] = (0, 1),
-        clock: Clock = lambda: time.time_ns() // 1_000_000,
+        clock: Clock = now_ms,
         progress: Callable[[Progress], None] = lambda progress: None,
         lease_ttl_ms: int | None = DEFAULT_TTL_MS,
         max_rows: int = MAX_ROWS,

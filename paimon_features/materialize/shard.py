@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from paimon_features.clock import Clock
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, SnapshotExpiredError, TableError
 from paimon_features.materialize.apply import BucketWriter
@@ -15,7 +16,7 @@ from paimon_features.materialize.reading import MAX_ROWS
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import BucketKeys, ViewKeys
 from paimon_features.online.markers import Content, Marker
-from paimon_features.online.store import Clock, Lease, OnlineStore, Write
+from paimon_features.online.store import Lease, OnlineStore, Write
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import (
     advance_consumer,

@@ -19,9 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from paimon_features.array_types import Floats
+
 BINS = 10
 """Into about so many bins of equal share, those of the reference, PSI puts values."""
 

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.errors import RequestError, TransformError
-from paimon_features.monitoring.merged import Progress
 from paimon_features.monitoring.ranges import TimeRange
-from paimon_features.monitoring.reads import ViewReader, silent
+from paimon_features.monitoring.reads import ViewReader
 from paimon_features.offline.pins import Pin
 from paimon_features.transformers import ColumnStatistics, StoredTransformer
 from paimon_features.transformers.column_statistics import Statistic
@@ -47,7 +47,7 @@ def fit_columns(
     *,
     until_ms: int | None = None,
     origin: Origin | None = None,
-    progress: Progress = silent,
+    progress: OnProgress = ignore_progress,
 ) -> Fit:
     """Fit on columns of a view's events, those before ``until_ms`` (exclusive; all by default).
 

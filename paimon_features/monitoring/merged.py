@@ -7,13 +7,14 @@ begins within a tile, and no view is too large: rows are folded as they are read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Partial
 from paimon_features.aggregates.fold import fold
+from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression
@@ -27,8 +28,6 @@ from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START
 from paimon_features.windows import DAY_MS
 
 CHUNK_ROWS = 1_000_000
-Progress = Callable[[int, int], None]
-"""Told the rows read, and all of them."""
 
 
 def merged(
@@ -38,7 +37,7 @@ def merged(
     within: TimeRange,
     tiles: Pin,
     events: Pin,
-    progress: Progress = lambda done, total: None,
+    progress: OnProgress = ignore_progress,
 ) -> dict[str, Column]:
     """The partials of all events of a range, one row; null where no event had a value.
 

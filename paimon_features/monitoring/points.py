@@ -9,14 +9,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
+from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.definitions import CompiledView, FeatureRef
 from paimon_features.errors import RequestError
 from paimon_features.monitoring.ranges import TimeRange
-from paimon_features.monitoring.reads import silent
 from paimon_features.offline.pins import Pin
 from paimon_features.offline.row_source import row_source
 from paimon_features.offline.scan import pieces
-from paimon_features.offline.store import OfflineStore, Progress
+from paimon_features.offline.store import OfflineStore
 from paimon_features.tables import Lake
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.specs import TILE_START
@@ -117,7 +117,7 @@ def feature_rows(
     view: CompiledView,
     features: Sequence[str],
     rows: Any,
-    progress: Progress = silent,
+    progress: OnProgress = ignore_progress,
 ) -> tuple[tuple[Pin, ...], Iterator[pa.Table]]:
     """The snapshots that are read, and the features of the rows, some at a time.
 

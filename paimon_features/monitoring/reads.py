@@ -6,26 +6,17 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.definitions import FeatureView
 from paimon_features.errors import UnknownNameError
 from paimon_features.expressions import Expression, evaluate, parse
 from paimon_features.monitoring.kept import KeptColumn
-from paimon_features.monitoring.merged import (
-    Progress,
-    entering,
-    event_columns,
-    events_within,
-    merged,
-)
+from paimon_features.monitoring.merged import entering, event_columns, events_within, merged
 from paimon_features.monitoring.ranges import TimeRange
 from paimon_features.offline.pins import AsOf, Pinner
 from paimon_features.tables import Lake
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.transformers.column_statistics import ColumnStatistics
-
-
-def silent(done: int, total: int) -> None:
-    """Tells nobody of the progress."""
 
 
 class ViewReader:
@@ -56,7 +47,7 @@ class ViewReader:
         return [KeptColumn.of(self.view, column) for column in columns]
 
     def statistics(
-        self, columns: Sequence[str], within: TimeRange, progress: Progress = silent
+        self, columns: Sequence[str], within: TimeRange, progress: OnProgress = ignore_progress
     ) -> list[ColumnStatistics]:
         """The statistics of columns over a range, from tiles (and events where it cuts one)."""
         kept = self.kept(columns)
@@ -73,7 +64,7 @@ class ViewReader:
         return [column.statistics(found) for column in kept]
 
     def rows(
-        self, columns: Sequence[str], within: TimeRange, progress: Progress = silent
+        self, columns: Sequence[str], within: TimeRange, progress: OnProgress = ignore_progress
     ) -> Iterator[pa.Table]:
         """The columns of the events of a range, some at a time, in the order of their files."""
         expressions = self._expressions(columns)

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import RequestError, UnknownNameError
-from paimon_features.monitoring.merged import Progress
 from paimon_features.monitoring.points import (
     EVENT_TIME_MS,
     asked_rows,
@@ -18,7 +18,7 @@ from paimon_features.monitoring.points import (
     in_range,
 )
 from paimon_features.monitoring.ranges import TimeRange
-from paimon_features.monitoring.reads import ViewReader, silent
+from paimon_features.monitoring.reads import ViewReader
 from paimon_features.monitoring.report import ColumnReport, Report
 from paimon_features.monitoring.values import ColumnValues, collect
 from paimon_features.offline.pins import Pin
@@ -35,7 +35,7 @@ def of_columns(
     columns: Sequence[str],
     ranges: Ranges,
     origin: Literal["tiles", "events"] | None = None,
-    progress: Progress = silent,
+    progress: OnProgress = ignore_progress,
 ) -> Report:
     """Columns of a view's events: from tiles where these have bins or categories of all of them.
 
@@ -62,7 +62,7 @@ def of_features(
     features: Sequence[str],
     ranges: Ranges,
     rows: Any = None,
-    progress: Progress = silent,
+    progress: OnProgress = ignore_progress,
 ) -> Report:
     """Features of a view at the entity rows whose times lie in a range.
 
@@ -88,7 +88,11 @@ def of_features(
 
 
 def of_table(
-    lake: Lake, table: str, columns: Sequence[str], ranges: Ranges, progress: Progress = silent
+    lake: Lake,
+    table: str,
+    columns: Sequence[str],
+    ranges: Ranges,
+    progress: OnProgress = ignore_progress,
 ) -> Report:
     """Columns of a table of the lake whose rows have a time, ``event_time_ms``.
 

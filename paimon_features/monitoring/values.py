@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import RequestError
-from paimon_features.monitoring.drift import Floats
 from paimon_features.transformers.column_statistics import Category, ColumnStatistics, MomentSums
 from paimon_features.transformers.frames import missing
 

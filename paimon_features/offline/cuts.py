@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from paimon_features.array_types import Ints
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.offline.keys import Ints
 from paimon_features.windows import DAY_MS, ceil_ms, floor_ms
 
 _COUNTED = 8_000_000

@@ -23,12 +23,13 @@ import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX, ROWS, Reading
 from paimon_features.aggregates.fold import fold, newest_tile_end
-from paimon_features.columns import Column, Mask
+from paimon_features.array_types import Bools, Ints
+from paimon_features.columns import Column
 from paimon_features.definitions import CompiledDerived
 from paimon_features.definitions.derived import FIRST_EVENT_TIME
 from paimon_features.errors import RequestError
 from paimon_features.offline.heads import concat
-from paimon_features.offline.keys import Entities, Ints, TimeKeys, sort_order
+from paimon_features.offline.keys import Entities, TimeKeys, sort_order
 from paimon_features.offline.pins import AsOf, Pin, Pinner
 from paimon_features.offline.reads import width
 from paimon_features.tables import Lake
@@ -279,7 +280,7 @@ class DerivedRead:
 
     # -- finishing -------------------------------------------------------------------------
 
-    def _finished(self, tiles: Tiles, cut: Cut, inside: Mask | None = None) -> Iterator[pa.Table]:
+    def _finished(self, tiles: Tiles, cut: Cut, inside: Bools | None = None) -> Iterator[pa.Table]:
         """The rows of windows; those without an event, and open ones, are left out."""
         if not len(cut.starts):
             return
@@ -331,7 +332,7 @@ def _sessions(gap_ms: int, tiles: Tiles, tile_ms: int) -> Cut:
     return Cut(offsets, oldest[first], newest[offsets[1:] - 1] + gap_ms)
 
 
-def _differs(values: Ints) -> Mask:
+def _differs(values: Ints) -> Bools:
     """Where a value is another one than that before it; the first one is."""
     out = np.ones(len(values), np.bool_)
     out[1:] = values[1:] != values[:-1]

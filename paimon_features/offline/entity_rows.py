@@ -9,8 +9,7 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.columns import Values
-from paimon_features.offline.keys import Ints
+from paimon_features.array_types import Array, Ints
 from paimon_features.offline.reads import ViewRead, arrow_width
 from paimon_features.offline.row_source import RowSource
 from paimon_features.offline.rows import event_times, key_columns
@@ -96,7 +95,7 @@ class EntityRows:
         """Key columns of a chunk in the types of the view's entity, and the times."""
         table = self._keys[chunk] if self._aside is None else self._aside.read(chunk)
         names = [self._slots[key, kind.text] for key, kind in read.keys.items()]
-        times: Values = table.column("q").to_numpy()
+        times: Array = table.column("q").to_numpy()
         return table.select(names).rename_columns(list(read.keys)), times
 
     def close(self) -> None:

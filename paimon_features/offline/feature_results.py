@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 
 from paimon_features.buckets import bucket_of
+from paimon_features.callbacks import OnProgress
 from paimon_features.definitions import FeatureRef, Output, Selection
 from paimon_features.definitions.request import row_inputs
 from paimon_features.offline.engines import OfflineEngine, ViewAnswers
@@ -19,10 +20,6 @@ from paimon_features.offline.reads import ViewRead, WindowRead
 from paimon_features.offline.scan import Scan
 from paimon_features.schema import DataType
 from paimon_features.tables import Lake
-
-Progress = Callable[[int, int], None]
-"""Called with the steps done and all of them. A step is one row answered for one view; where
-rows were put aside on disk, also one row put out again."""
 
 STATUS_TYPE = pa.dictionary(pa.int8(), pa.string())
 
@@ -45,7 +42,7 @@ class FeatureResult:
         statuses: bool,
         memory_bytes: int,
         spill_folder: str | None,
-        progress: Progress | None,
+        progress: OnProgress | None,
         engine: OfflineEngine | None = None,
     ) -> None:
         self.asked, self.selection, self._statuses = asked, selection, statuses

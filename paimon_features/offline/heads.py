@@ -21,10 +21,11 @@ import pyarrow as pa
 
 from paimon_features.aggregates import EVENT_TIME, TILE_END, Partial
 from paimon_features.aggregates.fold import Columns
-from paimon_features.columns import Column, Mask, numpy_type
+from paimon_features.array_types import Bools, Ints
+from paimon_features.columns import Column, numpy_type
 from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression, evaluate
-from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
+from paimon_features.offline.keys import Entities, TimeKeys, positions, sort_order
 from paimon_features.offline.ranges import RangeIndex
 from paimon_features.offline.spans import Span
 from paimon_features.windows import DAY_MS, floor_ms
@@ -32,7 +33,7 @@ from paimon_features.windows import DAY_MS, floor_ms
 NO_INTS: Ints = np.zeros(0, np.int64)
 
 
-def enters(view: CompiledView, columns: Columns, rows: int) -> Mask:
+def enters(view: CompiledView, columns: Columns, rows: int) -> Bools:
     """Which events enter the view's tiles: members that no skip rule keeps out."""
     inside = np.ones(rows, np.bool_)
     conditions = [rule.condition for rule in view.skip_rules]

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.columns import Column, Values
-
-Ints = npt.NDArray[np.int64]
+from paimon_features.array_types import Array, Ints
+from paimon_features.columns import Column
 
 _ROOM = 2**62
 
@@ -61,7 +59,7 @@ class Entities:
                 codes = _find(_paired(codes, own, len(dictionary)), next(pairs))
         return np.zeros(table.num_rows, np.int64) if codes is None else codes
 
-    def columns(self) -> list[Values]:
+    def columns(self) -> list[Array]:
         """The key columns of the distinct entities, by their numbers."""
         first = np.zeros(self.count, np.int64)
         known = np.flatnonzero(self.codes >= 0)[::-1]

@@ -17,9 +17,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions.table_view import CompiledTable
-from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
+from paimon_features.offline.keys import Entities, TimeKeys, positions, sort_order
 from paimon_features.offline.point_in_time import MISSING, PRESENT
 from paimon_features.tables.specs import INGEST_TIME_MS
 

@@ -19,19 +19,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.columns import Column, Mask
+from paimon_features.array_types import Bools, Floats, Ints
+from paimon_features.columns import Column
 from paimon_features.offline.entity_rows import EntityRows
-from paimon_features.offline.keys import Ints
 from paimon_features.offline.partitions import EntityHash
 from paimon_features.offline.reads import ViewRead, empty_join
 from paimon_features.offline.scan import CHUNK_ROWS, Scan
 from paimon_features.offline.spill import Spill
 from paimon_features.tables import Lake
-
-Floats = npt.NDArray[np.float64]
 
 MAX_PARTITIONS = 2048
 _ROWS, _TILES, _EVENTS = 0.3, 0.3, 0.1
@@ -235,12 +232,12 @@ class PartitionedView:
         """Rows of a table that are worked on at a time."""
         return int(min(max(self._memory // 20 // 100, 1000), CHUNK_ROWS))
 
-    def _asked_events(self, hashes: Ints, table: pa.Table) -> Mask:
+    def _asked_events(self, hashes: Ints, table: pa.Table) -> Bools:
         time = Column.from_arrow(table.column(self.read.event_time))
         asked = self._needs.events(hashes, time.values)
         return asked if time.valid is None else asked & time.valid
 
-    def _asked_tiles(self, hashes: Ints, table: pa.Table) -> Mask:
+    def _asked_tiles(self, hashes: Ints, table: pa.Table) -> Bools:
         return self._needs.entities(hashes)
 
     def _put_aside(
@@ -248,7 +245,7 @@ class PartitionedView:
         tables: Iterator[pa.Table],
         parts: Sequence[Part],
         spill: Spill,
-        asked: Callable[[Ints, pa.Table], Mask],
+        asked: Callable[[Ints, pa.Table], Bools],
     ) -> SpilledPartitions:
         """Cut tables like the rows, without what nobody asked for."""
         aside = SpilledPartitions(spill, parts, self._memory // 16)

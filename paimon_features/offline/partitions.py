@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Bools, Ints
 from paimon_features.buckets import bucket_of
-from paimon_features.columns import Mask
-from paimon_features.offline.keys import Entities, Ints
+from paimon_features.offline.keys import Entities
 from paimon_features.schema import DataType
 
 _HASHES = 1 << 30
@@ -74,9 +74,9 @@ class KeyFilter:
         """Pairs that are asked for."""
         self._seen[self._places(hashes, times)] = True
 
-    def has(self, hashes: Ints, times: Ints) -> Mask:
+    def has(self, hashes: Ints, times: Ints) -> Bools:
         """Which of these pairs may have been asked for."""
-        found: Mask = self._seen[self._places(hashes, times)]
+        found: Bools = self._seen[self._places(hashes, times)]
         return found
 
     def _places(self, hashes: Ints, times: Ints) -> npt.NDArray[np.uint64]:

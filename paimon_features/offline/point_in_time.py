@@ -21,10 +21,11 @@ from paimon_features.aggregates.fold import (
     merge_rows,
     newest_tile_end,
 )
-from paimon_features.columns import Column, Mask, Values
+from paimon_features.array_types import Array, Bools, Ints
+from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.offline.heads import NO_INTS, RawEdges, concat
-from paimon_features.offline.keys import Entities, Ints, TimeKeys, positions, sort_order
+from paimon_features.offline.keys import Entities, TimeKeys, positions, sort_order
 from paimon_features.offline.ranges import RangeIndex
 from paimon_features.offline.result_builder import (
     EXPIRED,
@@ -253,9 +254,9 @@ class _Tiles:
             keys, codes = keys[first], codes[first]
         self._keys = keys
         sizes = np.bincount(codes, minlength=count)
-        self.present: Mask = sizes > 0
+        self.present: Bools = sizes > 0
         self._first = np.cumsum(sizes) - sizes
-        self._newest: Values = columns[EVENT_TIME_MAX.name].values
+        self._newest: Array = columns[EVENT_TIME_MAX.name].values
         self.index = RangeIndex(join.partials, columns, sizes, join.view.tile_ms)
 
     def before(self, codes: Ints, time_ms: Ints) -> Ints:

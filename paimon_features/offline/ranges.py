@@ -23,16 +23,14 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.aggregates.bags import BagColumn, Bags, bag_column, is_bag
 from paimon_features.aggregates.base import EVENT_TIME_MAX, Merge, Partial
-from paimon_features.aggregates.fold import Columns, Ints, neutral_of, newest_tile_end, ufunc_of
-from paimon_features.columns import Column, Mask
-
-Array = npt.NDArray[Any]
+from paimon_features.aggregates.fold import Columns, neutral_of, newest_tile_end, ufunc_of
+from paimon_features.array_types import Array, Bools, Ints
+from paimon_features.columns import Column
 
 
 class Step(NamedTuple):
@@ -129,7 +127,7 @@ class _Ranges:
         self._layout = layout
         self.lo = lo
         self.hi = np.maximum(hi, lo)
-        self.full: Mask = self.hi > self.lo
+        self.full: Bools = self.hi > self.lo
         self._steps: list[Step] | None = None
 
     def __len__(self) -> int:
@@ -164,7 +162,7 @@ class _Ranges:
                     rows, lo, hi = rows[more], lo[more], hi[more]
         return self._steps
 
-    def valid(self, counts: Ints | None) -> Mask | None:
+    def valid(self, counts: Ints | None) -> Bools | None:
         """Which ranges hold a value, from the running count of values (None: no nulls)."""
         # a mask of its own for each column: who gets it may write into it
         seen = self.full.copy() if counts is None else counts[self.hi] > counts[self.lo]

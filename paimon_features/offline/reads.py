@@ -9,10 +9,11 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.columns import Mask, numpy_type
+from paimon_features.array_types import Bools, Ints
+from paimon_features.columns import numpy_type
 from paimon_features.definitions import CompiledFeature, CompiledTable, CompiledView, TableFeature
 from paimon_features.offline.cuts import Cuts
-from paimon_features.offline.keys import Entities, Ints
+from paimon_features.offline.keys import Entities
 from paimon_features.offline.newest_version import NewestVersionJoin
 from paimon_features.offline.partitions import KeyFilter
 from paimon_features.offline.pins import Pin
@@ -90,14 +91,14 @@ class Needs(ABC):
         """First and last day (both inclusive) of the tiles that can matter, if any can."""
 
     @abstractmethod
-    def events(self, hashes: Ints, time_ms: Ints) -> Mask:
+    def events(self, hashes: Ints, time_ms: Ints) -> Bools:
         """Which events may matter, by entity and time; only with memory."""
 
     def whole(self, first_day: int, end_day: int) -> bool:
         """Whether the tiles of these days (the end exclusive) may be read as one per entity."""
         return False
 
-    def entities(self, hashes: Ints) -> Mask:
+    def entities(self, hashes: Ints) -> Bools:
         """Which of these entities may have been asked for; only with memory."""
         assert self.asked is not None
         return self.asked.has(hashes, np.zeros(len(hashes), np.int64))
@@ -229,7 +230,7 @@ class _WindowNeeds(Needs):
     def whole(self, first_day: int, end_day: int) -> bool:
         return self._cuts is not None and self._cuts.whole(first_day, end_day)
 
-    def events(self, hashes: Ints, time_ms: Ints) -> Mask:
+    def events(self, hashes: Ints, time_ms: Ints) -> Bools:
         assert self.asked is not None
         return self.asked.has(hashes, floor_ms(time_ms, self.read.view.tile_ms))
 
@@ -296,7 +297,7 @@ class _TableNeeds(Needs):
     def tile_days(self) -> tuple[int, int] | None:
         return None
 
-    def events(self, hashes: Ints, time_ms: Ints) -> Mask:
+    def events(self, hashes: Ints, time_ms: Ints) -> Bools:
         inside = self.entities(hashes) & (time_ms <= self.last_ms)
         if self.ttl_ms is not None:
             inside &= time_ms >= self.first_ms - self.ttl_ms

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Finished, Reading
 from paimon_features.aggregates.fold import newest_tile_end
-from paimon_features.columns import Column, Mask, Values, numpy_type
+from paimon_features.array_types import Array, Bools, Ints
+from paimon_features.columns import Column, numpy_type
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.offline.keys import Ints
 from paimon_features.windows import Window
 
 PRESENT, EXPIRED, MISSING, ILL_CONDITIONED = range(4)
@@ -62,16 +62,16 @@ class ResultBuilder:
             if any(not self._of_nothing[f.name].mask[0] for f in sharing)
         }
         # where a window has events and the feature no value all the same; made when needed
-        self._nulls: dict[str, Mask] = {}
-        self._ill: dict[str, Mask] = {}
+        self._nulls: dict[str, Bools] = {}
+        self._ill: dict[str, Bools] = {}
 
-    def judge(self, target: Ints | slice, as_of_ms: Ints, newest: Ints) -> Mask:
+    def judge(self, target: Ints | slice, as_of_ms: Ints, newest: Ints) -> Bools:
         """Which rows are PRESENT, by the time of their newest event before the view's horizon."""
         present = newest >= self.view.known_from(as_of_ms)
         status = np.where(present, np.int8(PRESENT), np.int8(MISSING))
         if self.view.ttl_ms is not None:
             status[present & (newest < self.view.horizon(as_of_ms) - self.view.ttl_ms)] = EXPIRED
-            present = status == PRESENT
+            present = np.equal(status, PRESENT)
         self._status[target] = status
         return present
 
@@ -89,7 +89,7 @@ class ResultBuilder:
         features: Sequence[CompiledFeature],
         merged: Mapping[str, Column],
         as_of_ms: Ints,
-        present: Mask,
+        present: Bools,
     ) -> None:
         """Put in the features of one window, of its merged partials and ``EVENT_TIME_MAX``."""
         reading = _reading(self.view, features[0], merged, as_of_ms)
@@ -115,7 +115,7 @@ class ResultBuilder:
         return Answers(columns, statuses)
 
     def _put(
-        self, feature: CompiledFeature, target: Ints | slice, done: Finished, present: Mask
+        self, feature: CompiledFeature, target: Ints | slice, done: Finished, present: Bools
     ) -> None:
         self._values[feature.name][target] = done.column.values
         for masks, mask in (
@@ -144,9 +144,9 @@ def _of_nothing(view: CompiledView, feature: CompiledFeature) -> Column:
     return feature.aggregate.finish(view.scope, partials, reading).column
 
 
-def _filled(rows: int, value: Column, kind: np.dtype[Any]) -> Values:
+def _filled(rows: int, value: Column, kind: np.dtype[Any]) -> Array:
     """So many times this value; anything where it is null."""
-    out: Values = np.zeros(rows, kind)
+    out: Array = np.zeros(rows, kind)
     # memory that is zero already is not touched
     if value.mask[0] and (kind.hasobject or value.values.astype(kind).tobytes().strip(b"\0")):
         out.fill(value.values[0])

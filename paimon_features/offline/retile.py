@@ -17,14 +17,13 @@ import pyarrow as pa
 
 from paimon_features.aggregates import Merge, Partial
 from paimon_features.aggregates.fold import canonical, fold
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.offline.heads import concat, enters, partials_of
 from paimon_features.tables import Lake, iter_batches, read_arrow
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START
 from paimon_features.windows import floor_ms
-
-Ints = npt.NDArray[np.int64]
 
 FOLD_ROWS = 2_000_000
 """Rows that are held before they are folded to their tiles."""

@@ -6,13 +6,14 @@ so a day that changed costs reading that day, and a row per entity of its neighb
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from paimon_features.aggregates.fold import fold, newest_tile_end
+from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import SnapshotExpiredError
@@ -32,9 +33,6 @@ HELD_ROWS = 2_000_000
 """Rows that are held before they are folded to one per entity."""
 _BATCH_ROWS = 500_000
 _ATTEMPTS = 5
-
-Progress = Callable[[int, int], None]
-"""Called with the units looked at so far, and all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +61,7 @@ def roll_up(
     view: CompiledView,
     record: GenerationRecord,
     now_ms: int,
-    progress: Progress = lambda done, total: None,
+    progress: OnProgress = ignore_progress,
 ) -> RolledUp:
     """Make the rollups that are missing, of days that ended an hour before ``now_ms``.
 
@@ -95,7 +93,7 @@ class _Work:
         self._columns = [*view.keys, TILE_START, *(p.name for p in view.partials)]
         self._made = self._not_worth = self._read = self._written = 0
 
-    def run(self, now_ms: int, progress: Progress) -> RolledUp:
+    def run(self, now_ms: int, progress: OnProgress) -> RolledUp:
         newest = latest_snapshot(self.lake, self.table)
         if newest is None:
             return RolledUp()

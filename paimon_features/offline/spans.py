@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from paimon_features.array_types import Ints
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.offline.keys import Ints
 from paimon_features.windows import Window, ceil_ms, floor_ms
 
 

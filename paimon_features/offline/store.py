@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from paimon_features.callbacks import OnProgress
 from paimon_features.definitions import (
     CompiledFeature,
     CompiledTable,
@@ -20,7 +21,7 @@ from paimon_features.definitions.request import row_inputs
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.offline.engines import OfflineEngine
 from paimon_features.offline.entity_rows import EntityRows
-from paimon_features.offline.feature_results import FeatureResult, Progress
+from paimon_features.offline.feature_results import FeatureResult
 from paimon_features.offline.parquet_file import WrittenFile, write_parquet
 from paimon_features.offline.pins import AsOf, Pin, Pinner
 from paimon_features.offline.reads import TableRead, ViewRead, WindowRead
@@ -29,7 +30,7 @@ from paimon_features.tables import Lake
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.rollups import Rollups
 
-__all__ = ["AsOf", "OfflineStore", "Pin", "PinnedRead", "Progress"]
+__all__ = ["AsOf", "OfflineStore", "Pin", "PinnedRead"]
 
 Feature = TypeVar("Feature", CompiledFeature, TableFeature)
 
@@ -90,7 +91,7 @@ class PinnedRead:
         asked: EntityRows,
         *,
         statuses: bool = False,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
         memory_mb: float | None = None,
         spill_folder: str | None = None,
         engine: OfflineEngine | None = None,
@@ -172,7 +173,7 @@ class OfflineStore:
             Also give a column ``<feature>__status`` each: PRESENT, EXPIRED, MISSING, or
             ILL_CONDITIONED.
         progress
-            Called with the number of steps so far and in total, see ``Progress``.
+            Called with the number of steps so far and in total, see ``OnProgress``.
         memory_mb
             About how much memory to use besides the rows and the result, 1024 by default. What
             does not fit is put aside on disk, in ``spill_folder`` (by default the system's

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.callbacks import OnProgress
 from paimon_features.definitions import Output
 from paimon_features.errors import RequestError, TableError, UnknownNameError
 from paimon_features.offline.engines import OfflineEngine
 from paimon_features.offline.entity_rows import EntityRows
 from paimon_features.offline.feature_results import FeatureResult
 from paimon_features.offline.row_source import in_pieces, row_source
-from paimon_features.offline.store import AsOf, OfflineStore, Pin, PinnedRead, Progress
+from paimon_features.offline.store import AsOf, OfflineStore, Pin, PinnedRead
 from paimon_features.schema import (
     Bool,
     Bytes,
@@ -86,7 +87,7 @@ def build_training_set(
     label: str | None = None,
     as_of: AsOf = None,
     replace: bool = False,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
     memory_mb: float | None = None,
     spill_folder: str | None = None,
     engine: OfflineEngine | None = None,

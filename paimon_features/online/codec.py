@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.aggregates import HIDDEN_PARTIALS, Partial
+from paimon_features.array_types import Array, Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError
@@ -58,8 +59,6 @@ HEADER = np.dtype(
 )
 HEADER_SIZE = HEADER.itemsize
 
-Structured = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
 
 LIFETIME_KEY = LIFETIME_LEVEL << LEVEL_SHIFT | INDEX_BIAS
 
@@ -87,7 +86,7 @@ class Cells:
     ``text``, which may hold more than what is referred to.
     """
 
-    rows: Structured
+    rows: Array
     text: bytes = b""
 
     def __len__(self) -> int:
@@ -97,12 +96,12 @@ class Cells:
         """The cells at ``indices``, or where a mask is True."""
         return Cells(_plain(self.rows)[indices].view(self.rows.dtype), self.text)
 
-    def copy_of_rows(self) -> Structured:
+    def copy_of_rows(self) -> Array:
         """Rows that may be written to."""
         return _plain(self.rows).copy().view(self.rows.dtype)
 
 
-def _plain(rows: Structured) -> Structured:
+def _plain(rows: Array) -> Array:
     """The rows as runs of bytes: NumPy copies those ten times faster than field by field."""
     return rows.view(f"V{rows.dtype.itemsize}")
 
@@ -114,7 +113,7 @@ class Records:
     The cells of record ``i`` are ``offsets[i]:offsets[i + 1]``.
     """
 
-    headers: Structured
+    headers: Array
     cells: Cells
     offsets: Ints
 
@@ -223,7 +222,7 @@ class RecordLayout:
 
     # -- bytes -----------------------------------------------------------------------------
 
-    def encode(self, headers: Structured, cells: Cells, offsets: Ints) -> list[bytes]:
+    def encode(self, headers: Array, cells: Cells, offsets: Ints) -> list[bytes]:
         """The bytes of each record; cells of record ``i`` are ``offsets[i]:offsets[i + 1]``.
 
         The cells of a record have to be ascending by key. Format, layout, flags and sizes of
@@ -293,7 +292,7 @@ class RecordLayout:
                 rows[name][:, 0] += bases
         return Records(headers, Cells(rows, text), offsets)
 
-    def _tails(self, cells: Cells, offsets: Ints) -> tuple[Structured, list[bytes] | None]:
+    def _tails(self, cells: Cells, offsets: Ints) -> tuple[Array, list[bytes] | None]:
         """Cells whose texts are relative to their record's tail, and the tails."""
         if not self.texts:
             return cells.rows, None

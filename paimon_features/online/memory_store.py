@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
+from paimon_features.clock import Clock, now_ms
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.keys import PREFIX
-from paimon_features.online.store import Clock, Lease, Write
+from paimon_features.online.store import Lease, Write
 
 _PAGE = 1_000
 
@@ -24,9 +24,7 @@ class MemoryStore:
     ([True], [b'head|2', None])
     """
 
-    def __init__(
-        self, clock: Clock = lambda: time.time_ns() // 1_000_000, *, key_prefix: str = PREFIX
-    ) -> None:
+    def __init__(self, clock: Clock = now_ms, *, key_prefix: str = PREFIX) -> None:
         self._clock = clock
         self.key_prefix = key_prefix
         self._values: dict[bytes, tuple[bytes, int | None]] = {}

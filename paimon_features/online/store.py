@@ -6,7 +6,7 @@ that do not know of each other cannot undo one another's work.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from paimon_features.online.settings import OnlineSettings, from_url
@@ -94,10 +94,6 @@ class OnlineStore(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
-
-
-Clock = Callable[[], int]
-"""Now, in UTC milliseconds."""
 
 
 def open_store(where: str | OnlineSettings) -> OnlineStore:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError, RequestError
 from paimon_features.expressions import parse
@@ -15,8 +15,6 @@ from paimon_features.expressions.evaluate import Program
 from paimon_features.online_features.base import OnlineFeatureComputer
 from paimon_features.online_features.values import as_arrow, as_numbers, kind_of
 from paimon_features.schema import Float64, Timestamp
-
-Floats = npt.NDArray[np.float64]
 
 
 class TimeDecayFeatureBuilder(OnlineFeatureComputer):

@@ -11,9 +11,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from paimon_features.array_types import Floats
 
 
 def shares(rows: int, parallelism: int) -> list[Any]:

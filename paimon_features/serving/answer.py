@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paimon_features.aggregates.fold import NEVER_MS, Ints
+from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView, FeatureRef, Selection
 from paimon_features.definitions.selection import Codes

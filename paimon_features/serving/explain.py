@@ -24,7 +24,8 @@ from typing import Any, cast
 import numpy as np
 
 from paimon_features.aggregates import EVENT_TIME_MAX, ROWS, Finished, Reading
-from paimon_features.aggregates.fold import NEVER_MS, Ints, fold, newest_tile_end
+from paimon_features.aggregates.fold import NEVER_MS, fold, newest_tile_end
+from paimon_features.array_types import Ints
 from paimon_features.buckets import bucket_of
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef

@@ -10,9 +10,9 @@ for all that ask the same as of the same time. Each answer is what the request a
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping, Sequence
 
+from paimon_features.clock import Clock, now_ms
 from paimon_features.definitions import CompiledView, Output, Selection
 from paimon_features.errors import (
     OnlineStoreError,
@@ -20,7 +20,7 @@ from paimon_features.errors import (
     StoreNotReadyError,
     UnknownNameError,
 )
-from paimon_features.online.store import Clock, OnlineStore
+from paimon_features.online.store import OnlineStore
 from paimon_features.serving.entities import EntityKeys
 from paimon_features.serving.groups import Answers, Group, Plan, ResolvedQuery, ViewPlans
 from paimon_features.serving.query import FeatureQuery
@@ -56,7 +56,7 @@ class FeatureFetcher:
         views: Iterable[CompiledView],
         store: OnlineStore,
         *,
-        clock: Clock = lambda: time.time_ns() // 1_000_000,
+        clock: Clock = now_ms,
     ) -> None:
         self.project, self.store, self.clock = project, store, clock
         self.records_read = self.cells_read = 0

@@ -15,7 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from paimon_features.aggregates.fold import NEVER_MS, Ints
+from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.array_types import Ints
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.definitions.selection import Codes
 from paimon_features.serving.plain_values import plain_column, plain_values

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
-from paimon_features.aggregates.fold import NEVER_MS, Ints, neutral_of, ufunc_of
-from paimon_features.columns import Column, Mask
+from paimon_features.aggregates.fold import NEVER_MS, neutral_of, ufunc_of
+from paimon_features.array_types import Bools, Ints
+from paimon_features.columns import Column
 from paimon_features.online.codec import Cells, RecordLayout
 from paimon_features.windows import floor_ms
 
@@ -46,8 +47,8 @@ class RangeFolds:
     def __init__(self, layout: RecordLayout, cells: Cells, offsets: Ints, places: Ints) -> None:
         self._layout, self._cells, self._offsets, self._places = layout, cells, offsets, places
         # axes: windows, rows, ranges
-        self._full: Mask = places[..., 0] < places[..., 1]
-        self._seen: Mask = _over_ranges(np.logical_or, self._full)
+        self._full: Bools = places[..., 0] < places[..., 1]
+        self._seen: Bools = _over_ranges(np.logical_or, self._full)
 
     def sums(self, names: Sequence[str]) -> dict[str, Column]:
         """Integer sums over all windows, shape ``(windows * rows,)``, rows side by side."""
@@ -145,5 +146,5 @@ def _over_ranges(ufunc: np.ufunc, values: Any) -> Any:
     return merged
 
 
-def _unless_all(seen: Mask) -> Mask | None:
+def _unless_all(seen: Bools) -> Bools | None:
     return None if seen.all() else seen.ravel()

@@ -11,7 +11,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.aggregates.fold import NEVER_MS, Ints
+from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView, Selection
 from paimon_features.definitions.selection import Codes

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.aggregates.fold import NEVER_MS, Ints
+from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.array_types import Ints
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError, PaimonFeaturesError, StoreNotReadyError
 from paimon_features.online.codec import Cells, Records

@@ -25,8 +25,9 @@ from typing import NamedTuple
 import numpy as np
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merge, Reading
-from paimon_features.aggregates.fold import NEVER_MS, Ints, fold
-from paimon_features.columns import Column, Mask
+from paimon_features.aggregates.fold import NEVER_MS, fold
+from paimon_features.array_types import Bools, Ints
+from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.online.codec import LIFETIME_KEY, Cells, RecordLayout, Records, cell_key
 from paimon_features.serving.range_folds import RangeFolds, is_decayed, is_reduced, is_running_sum
@@ -175,7 +176,7 @@ class Values(NamedTuple):
     """A feature of some rows, and where its value is too ill-conditioned to be told."""
 
     column: Column
-    ill_conditioned: Mask | None
+    ill_conditioned: Bools | None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -239,7 +240,7 @@ class WindowFeatures:
             },
         )
 
-    def values(self, cells: WindowCells, as_of_ms: int, null: Mask | None) -> dict[str, Values]:
+    def values(self, cells: WindowCells, as_of_ms: int, null: Bools | None) -> dict[str, Values]:
         """The features at ``as_of_ms`` by name, one value per row, and nothing where ``null``."""
         rows = len(cells)
         places = cells.places(self._borders(as_of_ms))
@@ -315,7 +316,7 @@ def _of_windows(column: Column, places: list[int] | None, rows: int) -> Column:
 
 
 def _apart(
-    features: Sequence[CompiledFeature], done: Finished, null: Mask | None, out: dict[str, Values]
+    features: Sequence[CompiledFeature], done: Finished, null: Bools | None, out: dict[str, Values]
 ) -> None:
     """What was finished together, feature by feature."""
     values, valid, ill = done.column.values, done.column.valid, done.ill_conditioned

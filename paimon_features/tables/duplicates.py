@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Bools
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import iter_batches
 from paimon_features.tables.specs import INGEST_TIME_MS
-
-Flags = npt.NDArray[np.bool_]
 
 
 def identity_columns(event_id: str, retraction: str | None, schema: Mapping[str, Any]) -> list[str]:
@@ -35,9 +33,9 @@ def duplicates(
     table: str,
     columns: Sequence[str],
     rows: pa.Table,
-    asked: Flags,
+    asked: Bools,
     since_ms: int,
-) -> Flags:
+) -> Bools:
     """Which of the ``asked`` rows are duplicates.
 
     Ids that entered after ``since_ms`` (exclusive) count; of the files of the events table, those

@@ -10,9 +10,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Ints
 from paimon_features.definitions.source import EventSource
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import iter_batches
@@ -27,8 +27,6 @@ EDGES_MS = (
 """First lateness (inclusive) of every shown bucket but the first, which holds all below 0."""
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _FINE = 16
-
-Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import OwnershipError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.files import locked, read_json, write_json
@@ -190,7 +191,7 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
             if alive:
                 raise OwnershipError(_refusal(table, current, why))
         token = int((read_json(path) or {}).get("token", 0)) + 1
-        record = LeaseRecord(table, claimant, purpose, time.time_ns() // 1_000_000, token)
+        record = LeaseRecord(table, claimant, purpose, now_ms(), token)
         write_json(path, _to_json(record))
     return Lease(lake, record)
 

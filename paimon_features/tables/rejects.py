@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Bools
 from paimon_features.definitions.source import ROW_KINDS
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 
@@ -33,15 +33,13 @@ RELEASED = "released"
 DEFAULT_MAX_SKEW_MS = DAY_MS
 """How far in the future an event time may lie, against the clock of whoever ingests."""
 
-Flags = npt.NDArray[np.bool_]
-
 
 @dataclass
 class Verdict:
     """What is wrong with each row; the first complaint about a row counts."""
 
     rows: int
-    bad: Flags = field(init=False)
+    bad: Bools = field(init=False)
     reason: list[str | None] = field(init=False)
     detail: list[str | None] = field(init=False)
 
@@ -50,7 +48,7 @@ class Verdict:
         self.reason = [None] * self.rows
         self.detail = [None] * self.rows
 
-    def complain(self, rows: Flags, reason: str, detail: str) -> None:
+    def complain(self, rows: Bools, reason: str, detail: str) -> None:
         """Reject these rows, unless they are rejected already."""
         for row in np.flatnonzero(rows & ~self.bad):
             self.reason[row], self.detail[row] = reason, detail
@@ -127,7 +125,7 @@ def time_ms(times: pa.Array | pa.ChunkedArray) -> pa.Array:
     return times.cast(pa.int64())
 
 
-def _cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Flags]:
+def _cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bools]:
     none = np.zeros(len(array), np.bool_)
     if array.type == kind:
         return array, none
@@ -157,5 +155,5 @@ def _floor_times(array: pa.Array, kind: pa.TimestampType) -> pa.Array:
     return pa.array(ticks // (have // want), pa.int64(), mask=mask).view(kind)
 
 
-def _flags(array: pa.Array | pa.ChunkedArray) -> Flags:
+def _flags(array: pa.Array | pa.ChunkedArray) -> Bools:
     return np.asarray(array.to_numpy(zero_copy_only=False), np.bool_)

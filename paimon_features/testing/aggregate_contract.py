@@ -18,7 +18,8 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merge, Reading
-from paimon_features.aggregates.fold import NEVER_MS, Ints, canonical, fold, newest_tile_end
+from paimon_features.aggregates.fold import NEVER_MS, canonical, fold, newest_tile_end
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.oracle.compare import differences

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
 from paimon_features.errors import RequestError
 from paimon_features.local import tile_rows, tile_sql
@@ -194,6 +195,6 @@ def _given(cell: Cell, table: pa.Table) -> list[Given]:
 def _now_between() -> int:
     """The clock, with no commit in the same millisecond."""
     time.sleep(0.002)
-    now_ms = time.time_ns() // 1_000_000
+    current_ms = now_ms()
     time.sleep(0.002)
-    return now_ms
+    return current_ms

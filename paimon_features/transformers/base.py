@@ -11,11 +11,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError, UnknownNameError
 from paimon_features.schema import DataType
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic, of_columns
-from paimon_features.transformers.frames import Floats, Frame, read_frame
+from paimon_features.transformers.frames import Frame, read_frame
 
 Params = dict[str, Any]
 """The state of a transformer in values of JSON: finite numbers, texts, lists, null."""

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.columnwise import checked_columns
-from paimon_features.transformers.frames import Floats, as_float, read_frame
+from paimon_features.transformers.frames import as_float, read_frame
 from paimon_features.transformers.grid import METHODS, grid_params
 from paimon_features.transformers.known import extremes_known
 from paimon_features.transformers.lloyd import centres_of

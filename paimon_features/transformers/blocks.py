@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.transformers.frames import Floats, Frame, Matrix, infinite
+from paimon_features.array_types import Array, Floats
+from paimon_features.transformers.frames import Frame, infinite
 
 Step = Callable[[Floats], Floats]
 """Values, index (rows, columns), transformed; it may overwrite them and give them back."""
@@ -70,7 +71,7 @@ def block_rows(width: int) -> int:
     return max(1, VALUES // max(width, 1))
 
 
-def refuse_infinite(block: Matrix, frame: Frame) -> None:
+def refuse_infinite(block: Array, frame: Frame) -> None:
     """TransformError if one of the values is infinite."""
     if block.size > _FEW:
         with np.errstate(over="ignore", invalid="ignore"):

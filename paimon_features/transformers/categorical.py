@@ -9,6 +9,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
@@ -26,7 +27,7 @@ from paimon_features.transformers.categories import (
     together,
 )
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
-from paimon_features.transformers.frames import Floats, Frame, read_frame
+from paimon_features.transformers.frames import Frame, read_frame
 from paimon_features.transformers.known import counts_known
 from paimon_features.transformers.params import names_of
 

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
-from paimon_features.transformers.frames import Floats, Frame, missing
+from paimon_features.transformers.frames import Frame, missing
 
 Category = bool | int | float | str | None
-Codes = npt.NDArray[np.int64]
 
 _GROUPS = {bool: "truth values", int: "numbers", float: "numbers", str: "texts", list: "lists"}
 _FEW_ROWS = 64
@@ -55,7 +55,7 @@ class Vocabulary:
         )  # fmt: skip
         return own is not None and self.group in (None, own)
 
-    def codes(self, column: Column) -> Codes:
+    def codes(self, column: Column) -> Ints:
         """The place of each value; -1 for one that is not there."""
         if len(column) > _FEW_ROWS:
             if column.values.dtype != np.object_:
@@ -73,7 +73,7 @@ class Vocabulary:
             codes[none] = self._none
         return codes
 
-    def codes_of(self, values: Floats) -> Codes:
+    def codes_of(self, values: Floats) -> Ints:
         """The same of numbers, NaN being no value."""
         return self.codes(Column(values))
 
@@ -90,7 +90,7 @@ class Vocabulary:
             return None
         return np.array(numbers, np.float64)
 
-    def _found(self, values: npt.NDArray[Any]) -> Codes:
+    def _found(self, values: npt.NDArray[Any]) -> Ints:
         numbers = self._numbers
         assert numbers is not None
         floats = values.astype(np.float64, copy=False)
@@ -104,14 +104,14 @@ class Vocabulary:
             codes[np.isnan(floats)] = self._none
         return codes
 
-    def _of_texts(self, column: Column) -> Codes:
+    def _of_texts(self, column: Column) -> Ints:
         mask = None if column.valid is None else ~column.valid
         array = pa.array(column.values, pa.string(), mask=mask, from_pandas=True)
         coded = array.dictionary_encode()
         known = [self._index.get(v, -1) for v in coded.dictionary.to_pylist()]
         # the last one is that of null, whose index is filled with -1
         table = np.array([*known, self._none], np.int64)
-        codes: Codes = table[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+        codes: Ints = table[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         return codes
 
 

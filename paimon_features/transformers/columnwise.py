@@ -8,12 +8,13 @@ from typing import Any, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, StoredTransformer
 from paimon_features.transformers.blocks import run_blocks
-from paimon_features.transformers.frames import Floats, Frame, as_float, floats, numbers
+from paimon_features.transformers.frames import Frame, as_float, floats, numbers
 
 EPS = float(np.finfo(np.float64).eps)
 ALL = slice(None)

@@ -8,13 +8,14 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer
 from paimon_features.transformers.blocks import run_blocks
 from paimon_features.transformers.fitted import FittedVersion
-from paimon_features.transformers.frames import Floats, Frame, inner_frame, read_frame
+from paimon_features.transformers.frames import Frame, inner_frame, read_frame
 from paimon_features.transformers.params import names_of
 from paimon_features.transformers.steps import (
     Passthrough,

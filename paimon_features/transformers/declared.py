@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Applied, Params
@@ -19,7 +20,7 @@ from paimon_features.transformers.columnwise import (
     NumericTransformer,
     checked_columns,
 )
-from paimon_features.transformers.frames import Floats, Frame, as_float
+from paimon_features.transformers.frames import Frame, as_float
 from paimon_features.transformers.params import names_of
 
 

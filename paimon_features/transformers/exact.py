@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
-from paimon_features.transformers.frames import Floats
 
 UNIT_EXPONENT = -1074
 LARGEST = 1e150

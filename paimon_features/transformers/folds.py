@@ -11,10 +11,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import TransformError
-from paimon_features.transformers.frames import Floats
 
-Codes = npt.NDArray[np.int64]
 Smooth = float | str
 
 
@@ -39,7 +38,7 @@ def smoothed(
 
 
 def folds_of(
-    rows: int, classes: Codes | None, folds: int, shuffle: bool, seed: int
+    rows: int, classes: Ints | None, folds: int, shuffle: bool, seed: int
 ) -> npt.NDArray[np.int64]:
     """The fold of each row: scikit-learn's ``KFold``, of classes its ``StratifiedKFold``.
 
@@ -78,7 +77,7 @@ def folds_of(
 
 
 def of_other_folds(
-    codes: Codes, size: int, target: Floats, folds: npt.NDArray[np.int64], smooth: Smooth
+    codes: Ints, size: int, target: Floats, folds: npt.NDArray[np.int64], smooth: Smooth
 ) -> Floats:
     """The encoding of each row by the targets of the other folds; ``codes`` are below ``size``."""
     out = np.empty(len(codes))
@@ -96,7 +95,7 @@ def of_other_folds(
 
 
 def of_the_past(
-    codes: Codes,
+    codes: Ints,
     target: Floats,
     known: npt.NDArray[np.bool_],
     times: npt.NDArray[np.int64],
@@ -140,7 +139,7 @@ def _before(
     return place.astype(np.float64), sums[place], squares[place]
 
 
-def _groups(codes: Codes) -> Iterator[npt.NDArray[np.int64]]:
+def _groups(codes: Ints) -> Iterator[npt.NDArray[np.int64]]:
     """The rows of each code."""
     order = np.argsort(codes, kind="stable")
     ends = np.flatnonzero(np.diff(codes[order])) + 1

@@ -17,12 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Array, Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
-
-Floats = npt.NDArray[np.float64]
-Matrix = npt.NDArray[Any]
-Rows = npt.NDArray[np.int64]
 
 _FORMS = (
     "lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames and series, torch "
@@ -43,8 +40,8 @@ class Frame:
     names: tuple[str, ...] | None
     is_flat: bool
     _read: Callable[[], tuple[Column, ...]]
-    _write: Callable[[Sequence[Column], Sequence[str], bool, Rows | None], Any]
-    _matrix: Callable[[], Matrix | None] | None = None
+    _write: Callable[[Sequence[Column], Sequence[str], bool, Ints | None], Any]
+    _matrix: Callable[[], Array | None] | None = None
     _write_matrix: Callable[[Floats], Any] | None = None
 
     @cached_property
@@ -53,7 +50,7 @@ class Frame:
         return self._read()
 
     @cached_property
-    def matrix(self) -> Matrix | None:
+    def matrix(self) -> Array | None:
         """The data as one array of numbers, index (rows, columns); NaN is no value.
 
         None for forms of columns (Arrow, pandas, Polars), and for data with nulls, texts or
@@ -75,7 +72,7 @@ class Frame:
         *,
         names: Sequence[str] | None = None,
         flat: bool | None = None,
-        rows: Rows | None = None,
+        rows: Ints | None = None,
     ) -> Any:
         """Other columns in the form of these data.
 
@@ -106,7 +103,7 @@ def inner_frame(
     columns: Sequence[Column] = (),
     *,
     rows: int = 0,
-    matrix: Matrix | None = None,
+    matrix: Array | None = None,
     names: Sequence[str] | None = None,
 ) -> Frame:
     """Columns, or a matrix of numbers, between two transformers; what it writes is another one."""
@@ -119,7 +116,7 @@ def inner_frame(
     def read() -> tuple[Column, ...]:
         return tuple(columns) if matrix is None else tuple(Column(c) for c in made.T)
 
-    def write(out: Sequence[Column], labels: Sequence[str], flat: bool, kept: Rows | None) -> Any:
+    def write(out: Sequence[Column], labels: Sequence[str], flat: bool, kept: Ints | None) -> Any:
         length = rows if kept is None else len(kept)
         return inner_frame(out, rows=length, names=None if names is None else labels)
 
@@ -320,7 +317,7 @@ def _lists(data: Sequence[Any]) -> Frame:
         values = [_values(column) for column in columns]
         return values[0] if flat else [list(row) for row in zip(*values, strict=True)]
 
-    def matrix() -> Matrix | None:
+    def matrix() -> Array | None:
         kinds = set(map(type, data if is_flat else chain.from_iterable(data)))
         # None would become NaN, and truth values among numbers are refused
         if not kinds or not kinds <= {float, int}:
@@ -381,7 +378,7 @@ def _torch(data: Any) -> Frame:
         raise TransformError(f"got a tensor that is no plain array: {error}") from error
     inner = _numpy(array)
 
-    def tensor(out: Matrix) -> Any:
+    def tensor(out: Array) -> Any:
         if out.dtype == np.object_:
             raise TransformError("a tensor has no place for null or text; give lists or a frame")
         return torch.from_numpy(out).to(data.device)
@@ -433,7 +430,7 @@ def _pandas(data: Any) -> Frame:
             out.append(_column(array, label))
         return tuple(out)
 
-    def write(out: Sequence[Column], labels: Sequence[str], flat: bool, rows: Rows | None) -> Any:
+    def write(out: Sequence[Column], labels: Sequence[str], flat: bool, rows: Ints | None) -> Any:
         index = data.index if rows is None else data.index[rows]
         if flat:
             return pandas.Series(_plain(out[0]), index=index, name=getattr(data, "name", None))

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Applied, Params
@@ -16,7 +17,6 @@ from paimon_features.transformers.categories import (
     ascending,
     categories_of,
 )
-from paimon_features.transformers.frames import Floats
 from paimon_features.transformers.params import names_of
 
 _OUTPUTS = ("share", "count")

@@ -12,13 +12,11 @@ from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import TransformError
-from paimon_features.transformers.frames import Floats
 from paimon_features.transformers.params import nan_for_null, null_for_nan
 
-Counts = npt.NDArray[np.int64]
 Grid = tuple[float, ...] | tuple[tuple[float, ...], ...]
 """Edges of bins, ascending: those of all columns, or of each column its own."""
 
@@ -82,7 +80,7 @@ class GridCounts:
     """
 
     edges: tuple[Floats, ...]
-    counts: tuple[Counts, ...]
+    counts: tuple[Ints, ...]
     low: Floats
     high: Floats
 

@@ -8,20 +8,14 @@ from typing import Any, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.columnwise import NumericTransformer
-from paimon_features.transformers.frames import (
-    Floats,
-    Frame,
-    as_float,
-    missing,
-    numbers,
-    read_frame,
-)
+from paimon_features.transformers.frames import Frame, as_float, missing, numbers, read_frame
 from paimon_features.transformers.grid import Grid, check_grid, grid_params
 from paimon_features.transformers.known import counts_known, grid_known, moments_known
 from paimon_features.transformers.params import names_of

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.transformers.categories import Category, ascending
 from paimon_features.transformers.column_statistics import (
@@ -13,7 +14,6 @@ from paimon_features.transformers.column_statistics import (
     known_categories,
     known_moments,
 )
-from paimon_features.transformers.frames import Floats
 from paimon_features.transformers.grid import Grid, GridCounts, edges_of
 from paimon_features.transformers.moments import Moments
 

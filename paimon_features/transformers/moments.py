@@ -14,8 +14,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Array, Floats
 from paimon_features.transformers.blocks import VALUES, block_rows
-from paimon_features.transformers.frames import Floats, Matrix
 
 _ROWS = 1 << 14
 """Rows between two merges, whose cost a block of the cache alone would not be worth."""
@@ -48,7 +48,7 @@ class Moments:
         return Moments(*(np.zeros(columns) for _ in range(4)))
 
     @staticmethod
-    def of(matrix: Matrix) -> Moments:
+    def of(matrix: Array) -> Moments:
         """Of the rows of a matrix of numbers, index (rows, columns); NaN is no value."""
         out = Moments.none(matrix.shape[1])
         for start in range(0, len(matrix), _ROWS):
@@ -93,7 +93,7 @@ class Moments:
         )
 
 
-def _of_block(block: Matrix) -> Moments:
+def _of_block(block: Array) -> Moments:
     """One pass of distances from a shift near the mean; two where that would lose digits."""
     rows, width = block.shape
     # from the first value on: a constant column has exactly no deviation
@@ -159,7 +159,7 @@ def _either(swap: npt.NDArray[np.bool_], left: Floats, right: Floats) -> tuple[F
     return np.where(swap, right, left), np.where(swap, left, right)
 
 
-def extremes_of(parts: Sequence[Matrix]) -> tuple[Floats, Floats]:
+def extremes_of(parts: Sequence[Array]) -> tuple[Floats, Floats]:
     """The least and the greatest value of each column of matrices side by side; NaN for none."""
     low, high = [], []
     for matrix in parts:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
-from paimon_features.transformers.frames import Floats, missing, numbers, read_frame
+from paimon_features.transformers.frames import missing, numbers, read_frame
 
 STRATEGIES = ("mean", "median", "mode", "constant", "drop", "forward")
 METHODS = ("iqr", "zscore", "winsorize")

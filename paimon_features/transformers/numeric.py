@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
@@ -17,7 +18,7 @@ from paimon_features.transformers.columnwise import (
     checked_columns,
     learnt_columns,
 )
-from paimon_features.transformers.frames import Floats, Frame, infinite
+from paimon_features.transformers.frames import Frame, infinite
 from paimon_features.transformers.known import extremes_known, moments_known
 from paimon_features.transformers.moments import Moments, extremes_of
 from paimon_features.transformers.params import names_of, null_for_nan, same_length

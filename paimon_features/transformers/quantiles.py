@@ -8,11 +8,12 @@ from typing import Any, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.columnwise import NumericTransformer, checked_columns
-from paimon_features.transformers.frames import Floats, Frame
+from paimon_features.transformers.frames import Frame
 from paimon_features.transformers.grid import Grid, GridCounts, check_grid, edges_of
 from paimon_features.transformers.known import grid_known
 from paimon_features.transformers.params import names_of, nan_for_null, null_for_nan

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Params
 from paimon_features.transformers.columnwise import EPS, Columns, ColumnwiseTransformer
-from paimon_features.transformers.frames import Floats
 from paimon_features.transformers.grid import grid_params
 from paimon_features.transformers.normal import normal_quantile
 from paimon_features.transformers.quantiles import QuantileLearner

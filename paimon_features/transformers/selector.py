@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
-from paimon_features.transformers.frames import Floats, Frame, numbers, read_frame
+from paimon_features.transformers.frames import Frame, numbers, read_frame
 from paimon_features.transformers.moments import Moments
 
 

@@ -8,10 +8,11 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Params
-from paimon_features.transformers.frames import Floats, missing, numbers
+from paimon_features.transformers.frames import missing, numbers
 from paimon_features.transformers.grid import Grid, GridCounts, edges_of
 from paimon_features.transformers.moments import Moments
 from paimon_features.transformers.params import nan_for_null, null_for_nan, same_length

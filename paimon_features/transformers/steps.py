@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
@@ -18,9 +19,9 @@ from paimon_features.transformers.base import (
     StoredTransformer,
 )
 from paimon_features.transformers.fitted import FittedVersion
-from paimon_features.transformers.frames import Floats, Frame, as_float, inner_frame, numbers
+from paimon_features.transformers.frames import Frame, as_float, inner_frame, numbers
 from paimon_features.transformers.params import names_of
-from paimon_features.transformers.supervised import Supervised, Times
+from paimon_features.transformers.supervised import Supervised
 
 
 class Frozen(StoredTransformer):
@@ -252,7 +253,7 @@ def inside(frame: Frame) -> Frame:
 
 
 def fit_step(
-    name: str, step: StoredTransformer, frame: Frame, y: Any, times: Times | None, *, wanted: bool
+    name: str, step: StoredTransformer, frame: Frame, y: Any, times: Ints | None, *, wanted: bool
 ) -> Frame:
     """Fit a step; what it makes of the data for the next one to be fitted on, where ``wanted``."""
     with of_step(name):
@@ -268,7 +269,7 @@ def fit_step(
 
 
 def learn_more(
-    name: str, step: StoredTransformer, frame: Frame, y: Any, times: Times | None
+    name: str, step: StoredTransformer, frame: Frame, y: Any, times: Ints | None
 ) -> None:
     """``partial_fit`` of a step."""
     with of_step(name):

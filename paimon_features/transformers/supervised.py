@@ -6,13 +6,11 @@ from abc import abstractmethod
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import StoredTransformer
 from paimon_features.transformers.frames import Frame, missing, read_frame
-
-Times = npt.NDArray[np.int64]
 
 
 class Supervised(StoredTransformer):
@@ -29,7 +27,7 @@ class Supervised(StoredTransformer):
     @abstractmethod
     def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self: ...
 
-    def _parted(self, X: Any, event_time_ms: Any) -> tuple[Frame, Times | None]:
+    def _parted(self, X: Any, event_time_ms: Any) -> tuple[Frame, Ints | None]:
         """The features, and the event time of each row if it is told."""
         frame = read_frame(X)
         name = self.event_time
@@ -56,7 +54,7 @@ class Supervised(StoredTransformer):
         return super()._checked(self._without_time(read_frame(X)))
 
 
-def _times(data: Any, rows: int) -> Times:
+def _times(data: Any, rows: int) -> Ints:
     frame = read_frame(data)
     if (frame.rows, frame.width) != (rows, 1):
         raise TransformError(

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.transformers import exact
@@ -21,14 +22,8 @@ from paimon_features.transformers.categories import (
     counted,
     group,
 )
-from paimon_features.transformers.folds import (
-    Codes,
-    folds_of,
-    of_other_folds,
-    of_the_past,
-    smoothed,
-)
-from paimon_features.transformers.frames import Floats, missing, numbers, read_frame
+from paimon_features.transformers.folds import folds_of, of_other_folds, of_the_past, smoothed
+from paimon_features.transformers.frames import missing, numbers, read_frame
 from paimon_features.transformers.params import names_of
 from paimon_features.transformers.supervised import Supervised
 
@@ -408,7 +403,7 @@ class TargetEncoder(Encoder, Supervised):
             return numbers(target, "y")
         return Vocabulary([label]).codes(target) + 1.0
 
-    def _folds(self, target: Column) -> Codes:
+    def _folds(self, target: Column) -> Ints:
         labels = None
         if self._all.classes:
             labels = Vocabulary(self.classes_ or []).codes(target)

@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
+from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef, Output, Selection
 from paimon_features.definitions.selection import Computation
 from paimon_features.errors import VerificationError
@@ -34,7 +35,7 @@ from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Entered, Event, answer, entered
 from paimon_features.oracle.interactions import apart, some_inputs, wrong_interactions
 from paimon_features.oracle.transformers import wrong_transformed
-from paimon_features.project import Features, Project, now_ms
+from paimon_features.project import Features, Project
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.tables import iter_batches, latest_snapshot, read_arrow
 from paimon_features.tables.deltas import read_delta, read_file

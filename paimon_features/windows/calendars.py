@@ -23,8 +23,9 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import numpy as np
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import DefinitionError
-from paimon_features.windows.durations import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, Times
+from paimon_features.windows.durations import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_ORDINAL = _EPOCH.toordinal()
@@ -122,8 +123,8 @@ def step_of(time_zone: str) -> int:
 @overload
 def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int) -> int: ...
 @overload
-def unit_start(unit: CalendarUnit, time_zone: str, time_ms: Times) -> Times: ...
-def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int | Times) -> int | Times:
+def unit_start(unit: CalendarUnit, time_zone: str, time_ms: Ints) -> Ints: ...
+def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int | Ints) -> int | Ints:
     """When the unit began that ``time_ms`` is in, UTC ms; never after ``time_ms``.
 
     >>> summer = 1_720_000_000_000  # 2024-07-03 10:46:40 in London, where it is UTC + 1
@@ -152,7 +153,7 @@ def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int | Times) -> int 
         [[day_start(time_zone, unit.first_day(d)) for d in of_day] for of_day in near]
     )
     begun = (time_ms >= begins[place, 1]).astype(np.int64) + (time_ms >= begins[place, 2])
-    found: Times = starts[place, begun]
+    found: Ints = starts[place, begun]
     return found
 
 

@@ -10,9 +10,7 @@ import functools
 import re
 from typing import overload
 
-import numpy as np
-import numpy.typing as npt
-
+from paimon_features.array_types import Ints
 from paimon_features.errors import DefinitionError
 
 SECOND_MS = 1_000
@@ -26,8 +24,6 @@ MAX_TIME_MS = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the latest event time that enters a tile."""
 
 _UNITS = {"ms": 1, "s": SECOND_MS, "min": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
-
-Times = npt.NDArray[np.int64]
 
 
 def parse_duration(text: str) -> int:
@@ -74,8 +70,8 @@ def format_duration(duration_ms: int) -> str:
 @overload
 def floor_ms(time_ms: int, step_ms: int) -> int: ...
 @overload
-def floor_ms(time_ms: Times, step_ms: int) -> Times: ...
-def floor_ms(time_ms: int | Times, step_ms: int) -> int | Times:
+def floor_ms(time_ms: Ints, step_ms: int) -> Ints: ...
+def floor_ms(time_ms: int | Ints, step_ms: int) -> int | Ints:
     """The greatest multiple of ``step_ms`` that is not above ``time_ms``, below zero too.
 
     >>> floor_ms(-1, 300_000)
@@ -88,8 +84,8 @@ def floor_ms(time_ms: int | Times, step_ms: int) -> int | Times:
 @overload
 def ceil_ms(time_ms: int, step_ms: int) -> int: ...
 @overload
-def ceil_ms(time_ms: Times, step_ms: int) -> Times: ...
-def ceil_ms(time_ms: int | Times, step_ms: int) -> int | Times:
+def ceil_ms(time_ms: Ints, step_ms: int) -> Ints: ...
+def ceil_ms(time_ms: int | Ints, step_ms: int) -> int | Ints:
     """The least multiple of ``step_ms`` that is not below ``time_ms``.
 
     >>> ceil_ms(1, 300_000), ceil_ms(-1, 300_000)

@@ -17,8 +17,9 @@ from typing import overload
 
 import numpy as np
 
+from paimon_features.array_types import Ints
 from paimon_features.windows.calendars import CalendarUnit, unit_end, unit_start
-from paimon_features.windows.durations import Times, ceil_ms, floor_ms, format_duration
+from paimon_features.windows.durations import ceil_ms, floor_ms, format_duration
 
 CALENDAR_SIZES: Mapping[str, CalendarUnit] = {
     "day": CalendarUnit.TODAY,
@@ -47,8 +48,8 @@ class Tumbling:
     @overload
     def start(self, time_ms: int) -> int: ...
     @overload
-    def start(self, time_ms: Times) -> Times: ...
-    def start(self, time_ms: int | Times) -> int | Times:
+    def start(self, time_ms: Ints) -> Ints: ...
+    def start(self, time_ms: int | Ints) -> int | Ints:
         """Start (inclusive) of the window that a time is in; it never falls as time goes on."""
         if not isinstance(self.size, CalendarUnit):
             return floor_ms(time_ms, self.size)
@@ -60,8 +61,8 @@ class Tumbling:
     @overload
     def end(self, start_ms: int) -> int: ...
     @overload
-    def end(self, start_ms: Times) -> Times: ...
-    def end(self, start_ms: int | Times) -> int | Times:
+    def end(self, start_ms: Ints) -> Ints: ...
+    def end(self, start_ms: int | Ints) -> int | Ints:
         """End (exclusive) of the window that begins at ``start_ms``; there the next one begins."""
         if not isinstance(self.size, CalendarUnit):
             return start_ms + self.size
@@ -72,7 +73,7 @@ class Tumbling:
         # windows are few beside the rows that lie in them
         distinct, place = np.unique(start_ms, return_inverse=True)
         ends = np.array([self.end(start) for start in distinct.tolist()], np.int64)
-        found: Times = ends[place]
+        found: Ints = ends[place]
         return found
 
     def first_from(self, time_ms: int) -> int:

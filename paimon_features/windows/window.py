@@ -30,6 +30,7 @@ from typing import Literal, get_args, overload
 
 import numpy as np
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import DefinitionError
 from paimon_features.windows.calendars import CalendarUnit, unit_start
 from paimon_features.windows.durations import (
@@ -37,7 +38,6 @@ from paimon_features.windows.durations import (
     HOUR_MS,
     MIN_TIME_MS,
     MINUTE_MS,
-    Times,
     floor_ms,
     format_duration,
     parse_duration,
@@ -70,8 +70,8 @@ class Window:
     @overload
     def start(self, as_of_ms: int) -> int: ...
     @overload
-    def start(self, as_of_ms: Times) -> Times: ...
-    def start(self, as_of_ms: int | Times) -> int | Times:
+    def start(self, as_of_ms: Ints) -> Ints: ...
+    def start(self, as_of_ms: int | Ints) -> int | Ints:
         """Start (inclusive) of the window read at ``as_of_ms``; it never falls as ``as_of_ms``
         grows.
 
@@ -91,24 +91,24 @@ class Window:
     @overload
     def end(self, as_of_ms: int) -> int: ...
     @overload
-    def end(self, as_of_ms: Times) -> Times: ...
-    def end(self, as_of_ms: int | Times) -> int | Times:
+    def end(self, as_of_ms: Ints) -> Ints: ...
+    def end(self, as_of_ms: int | Ints) -> int | Ints:
         """End (exclusive) of the window read at ``as_of_ms``; not after ``as_of_ms``."""
         return floor_ms(as_of_ms - self.offset_ms if self.offset_ms else as_of_ms, self.end_step_ms)
 
     @overload
     def bounds(self, as_of_ms: int) -> tuple[int, int]: ...
     @overload
-    def bounds(self, as_of_ms: Times) -> tuple[Times, Times]: ...
-    def bounds(self, as_of_ms: int | Times) -> tuple[int | Times, int | Times]:
+    def bounds(self, as_of_ms: Ints) -> tuple[Ints, Ints]: ...
+    def bounds(self, as_of_ms: int | Ints) -> tuple[int | Ints, int | Ints]:
         """Start (inclusive) and end (exclusive) of the window read at ``as_of_ms``."""
         return self.start(as_of_ms), self.end(as_of_ms)
 
     @overload
     def read_time(self, as_of_ms: int) -> int: ...
     @overload
-    def read_time(self, as_of_ms: Times) -> Times: ...
-    def read_time(self, as_of_ms: int | Times) -> int | Times:
+    def read_time(self, as_of_ms: Ints) -> Ints: ...
+    def read_time(self, as_of_ms: int | Ints) -> int | Ints:
         """The time to which decay counts: ``as_of_ms``, which a hop window rounds down first."""
         return self.end(as_of_ms) + self.offset_ms if self.kind == "hop" else as_of_ms
 

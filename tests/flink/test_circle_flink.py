@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import JobError, UnknownNameError
 from paimon_features.flink.submission.job_progress import cancel
 from paimon_features.flink.submission.target import TileTarget
 from paimon_features.flink.submission.tile_jobs import submit
 from paimon_features.oracle.features import answer
 from paimon_features.oracle.tiler import event_rows
-from paimon_features.project import Project, now_ms
+from paimon_features.project import Project
 from paimon_features.schema import Float64, Int64
 from paimon_features.tables import TableSpec, append_arrow, read_arrow
 from trainer_bridge import (

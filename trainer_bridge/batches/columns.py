@@ -11,18 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.batches.ragged import (
-    Array,
-    Bools,
-    Ints,
-    Ragged,
-    Rows,
-    concat_rows,
-    ends,
-    runs,
-    wrap,
-)
+from trainer_bridge.batches.ragged import Ragged, Rows, concat_rows, ends, runs, wrap
 from trainer_bridge.batches.vocabulary import Vocabulary
 
 MASK_SUFFIX = "_present"

@@ -18,20 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Array, Ints
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from trainer_bridge.batches import aligned
 from trainer_bridge.batches.columns import MASK_SUFFIX, ColumnSpec, TensorColumn
-from trainer_bridge.batches.ragged import (
-    Array,
-    Ragged,
-    Rows,
-    concat_rows,
-    items,
-    scatter_rows,
-    take_rows,
-)
+from trainer_bridge.batches.ragged import Ragged, Rows, concat_rows, items, scatter_rows, take_rows
 from trainer_bridge.batches.vocabulary import Vocabulary
-from trainer_bridge.order.global_order import Ints
 
 _GUESSED_ITEMS = 8
 """Items of a list before one was seen."""

@@ -19,13 +19,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.errors import RequestError
-
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 
 class SparseValue(NamedTuple):

@@ -14,18 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.errors import TableError
-from trainer_bridge.blocks.merge import (
-    Array,
-    Groups,
-    Ints,
-    Mask,
-    integers,
-    numbers,
-    pack,
-    ranks,
-    unscaled,
-)
+from trainer_bridge.blocks.merge import Groups, integers, numbers, pack, ranks, unscaled
 
 CHOOSING = ("last_value", "last_non_null_value", "first_value", "first_non_null_value")
 COMPUTING = ("sum", "product", "min", "max", "bool_or", "bool_and", "listagg")
@@ -143,7 +134,7 @@ def _joined(groups: Groups, values: pa.ChunkedArray, delimiter: str) -> pa.Array
     return pc.if_else(empty, pa.scalar(None, joined.type), joined).cast(kind)
 
 
-def _valid(values: pa.ChunkedArray) -> Mask:
+def _valid(values: pa.ChunkedArray) -> Bools:
     if not values.null_count:
         return np.ones(len(values), np.bool_)
     return np.asarray(pc.is_valid(values), dtype=np.bool_)
@@ -168,7 +159,7 @@ def _raw(values: pa.ChunkedArray) -> Array:
     return numbers(values)
 
 
-def _typed(total: Array, present: Mask, kind: pa.DataType) -> pa.Array:
+def _typed(total: Array, present: Bools, kind: pa.DataType) -> pa.Array:
     if not pa.types.is_decimal(kind):
         return pa.array(total.astype(kind.to_pandas_dtype(), copy=False), kind, mask=~present)
     words = np.zeros((len(total), 2), "<i8")
@@ -198,11 +189,11 @@ def _step(function: str, kind: pa.DataType) -> Callable[[Array, Array], Array]:
 
 
 def _fits(
-    kind: pa.DataType, function: str, held: Array, mine: Array, both: Array, known: Mask
-) -> Mask | None:
+    kind: pa.DataType, function: str, held: Array, mine: Array, both: Array, known: Bools
+) -> Bools | None:
     """Which results are values: a decimal that is too long is null. None if all are."""
     if pa.types.is_decimal(kind):
-        fits: Mask = np.abs(both) < 10**kind.precision
+        fits: Bools = np.abs(both) < 10**kind.precision
         return fits
     if pa.types.is_integer(kind) and function in ("sum", "product"):
         if function == "sum":

@@ -14,8 +14,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Ints
 from trainer_bridge.blocks.folds import fold, take
-from trainer_bridge.blocks.merge import Groups, Ints, ascends
+from trainer_bridge.blocks.merge import Groups, ascends
 from trainer_bridge.blocks.overlay import lay_over
 
 

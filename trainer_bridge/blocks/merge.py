@@ -12,16 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-Array = npt.NDArray[Any]
-Ints = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from paimon_features.array_types import Array, Bools, Ints
 
 _ADDS = (0, 2)  # insert, update after; 1 and 3 take a row away
 _LONGEST_TEXT = 64
@@ -99,7 +95,7 @@ def group_rows(keys: Sequence[pa.ChunkedArray], writes: Sequence[Array] = ()) ->
     return groups
 
 
-def newest_rows(keys: Sequence[Ints]) -> Mask | None:
+def newest_rows(keys: Sequence[Ints]) -> Bools | None:
     """Which rows of files have no younger row of their key; files come in the order of writes.
 
     Each key has a byte in a table from the least key to the greatest, so that nothing is sorted
@@ -260,18 +256,18 @@ def ranks(column: pa.ChunkedArray) -> Ints:
     return place[codes.astype(np.int64)]
 
 
-def pack(mask: Mask) -> bytes:
+def pack(mask: Bools) -> bytes:
     """A bit for each row, the least first, as Arrow has them."""
     return np.packbits(mask, bitorder="little").tobytes()
 
 
-def unpack(bits: bytes, rows: int) -> Mask:
+def unpack(bits: bytes, rows: int) -> Bools:
     """The inverse of :func:`pack`."""
     found = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows, bitorder="little")
     return found.view(np.bool_)
 
 
-def adds(kinds: Array) -> Mask:
+def adds(kinds: Array) -> Bools:
     """True for rows that are there after their write: inserts and updates."""
-    found: Mask = np.isin(kinds, _ADDS)
+    found: Bools = np.isin(kinds, _ADDS)
     return found

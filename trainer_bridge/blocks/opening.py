@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Bools, Ints
 from paimon_features.errors import TableError
 from paimon_features.tables.content import (
     KEY_PREFIX,
@@ -36,8 +37,6 @@ from trainer_bridge.blocks.folds import fold, take
 from trainer_bridge.blocks.layers import Layers
 from trainer_bridge.blocks.merge import (
     Groups,
-    Ints,
-    Mask,
     adds,
     group_rows,
     integers,
@@ -145,7 +144,7 @@ class Opener:
                 opened.masks[file.path] = pack(mask)
         return opened
 
-    def _inserted(self, file: ContentFile) -> Mask | None:
+    def _inserted(self, file: ContentFile) -> Bools | None:
         """Without the deletes of a file that holds each key once."""
         if not file.has_deletes:
             return None
@@ -155,7 +154,7 @@ class Opener:
         self._check_kinds(file, kinds)
         return adds(kinds)
 
-    def _merged(self, unit: Unit) -> list[Mask]:
+    def _merged(self, unit: Unit) -> list[Bools]:
         """The newest row of each key, if it was not deleted; of first-row the oldest."""
         found = self._grouped(unit, None)
         keep = None
@@ -172,7 +171,7 @@ class Opener:
         parts = dict(zip(names, np.split(keep, ends[:-1]), strict=True))
         return [parts[file.path] for file in unit]
 
-    def _counted(self, files: Sequence[ContentFile], kinds: Any) -> Mask | None:
+    def _counted(self, files: Sequence[ContentFile], kinds: Any) -> Bools | None:
         """Rows that take part in the merge; None if all do."""
         mask = None
         if any(file.deletion is not None for file in files):
@@ -201,12 +200,12 @@ class Opener:
                 "with 'ignore-delete'='true'"
             )
 
-    def _not_deleted(self, file: ContentFile) -> Mask:
+    def _not_deleted(self, file: ContentFile) -> Bools:
         mask = np.ones(file.rows, np.bool_)
         mask[deleted_rows(self.source.lake, self.source.content.table, file)] = False
         return mask
 
-    def _filtered(self, file: ContentFile, mask: Mask, opened: Opened) -> Mask:
+    def _filtered(self, file: ContentFile, mask: Bools, opened: Opened) -> Bools:
         """The condition on the rows that are left, row group by row group."""
         assert self.filter is not None
         schema = self._schema(self.filter.columns)

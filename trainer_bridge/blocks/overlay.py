@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.columns import one_array
-from trainer_bridge.blocks.merge import Array, Ints, Mask, pack
+from trainer_bridge.blocks.merge import pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,5 +112,5 @@ def _stored(chunk: pa.Array, dtype: np.dtype[Any]) -> Array:
     return np.frombuffer(chunk.buffers()[1], dtype)[chunk.offset : chunk.offset + len(chunk)]
 
 
-def _valid(chunk: pa.Array) -> Mask | None:
+def _valid(chunk: pa.Array) -> Bools | None:
     return np.asarray(pc.is_valid(chunk), dtype=np.bool_) if chunk.null_count else None

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.columns import Mask
+from paimon_features.array_types import Bools
 from paimon_features.errors import ExpressionError, RequestError
 from paimon_features.expressions import Expression, evaluate, parse
 from paimon_features.expressions.nodes import Call, Literal, Name
@@ -79,11 +79,11 @@ class RowFilter:
         known = {name: _plain_bounds(found) for name, found in bounds.items()}
         return _outcomes(self.expression, known) == {True}
 
-    def mask(self, rows: pa.Table) -> Mask:
+    def mask(self, rows: pa.Table) -> Bools:
         """True for each row to keep; ``rows`` has at least ``columns``."""
         columns = {name: column_of(rows.column(name)) for name in self.columns}
         found = evaluate(self.expression, columns, rows.num_rows)
-        values: Mask = found.values.astype(bool)
+        values: Bools = found.values.astype(bool)
         return values if found.valid is None else values & found.valid
 
 

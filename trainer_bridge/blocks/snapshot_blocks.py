@@ -25,6 +25,7 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Bools
 from paimon_features.errors import (
     ConfigurationError,
     SnapshotExpiredError,
@@ -37,7 +38,7 @@ from paimon_features.tables.deltas import DataFile
 from paimon_features.tables.storage import Storage
 from paimon_features.tables.storage.retries import is_passing
 from trainer_bridge.blocks.mask_cache import load_masks, mask_key, save_masks
-from trainer_bridge.blocks.merge import Mask, unpack
+from trainer_bridge.blocks.merge import unpack
 from trainer_bridge.blocks.opening import (
     Opened,
     Opener,
@@ -436,7 +437,7 @@ def _span(
     stop: int | None,
     skip: int,
     stored: int,
-    mask: Mask | None,
+    mask: Bools | None,
 ) -> Span:
     kept = stored if mask is None else int(mask[skip : skip + stored].sum())
     return Span(file.path, kept, first, stop, skip, None if kept == stored else stored)

@@ -16,17 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from paimon_features.array_types import Array, Ints
 from paimon_features.errors import RequestError
-from trainer_bridge.batches.ragged import (
-    Array,
-    Ints,
-    Ragged,
-    Rows,
-    concat_rows,
-    ends,
-    runs,
-    take_rows,
-)
+from trainer_bridge.batches.ragged import Ragged, Rows, concat_rows, ends, runs, take_rows
 
 
 @dataclass(frozen=True, slots=True, eq=False)

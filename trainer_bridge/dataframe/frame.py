@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Array, Ints
 from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.batches.columns import ColumnSpec, list_levels
-from trainer_bridge.batches.ragged import Array, Ints, Ragged, SparseValue
+from trainer_bridge.batches.ragged import Ragged, SparseValue
 from trainer_bridge.dataframe.dedup import Deduplicated
 
 Features = dict[str, Any]

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from paimon_features.aggregates import Count, DecayedMean, Last, Max, Mean, Sum, Variance
+from paimon_features.array_types import Floats
 from paimon_features.definitions import Entity, FeatureView, FeedbackSource
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
 from paimon_features.offline.pins import AsOf, Pin
@@ -36,8 +36,6 @@ FEATURES = (
     LAST_SEEN_MS,
     FORGOTTEN,
 )
-
-Scores = npt.NDArray[np.float64]
 
 
 class _Project(Protocol):
@@ -75,7 +73,7 @@ class Difficulty:
     snapshot_id: int | None
     pins: tuple[Pin, ...] = ()
 
-    def scores(self, *, half_life: str = "7d", unseen_quantile: float = 0.75) -> Scores:
+    def scores(self, *, half_life: str = "7d", unseen_quantile: float = 0.75) -> Floats:
         """One score per row of ``samples``; see :func:`scores_from_features`."""
         return scores_from_features(
             self.features,
@@ -171,7 +169,7 @@ def scores_from_features(
     as_of_ms: int,
     half_life: str = "7d",
     unseen_quantile: float = 0.75,
-) -> Scores:
+) -> Floats:
     """One score per sample, to draw the next epoch by.
 
     The score of a sample is its decayed mean loss. With age it fades into the mean ``mu``

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from trainer_bridge.order.global_order import Ints, Words, mix64
-
-Bools = npt.NDArray[np.bool_]
+from paimon_features.array_types import Bools, Ints, Words
+from trainer_bridge.order.global_order import mix64
 
 _STEP = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
 _GROWTH = 4

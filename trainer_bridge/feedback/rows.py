@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Bools
 from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
-from trainer_bridge.feedback.memory import Bools, LastCorrect, key_hashes
+from trainer_bridge.feedback.memory import LastCorrect, key_hashes
 
 
 @dataclass(frozen=True, slots=True)

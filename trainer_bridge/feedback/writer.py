@@ -25,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.clock import now_ms
 from paimon_features.columns import one_array
 from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import ConfigurationError, RequestError, TableError
@@ -62,7 +63,7 @@ class FeedbackStats:
 
 
 def _system_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return now_ms()
 
 
 class FeedbackWriter:

@@ -23,8 +23,8 @@ from math import gcd, lcm
 
 import numpy as np
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.order.global_order import Ints
 
 MOST_SLOTS = 1_000
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.order.global_order import Ints
 
 Last = Literal["drop", "pad", "short"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Array
 from paimon_features.errors import RequestError
 from trainer_bridge.batches.forms import Batch, Form, Source
 from trainer_bridge.preprocess.rows import Numbers, RowBlock
-from trainer_bridge.preprocess.stages import Array
 
 Spec = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 """For each column its dtype, and the shape of a row's value."""

@@ -8,16 +8,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Array, Bools
 from paimon_features.columns import one_array
 from paimon_features.errors import RequestError, UnknownNameError
 from trainer_bridge.batches.columns import MASK_SUFFIX
 from trainer_bridge.batches.forms import NumpyForm
-from trainer_bridge.preprocess.stages import Array, Rows, Values
+from trainer_bridge.preprocess.stages import Rows, Values
 
-Mask = npt.NDArray[np.bool_]
 _SHAPE = b"paimon-features.shape"
 
 
@@ -154,7 +153,7 @@ class RowBlock(Rows):
         rows = sum(part.num_rows for part in parts)
         return cls(first._numbers, raw, made, first._names, rows)
 
-    def where(self, mask: Mask) -> RowBlock:
+    def where(self, mask: Bools) -> RowBlock:
         """The rows for which the mask is true."""
         if bool(mask.all()):
             return self

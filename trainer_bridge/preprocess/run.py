@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError, RequestError, TableError
 from trainer_bridge.batches.forms import Batch as ReaderBatch
 from trainer_bridge.blocks.snapshot_blocks import Layout
@@ -25,7 +26,6 @@ from trainer_bridge.preprocess.plan import Plan
 from trainer_bridge.preprocess.prefetch import Ahead
 from trainer_bridge.preprocess.rows import Numbers, RowBlock, checked
 from trainer_bridge.preprocess.stages import (
-    Array,
     Augment,
     Batch,
     BatchStage,

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-Array = npt.NDArray[Any]
+from paimon_features.array_types import Array
+
 Values: TypeAlias = Array | pa.Array
 """A column: a NumPy array (rows first), or Arrow where the type has no NumPy form."""
 

@@ -16,11 +16,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.batches.forms import ArrowForm, Form, NumpyForm
 from trainer_bridge.blocks.opening import Opened
 from trainer_bridge.blocks.snapshot_blocks import Block, Layout
-from trainer_bridge.order.global_order import GlobalOrder, Ints
+from trainer_bridge.order.global_order import GlobalOrder
 from trainer_bridge.order.interleave import Interleave, shares_of
 from trainer_bridge.order.shard import Shard
 from trainer_bridge.order.state import check_numbers, check_position

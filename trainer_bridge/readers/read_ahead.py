@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Ints
 from trainer_bridge.batches.forms import Form
 from trainer_bridge.blocks.snapshot_blocks import Layout
-from trainer_bridge.order.global_order import Ints
 
 
 @dataclass

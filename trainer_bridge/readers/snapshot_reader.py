@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, Self
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, RequestError, TableError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import delete_consumer, register_consumer
@@ -21,7 +22,7 @@ from trainer_bridge.batches.columns import ColumnSpec
 from trainer_bridge.batches.forms import ArrowForm, Batch, Form, NumpyForm
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.snapshot_blocks import Layout, OnBadFile, read_layout, select_schema
-from trainer_bridge.order.global_order import GlobalOrder, Ints, choose_streams, shuffle_quality
+from trainer_bridge.order.global_order import GlobalOrder, choose_streams, shuffle_quality
 from trainer_bridge.order.shard import Last, Shard
 from trainer_bridge.order.state import ReaderState, check_position, is_whole
 from trainer_bridge.readers.autotune import Autotune, Choices, most_threads

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.order.global_order import Ints
 from trainer_bridge.order.state import check_numbers
 
 PIECE = 65_536

@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer_bridge.order.global_order import Ints
+from paimon_features.array_types import Bytes, Ints
 from trainer_bridge.samplers.importance import ImportanceSampler
 from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of
 from trainer_bridge.samplers.totals import cumulate, locate
-
-Bins = npt.NDArray[np.uint8]
 
 _PER_OCTAVE, _LEAST = 8, -20  # bin 1 begins at 2**-20, bin 255 at 2**11.75
 _BORDERS = np.exp2(np.arange(1, _PER_OCTAVE) / _PER_OCTAVE - 1)
@@ -21,7 +19,7 @@ _PIECE = 1 << 17
 _DRAWS = 4_096  # at a time: their blocks stay in the processor's cache
 
 
-def score_bins(scores: Any) -> Bins:
+def score_bins(scores: Any) -> Bytes:
     """The bin of each score: eight to a doubling, 0 for scores below 2^-20, 255 from 2^11.75 on.
 
     Scores that do not fit into memory are binned part by part.
@@ -92,7 +90,7 @@ class BinnedDifficultySampler(ImportanceSampler):
         world_size: int = 1,
     ) -> None:
         binned = isinstance(scores, np.ndarray) and scores.dtype == np.uint8
-        bins: Bins = scores if binned else score_bins(scores)
+        bins: Bytes = scores if binned else score_bins(scores)
         super().__init__(
             len(bins),
             num_samples,

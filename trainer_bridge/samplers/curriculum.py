@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.order.global_order import Ints, derive_key, permute
+from trainer_bridge.order.global_order import derive_key, permute
 from trainer_bridge.samplers.base import AdvancedSampler
 from trainer_bridge.samplers.groups import split_by_score
 from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer_bridge.order.global_order import Ints
+from paimon_features.array_types import Ints
 from trainer_bridge.samplers.importance import ImportanceSampler
 from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of
 from trainer_bridge.samplers.totals import cumulate, locate

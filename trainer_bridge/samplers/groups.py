@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from trainer_bridge.order.global_order import Ints, permute
-
-Codes = npt.NDArray[Any]
+from paimon_features.array_types import Array, Ints
+from trainer_bridge.order.global_order import permute
 
 _PIECE = 1 << 17
 
@@ -33,7 +32,7 @@ class Groups:
         return self.rows[self.starts[groups] + numbers].astype(np.int64)
 
 
-def group_rows(codes: Codes, num_groups: int) -> Groups:
+def group_rows(codes: Array, num_groups: int) -> Groups:
     """The rows of each code.
 
     >>> groups = group_rows(np.array([1, 0, 1], dtype=np.uint8), 2)
@@ -74,7 +73,7 @@ def split_by_score(scores: npt.NDArray[Any], sizes: Sequence[int], key: int) -> 
         below -= np.bincount(where.place[where.equal], minlength=len(borders))[: len(borders)]
     seen = np.zeros(len(borders), dtype=np.int64)
 
-    def codes(start: int, stop: int) -> Codes:
+    def codes(start: int, stop: int) -> Array:
         where = _Borders(borders, scores[start:stop])
         # The rank of a row that is not at a border is known as well as it has to be.
         rank = np.append(below, len(scores))[where.place] - 1
@@ -97,7 +96,7 @@ class _Borders:
         self.equal &= self.place < len(borders)
 
 
-def _group(counts: Ints, codes: Callable[[int, int], Codes]) -> Groups:
+def _group(counts: Ints, codes: Callable[[int, int], Array]) -> Groups:
     """Counting sort, piece by piece; ``codes`` is asked once for each, in order."""
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     size, num_groups = int(starts[-1]), len(counts)

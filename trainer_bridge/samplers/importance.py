@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.order.global_order import Ints, derive_key, uniform
+from trainer_bridge.order.global_order import derive_key, uniform
 from trainer_bridge.samplers.base import AdvancedSampler
 
 LEAST_UNIFORM_SHARE = 0.05

@@ -12,15 +12,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.feedback.difficulty import Difficulty
-
-Numbers = npt.NDArray[Any]
 
 _PIECE = 1 << 17
 
 
-def as_numbers(values: Any, what: str, *, negative: bool = False) -> Numbers:
+def as_numbers(values: Any, what: str, *, negative: bool = False) -> Array:
     """One finite number per row, floats or integers; not copied where it is NumPy or one chunk.
 
     A ``Difficulty`` gives its ``scores()``.
@@ -38,7 +37,7 @@ def as_numbers(values: Any, what: str, *, negative: bool = False) -> Numbers:
             if isinstance(values, pa.ChunkedArray)
             else values.to_numpy(zero_copy_only=False)
         )
-    array: Numbers = np.asarray(values)
+    array: Array = np.asarray(values)
     if array.ndim != 1 or not len(array):
         raise ConfigurationError(f"{what}: expected one number per row, got shape {array.shape}")
     if array.dtype == object and (nulls := sum(value is None for value in array)):

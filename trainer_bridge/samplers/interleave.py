@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainer_bridge.order.global_order import Ints
+from paimon_features.array_types import Ints
 from trainer_bridge.samplers.keys import keys_of
 
 LIMIT = 1 << 31

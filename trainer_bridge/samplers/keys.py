@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trainer_bridge.order.global_order import Ints, Words, mix64
+from paimon_features.array_types import Ints, Words
+from trainer_bridge.order.global_order import mix64
 
 _GOLDEN = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
 

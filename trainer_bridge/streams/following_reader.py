@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import (
@@ -118,7 +119,7 @@ class FollowingReader:
         poll_interval_s: float = 0.5,
         until_snapshot: int | None = None,
         idle_timeout_s: float | None = None,
-        clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock: Callable[[], int] = now_ms,
         **options: Any,
     ) -> None:
         for name in ("snapshot_id", "epoch", "drop_last"):

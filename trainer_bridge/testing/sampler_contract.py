@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from paimon_features.array_types import Array
 from paimon_features.errors import RequestError
 from trainer_bridge.samplers.base import AdvancedSampler
-
-Array = npt.NDArray[Any]
 
 RANK, WORLD = 1, 3
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
 from paimon_features.flink.ingest.job import IngestJob, Report
@@ -109,10 +110,10 @@ def ingest_files(
             reasons = _reasons(choice)
             return IngestResult(None, (), reasons, finished_run=finished, forgotten_files=left)
         job.hold(stack)  # on a cluster, the leases went with the run that was finished
-        released = release_due(lake, source, time.time_ns() // 1_000_000)
+        released = release_due(lake, source, now_ms())
         # the time tells this run's rows from all others
-        now_ms = max(time.time_ns() // 1_000_000, released.time_ms + 1)
-        run = job.ledger.begin(choice.new, dict(mapping or {}), now_ms)
+        begun_ms = max(now_ms(), released.time_ms + 1)
+        run = job.ledger.begin(choice.new, dict(mapping or {}), begun_ms)
         result = _run_files(job, run, choice, (True, True), finished, left)
         return replace(result, released=released.events)
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError, UnknownNameError
 from paimon_features.flink.ingest.job import IngestJob, Report
@@ -141,7 +141,7 @@ def follow(
     job.check()
     with ExitStack() as stack:
         job.hold(stack)
-        release_due(job.lake, job.source, time.time_ns() // 1_000_000)
+        release_due(job.lake, job.source, now_ms())
         conf = {
             "execution.checkpointing.interval": f"{checkpoint_interval_ms} ms",
             "execution.checkpointing.dir": folder.as_uri(),

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.aggregates.fold import NEVER_MS, fold, newest_tile_end
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.flink.sql.history import (
     BYTES_SEPARATOR,
@@ -23,7 +24,6 @@ from paimon_features.flink.sql.history import (
     Layout,
 )
 from paimon_features.offline.heads import concat
-from paimon_features.offline.keys import Ints
 from paimon_features.offline.result_builder import ResultBuilder
 from paimon_features.offline.spans import WindowSpans
 from paimon_features.schema import arrow_schema

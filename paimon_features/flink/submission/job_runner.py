@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import JobError
 from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.rest import ENDED, FlinkRest
@@ -43,7 +44,7 @@ class JobRunner:
         self.target = target
         self.cluster = cluster
         self.job_id = uuid.uuid4().hex
-        self.since_ms = time.time_ns() // 1_000_000
+        self.since_ms = now_ms()
         self.job: RunningJob | None = None
         self.rest_options: dict[str, str] = {}
         self.address = cluster or ""

@@ -12,9 +12,10 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.clock import now_ms
 from paimon_features.flink.submission.target import TileTarget
 from paimon_features.flink.submission.tile_jobs import (
-    OnMessage,
     Outcome,
     begin_backfill,
     check_not_running,
@@ -59,7 +60,7 @@ def backfill(
     threads: int | None = None,
     rebuild: bool = False,
     report: Callable[[Progress], None] = lambda _: None,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
 ) -> Outcome:
     """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
 
@@ -112,6 +113,6 @@ def _describe(target: TileTarget, holder: ProcessHolder) -> dict[str, Any]:
         "rest": None,
         "local": True,
         "process": asdict(holder),
-        "since_ms": time.time_ns() // 1_000_000,
+        "since_ms": now_ms(),
         "branch": [],
     }

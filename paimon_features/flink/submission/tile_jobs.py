@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import (
     GenerationError,
     HandoverError,
@@ -50,7 +51,6 @@ START_TIMEOUT_S = 180.0
 REPORT_S = 1.0
 
 Report = Callable[[Progress], None]
-OnMessage = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def submit(
     rebuild: bool = False,
     checkpoint: Path | None = None,
     report: Report = lambda _: None,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
 ) -> Outcome:
     """Run the streaming tile job.
 
@@ -167,7 +167,7 @@ def backfill(
     *,
     cluster: str | None = None,
     rebuild: bool = False,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
 ) -> Outcome:
     """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
 

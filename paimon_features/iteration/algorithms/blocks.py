@@ -8,16 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import TransformError
-from paimon_features.transformers.flink_ml.vectors import (
-    Floats,
-    Ints,
-    Matrix,
-    SparseRows,
-    joined,
-    part,
-    take,
-)
+from paimon_features.transformers.flink_ml.vectors import Matrix, SparseRows, joined, part, take
 
 BLOCK_ROWS = 8192
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import IterationConfig
 from paimon_features.iteration.algorithms.blocks import Block
@@ -26,12 +27,7 @@ from paimon_features.transformers.flink_ml import (
     RobustScalerModel,
 )
 from paimon_features.transformers.flink_ml.columns import is_missing
-from paimon_features.transformers.flink_ml.vectors import (
-    Floats,
-    as_table,
-    dense,
-    read_features,
-)
+from paimon_features.transformers.flink_ml.vectors import as_table, dense, read_features
 
 
 @dataclass(frozen=True, kw_only=True)

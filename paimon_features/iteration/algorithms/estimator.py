@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import IterationConfig, IterationStream, ReferenceExecutor
 from paimon_features.iteration.algorithms.blocks import Block, deal, to_subtask
 from paimon_features.iteration.algorithms.checks import finite
 from paimon_features.transformers.flink_ml import Model
 from paimon_features.transformers.flink_ml.vectors import (
-    Floats,
     Matrix,
     as_table,
     read_features,

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import (
     DataStreamList,
@@ -28,7 +29,7 @@ from paimon_features.iteration.algorithms.estimator import (
 )
 from paimon_features.iteration.algorithms.rounds import KeepsBlocks, over_rows
 from paimon_features.transformers.flink_ml import KMeansModel, Model
-from paimon_features.transformers.flink_ml.vectors import Floats, Matrix, dense, take
+from paimon_features.transformers.flink_ml.vectors import Matrix, dense, take
 
 MEASURES = ("euclidean", "manhattan", "cosine")
 _PIECE = 4096

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import IterationConfig
 from paimon_features.iteration.algorithms.blocks import Block, in_order
@@ -29,13 +30,7 @@ from paimon_features.iteration.algorithms.online import (
     train_online,
 )
 from paimon_features.transformers.flink_ml import KMeansModel, LogisticRegressionModel, Model
-from paimon_features.transformers.flink_ml.vectors import (
-    Floats,
-    SparseRows,
-    dot,
-    sums,
-    weighted_sum,
-)
+from paimon_features.transformers.flink_ml.vectors import SparseRows, dot, sums, weighted_sum
 
 
 @dataclass(frozen=True, kw_only=True)

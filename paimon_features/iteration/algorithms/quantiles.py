@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.iteration import (
     DataStreamList,
@@ -28,7 +29,7 @@ from paimon_features.iteration.algorithms.blocks import Block
 from paimon_features.iteration.algorithms.estimator import MODEL, Source
 from paimon_features.iteration.algorithms.rounds import KeepsBlocks, over_rows
 from paimon_features.transformers.flink_ml.columns import is_missing
-from paimon_features.transformers.flink_ml.vectors import Floats, dense
+from paimon_features.transformers.flink_ml.vectors import dense
 
 _BOUNDS = 15
 _SIGN = 1 << 63

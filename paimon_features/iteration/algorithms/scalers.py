@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.iteration import IterationConfig
 from paimon_features.iteration.algorithms.blocks import Block
@@ -18,7 +19,7 @@ from paimon_features.transformers.flink_ml import (
     MinMaxScalerModel,
     StandardScalerModel,
 )
-from paimon_features.transformers.flink_ml.vectors import Floats, SparseRows, dense
+from paimon_features.transformers.flink_ml.vectors import SparseRows, dense
 from paimon_features.transformers.moments import Moments
 
 Seen = tuple[int, Moments]

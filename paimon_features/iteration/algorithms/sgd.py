@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.iteration import (
     DataStreamList,
@@ -28,7 +29,7 @@ from paimon_features.iteration import (
 from paimon_features.iteration.algorithms.blocks import Block, width_of, window
 from paimon_features.iteration.algorithms.estimator import MODEL, Source
 from paimon_features.iteration.algorithms.rounds import KeepsBlocks, over_rows
-from paimon_features.transformers.flink_ml.vectors import Floats, SparseRows, dot, weighted_sum
+from paimon_features.transformers.flink_ml.vectors import SparseRows, dot, weighted_sum
 
 Loss = Callable[[Floats, Floats], tuple[Floats, Floats]]
 """Of products of features and coefficients, and labels: losses, and slopes by the products."""

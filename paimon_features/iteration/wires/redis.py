@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import JobError, MissingExtraError
 from paimon_features.iteration.wires import Notice
 
@@ -59,7 +59,7 @@ class RedisWire:
 
     def begin(self) -> int:
         key = self._prefix + "generation"
-        seed = (time.time_ns() // 1_000_000) << 20
+        seed = now_ms() << 20
         with self._errors("begins"):
             with self._client.pipeline() as pipe:
                 pipe.set(key, seed, nx=True)

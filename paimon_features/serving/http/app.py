@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from paimon_features.clock import now_ms
 from paimon_features.config import ServeConfig
 from paimon_features.definitions import FeatureRef
 from paimon_features.errors import OnlineStoreError, PaimonFeaturesError, UnknownNameError
@@ -306,15 +307,15 @@ class FeatureApp:
     async def _health_document(self, stale_is_ready: bool) -> dict[str, Any]:
         served = self.served
         found = await self.probe.look(served)
-        now_ms = time.time_ns() // 1_000_000
+        current_ms = now_ms()
         limits = {} if stale_is_ready else {v.name: v.max_staleness_ms for v in served.views}
-        reasons = found.reasons(limits, now_ms)
+        reasons = found.reasons(limits, current_ms)
         return {
             "status": "not_ready" if reasons else "ready",
             "live": True,
             "reasons": reasons,
             "store": {"reachable": found.error is None},
-            "views": health.view_documents(found, now_ms),
+            "views": health.view_documents(found, current_ms),
             "definitions": {"loaded_ms": served.loaded_ms, "error": self.reload_error},
         }
 

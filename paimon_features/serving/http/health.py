@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.markers import Marker, ViewState
@@ -96,14 +97,14 @@ class Probe:
 def look_at_store(served: DefinitionSet) -> StoreHealth:
     """Read the states and all markers of the served views."""
     views = served.ready_views
-    now_ms = time.time_ns() // 1_000_000
+    current_ms = now_ms()
     try:
         raws = served.store.get_many([served.keys(v.name).state for v in views])
         states = [ViewState() if raw is None else ViewState.from_bytes(raw) for raw in raws]
         return StoreHealth(
             None,
             {
-                view.name: _of_view(served, view, state, now_ms)
+                view.name: _of_view(served, view, state, current_ms)
                 for view, state in zip(views, states, strict=True)
             },
         )

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from paimon_features.clock import now_ms
 from paimon_features.config import ProjectConfig, ServeConfig
 from paimon_features.definitions import CompiledView, Definitions, load_definitions
 from paimon_features.errors import ConfigurationError, PaimonFeaturesError
@@ -143,4 +143,4 @@ def _count(app: FeatureApp, result: str) -> None:
 
 
 def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
+    return now_ms()

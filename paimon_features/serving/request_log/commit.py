@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import TableError
 from paimon_features.serving.request_log.logged_rows import SCHEMA
 from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
@@ -88,7 +89,7 @@ class SpoolCommitter:
         folders: Sequence[Path],
         *,
         keep_s: float = 86_400.0,
-        on_message: Callable[[str], None] = lambda line: None,
+        on_message: OnMessage = ignore_message,
     ) -> None:
         self.lake, self.project = lake, project
         # the ledger has to mean the same files wherever the next pass is started

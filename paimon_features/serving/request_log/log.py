@@ -21,6 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from paimon_features.clock import now_ms
 from paimon_features.config import ServeConfig
 from paimon_features.errors import ConfigurationError
 from paimon_features.serving.request_log.logged_rows import SCHEMA, EntityText, Noted, RowMaker
@@ -131,7 +132,7 @@ class RequestLog:
         max_age_s: float = 60.0,
         max_spool_bytes: int = 1 << 30,
         flush_interval_s: float = 0.5,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         if not 0 <= rate <= 1:
             raise ConfigurationError(f"request log: rate={rate}; expected a share from 0.0 to 1.0")

@@ -9,9 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.transformers.flink_ml.model import Model, ModelData, check_finite
-from paimon_features.transformers.flink_ml.vectors import Floats, read_features
+from paimon_features.transformers.flink_ml.vectors import read_features
 
 MEASURES = ("euclidean", "manhattan", "cosine")
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Applied, Params
@@ -19,8 +20,6 @@ from paimon_features.transformers.flink_ml.model import (
     one_number_per_feature,
 )
 from paimon_features.transformers.flink_ml.vectors import (
-    Floats,
-    Ints,
     Matrix,
     SparseRows,
     read_features,

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Floats
 from paimon_features.transformers.flink_ml.model import Model, ModelData, one_number_per_feature
 from paimon_features.transformers.flink_ml.vectors import (
-    Floats,
     Matrix,
     SparseRows,
     dot,

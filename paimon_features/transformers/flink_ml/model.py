@@ -9,12 +9,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer
 from paimon_features.transformers.flink_ml.vectors import (
-    Floats,
     Matrix,
     SparseRows,
     as_table,

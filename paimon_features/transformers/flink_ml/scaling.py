@@ -7,12 +7,12 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from paimon_features.array_types import Floats
 from paimon_features.transformers.flink_ml.model import (
     ModelData,
     VectorModel,
     one_number_per_feature,
 )
-from paimon_features.transformers.flink_ml.vectors import Floats
 
 _COLUMNS = {"input_col": "input", "output_col": "output"}
 

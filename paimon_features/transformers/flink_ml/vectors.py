@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import TransformError
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
 
 SPARSE = pa.struct(
     [("size", pa.int64()), ("indices", pa.list_(pa.int64())), ("values", pa.list_(pa.float64()))]

@@ -9,11 +9,12 @@ cannot be checked and why.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.definitions.served import definition_of
 from paimon_features.errors import SnapshotExpiredError, UnknownNameError
 from paimon_features.oracle.compare import differences
@@ -52,7 +53,7 @@ def check_log(
     sample: int = 200,
     seed: int = 0,
     salt: bytes | None = None,
-    progress: Callable[[str], None] = lambda line: None,
+    progress: OnMessage = ignore_message,
 ) -> LogReport:
     """Compare ``sample`` logged requests with the lake.
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from trainer_bridge.batches.columns import ColumnSpec, TensorColumn
 from trainer_bridge.batches.forms import Batch
@@ -22,7 +23,6 @@ from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
 
 ROW_NUMBER = "row_number"
 
-Array = np.ndarray[Any, Any]
 Tensors = dict[str, Any]
 
 

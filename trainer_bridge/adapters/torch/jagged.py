@@ -9,9 +9,10 @@ from typing import Any, Self
 import numpy as np
 import torch
 
+from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError, MissingExtraError, RequestError
 from trainer_bridge.adapters.torch.batch import Move
-from trainer_bridge.batches.ragged import Array, Ragged
+from trainer_bridge.batches.ragged import Ragged
 
 
 class _Parts:
