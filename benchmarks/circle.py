@@ -50,7 +50,7 @@ LATE_MS = 3_600_000
 WARM_UP_S = 10.0
 DEFINITIONS = """
 import paimon_features as pf
-from trainer_bridge.difficulty import difficulty_view
+from trainer_bridge.feedback.difficulty import difficulty_view
 
 loop = pf.FeedbackSource("churn", sample_keys={"sample_id": pf.Int64})
 difficulty = difficulty_view(loop, half_life="1h")

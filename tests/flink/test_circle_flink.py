@@ -38,7 +38,7 @@ ROWS = 40
 LATE_MS = 3_600_000
 DEFINITIONS = """
 import paimon_features as pf
-from trainer_bridge.difficulty import difficulty_view
+from trainer_bridge.feedback.difficulty import difficulty_view
 
 loop = pf.FeedbackSource("churn", sample_keys={"sample_id": pf.Int64})
 difficulty = difficulty_view(loop, half_life="1h")

@@ -19,7 +19,7 @@ from paimon_features.windows import DAY_MS
 
 DEFINITIONS = """
 import paimon_features as pf
-from trainer_bridge.difficulty import difficulty_view
+from trainer_bridge.feedback.difficulty import difficulty_view
 
 visits = pf.EventSource("visits", event_time="t",
     schema={"customer_id": pf.Int64, "t": pf.Int64, "spent": pf.Float64})
