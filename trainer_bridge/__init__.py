@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from trainer_bridge.streams.following_reader import FollowingReader
 
 _HOMES = {
-    "Batch": "forms",
-    "Difficulty": "difficulty",
-    "FeedbackDrain": "feedback_queue",
-    "FeedbackWriter": "feedback",
-    "FollowingReader": "follow",
-    "GlobalOrder": "order",
-    "MixedReader": "mixing",
-    "ScoreSchedule": "schedule",
-    "Ragged": "ragged",
-    "SnapshotReader": "reader",
-    "Vocabulary": "vocabulary",
-    "difficulty_view": "difficulty",
-    "mix": "mixing",
-    "read_difficulty": "difficulty",
-    "scheduled_batches": "schedule",
-    "scores_from_features": "difficulty",
+    "Batch": "batches.forms",
+    "Difficulty": "feedback.difficulty",
+    "FeedbackDrain": "feedback.queue",
+    "FeedbackWriter": "feedback.writer",
+    "FollowingReader": "streams.following_reader",
+    "GlobalOrder": "order.global_order",
+    "MixedReader": "readers.mixed_reader",
+    "ScoreSchedule": "feedback.score_schedule",
+    "Ragged": "batches.ragged",
+    "SnapshotReader": "readers.snapshot_reader",
+    "Vocabulary": "batches.vocabulary",
+    "difficulty_view": "feedback.difficulty",
+    "mix": "readers.mixed_reader",
+    "read_difficulty": "feedback.difficulty",
+    "scheduled_batches": "feedback.score_schedule",
+    "scores_from_features": "feedback.difficulty",
 }
 
 __all__ = [

@@ -148,7 +148,7 @@ def test_an_error_in_a_decoding_thread_reaches_the_loop_and_ends_all_threads(
 _PROGRAM = """
 import sys, threading, time
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.reader import SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 lake = Lake.open(sys.argv[1], "features")
 reader = SnapshotReader(lake, "samples", columns=["x"], batch_size=2, threads=3, byte_budget=2_500)
