@@ -4,7 +4,7 @@
 #   make test     all tests, a process for each core (at most four);
 #                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
 #   make lint     style, types, import layers
-#   make bench    the figures of docs/performance.md;  ARGS=... picks some
+#   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
 #   make chaos    a hundred kills of the tile job, the failure matrix of iterations and a hundred
 #                 random failures in them, many random views through real jobs, random faults
 #                 around the feature server (two hours);  ARGS="-k random_faults": these alone

@@ -1,1 +1,1 @@
-"""Figures of docs/performance.md: each module prints its own, as ratios within one run."""
+"""Figures of docs/internals/performance.md: each module prints its own, as ratios within a run."""

@@ -1,4 +1,4 @@
-"""docs/semantics.md: every rule names tests, and they exist."""
+"""docs/concepts/semantics.md: every rule names tests, and they exist."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 RULES = [
     line
-    for line in (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8").splitlines()
+    for line in (ROOT / "docs" / "concepts" / "semantics.md")
+    .read_text(encoding="utf-8")
+    .splitlines()
     if line.startswith("|") and not line.startswith(("| edge |", "|---"))
 ]
 NAMED = re.compile(r"`(tests/[\w/]+\.py)::((?:test_|Test)\w+)`")

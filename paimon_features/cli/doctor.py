@@ -115,7 +115,7 @@ def _online(config: ProjectConfig) -> Check:
     try:
         store.check()
     except OnlineStoreError as error:
-        return Check(name, "missing", str(error), "see docs/online-store.md")
+        return Check(name, "missing", str(error), "see docs/how-to/serving/online-store.md")
     finally:
         store.close()
     return Check(name, "ok", f"{settings.where} answers, and can be written to")

@@ -119,7 +119,7 @@ def iterate(
 
     PROGRAM is module:function or file.py:function; the function takes the job and returns
     streams, and is called 'build' where it is left out. Each output is written to files, exactly
-    once. See docs/iteration.md.
+    once. See docs/how-to/iteration/index.md.
 
     \b
     paimon-features jobs iterate train.py --watch

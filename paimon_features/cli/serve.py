@@ -60,7 +60,7 @@ def serve(
 
     SIGHUP, or a change of the definitions file, reads the definitions again without a dropped
     request; SIGTERM answers what is under way and ends. Settings stand in paimon-features.toml
-    under [serve]; options go before them. See docs/serving.md.
+    under [serve]; options go before them. See docs/how-to/serving/feature-server.md.
     """
     if context.invoked_subcommand is not None:
         return

@@ -64,7 +64,7 @@ def sizing(
       paimon-features sizing --measure              # records that are there: the best
 
     The peak is while one view is built anew, beside its old records. Give the nodes that are
-    told to Redis Cluster (docs/online-store.md); replicas come on top.
+    told to Redis Cluster (docs/how-to/serving/online-store.md); replicas come on top.
     """
     if measure and events_per_day is not None:
         raise click.UsageError("--measure finds out what --events-per-day says; give one of them")

@@ -26,7 +26,7 @@ class Interaction:
 
     In ``expression`` a feature is written ``view:feature``, a request input and another
     interaction by its name. ``request`` tells the inputs that it may use. The language is that
-    of ``derive`` and ``where``; see ``docs/interactions.md``.
+    of ``derive`` and ``where``; see ``docs/how-to/features/interactions.md``.
 
     Names and types are checked when the project's definitions are read, when the views are known.
 

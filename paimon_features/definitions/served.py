@@ -40,7 +40,7 @@ SERVED_COLUMNS: Mapping[str, DataType] = {
     "definition": String,
     "worker": String,
 }
-"""In the order of the table. See docs/request-log.md for what each of them says."""
+"""In the order of the table. See docs/how-to/serving/request-log.md for what each of them says."""
 
 _OF_THE_VIEW = ("windows", "name")
 

@@ -53,7 +53,7 @@ class Transformed:
 
     ``of`` are the transformer's columns in the order in which it was fitted: ``"view:feature"``,
     an ``Interaction`` or its name. A value comes out of one column (Float64), a list out of
-    several and of an encoder (List(Float64, n)); see ``docs/transformers.md``.
+    several and of an encoder (List(Float64, n)); see ``docs/how-to/features/transformers.md``.
 
     >>> scaled = Transformed("spend_scaled", "spend:sum_amount_30d", Fitted("spend_scaler", 3))
     >>> str(scaled), scaled.parts

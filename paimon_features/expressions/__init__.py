@@ -1,8 +1,8 @@
 """The typed expression language of derived columns and filters, with one meaning everywhere.
 
 A text is parsed and type-checked once; from then on one tree is printed as Flink SQL, printed
-as DuckDB SQL, or computed with NumPy, and all three give the same values. ``docs/expressions.md``
-describes the language.
+as DuckDB SQL, or computed with NumPy, and all three give the same values.
+``docs/reference/expressions.md`` describes the language.
 
 >>> import numpy as np
 >>> from paimon_features.columns import Column

@@ -1,7 +1,7 @@
 """How much memory the online store needs: from definitions, and from records that are there.
 
 A key costs its record (header, cells, texts), its own bytes, and what the server keeps for it.
-The last is measured (see docs/online-store.md), the others are exact.
+The last is measured (see docs/how-to/serving/online-store.md), the others are exact.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ class Lake:
         warehouse
             A path or a ``file:`` address; or one of ``s3:``, ``oss:``, ``hdfs:``.
         options
-            Endpoint, credentials and the like of a remote warehouse (``docs/loading-remote.md``);
-            they win over the environment.
+            Endpoint, credentials and the like of a remote warehouse
+            (``docs/how-to/training/loading-remote.md``); they win over the environment.
         filesystem
             One of pyarrow or fsspec that is used instead, for any other address.
         side_folder

@@ -72,7 +72,10 @@ _FAST_TILES: Mapping[str, str] = MappingProxyType(
         "num-sorted-run.compaction-trigger": "10",
     }
 )
-"""What made the tile job 1.5 times as fast and left reads as they were (docs/performance.md)."""
+"""Options that made the tile job 1.5 times as fast; reads are as fast as before.
+
+Figures: docs/internals/performance.md.
+"""
 
 _TILES_WITH_LISTS: Mapping[str, str] = MappingProxyType(
     # each item that is joined copies the list so far: of many at one time the quadratic cost

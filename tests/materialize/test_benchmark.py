@@ -1,4 +1,4 @@
-"""The benchmark runs; its figures are for docs/performance.md."""
+"""The benchmark runs; its figures are for docs/internals/performance.md."""
 
 from __future__ import annotations
 

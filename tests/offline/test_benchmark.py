@@ -1,4 +1,4 @@
-"""The benchmark runs, and its contenders agree; its figures are for docs/performance.md."""
+"""The benchmark runs, and its contenders agree; figures are for docs/internals/performance.md."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from paimon_features.testing.online_servers import ClusterServers, SentinelServe
 RIGHTS = (
     "+mget +get +evalsha +eval +set +exists +getrange +incr +del +pexpire +unlink +scan +info +ping"
 )
-"""What the user of the store needs; docs/online-store.md names the same."""
+"""What the user of the store needs; docs/how-to/serving/online-store.md names the same."""
 
 
 class FakeClock:

@@ -1,4 +1,4 @@
-"""The benchmark runs, and its baseline gives our values; figures are for docs/performance.md."""
+"""The benchmark runs, its baseline returns our values; for docs/internals/performance.md."""
 
 from __future__ import annotations
 

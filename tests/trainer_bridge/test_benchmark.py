@@ -1,4 +1,4 @@
-"""The benchmark runs, and its contenders read the same; its figures are for docs/performance.md."""
+"""The benchmark runs, its contenders read the same; for docs/internals/performance.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Filters written as expressions (``docs/expressions.md``), on the columns of a block."""
+"""Filters written as expressions (``docs/reference/expressions.md``), on the columns of a block."""
 
 from __future__ import annotations
 

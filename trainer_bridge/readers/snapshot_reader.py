@@ -68,8 +68,8 @@ class SnapshotReader:
 
     Iterating goes on from where the reader stands to the end of the epoch; the reader then
     stands at the start of the next one. What comes is a function of the seed, the epoch,
-    the snapshot and the position alone (``docs/loading.md``); every rank gets the same
-    number of batches.
+    the snapshot and the position alone (``docs/how-to/training/loading.md``);
+    every rank gets the same number of batches.
 
     Parameters
     ----------
@@ -82,8 +82,8 @@ class SnapshotReader:
         Which columns, in which order; all by default. They are those that the table has
         today, whatever snapshot is read: a column that is younger than a file is null there.
     where
-        A condition in the expression language (``docs/expressions.md``): rows for which it is
-        not true do not come, and have no row number. Part of the order.
+        A condition in the expression language (``docs/reference/expressions.md``): rows for
+        which it is not true do not come, and have no row number. Part of the order.
     batch_size
         Rows per rank and batch; the global batch is ``batch_size * world_size``.
     global_batch_size

@@ -56,8 +56,8 @@ class FollowingReader:
     Iterating goes on until something ends it: ``until_snapshot``, :meth:`stop`, or that nothing
     came for ``idle_timeout_s``; it can be iterated again then, and goes on. Rows are shuffled
     within each commit, and every rank gets the same number of batches of it: what comes is a
-    function of the seed, the commits and the place (``docs/loading-streams.md``). Commits that
-    only rewrite files (compaction) or drop whole partitions give nothing.
+    function of the seed, the commits and the place (``docs/how-to/training/loading-streams.md``).
+    Commits that only rewrite files (compaction) or drop whole partitions give nothing.
 
     Parameters
     ----------

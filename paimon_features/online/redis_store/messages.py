@@ -22,8 +22,8 @@ _ANSWERS = {
     "turn saving off (CONFIG SET save ''): the lake holds everything",
     "NOREPLICAS": "it refuses writes because too few replicas are connected "
     "(min-replicas-to-write)",
-    "NOPERM": "the ACL of its user does not allow this; docs/online-store.md lists the commands "
-    "and keys that are needed",
+    "NOPERM": "the ACL of its user does not allow this; "
+    "docs/how-to/serving/online-store.md lists the commands and keys that are needed",
     "NOAUTH": f"it wants a password; set {PASSWORD_VARIABLE}, and 'user' under [online] if it is "
     "not the default user",
     "MOVED": "it is one node of a cluster; use redis+cluster://",

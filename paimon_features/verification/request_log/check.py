@@ -2,8 +2,8 @@
 
 Each row of the log names the snapshot of the tile table that its values are of, so nothing has to
 settle and nothing is guessed: the same features are worked out anew from that snapshot, at the
-time of the read. See ``truth`` for the two ways to do that, and docs/request-log.md for what
-cannot be checked and why.
+time of the read. See ``truth`` for the two ways to do that, and
+docs/how-to/serving/request-log.md for what cannot be checked and why.
 """
 
 from __future__ import annotations
