@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.online.queue import open_queue
+from paimon_features.online import open_queue
 from paimon_features.schema import DataType, Int64, String
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import Lake, append_arrow, read_arrow

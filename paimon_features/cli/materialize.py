@@ -20,7 +20,7 @@ from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonF
 from paimon_features.materialize import Materializer, Progress
 from paimon_features.materialize.leases import DEFAULT_TTL_MS
 from paimon_features.materialize.monitor import Monitor, MonitorServer
-from paimon_features.online.store import open_store
+from paimon_features.online import open_store
 from paimon_features.project import Project
 
 SHOW_EVERY_S = 2.0

@@ -3,9 +3,10 @@
 from paimon_features.online.codec import RecordLayout, Records
 from paimon_features.online.markers import Building, Marker, ViewState
 from paimon_features.online.memory_store import MemoryStore
-from paimon_features.online.queue import MemoryQueue, Queue, open_queue
+from paimon_features.online.opening import open_queue, open_store
+from paimon_features.online.queue import MemoryQueue, Queue
 from paimon_features.online.settings import OnlineSettings
-from paimon_features.online.store import Lease, OnlineStore, Write, open_store
+from paimon_features.online.store import Lease, OnlineStore, Write
 
 __all__ = [
     "Building",

@@ -11,8 +11,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from paimon_features.online.settings import OnlineSettings, from_url
-
 BEGINNING = b"0-0"
 """The id before the first message."""
 
@@ -98,23 +96,3 @@ class MemoryQueue:
 
 def _number(message_id: bytes) -> int:
     return int(message_id.partition(b"-")[0])
-
-
-def open_queue(where: str | OnlineSettings, name: str) -> Queue:
-    """The queue of this name, on the servers of these settings or at this address.
-
-    It connects when it is first used. ``memory://`` is a new, empty queue of this process.
-
-    Raises
-    ------
-    ConfigurationError
-        For an address of another form.
-    MissingExtraError
-        If the Redis client is not installed.
-    """
-    settings = from_url(where) if isinstance(where, str) else where
-    if settings.mode == "memory":
-        return MemoryQueue()
-    from paimon_features.online.redis_store.queue import RedisQueue
-
-    return RedisQueue(settings, name)

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from paimon_features.online.settings import OnlineSettings, from_url
-
 
 class Write(NamedTuple):
     """One compare-and-set.
@@ -94,25 +92,3 @@ class OnlineStore(Protocol):
 
     def close(self) -> None:
         """Let go of connections."""
-
-
-def open_store(where: str | OnlineSettings) -> OnlineStore:
-    """The store of these settings, or at this address with all else by default.
-
-    It connects when it is first used. ``memory://`` is a new, empty store of this process.
-
-    Raises
-    ------
-    ConfigurationError
-        For an address of another form.
-    MissingExtraError
-        If the Redis client is not installed.
-    """
-    settings = from_url(where) if isinstance(where, str) else where
-    if settings.mode == "memory":
-        from paimon_features.online.memory_store import MemoryStore
-
-        return MemoryStore(key_prefix=settings.key_prefix)
-    from paimon_features.online.redis_store import RedisStore
-
-    return RedisStore(settings)

@@ -7,7 +7,8 @@ import random
 import pytest
 
 from paimon_features.errors import ConfigurationError, OnlineStoreError
-from paimon_features.online.queue import BEGINNING, MemoryQueue, Queue, open_queue
+from paimon_features.online.opening import open_queue
+from paimon_features.online.queue import BEGINNING, MemoryQueue, Queue
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import ClusterServers
 

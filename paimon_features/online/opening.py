@@ -1,0 +1,50 @@
+"""Opens the online store, or a queue on it, that the settings name."""
+
+from __future__ import annotations
+
+from paimon_features.online.memory_store import MemoryStore
+from paimon_features.online.queue import MemoryQueue, Queue
+from paimon_features.online.settings import OnlineSettings, from_url
+from paimon_features.online.store import OnlineStore
+
+# the Redis client is imported only where a server is used: a memory store needs no extra
+
+
+def open_store(where: str | OnlineSettings) -> OnlineStore:
+    """The store of these settings, or at this address with all else by default.
+
+    It connects when it is first used. ``memory://`` is a new, empty store of this process.
+
+    Raises
+    ------
+    ConfigurationError
+        For an address of another form.
+    MissingExtraError
+        If the Redis client is not installed.
+    """
+    settings = from_url(where) if isinstance(where, str) else where
+    if settings.mode == "memory":
+        return MemoryStore(key_prefix=settings.key_prefix)
+    from paimon_features.online.redis_store import RedisStore
+
+    return RedisStore(settings)
+
+
+def open_queue(where: str | OnlineSettings, name: str) -> Queue:
+    """The queue of this name, on the servers of these settings or at this address.
+
+    It connects when it is first used. ``memory://`` is a new, empty queue of this process.
+
+    Raises
+    ------
+    ConfigurationError
+        For an address of another form.
+    MissingExtraError
+        If the Redis client is not installed.
+    """
+    settings = from_url(where) if isinstance(where, str) else where
+    if settings.mode == "memory":
+        return MemoryQueue()
+    from paimon_features.online.redis_store.queue import RedisQueue
+
+    return RedisQueue(settings, name)
