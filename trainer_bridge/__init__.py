@@ -35,8 +35,8 @@ _HOMES = {
     "FollowingReader": "streams.following_reader",
     "GlobalOrder": "order.global_order",
     "MixedReader": "readers.mixed_reader",
-    "ScoreSchedule": "feedback.score_schedule",
     "Ragged": "batches.ragged",
+    "ScoreSchedule": "feedback.score_schedule",
     "SnapshotReader": "readers.snapshot_reader",
     "Vocabulary": "batches.vocabulary",
     "difficulty_view": "feedback.difficulty",
@@ -46,24 +46,7 @@ _HOMES = {
     "scores_from_features": "feedback.difficulty",
 }
 
-__all__ = [
-    "Batch",
-    "Difficulty",
-    "FeedbackDrain",
-    "FeedbackWriter",
-    "FollowingReader",
-    "GlobalOrder",
-    "MixedReader",
-    "Ragged",
-    "ScoreSchedule",
-    "SnapshotReader",
-    "Vocabulary",
-    "difficulty_view",
-    "mix",
-    "read_difficulty",
-    "scheduled_batches",
-    "scores_from_features",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
