@@ -6,13 +6,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainer_bridge.adapters.tensorflow.builder import DatasetPipelineBuilder
-    from trainer_bridge.adapters.tensorflow.dataset import dataset
-    from trainer_bridge.adapters.tensorflow.distribute import DistributedPaimonDatasetBuilder
-    from trainer_bridge.adapters.tensorflow.keras import ProgressCallback
-    from trainer_bridge.adapters.tensorflow.optimize import TensorFlowPipelineOptimizer
-    from trainer_bridge.adapters.tensorflow.progress import Progress
-    from trainer_bridge.adapters.tensorflow.strategies import DistributedStrategy
+    from trainer_bridge.adapters.tensorflow.builder import (
+        DatasetPipelineBuilder as DatasetPipelineBuilder,
+    )
+    from trainer_bridge.adapters.tensorflow.dataset import dataset as dataset
+    from trainer_bridge.adapters.tensorflow.distribute import (
+        DistributedPaimonDatasetBuilder as DistributedPaimonDatasetBuilder,
+    )
+    from trainer_bridge.adapters.tensorflow.keras import ProgressCallback as ProgressCallback
+    from trainer_bridge.adapters.tensorflow.optimize import (
+        TensorFlowPipelineOptimizer as TensorFlowPipelineOptimizer,
+    )
+    from trainer_bridge.adapters.tensorflow.progress import Progress as Progress
+    from trainer_bridge.adapters.tensorflow.strategies import (
+        DistributedStrategy as DistributedStrategy,
+    )
 
 _HOMES = {
     "DatasetPipelineBuilder": "builder",
@@ -24,15 +32,7 @@ _HOMES = {
     "dataset": "dataset",
 }
 
-__all__ = [
-    "DatasetPipelineBuilder",
-    "DistributedPaimonDatasetBuilder",
-    "DistributedStrategy",
-    "Progress",
-    "ProgressCallback",
-    "TensorFlowPipelineOptimizer",
-    "dataset",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -185,7 +185,7 @@ _TRAINER = """
     import keras, numpy as np, tensorflow as tf
     from paimon_features.schema import Int64
     from paimon_features.tables.catalog import Lake
-    from trainer_bridge import FeedbackWriter
+    from trainer_bridge.feedback.writer import FeedbackWriter
     from trainer_bridge.adapters.tensorflow.feedback import FeedbackCallback
 
     warehouse, backup, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -210,7 +210,7 @@ _TRAINER = """
     from pathlib import Path
     from paimon_features.schema import Int64
     from paimon_features.tables.catalog import Lake
-    from trainer_bridge import FeedbackWriter
+    from trainer_bridge.feedback.writer import FeedbackWriter
 
     warehouse, checkpoint, stop = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     print("ready", flush=True)
@@ -279,7 +279,7 @@ def test_what_is_left_open_is_committed_when_python_exits(lake: Lake) -> None:
     code = f"""
         from paimon_features.schema import Int64
         from paimon_features.tables.catalog import Lake
-        from trainer_bridge import FeedbackWriter
+        from trainer_bridge.feedback.writer import FeedbackWriter
         lake = Lake.open({lake.warehouse!r}, "features")
         writer = FeedbackWriter(lake, "loop", {{"sample_id": Int64}}, "run", flush_interval_s=60)
         writer.write({{"sample_id": [1, 2]}}, [0.5, 0.5], 0)
