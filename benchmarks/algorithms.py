@@ -29,8 +29,8 @@ from threadpoolctl import threadpool_limits
 
 from paimon_features.iteration import IterationConfig, ReferenceExecutor
 from paimon_features.iteration.algorithms import LogisticRegression
-from paimon_features.iteration.algorithms.blocks import BLOCK_ROWS, Block
 from paimon_features.iteration.algorithms.sgd import LOSSES, logistic
+from paimon_features.iteration.algorithms.training_blocks import BLOCK_ROWS, TrainingBlock
 
 Fit = Callable[[], Any]
 
@@ -95,7 +95,7 @@ class _Made:
         for start in range(0, self.share, BLOCK_ROWS):
             count = min(BLOCK_ROWS, self.share - start)
             features, labels = rows_of(count, self.width, seed=subtask * 1_000_000 + start)
-            yield Block(features, labels)
+            yield TrainingBlock(features, labels)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,8 @@ import pyarrow as pa
 
 from benchmarks.transformers import alternating
 from paimon_features.monitoring.fitting import fit_columns
-from paimon_features.monitoring.ranges import TimeRange
-from paimon_features.monitoring.subjects import of_columns
+from paimon_features.monitoring.monitored_columns import of_columns
+from paimon_features.monitoring.time_ranges import TimeRange
 from paimon_features.project import Project
 from paimon_features.tables import EventWriter
 from paimon_features.transformers import ColumnStatistics, StandardScaler

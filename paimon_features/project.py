@@ -36,12 +36,12 @@ from paimon_features.planning.plan import Plan, apply_plan, make_plan
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.tables import Lake, generations
 from paimon_features.tables.generations import GenerationRecord
-from paimon_features.transformers.fitted import FOLDER
+from paimon_features.transformers.fitted_version import FOLDER
 
 if TYPE_CHECKING:
     from paimon_features.flink.submission.tile_jobs import Outcome
     from paimon_features.monitoring.fitting import Fit
-    from paimon_features.monitoring.reads import ViewReader
+    from paimon_features.monitoring.view_reader import ViewReader
     from paimon_features.offline.derived import DerivedRead
     from paimon_features.offline.derived_table import Refreshed
     from paimon_features.offline.engines import OfflineEngine
@@ -463,7 +463,7 @@ class Project:
         DefinitionError
             If the file is there with another content.
         """
-        from paimon_features.transformers.fitted import write_version
+        from paimon_features.transformers.fitted_version import write_version
 
         return write_version(self.fitted_folder, self.fitted(name, version))
 
@@ -472,7 +472,7 @@ class Project:
 
         Where the newest version learnt the same from the same data, that one is given.
         """
-        from paimon_features.monitoring.versions import save_fit
+        from paimon_features.monitoring.refits import save_fit
 
         return save_fit(self.lake, name, self.fit_view(transformer, view, **of), now_ms())[0]
 
@@ -509,7 +509,8 @@ class Project:
         TransformError
             If the values cannot be learnt from, or are ILL_CONDITIONED.
         """
-        from paimon_features.monitoring import fitting, points
+        from paimon_features.monitoring import feature_values as points
+        from paimon_features.monitoring import fitting
 
         reader = self.view_reader(view)
         if (columns is None) == (features is None):
@@ -533,7 +534,7 @@ class Project:
 
     def view_reader(self, view: str) -> ViewReader:
         """The columns of a view's events at the newest snapshots, for fits and monitoring."""
-        from paimon_features.monitoring.reads import ViewReader
+        from paimon_features.monitoring.view_reader import ViewReader
 
         definition = self.definitions.view(view)
         return ViewReader(self.lake, definition, self.generation(definition.compiled))

@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.lineage import describe as describe_one
 from paimon_features.lineage import describe_all, lineage, to_svg, to_text
+from paimon_features.lineage import descriptions as describe_one
 from paimon_features.project import Project
 from paimon_features.windows import format_duration
 

@@ -15,7 +15,7 @@ from paimon_features.cli.stopping import stop_event
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError
 from paimon_features.monitoring.fitting import Fit
-from paimon_features.monitoring.versions import Saved, drift_since, follow, save_fit
+from paimon_features.monitoring.refits import Saved, drift_since, follow, save_fit
 from paimon_features.project import Project
 from paimon_features.transformers import new_transformer
 

@@ -13,7 +13,7 @@ from paimon_features.cli.options import JSON, PROJECT, time_text
 from paimon_features.project import Project
 from paimon_features.tables.fitted import fitted_names, fitted_versions
 from paimon_features.transformers import FittedVersion
-from paimon_features.transformers.fitted import path_of
+from paimon_features.transformers.fitted_version import path_of
 
 NAME = click.argument("name")
 VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
@@ -111,7 +111,7 @@ def export(name: str, version: int | None, onnx_file: Path | None, dtype: str, p
     project = Project.open(path)
     found = project.fitted(name, version)
     if onnx_file is not None:
-        from paimon_features.transformers.onnx import to_onnx
+        from paimon_features.transformers.onnx_export import to_onnx
 
         model = to_onnx(found, dtype=dtype)
         onnx_file.write_bytes(model.SerializeToString())

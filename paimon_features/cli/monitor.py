@@ -14,11 +14,16 @@ from paimon_features.cli.options import JSON, PROJECT, time_ms
 from paimon_features.cli.progress import steps
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, UnknownNameError
-from paimon_features.monitoring.picture import FORMATS, described, write_report
-from paimon_features.monitoring.points import newest_event_ms
-from paimon_features.monitoring.ranges import TimeRange
-from paimon_features.monitoring.report import SHARES, ColumnReport, Report, Summary
-from paimon_features.monitoring.subjects import of_columns, of_features, of_table
+from paimon_features.monitoring.feature_values import newest_event_ms
+from paimon_features.monitoring.monitored_columns import of_columns, of_features, of_table
+from paimon_features.monitoring.monitoring_report import (
+    SHARES,
+    ColumnReport,
+    MonitoringReport,
+    Summary,
+)
+from paimon_features.monitoring.report_files import FORMATS, described, write_report
+from paimon_features.monitoring.time_ranges import TimeRange
 from paimon_features.project import Project
 from paimon_features.windows import DAY_MS
 
@@ -130,7 +135,7 @@ def _of_view(
     texts: tuple[str | None, str | None],
     origin: Any,
     progress: Any,
-) -> Report:
+) -> MonitoringReport:
     reader = project.view_reader(name)
     view = reader.view
     if features is None and columns is None and not view.keys:
@@ -155,7 +160,7 @@ def _of_table(
     columns: str | None,
     texts: tuple[str | None, str | None],
     progress: Any,
-) -> Report:
+) -> MonitoringReport:
     if not project.lake.exists(name):
         known = [*project.definitions.views, *project.lake.list()]
         raise UnknownNameError.of("feature view or table", name, known)
@@ -241,7 +246,7 @@ def _number(value: float | None) -> str:
     return f"{value:,.4g}" if abs(value) < 1e6 else f"{value:.3e}"
 
 
-def _print(report: Report, table: Sequence[Sequence[str]], out: Path | None) -> None:
+def _print(report: MonitoringReport, table: Sequence[Sequence[str]], out: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 

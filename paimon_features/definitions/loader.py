@@ -30,7 +30,7 @@ from paimon_features.definitions.transformed import (
     Transformed,
 )
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
-from paimon_features.transformers.fitted import FOLDER
+from paimon_features.transformers.fitted_version import FOLDER
 
 Definition = (
     Entity

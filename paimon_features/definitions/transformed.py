@@ -19,7 +19,7 @@ from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, List, check_name
-from paimon_features.transformers.fitted import FittedVersion, read_version
+from paimon_features.transformers.fitted_version import FittedVersion, read_version
 
 Part = FeatureRef | CompiledInteraction
 """One column that goes into a transformer."""

@@ -79,7 +79,7 @@ class _Converter:
         self.found = list(found)
         self.root = root
         self.out = Conversion()
-        self.sources: dict[str, _Source] = {}
+        self.sources: dict[str, _FeastSource] = {}
         self.entities: dict[tuple[str, ...], str] = {}
         self.texts: list[str] = []
         self.views: dict[str, str] = {}
@@ -274,7 +274,7 @@ class _Converter:
             name = f"{name}_{'events' if kind == 'EventSource' else 'rows'}"
             known = self.sources.get(name)
         if known is None:
-            known = _Source(kind, {}, [*arguments, *_metadata(source)])
+            known = _FeastSource(kind, {}, [*arguments, *_metadata(source)])
             self.sources[name] = known
             self._count("sources")
             file = _file_of(source)
@@ -332,7 +332,7 @@ class _Converter:
 
 
 @dataclass
-class _Source:
+class _FeastSource:
     kind: str
     schema: dict[str, str]
     arguments: list[str]

@@ -59,10 +59,10 @@ class Recorded:
             raise AttributeError(name)
         if name in self.given:
             return self.given[name]
-        return Name(f"{self.kind}.{name}")
+        return FeastName(f"{self.kind}.{name}")
 
 
-class Name:
+class FeastName:
     """A name of Feast: a class, a function, or a value such as ``Float32``."""
 
     def __init__(self, text: str) -> None:
@@ -71,10 +71,10 @@ class Name:
     def __call__(self, *args: Any, **given: Any) -> Recorded:
         return Recorded(self.text.rsplit(".", 1)[-1], args, given)
 
-    def __getattr__(self, name: str) -> Name:
+    def __getattr__(self, name: str) -> FeastName:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Name(f"{self.text}.{name}")
+        return FeastName(f"{self.text}.{name}")
 
     def __repr__(self) -> str:
         return self.text.rsplit(".", 1)[-1]
@@ -83,10 +83,10 @@ class Name:
 class _Module(ModuleType):
     __path__: MutableSequence[str] = []  # noqa: RUF012 - what makes a module a package
 
-    def __getattr__(self, name: str) -> Name:
+    def __getattr__(self, name: str) -> FeastName:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Name(name)
+        return FeastName(name)
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paimon_features.feast_import.recording import Name, Recorded
+from paimon_features.feast_import.recording import FeastName, Recorded
 from paimon_features.schema import NAME
 from paimon_features.windows import format_duration
 
@@ -44,10 +44,10 @@ _OF_ARROW: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 def type_text(kind: Any) -> str | None:
     """How our definitions write a type of Feast; None where there is none like it.
 
-    >>> type_text(Name("types.Float32")), type_text(Recorded("Array", (Name("Int64"),)))
+    >>> type_text(FeastName("types.Float32")), type_text(Recorded("Array", (FeastName("Int64"),)))
     ('pf.Float32', 'pf.List(pf.Int64)')
     """
-    if isinstance(kind, Name):
+    if isinstance(kind, FeastName):
         return TYPES.get(repr(kind))
     if isinstance(kind, Recorded) and kind.kind == "Array" and len(kind.args) == 1:
         item = type_text(kind.args[0])

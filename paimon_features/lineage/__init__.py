@@ -1,7 +1,15 @@
 """What a project holds and what is made of what: describe and draw it."""
 
-from paimon_features.lineage.describe import describe, describe_all
-from paimon_features.lineage.drawing import to_svg, to_text
-from paimon_features.lineage.graph import Graph, Node, lineage
+from paimon_features.lineage.descriptions import describe, describe_all
+from paimon_features.lineage.lineage_graph import LineageGraph, LineageNode, lineage
+from paimon_features.lineage.rendering import to_svg, to_text
 
-__all__ = ["Graph", "Node", "describe", "describe_all", "lineage", "to_svg", "to_text"]
+__all__ = [
+    "LineageGraph",
+    "LineageNode",
+    "describe",
+    "describe_all",
+    "lineage",
+    "to_svg",
+    "to_text",
+]

@@ -5,6 +5,6 @@ transformers.
 """
 
 from paimon_features.monitoring.drift import ks, ks_p_value, psi
-from paimon_features.monitoring.ranges import TimeRange
+from paimon_features.monitoring.time_ranges import TimeRange
 
 __all__ = ["TimeRange", "ks", "ks_p_value", "psi"]

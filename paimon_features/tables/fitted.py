@@ -17,7 +17,7 @@ from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.specs import FITTED_PREFIX, fitted_spec
 from paimon_features.tables.writer import append_arrow
 from paimon_features.transformers import FeatureTransformer, FittedVersion, StoredTransformer
-from paimon_features.transformers.fitted import canonical
+from paimon_features.transformers.fitted_version import canonical
 
 COMMIT_USER = "fitted"
 """Who commits versions; the identifier of a commit is the version."""

@@ -11,23 +11,23 @@ from paimon_features.transformers.base import (
     StoredTransformer,
     new_transformer,
 )
-from paimon_features.transformers.bins import KBinsDiscretizer
-from paimon_features.transformers.categorical import OneHotEncoder
 from paimon_features.transformers.column_statistics import ColumnStatistics, MomentSums
-from paimon_features.transformers.compose import ColumnTransformer
-from paimon_features.transformers.declared import Clip, Interaction, LogTransform
-from paimon_features.transformers.fitted import FittedVersion
-from paimon_features.transformers.frequency import FrequencyEncoder
-from paimon_features.transformers.hashing import HashingEncoder
+from paimon_features.transformers.column_transformer import ColumnTransformer
+from paimon_features.transformers.fitted_version import FittedVersion
+from paimon_features.transformers.frequency_encoder import FrequencyEncoder
+from paimon_features.transformers.hashing_encoder import HashingEncoder
 from paimon_features.transformers.imputer import Imputer
+from paimon_features.transformers.k_bins import KBinsDiscretizer
 from paimon_features.transformers.normalizer import FeatureNormalizer
-from paimon_features.transformers.numeric import MaxAbsScaler, MinMaxScaler, StandardScaler
+from paimon_features.transformers.one_hot import OneHotEncoder
 from paimon_features.transformers.pipeline import Pipeline
-from paimon_features.transformers.quantile import QuantileTransformer
-from paimon_features.transformers.robust import RobustScaler
+from paimon_features.transformers.pipeline_steps import Frozen, Passthrough
+from paimon_features.transformers.quantile_transformer import QuantileTransformer
+from paimon_features.transformers.robust_scaler import RobustScaler
+from paimon_features.transformers.scalers import MaxAbsScaler, MinMaxScaler, StandardScaler
 from paimon_features.transformers.selector import FeatureSelector
-from paimon_features.transformers.steps import Frozen, Passthrough
-from paimon_features.transformers.target import TargetEncoder
+from paimon_features.transformers.stateless import Clip, Interaction, LogTransform
+from paimon_features.transformers.target_encoder import TargetEncoder
 
 __all__ = [
     "Clip",

@@ -13,13 +13,11 @@ from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params
+from paimon_features.transformers.bin_grid import Grid, check_grid, grid_params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
-from paimon_features.transformers.columnwise import NumericTransformer
 from paimon_features.transformers.frames import Frame, as_float, missing, numbers, read_frame
-from paimon_features.transformers.grid import Grid, check_grid, grid_params
-from paimon_features.transformers.known import counts_known, grid_known, moments_known
-from paimon_features.transformers.params import names_of
-from paimon_features.transformers.statistics import (
+from paimon_features.transformers.from_statistics import counts_known, grid_known, moments_known
+from paimon_features.transformers.imputer_statistics import (
     Constants,
     Fill,
     Means,
@@ -27,7 +25,9 @@ from paimon_features.transformers.statistics import (
     Modes,
     is_text,
 )
-from paimon_features.transformers.statistics import Statistic as Filling
+from paimon_features.transformers.imputer_statistics import Statistic as Filling
+from paimon_features.transformers.json_values import names_of
+from paimon_features.transformers.numeric_base import NumericTransformer
 
 STRATEGIES = ("mean", "median", "most_frequent", "constant")
 _LEARNS_FROM: Mapping[str, frozenset[Statistic]] = {

@@ -18,7 +18,7 @@ _MICROSOFT = "com.microsoft"
 
 
 @dataclass(frozen=True)
-class Part:
+class OnnxTensor:
     """Columns that stand in one tensor, shape ``(rows, width)``: float64, or texts.
 
     ``is_raw`` are numbers as they came in: rounded to the type of the input. ``is_list`` is one
@@ -32,7 +32,7 @@ class Part:
     is_list: bool = False
 
 
-class Graph:
+class OnnxGraph:
     """Nodes are added one by one; each gives the name of its output."""
 
     def __init__(self, onnx: Any, dtype: str, null_text: str) -> None:
@@ -50,15 +50,15 @@ class Graph:
         self.as_text: set[str] = set()
         """Those in which it is itself."""
 
-    def input(self, name: str, is_text: bool, is_list: bool = False) -> Part:
+    def input(self, name: str, is_text: bool, is_list: bool = False) -> OnnxTensor:
         """One column that goes in."""
         kind = self._types.STRING if is_text else self._float
         shape = [None, None if is_list else 1]
         self._inputs.append(self.onnx.helper.make_tensor_value_info(name, kind, shape))
-        made = Part(name, 1, True) if is_text else self._raw(name, 1)
+        made = OnnxTensor(name, 1, True) if is_text else self._raw(name, 1)
         return replace(made, is_list=is_list)
 
-    def matrix_input(self, name: str, width: int) -> Part:
+    def matrix_input(self, name: str, width: int) -> OnnxTensor:
         """All columns that go in, as one array of numbers."""
         info = self.onnx.helper.make_tensor_value_info(name, self._float, [None, width])
         self._inputs.append(info)
@@ -89,7 +89,7 @@ class Graph:
         self._constants.append(made)
         return name
 
-    def like(self, part: Part, values: Any) -> Any:
+    def like(self, part: OnnxTensor, values: Any) -> Any:
         """Numbers to compare with those of a part: rounded as these are, if they are."""
         array = np.asarray(values, np.float64)
         if part.is_raw and self.dtype == "float32":
@@ -112,7 +112,7 @@ class Graph:
         """A tensor in the type of what comes out."""
         return name if self.dtype == "float64" else self.node("Cast", name, to=self._types.FLOAT)
 
-    def column(self, parts: Sequence[Part], index: int) -> Part:
+    def column(self, parts: Sequence[OnnxTensor], index: int) -> OnnxTensor:
         """One column of several parts, shape (rows, 1)."""
         for part in parts:
             if index < part.width:
@@ -120,11 +120,11 @@ class Graph:
                     return part
                 place = self.constant(np.array([index], np.int64))
                 name = self.node("Gather", part.name, place, axis=1)
-                return Part(name, 1, part.is_text, part.is_raw)
+                return OnnxTensor(name, 1, part.is_text, part.is_raw)
             index -= part.width
         raise AssertionError("there is no such column")
 
-    def joined(self, parts: Sequence[Part]) -> Part:
+    def joined(self, parts: Sequence[OnnxTensor]) -> OnnxTensor:
         """The parts in one tensor of numbers.
 
         Raises
@@ -138,7 +138,7 @@ class Graph:
             return parts[0]
         name = self.node("Concat", *(part.name for part in parts), axis=1)
         width = sum(part.width for part in parts)
-        return Part(name, width, is_raw=all(part.is_raw for part in parts))
+        return OnnxTensor(name, width, is_raw=all(part.is_raw for part in parts))
 
     def model(self, output: str, width: int, name: str) -> Any:
         """The model whose output is this tensor, under a name."""
@@ -161,6 +161,6 @@ class Graph:
             producer_name="paimon-features",
         )
 
-    def _raw(self, name: str, width: int) -> Part:
+    def _raw(self, name: str, width: int) -> OnnxTensor:
         made = name if self.dtype == "float64" else self.float64(name)
-        return Part(made, width, is_raw=True)
+        return OnnxTensor(made, width, is_raw=True)

@@ -12,11 +12,11 @@ from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer
-from paimon_features.transformers.blocks import run_blocks
-from paimon_features.transformers.fitted import FittedVersion
+from paimon_features.transformers.fitted_version import FittedVersion
 from paimon_features.transformers.frames import Frame, read_frame
-from paimon_features.transformers.params import names_of
-from paimon_features.transformers.steps import (
+from paimon_features.transformers.json_values import names_of
+from paimon_features.transformers.matrix_blocks import run_blocks
+from paimon_features.transformers.pipeline_steps import (
     as_step,
     check_names,
     event_time_of,

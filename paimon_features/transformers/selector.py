@@ -8,8 +8,8 @@ import numpy as np
 
 from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
+from paimon_features.transformers.column_moments import Moments
 from paimon_features.transformers.frames import Frame, numbers, read_frame
-from paimon_features.transformers.moments import Moments
 
 
 class FeatureSelector:

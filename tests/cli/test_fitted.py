@@ -17,7 +17,8 @@ from paimon_features.errors import RequestError, SnapshotExpiredError, UnknownNa
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow
-from paimon_features.transformers import StandardScaler, numeric
+from paimon_features.transformers import StandardScaler
+from paimon_features.transformers import scalers as numeric
 from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS, HOUR_MS
 

@@ -38,7 +38,7 @@ from paimon_features.transformers import (
     StandardScaler,
     StoredTransformer,
 )
-from paimon_features.transformers.fitted import write_version
+from paimon_features.transformers.fitted_version import write_version
 from tests.transformers.numeric import MAKERS
 
 SHOP = EventSource(

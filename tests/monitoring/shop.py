@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.monitoring.reads import ViewReader
+from paimon_features.monitoring.view_reader import ViewReader
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow
 from paimon_features.windows import DAY_MS, HOUR_MS

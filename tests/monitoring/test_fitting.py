@@ -11,7 +11,7 @@ import pytest
 from paimon_features.columns import Column
 from paimon_features.errors import RequestError, TransformError
 from paimon_features.monitoring.fitting import fit_columns
-from paimon_features.monitoring.versions import drift_since, save_fit
+from paimon_features.monitoring.refits import drift_since, save_fit
 from paimon_features.tables.fitted import fitted_versions
 from paimon_features.transformers import (
     ColumnStatistics,

@@ -47,7 +47,7 @@ from paimon_features.transformers import (
     StoredTransformer,
     TargetEncoder,
 )
-from paimon_features.transformers.fitted import write_version
+from paimon_features.transformers.fitted_version import write_version
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.offline.lake_of_views import LakeOfViews
 from tests.transformers.numeric import MAKERS

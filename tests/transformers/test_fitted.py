@@ -18,7 +18,7 @@ from paimon_features.transformers import (
     StandardScaler,
     StoredTransformer,
 )
-from paimon_features.transformers.fitted import canonical, read_version, write_version
+from paimon_features.transformers.fitted_version import canonical, read_version, write_version
 
 GOLDEN = """\
 {

@@ -30,7 +30,7 @@ from paimon_features.oracle.fitted import row_of
 from paimon_features.schema import Float64, Int64, List, String
 from paimon_features.testing.sizes import seeds
 from paimon_features.transformers import FittedVersion
-from paimon_features.transformers.fitted import read_version, write_version
+from paimon_features.transformers.fitted_version import read_version, write_version
 from paimon_features.transformers.flink_ml import (
     ImputerModel,
     InteractionModel,

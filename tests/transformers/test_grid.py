@@ -19,7 +19,7 @@ from paimon_features.transformers import (
     QuantileTransformer,
     RobustScaler,
 )
-from paimon_features.transformers.grid import METHODS, GridCounts
+from paimon_features.transformers.bin_grid import METHODS, GridCounts
 
 numbers = st.one_of(
     st.floats(-1e6, 1e6), st.sampled_from([0.0, -0.0, 1.0, 2.0, 2.5, -3.0]), st.integers(-5, 5)

@@ -12,7 +12,7 @@ import pytest
 from paimon_features.errors import TransformError
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.transformers import FeatureTransformer, Imputer, OneHotEncoder
-from paimon_features.transformers import statistics as stats
+from paimon_features.transformers import imputer_statistics as stats
 
 MIXED = pa.table({"word": ["b", None, "a", "a", "b"], "n": [1, 1, None, 2, 2]})
 

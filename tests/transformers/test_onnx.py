@@ -35,7 +35,7 @@ from paimon_features.transformers import (
     StoredTransformer,
     TargetEncoder,
 )
-from paimon_features.transformers.onnx import to_feeds, to_onnx
+from paimon_features.transformers.onnx_export import to_feeds, to_onnx
 
 pytest.importorskip("onnx", reason="pip install 'paimon-features[onnx]'")
 runtime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")

@@ -33,7 +33,7 @@ from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.testing import generators
 from paimon_features.testing.stored import Stored
 from paimon_features.transformers import FittedVersion, StandardScaler
-from paimon_features.transformers.fitted import write_version
+from paimon_features.transformers.fitted_version import write_version
 from paimon_features.verification.request_log.check import check_log
 from paimon_features.verification.request_log.report import LogReport
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS

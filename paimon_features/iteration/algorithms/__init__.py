@@ -10,7 +10,7 @@ pinned and served like any fitted transformer. These are not the transformers of
 [0.5, 9.0]
 """
 
-from paimon_features.iteration.algorithms.columns import (
+from paimon_features.iteration.algorithms.column_estimators import (
     Imputer,
     Interaction,
     KBinsDiscretizer,
@@ -18,13 +18,12 @@ from paimon_features.iteration.algorithms.columns import (
     RobustScaler,
 )
 from paimon_features.iteration.algorithms.kmeans import KMeans
-from paimon_features.iteration.algorithms.linear import (
+from paimon_features.iteration.algorithms.linear_estimators import (
     LinearRegression,
     LinearSVC,
     LogisticRegression,
 )
-from paimon_features.iteration.algorithms.online import ModelVersions
-from paimon_features.iteration.algorithms.online_models import (
+from paimon_features.iteration.algorithms.online_estimators import (
     OnlineKMeans,
     OnlineLogisticRegression,
 )
@@ -34,7 +33,12 @@ from paimon_features.iteration.algorithms.online_scaler import (
     GlobalWindows,
     OnlineStandardScaler,
 )
-from paimon_features.iteration.algorithms.scalers import MaxAbsScaler, MinMaxScaler, StandardScaler
+from paimon_features.iteration.algorithms.online_training import ModelVersions
+from paimon_features.iteration.algorithms.scaler_estimators import (
+    MaxAbsScaler,
+    MinMaxScaler,
+    StandardScaler,
+)
 
 __all__ = [
     "CountTumblingWindows",

@@ -14,8 +14,8 @@ import pyarrow as pa
 from paimon_features.array_types import Floats
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import IterationConfig, IterationStream, ReferenceExecutor
-from paimon_features.iteration.algorithms.blocks import Block, deal, to_subtask
-from paimon_features.iteration.algorithms.checks import finite
+from paimon_features.iteration.algorithms.parameter_checks import finite
+from paimon_features.iteration.algorithms.training_blocks import TrainingBlock, deal, to_subtask
 from paimon_features.transformers.flink_ml import Model
 from paimon_features.transformers.flink_ml.vectors import (
     Matrix,
@@ -31,7 +31,7 @@ MODEL = "model"
 
 
 @dataclass(frozen=True)
-class Source:
+class TrainingSource:
     """Where the rows come from: of a job its stream, and in the body blocks of it.
 
     ``to_block`` makes a block of a record; without it records are blocks, each for the subtask
@@ -132,7 +132,7 @@ class Estimator(ABC):
         The output ``"model"`` is model data, of which ``model_of`` makes the model.
         """
         start = self._start(None, initial)
-        rows = Source(source, _ToBlock(self))
+        rows = TrainingSource(source, _ToBlock(self))
         return self._program(rows, start, parallelism, config or IterationConfig())
 
     def model_of(self, output: Sequence[Any], rows: int = 0) -> Any:
@@ -143,22 +143,22 @@ class Estimator(ABC):
 
     @abstractmethod
     def _program(
-        self, source: Source, start: Any, parallelism: int, config: IterationConfig
+        self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
     ) -> Callable[[Any], Any]: ...
 
     @abstractmethod
     def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any: ...
 
     @abstractmethod
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block: ...
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock: ...
 
     @abstractmethod
     def _names(self, X: Any) -> tuple[str, ...] | None: ...
 
-    def _blocks(self, rows: Block, parallelism: int) -> list[Block]:
+    def _blocks(self, rows: TrainingBlock, parallelism: int) -> list[TrainingBlock]:
         return deal(rows, parallelism)
 
-    def _start(self, rows: Block | None, initial: Model | None) -> Any:
+    def _start(self, rows: TrainingBlock | None, initial: Model | None) -> Any:
         """What the iteration starts from."""
         if initial is not None:
             raise DefinitionError(f"{type(self).__name__} does not start from an earlier model")
@@ -181,8 +181,8 @@ class VectorEstimator(Estimator):
 
     leaves_nan_out: ClassVar[bool] = False
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
-        rows = Block(_vectors(X, self.input_col))
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
+        rows = TrainingBlock(_vectors(X, self.input_col))
         return rows if self.leaves_nan_out else finite(self, rows)
 
     def _names(self, X: Any) -> tuple[str, ...] | None:
@@ -200,24 +200,26 @@ class ColumnsEstimator(Estimator):
         object.__setattr__(self, "input_cols", tuple(self.input_cols))
         object.__setattr__(self, "output_cols", tuple(self.output_cols))
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
         found = as_table(X)
         if found is None:
-            return Block(read_matrix(X))
+            return TrainingBlock(read_matrix(X))
         if not self.input_cols or len(self.input_cols) != len(self.output_cols):
             raise DefinitionError(
                 f"{type(self).__name__}: {len(self.input_cols)} input columns and "
                 f"{len(self.output_cols)} output columns; expected as many, and one at least"
             )
-        return Block(np.column_stack([read_nullable(found[0], name) for name in self.input_cols]))
+        return TrainingBlock(
+            np.column_stack([read_nullable(found[0], name) for name in self.input_cols])
+        )
 
     def _names(self, X: Any) -> tuple[str, ...] | None:
         return self.input_cols or None
 
 
-def _collection(blocks: list[Block]) -> Source:
+def _collection(blocks: list[TrainingBlock]) -> TrainingSource:
     """A source of blocks that are dealt to the subtasks that they name."""
-    return Source(lambda job: job.from_collection(blocks))
+    return TrainingSource(lambda job: job.from_collection(blocks))
 
 
 class _ToBlock:
@@ -226,8 +228,8 @@ class _ToBlock:
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
 
-    def map(self, value: Any) -> Block:
-        if isinstance(value, Block):
+    def map(self, value: Any) -> TrainingBlock:
+        if isinstance(value, TrainingBlock):
             return value
         table = pa.Table.from_batches([value]) if isinstance(value, pa.RecordBatch) else value
         return self._estimator._rows(table, None, None)
@@ -249,7 +251,7 @@ def names_of(columns: str | Sequence[str], X: Any) -> tuple[str, ...] | None:
 
 def labelled(
     X: Any, y: Any, sample_weight: Any, columns: tuple[Any, str | None, str | None]
-) -> Block:
+) -> TrainingBlock:
     """Rows of a table by its columns (features, label, weight), or of arrays."""
     features_col, label_col, weight_col = columns
     found = as_table(X)
@@ -258,14 +260,14 @@ def labelled(
         labels, weights = (_beside(values, len(features)) for values in (y, sample_weight))
         if labels is None and label_col is not None:
             raise TransformError("vectors without labels: give them as y")
-        return Block(features, labels, weights)
+        return TrainingBlock(features, labels, weights)
     if y is not None or sample_weight is not None:
         raise TransformError(
             f"a table has its labels in {label_col!r} and its weights in {weight_col!r}; "
             "y and sample_weight stand beside arrays only"
         )
     table = found[0]
-    return Block(
+    return TrainingBlock(
         read_features(table, features_col),
         None if label_col is None else read_numbers(table, label_col),
         None if weight_col is None else read_numbers(table, weight_col),

@@ -18,16 +18,21 @@ from paimon_features.iteration import (
     IterationStream,
     terminate_on_max_iter,
 )
-from paimon_features.iteration.algorithms.blocks import Block
-from paimon_features.iteration.algorithms.checks import at_least, finite, one_of, started_from
+from paimon_features.iteration.algorithms.bounded_training import BlockKeeper, over_rows
 from paimon_features.iteration.algorithms.estimator import (
     MODEL,
     Estimator,
-    Source,
+    TrainingSource,
     labelled,
     names_of,
 )
-from paimon_features.iteration.algorithms.rounds import KeepsBlocks, over_rows
+from paimon_features.iteration.algorithms.parameter_checks import (
+    at_least,
+    finite,
+    one_of,
+    started_from,
+)
+from paimon_features.iteration.algorithms.training_blocks import TrainingBlock
 from paimon_features.transformers.flink_ml import KMeansModel, Model
 from paimon_features.transformers.flink_ml.vectors import Matrix, dense, take
 
@@ -63,13 +68,13 @@ class KMeans(Estimator):
         one_of(self, "distance_measure", MEASURES)
         one_of(self, "init_mode", ("random",))
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
         return finite(self, labelled(X, None, None, (self.features_col, None, None)))
 
     def _names(self, X: Any) -> tuple[str, ...] | None:
         return names_of(self.features_col, X)
 
-    def _start(self, rows: Block | None, initial: Model | None) -> Any:
+    def _start(self, rows: TrainingBlock | None, initial: Model | None) -> Any:
         if initial is not None:
             return started_from(self, initial, "centroids")["centroids"]
         if rows is None:
@@ -83,7 +88,7 @@ class KMeans(Estimator):
         return dense(take(rows.features, np.sort(drawn)))
 
     def _program(
-        self, source: Source, start: Any, parallelism: int, config: IterationConfig
+        self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
     ) -> Callable[[Any], Any]:
         def follow(partial: IterationStream, centroids: IterationStream) -> IterationBodyResult:
             model = partial.process(_Move()).set_parallelism(1).name("move")
@@ -108,7 +113,7 @@ class KMeans(Estimator):
         )
 
 
-class _Assign(KeepsBlocks):
+class _Assign(BlockKeeper):
     """Keeps points; each epoch the sums and numbers of those closest to each centroid."""
 
     def __init__(self, measure: str) -> None:

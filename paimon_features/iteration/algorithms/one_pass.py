@@ -17,15 +17,15 @@ from paimon_features.iteration import (
     IterationListener,
     IterationStream,
 )
-from paimon_features.iteration.algorithms.blocks import Block
-from paimon_features.iteration.algorithms.estimator import Source
-from paimon_features.iteration.algorithms.rounds import over_rows
+from paimon_features.iteration.algorithms.bounded_training import over_rows
+from paimon_features.iteration.algorithms.estimator import TrainingSource
+from paimon_features.iteration.algorithms.training_blocks import TrainingBlock
 
 
-class Aggregate(Protocol):
+class PartialAggregate(Protocol):
     """A result that can be added up: of a block, of two results, and finished."""
 
-    def of(self, block: Block) -> Any:
+    def of(self, block: TrainingBlock) -> Any:
         """The result of one block."""
         ...
 
@@ -39,7 +39,7 @@ class Aggregate(Protocol):
 
 
 def aggregate(
-    source: Source, function: Aggregate, parallelism: int, config: IterationConfig
+    source: TrainingSource, function: PartialAggregate, parallelism: int, config: IterationConfig
 ) -> Callable[[Any], Any]:
     """The program that gives the finished result of all rows."""
 
@@ -53,10 +53,10 @@ def aggregate(
 
 
 class _Add(IterationListener):
-    def __init__(self, function: Aggregate) -> None:
+    def __init__(self, function: PartialAggregate) -> None:
         self._function = function
 
-    def process_element1(self, block: Block, ctx: Any, out: Any) -> None:
+    def process_element1(self, block: TrainingBlock, ctx: Any, out: Any) -> None:
         if not len(block):
             return
         partial = ctx.state.value("partial")
@@ -74,7 +74,7 @@ class _Add(IterationListener):
 
 
 class _Merge(IterationListener):
-    def __init__(self, function: Aggregate) -> None:
+    def __init__(self, function: PartialAggregate) -> None:
         self._function = function
 
     def process_element(self, part: tuple[int, Any], ctx: Any, out: Any) -> None:

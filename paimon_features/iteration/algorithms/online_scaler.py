@@ -11,17 +11,17 @@ import pyarrow as pa
 
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import IterationConfig
-from paimon_features.iteration.algorithms.blocks import Block, in_order
-from paimon_features.iteration.algorithms.estimator import Source, VectorEstimator
+from paimon_features.iteration.algorithms.estimator import TrainingSource, VectorEstimator
 from paimon_features.iteration.algorithms.one_pass import aggregate
-from paimon_features.iteration.algorithms.online import (
+from paimon_features.iteration.algorithms.online_training import (
     CountCutter,
     ModelVersions,
     check_batch,
     in_turn,
     train_online,
 )
-from paimon_features.iteration.algorithms.scalers import Seen, Spread
+from paimon_features.iteration.algorithms.scaler_estimators import Seen, Spread
+from paimon_features.iteration.algorithms.training_blocks import TrainingBlock, in_order
 from paimon_features.transformers.flink_ml import Model, StandardScalerModel
 from paimon_features.transformers.flink_ml.vectors import as_table
 
@@ -70,7 +70,7 @@ class OnlineStandardScaler(VectorEstimator):
     timestamp_col: str = "timestamp"
     model_version_col: str | None = "version"
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
         rows = super()._rows(X, y, sample_weight)
         if not isinstance(self.windows, EventTimeTumblingWindows):
             return rows
@@ -82,9 +82,9 @@ class OnlineStandardScaler(VectorEstimator):
         times = found[0][self.timestamp_col]
         if pa.types.is_timestamp(times.type):
             times = times.cast(pa.timestamp("ms"))
-        return Block(rows.features, times_ms=times.cast(pa.int64()).to_numpy())
+        return TrainingBlock(rows.features, times_ms=times.cast(pa.int64()).to_numpy())
 
-    def _blocks(self, rows: Block, parallelism: int) -> list[Block]:
+    def _blocks(self, rows: TrainingBlock, parallelism: int) -> list[TrainingBlock]:
         if isinstance(self.windows, GlobalWindows):
             return super()._blocks(rows, parallelism)
         blocks = in_order(rows)
@@ -92,12 +92,12 @@ class OnlineStandardScaler(VectorEstimator):
             blocks.append(_end_of(blocks))
         return blocks
 
-    def _start(self, rows: Block | None, initial: Model | None) -> Any:
+    def _start(self, rows: TrainingBlock | None, initial: Model | None) -> Any:
         super()._start(rows, initial)
         return None, -1, None
 
     def _program(
-        self, source: Source, start: Any, parallelism: int, config: IterationConfig
+        self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
     ) -> Callable[[Any], Any]:
         if isinstance(self.windows, GlobalWindows):
             return aggregate(source, _Whole(), parallelism, config)
@@ -132,7 +132,7 @@ class OnlineStandardScaler(VectorEstimator):
 class _TimeCutter:
     size_ms: int
 
-    def cut(self, blocks: Sequence[Block]) -> tuple[int, int | None] | None:
+    def cut(self, blocks: Sequence[TrainingBlock]) -> tuple[int, int | None] | None:
         """The rows of the first window once a row of a later one is there."""
         times = np.concatenate([block.times_ms for block in blocks])
         if not len(times):
@@ -142,10 +142,10 @@ class _TimeCutter:
         return (int(later[0]), end - 1) if len(later) else None
 
 
-def _end_of(blocks: Sequence[Block]) -> Block:
+def _end_of(blocks: Sequence[TrainingBlock]) -> TrainingBlock:
     """A row after all times: it closes the last window, and no window of its own ever ends."""
     last = blocks[-1].part(len(blocks[-1]) - 1, len(blocks[-1]))
-    return Block(last.features, times_ms=np.array([np.iinfo(np.int64).max]))
+    return TrainingBlock(last.features, times_ms=np.array([np.iinfo(np.int64).max]))
 
 
 class _Whole(Spread):
@@ -158,7 +158,7 @@ class _Whole(Spread):
 class _Running:
     """Moments of all rows so far, with the version and the window's end."""
 
-    def partial(self, state: Any, part: Block, parallelism: int) -> Seen | None:
+    def partial(self, state: Any, part: TrainingBlock, parallelism: int) -> Seen | None:
         """Those of a part of the window."""
         return Spread().of(part) if len(part) else None
 

@@ -26,9 +26,9 @@ from paimon_features.iteration import (
     IterationStream,
     terminate_on_max_iter_or_tol,
 )
-from paimon_features.iteration.algorithms.blocks import Block, width_of, window
-from paimon_features.iteration.algorithms.estimator import MODEL, Source
-from paimon_features.iteration.algorithms.rounds import KeepsBlocks, over_rows
+from paimon_features.iteration.algorithms.bounded_training import BlockKeeper, over_rows
+from paimon_features.iteration.algorithms.estimator import MODEL, TrainingSource
+from paimon_features.iteration.algorithms.training_blocks import TrainingBlock, width_of, window
 from paimon_features.transformers.flink_ml.vectors import SparseRows, dot, weighted_sum
 
 Loss = Callable[[Floats, Floats], tuple[Floats, Floats]]
@@ -86,7 +86,7 @@ class Descent:
         whole, over = divmod(self.global_batch_size, parallelism)
         return whole + (subtask < over)
 
-    def gradient(self, block: Block, coefficient: Floats) -> Floats:
+    def gradient(self, block: TrainingBlock, coefficient: Floats) -> Floats:
         """Sums over the rows: the gradient, then their weight, then their loss."""
         out = np.zeros(len(coefficient) + 2)
         rows = max(_CACHED_BYTES // (8 * max(block.width, 1)), 64)
@@ -124,7 +124,7 @@ class Descent:
         return coefficient - rate * (lasso + (1 - self.elastic_net) * self.reg * coefficient)
 
 
-class Trainer(KeepsBlocks):
+class Trainer(BlockKeeper):
     """Keeps its rows and the coefficients, and takes one local batch of rows an epoch."""
 
     def __init__(self, descent: Descent) -> None:
@@ -173,7 +173,7 @@ class Trainer(KeepsBlocks):
         return self._descent.step(coefficient, received)
 
 
-class Sum(IterationListener):
+class SubtaskSum(IterationListener):
     """The sum of the subtasks' arrays, always in the order of the subtasks."""
 
     def process_element(self, part: tuple[int, Floats], ctx: Any, out: Any) -> None:
@@ -202,7 +202,7 @@ def _subtask(part: tuple[int, Any]) -> int:
 
 
 def descend(
-    source: Source,
+    source: TrainingSource,
     start: Floats | None,
     descent: Descent,
     parallelism: int,
@@ -211,7 +211,7 @@ def descend(
     """The program that gives the coefficients after the last iteration."""
 
     def follow(partial: IterationStream, _: IterationStream) -> IterationBodyResult:
-        total = partial.process(Sum()).set_parallelism(1).name("sum")
+        total = partial.process(SubtaskSum()).set_parallelism(1).name("sum")
         criteria = total.map(mean_loss).flat_map(
             terminate_on_max_iter_or_tol(descent.max_iter, descent.tol)
         )

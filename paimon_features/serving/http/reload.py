@@ -22,7 +22,7 @@ from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import LOGGER
 from paimon_features.serving.http.no_pandas import pandas_allowed
 from paimon_features.serving.http.tokens import Tokens
-from paimon_features.transformers.fitted import FOLDER
+from paimon_features.transformers.fitted_version import FOLDER
 
 POLL_S = 1.0
 _SWITCH_S = 0.0002

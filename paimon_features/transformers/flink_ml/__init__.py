@@ -10,20 +10,20 @@ told to, and makes 0 of a constant column.
 [0.25]
 """
 
-from paimon_features.transformers.flink_ml.clustering import KMeansModel
-from paimon_features.transformers.flink_ml.columns import (
+from paimon_features.transformers.flink_ml.column_models import (
     ImputerModel,
     InteractionModel,
     KBinsDiscretizerModel,
     OneHotEncoderModel,
 )
-from paimon_features.transformers.flink_ml.linear import (
+from paimon_features.transformers.flink_ml.kmeans_model import KMeansModel
+from paimon_features.transformers.flink_ml.linear_models import (
     LinearRegressionModel,
     LinearSVCModel,
     LogisticRegressionModel,
 )
 from paimon_features.transformers.flink_ml.model import Model
-from paimon_features.transformers.flink_ml.scaling import (
+from paimon_features.transformers.flink_ml.scaler_models import (
     MaxAbsScalerModel,
     MinMaxScalerModel,
     RobustScalerModel,

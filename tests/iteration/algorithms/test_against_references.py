@@ -31,7 +31,7 @@ from paimon_features.iteration.algorithms import (
     RobustScaler,
     StandardScaler,
 )
-from paimon_features.iteration.algorithms.blocks import BLOCK_ROWS
+from paimon_features.iteration.algorithms.training_blocks import BLOCK_ROWS
 from paimon_features.oracle import algorithms as reference
 from paimon_features.testing.sizes import seeds
 from paimon_features.transformers.flink_ml import (

@@ -27,7 +27,7 @@ from paimon_features.setup.resp import connect
 from paimon_features.testing.clicks import CLICKS, USER
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.transformers import FittedVersion, StandardScaler
-from paimon_features.transformers.fitted import write_version
+from paimon_features.transformers.fitted_version import write_version
 
 pytestmark = pytest.mark.redis
 

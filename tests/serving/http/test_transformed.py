@@ -31,7 +31,7 @@ from paimon_features.transformers import (
     StandardScaler,
     StoredTransformer,
 )
-from paimon_features.transformers.fitted import write_version
+from paimon_features.transformers.fitted_version import write_version
 
 JSON, PACK, ARROW = (format_.value for format_ in Format)
 NOW = RequestSource("now", schema={"amount": Float64})

@@ -1,0 +1,363 @@
+"""Flink ML's algorithms by column: quantiles, imputation, bins, one-hot encoding, products."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from paimon_features.array_types import Floats
+from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.iteration import IterationConfig
+from paimon_features.iteration.algorithms.estimator import (
+    ColumnsEstimator,
+    TrainingSource,
+    VectorEstimator,
+)
+from paimon_features.iteration.algorithms.exact_quantiles import quantiles
+from paimon_features.iteration.algorithms.one_pass import aggregate
+from paimon_features.iteration.algorithms.parameter_checks import at_least, one_of, within
+from paimon_features.iteration.algorithms.scaler_estimators import Extremes
+from paimon_features.iteration.algorithms.training_blocks import TrainingBlock
+from paimon_features.transformers.flink_ml import (
+    ImputerModel,
+    InteractionModel,
+    KBinsDiscretizerModel,
+    OneHotEncoderModel,
+    RobustScalerModel,
+)
+from paimon_features.transformers.flink_ml.column_models import is_missing
+from paimon_features.transformers.flink_ml.vectors import as_table, dense, read_features
+
+
+@dataclass(frozen=True, kw_only=True)
+class RobustScaler(VectorEstimator):
+    """Median and range between the quantiles ``lower`` and ``upper``; NaN is left out.
+
+    Quantiles are elements of the data, at rank ``ceil(q n)``, not interpolated, and exact:
+    ``relative_error``, a bound in Flink ML, is kept by any value.
+
+    >>> model = RobustScaler().fit([[float(v)] for v in range(9)])
+    >>> model.transform([[3.0]]).tolist()
+    [0.75]
+    """
+
+    lower: float = 0.25
+    upper: float = 0.75
+    relative_error: float = 0.001
+    with_centering: bool = False
+    with_scaling: bool = True
+
+    leaves_nan_out = True
+
+    def __post_init__(self) -> None:
+        within(self, 0, 1, "lower", "upper", "relative_error")
+
+    def _program(
+        self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
+    ) -> Callable[[Any], Any]:
+        at = (0.5, self.lower, self.upper)
+        return quantiles(source, at, _medians_and_ranges, parallelism, config)
+
+    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
+        return RobustScalerModel(
+            self._only(found),
+            rows=rows,
+            names=names,
+            input_col=self.input_col,
+            output_col=self.output_col,
+            with_centering=self.with_centering,
+            with_scaling=self.with_scaling,
+        )
+
+
+def _medians_and_ranges(found: Floats) -> dict[str, Any]:
+    return {"medians": found[:, 0], "ranges": found[:, 2] - found[:, 1]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imputer(ColumnsEstimator):
+    """What stands in for missing values: ``mean``, ``median`` or ``most_frequent``.
+
+    Missing are nulls, NaN and, if it is given, ``missing_value`` (None: NaN) when it is fitted;
+    nulls and ``missing_value`` when it transforms, as in Flink ML. The median is an element of
+    the data, the most frequent value the least of several.
+
+    >>> Imputer().fit([[1.0], [float("nan")], [3.0]]).transform([[float("nan")]]).tolist()
+    [2.0]
+    """
+
+    strategy: str = "mean"
+    missing_value: float | None = None
+    relative_error: float = 0.001
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self, "strategy", ("mean", "median", "most_frequent"))
+        if self.missing_value is not None and np.isnan(self.missing_value):
+            object.__setattr__(self, "missing_value", None)
+
+    def _program(
+        self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
+    ) -> Callable[[Any], Any]:
+        if self.strategy == "median":
+            missing = self.missing_value
+            return quantiles(source, (0.5,), _first, parallelism, config, missing)
+        if self.strategy == "mean":
+            return aggregate(source, _Means(self.missing_value), parallelism, config)
+        return aggregate(source, _Frequencies(self.missing_value), parallelism, config)
+
+    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
+        surrogates = self._only(found)
+        for index, surrogate in enumerate(surrogates):
+            if np.isnan(surrogate):
+                label = names[index] if names else index
+                raise TransformError(
+                    f"Imputer: all values in column {label} are null, NaN or the missing value"
+                )
+        return ImputerModel(
+            {"surrogates": surrogates},
+            rows=rows,
+            names=names,
+            input_cols=self.input_cols,
+            output_cols=self.output_cols,
+            missing_value=self.missing_value,
+        )
+
+
+def _first(found: Floats) -> Floats:
+    return found[:, 0]
+
+
+class _Means:
+    def __init__(self, missing_value: float | None) -> None:
+        self._missing = missing_value
+
+    def of(self, block: TrainingBlock) -> tuple[Floats, Floats]:
+        rows = dense(block.features)
+        there = ~np.isnan(rows) & ~is_missing(rows, self._missing)
+        return np.where(there, rows, 0.0).sum(axis=0), there.sum(axis=0).astype(np.float64)
+
+    def merge(self, left: Any, right: Any) -> tuple[Floats, Floats]:
+        return left[0] + right[0], left[1] + right[1]
+
+    def finish(self, whole: tuple[Floats, Floats]) -> Floats:
+        sums, counts = whole
+        return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+class _Frequencies:
+    def __init__(self, missing_value: float | None) -> None:
+        self._missing = missing_value
+
+    def of(self, block: TrainingBlock) -> list[Counter[float]]:
+        out = []
+        for column in dense(block.features).T:
+            there = column[~np.isnan(column) & ~is_missing(column, self._missing)]
+            values, counts = np.unique(there, return_counts=True)
+            out.append(Counter(dict(zip(values.tolist(), counts.tolist(), strict=True))))
+        return out
+
+    def merge(self, left: Any, right: Any) -> list[Counter[float]]:
+        return [a + b for a, b in zip(left, right, strict=True)]
+
+    def finish(self, whole: list[Counter[float]]) -> Floats:
+        return np.array(
+            [min(c, key=lambda value: (-c[value], value)) if c else np.nan for c in whole]
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KBinsDiscretizer(VectorEstimator):
+    """Bins of each column: of ``uniform`` width, by ``quantile``, or by ``kmeans``.
+
+    The last two look at ``sub_samples`` rows at most, drawn by ``seed``. A constant column has one
+    bin, and bins without width are left out.
+
+    >>> model = KBinsDiscretizer(strategy="uniform", num_bins=2).fit([[0.0], [4.0]])
+    >>> model.transform([[1.0], [2.0], [9.0]]).tolist()
+    [0.0, 1.0, 1.0]
+    """
+
+    strategy: str = "quantile"
+    num_bins: int = 5
+    sub_samples: int = 200_000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        one_of(self, "strategy", ("uniform", "quantile", "kmeans"))
+        at_least(self, 2, "num_bins", "sub_samples")
+
+    def _program(
+        self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
+    ) -> Callable[[Any], Any]:
+        if self.strategy == "uniform":
+            return aggregate(source, Extremes(), parallelism, config)
+        return aggregate(source, _Sample(self.sub_samples, self.seed), parallelism, config)
+
+    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
+        seen = self._only(found)
+        if self.strategy == "uniform":
+            pairs = zip(seen["minVector"].tolist(), seen["maxVector"].tolist(), strict=True)
+            edges = [_uniform(low, high, self.num_bins) for low, high in pairs]
+        else:
+            edges = [_edges(np.sort(column), self.strategy, self.num_bins) for column in seen.T]
+        return KBinsDiscretizerModel(
+            {"binEdges": edges},
+            rows=rows,
+            names=names,
+            input_col=self.input_col,
+            output_col=self.output_col,
+        )
+
+
+class _Sample:
+    """Up to ``size`` rows: each gets a random key, and those with the least keys are kept."""
+
+    def __init__(self, size: int, seed: int) -> None:
+        self._size = size
+        self._seed = seed
+
+    def of(self, block: TrainingBlock) -> tuple[Floats, Floats]:
+        rows = dense(block.features)
+        # of the rows themselves: the same rows are drawn however they were dealt
+        first = np.ascontiguousarray(rows[0]).view(np.uint64)
+        generator = np.random.default_rng([self._seed, len(rows), *first.tolist()])
+        return self._least(generator.random(len(rows)), rows)
+
+    def merge(self, left: Any, right: Any) -> tuple[Floats, Floats]:
+        keys = np.concatenate([left[0], right[0]])
+        return self._least(keys, np.concatenate([left[1], right[1]]))
+
+    def finish(self, whole: tuple[Floats, Floats]) -> Floats:
+        return whole[1]
+
+    def _least(self, keys: Floats, rows: Floats) -> tuple[Floats, Floats]:
+        if len(rows) <= self._size:
+            return keys, rows
+        kept = np.sort(np.argsort(keys, kind="stable")[: self._size])
+        return keys[kept], rows[kept]
+
+
+def _uniform(low: float, high: float, bins: int) -> Sequence[float]:
+    if low == high:
+        return []
+    # added up step by step, as Flink ML does
+    return np.cumsum([low, *[(high - low) / bins] * bins]).tolist()
+
+
+def _edges(values: Floats, strategy: str, bins: int) -> Sequence[float]:
+    low, high = float(values[0]), float(values[-1])
+    if low == high:
+        return []
+    starts = values[(np.arange(bins) * (len(values) / bins)).astype(np.int64)]
+    if strategy == "quantile":
+        return np.unique([*starts, high]).tolist()
+    if len(np.unique(values)) <= bins:
+        return _uniform(low, high, bins)
+    centres = _kmeans_of_sorted(values, starts)
+    return [low, *((a + b) / 2 for a, b in pairwise(centres.tolist())), high]
+
+
+def _kmeans_of_sorted(values: Floats, centres: Floats) -> Floats:
+    """k-means of sorted numbers: at most 300 rounds, until the loss changes by 1e-4 or less."""
+    old_loss = np.inf
+    for _ in range(300):
+        chosen = np.argmin(np.abs(values[:, None] - centres), axis=1)
+        loss = float(np.abs(values - centres[chosen]).mean())
+        counts = np.bincount(chosen, minlength=len(centres))
+        sums = np.bincount(chosen, values, len(centres))
+        centres = np.where(counts > 0, sums / np.maximum(counts, 1), centres)
+        if abs(loss - old_loss) <= 1e-4:
+            break
+        old_loss = loss
+    return np.sort(centres)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneHotEncoder(ColumnsEstimator):
+    """The greatest index of each column; values are whole numbers from 0.
+
+    With ``drop_last`` (the default) the greatest has no place of its own.
+
+    >>> OneHotEncoder(drop_last=False).fit([[0.0], [1.0]]).transform([[1.0]]).tolist()
+    [[0.0, 1.0]]
+    """
+
+    drop_last: bool = True
+    handle_invalid: str = "error"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_of(self, "handle_invalid", ("error",))
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
+        block = super()._rows(X, y, sample_weight)
+        values = dense(block.features)
+        wrong = ~((values >= 0) & (values == np.floor(values)))
+        if wrong.any():
+            raise TransformError(
+                f"OneHotEncoder: the value {values[wrong][0]} cannot be parsed as an index; "
+                "expected whole numbers from 0"
+            )
+        return block
+
+    def _program(
+        self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
+    ) -> Callable[[Any], Any]:
+        return aggregate(source, Extremes(), parallelism, config)
+
+    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
+        return OneHotEncoderModel(
+            {"maxIndex": self._only(found)["maxVector"]},
+            rows=rows,
+            names=names,
+            input_cols=self.input_cols,
+            output_cols=self.output_cols,
+            drop_last=self.drop_last,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interaction:
+    """All products of one value of each column; nothing is learnt.
+
+    >>> import pyarrow as pa
+    >>> table = pa.table({"a": [[1.0, 2.0]], "b": [[3.0, 4.0]]})
+    >>> Interaction(input_cols=("a", "b")).transform(table)["output"].to_pylist()
+    [[3.0, 4.0, 6.0, 8.0]]
+    """
+
+    input_cols: tuple[str, ...]
+    output_col: str = "output"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "input_cols", tuple(self.input_cols))
+        if not self.input_cols:
+            raise DefinitionError("Interaction: input_cols names no column")
+
+    def fit(self, X: Any) -> InteractionModel:
+        """The model for vectors of the sizes that they have in a table, to be stored and served."""
+        found = as_table(X)
+        if found is None:
+            raise TransformError(f"Interaction: got {type(X).__name__}; expected a table")
+        table = found[0]
+        missing = [name for name in self.input_cols if name not in table.column_names]
+        if missing:
+            raise TransformError(f"the table has no column {missing[0]!r}")
+        known = table.select(list(dict.fromkeys(self.input_cols))).drop_null()
+        sizes = [read_features(known, name).shape[1] for name in self.input_cols]
+        return InteractionModel(
+            {"sizes": sizes},
+            rows=len(table),
+            input_cols=self.input_cols,
+            output_col=self.output_col,
+        )
+
+    def transform(self, X: Any) -> Any:
+        """The table with the products; null where one of the columns is."""
+        return self.fit(X).transform(X)

@@ -1,0 +1,155 @@
+"""What is known of a definition: its text, its versions, its tables, what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from paimon_features.definitions import (
+    CompiledTransformed,
+    CompiledView,
+    Definitions,
+    DerivedView,
+    FeatureView,
+    Interaction,
+)
+from paimon_features.errors import UnknownNameError
+from paimon_features.lineage.lineage_graph import LineageNode, lineage
+from paimon_features.planning import registry
+from paimon_features.tables import Lake, generations, latest_snapshot
+
+Document = dict[str, Any]
+
+
+def describe_all(definitions: Definitions, lake: Lake) -> list[Document]:
+    """A line's worth of every definition: kind, name, description, owner, tags, state.
+
+    ``state`` is ``applied``, ``changed`` (defined otherwise than applied), or ``not applied``.
+    """
+    applied = registry.applied(lake)
+    return [
+        {
+            "kind": kind,
+            "name": name,
+            "state": _state(applied.get((kind, name)), item.to_document()),
+            "description": item.description,
+            "owner": item.owner,
+            "tags": dict(item.tags),
+        }
+        for (kind, name), item in _items(definitions)
+    ]
+
+
+def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
+    """All that is known of the definitions of that name (of several kinds, if it is so).
+
+    Raises
+    ------
+    UnknownNameError
+        If nothing has that name.
+    """
+    found = [(key, item) for key, item in _items(definitions) if key[1] == name]
+    if not found:
+        known = [key[1] for key, _ in _items(definitions)]
+        raise UnknownNameError.of("definition", name, dict.fromkeys(known))
+    versions = registry.versions(lake)
+    graph = lineage(definitions, lake)
+    out = []
+    for (kind, _), item in found:
+        history = versions.get((kind, name), [])
+        document: Document = dict(item.to_document())
+        document["state"] = _state(history[-1] if history else None, item.to_document())
+        document["versions"] = [
+            {
+                "version": v.number,
+                "applied_at_ms": v.applied_at_ms,
+                "dropped": v.document is None,
+            }
+            for v in history
+        ]
+        if isinstance(item, FeatureView):
+            document["features"] = list(_features(item.compiled))
+            document["levels_ms"] = list(item.compiled.levels_ms)
+            document["generations"] = list(_generations(lake, item.compiled))
+        if isinstance(item, DerivedView):
+            document["features"] = [f"{f.name}: {f.type.text}" for f in item.compiled.features]
+            document["tables"] = [_table(lake, item.table)]
+        if isinstance(item, Interaction):
+            compiled = definitions.interaction(item)
+            document["type"] = compiled.type.text
+            document["features"] = [str(ref) for ref in compiled.refs]
+            document["request"] = {n: k.text for n, k in compiled.inputs.items()}
+        if isinstance(item, CompiledTransformed):
+            document["features"] = [str(ref) for ref in item.refs]
+            document["request"] = {n: k.text for n, k in item.inputs.items()}
+            document["parameters"] = item.fitted.transformer.to_params()
+            document["fitted_on"] = dict(item.fitted.fitted_on)
+            document["fitted_at_ms"] = item.fitted.fitted_at_ms
+        if kind == "source":
+            document["tables"] = [_table(lake, t) for t in (item.table, item.rejected_table)]
+        for node in graph.nodes:
+            if (node.kind, node.name) == (kind, name):
+                document["made_of"] = list(map(_named, graph.parents(node)))
+                document["used_by"] = list(map(_named, graph.children(node)))
+        if kind == "entity":
+            document["used_by"] = [
+                {"kind": kind, "name": view.name}
+                for kind, views in (
+                    ("table_view", definitions.tables),
+                    ("feature_view", definitions.views),
+                )
+                for view in views.values()
+                if view.entity.name == name
+            ]
+        out.append(document)
+    return out
+
+
+def _items(definitions: Definitions) -> Iterator[tuple[registry.Key, Any]]:
+    for kind, items in definitions.by_kind().items():
+        for name, item in items.items():
+            yield (kind, name), item
+
+
+def _state(version: registry.Version | None, document: Mapping[str, Any]) -> str:
+    if version is None or version.document is None:
+        return "not applied"
+    return "changed" if registry.differs(version.document, document) else "applied"
+
+
+def _features(view: CompiledView) -> Iterator[Document]:
+    for feature in view.features:
+        yield {
+            "name": feature.name,
+            "type": feature.type.text,
+            "window_ms": feature.window_ms,
+            "hop_ms": feature.hop_ms,
+            "partials": list(feature.partials),
+        }
+
+
+def _generations(lake: Lake, view: CompiledView) -> Iterator[Document]:
+    for record in generations.load(lake, view.name):
+        yield {
+            "generation": record.generation,
+            "state": record.state,
+            "fits": record.fingerprint == view.fingerprint,
+            "incarnation": record.incarnation,
+            **_table(lake, record.table),
+        }
+
+
+def _table(lake: Lake, table: str) -> Document:
+    """A table's newest snapshot, and how many rows its files hold (before merging)."""
+    newest = latest_snapshot(lake, table) if lake.exists(table) else None
+    return {
+        "table": table,
+        "exists": lake.exists(table),
+        "snapshot": None if newest is None else newest.id,
+        "rows": 0 if newest is None else newest.total_records,
+        "committed_at_ms": None if newest is None else newest.time_ms,
+    }
+
+
+def _named(node: LineageNode) -> dict[str, str]:
+    return {"kind": node.kind, "name": node.name}

@@ -1,0 +1,176 @@
+"""Lineage: which definition is made of which, down to the training sets that were written.
+
+::
+
+    source -> feature view -> interaction -> transformed -> service
+                          |                        |  '-> training set
+                          '-> derived view         fitted transformer
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from paimon_features.definitions import Definitions, FeatureRef, FeatureView, TableView
+from paimon_features.errors import UnknownNameError
+from paimon_features.tables import Lake
+from paimon_features.tables.specs import TRAINING_PREFIX
+
+KINDS = (
+    "source", "table_view", "feature_view", "derived_view", "interaction",
+    "fitted_transformer", "transformed", "service", "training_set",
+)  # fmt: skip
+"""Kinds of nodes, from what comes in to what comes out."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LineageNode:
+    """One definition or written training set; ``note`` is what stands beside its name."""
+
+    kind: str
+    name: str
+    note: str = ""
+
+    @property
+    def title(self) -> str:
+        """Kind and name, for people.
+
+        >>> LineageNode("feature_view", "spend").title
+        'feature view spend'
+        """
+        return f"{self.kind.replace('_', ' ')} {self.name}"
+
+
+@dataclass(frozen=True)
+class LineageGraph:
+    """Nodes and edges ``(from, to)``: the second is made of the first. There is no cycle."""
+
+    nodes: tuple[LineageNode, ...]
+    edges: tuple[tuple[LineageNode, LineageNode], ...]
+
+    def parents(self, node: LineageNode) -> list[LineageNode]:
+        """What a node is made of."""
+        return [a for a, b in self.edges if b == node]
+
+    def children(self, node: LineageNode) -> list[LineageNode]:
+        """What is made of a node."""
+        return [b for a, b in self.edges if a == node]
+
+    def find(self, name: str) -> list[LineageNode]:
+        """The nodes of that name, of any kind.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is none.
+        """
+        found = [node for node in self.nodes if node.name == name]
+        if not found:
+            raise UnknownNameError.of("definition", name, [node.name for node in self.nodes])
+        return found
+
+    def around(self, chosen: Iterable[LineageNode]) -> LineageGraph:
+        """The part of the graph that the chosen nodes are made of, or that is made of them."""
+        chosen = list(chosen)
+        kept = set(chosen)
+        for step in (self.parents, self.children):
+            waiting = list(chosen)
+            while waiting:
+                more = [node for node in step(waiting.pop()) if node not in kept]
+                kept.update(more)
+                waiting += more
+        return LineageGraph(
+            tuple(node for node in self.nodes if node in kept),
+            tuple((a, b) for a, b in self.edges if a in kept and b in kept),
+        )
+
+    def to_document(self) -> dict[str, object]:
+        """As JSON, for a program."""
+
+        def of(node: LineageNode) -> dict[str, str]:
+            return {"kind": node.kind, "name": node.name}
+
+        return {
+            "nodes": [{**of(node), "note": node.note} for node in self.nodes],
+            "edges": [{"from": of(a), "to": of(b)} for a, b in self.edges],
+        }
+
+
+def lineage(definitions: Definitions, lake: Lake | None = None) -> LineageGraph:
+    """The lineage of all definitions, and of the training sets in ``lake`` where it is given."""
+    sources = {s.name: LineageNode("source", s.name, s.table) for s in definitions.sources.values()}
+    defined: list[FeatureView | TableView] = [*definitions.tables.values()]
+    defined += definitions.views.values()
+    views = {view.name: _view_node(view) for view in defined}
+    edges = [(sources[view.source.name], views[view.name]) for view in defined]
+    derived = []
+    for made in definitions.derived.values():
+        note = f"{made.view.entity.name}, {_many(len(made.compiled.features), 'feature')}"
+        derived.append(LineageNode("derived_view", made.name, note))
+        edges.append((views[made.view.name], derived[-1]))
+    interactions = {}
+    for interaction in definitions.interactions.values():
+        compiled = definitions.interaction(interaction)
+        node = interactions[compiled.name] = LineageNode(
+            "interaction", compiled.name, compiled.type.text
+        )
+        edges += [(views[name], node) for name in _view_names(compiled.refs)]
+    transformed = {}
+    fitted: dict[str, LineageNode] = {}
+    for each in definitions.transformed.values():
+        made_of = definitions.transformation(each)
+        pinned, digest = str(made_of.fitted), made_of.fitted.digest
+        fitted.setdefault(
+            pinned, LineageNode("fitted_transformer", pinned, f"{made_of.fitted.kind}, {digest}")
+        )
+        node = transformed[each.name] = LineageNode("transformed", each.name, made_of.type.text)
+        edges.append((fitted[pinned], node))
+        plain = [part for part in made_of.parts if isinstance(part, FeatureRef)]
+        edges += [(views[name], node) for name in _view_names(plain)]
+        named = dict.fromkeys(p.name for p in made_of.parts if not isinstance(p, FeatureRef))
+        edges += [(interactions[name], node) for name in named]
+    computed = {**interactions, **transformed}
+    services = []
+    for service in definitions.services.values():
+        items = service.items()
+        services.append(LineageNode("service", service.name, _many(len(items), "feature")))
+        edges += [(views[name], services[-1]) for name in _view_names(service.refs())]
+        edges += [(computed[str(i)], services[-1]) for i in items if str(i) in computed]
+    sets = []
+    for name, features in _training_sets(lake):
+        # a service is not named in a training set: it may have changed since, its views have not
+        sets.append(LineageNode("training_set", name, _many(len(features), "feature")))
+        refs = tuple(FeatureRef.parse(name) for name in features if ":" in name)
+        edges += [(views[view], sets[-1]) for view in _view_names(refs) if view in views]
+        edges += [(computed[name], sets[-1]) for name in features if name in computed]
+    made_of_views = (
+        *derived, *interactions.values(), *fitted.values(), *transformed.values(), *services, *sets
+    )  # fmt: skip
+    nodes = (*sources.values(), *views.values(), *made_of_views)
+    return LineageGraph(nodes, tuple(edges))
+
+
+def _view_node(view: FeatureView | TableView) -> LineageNode:
+    features = _many(len(view.compiled.features), "feature")
+    kind = "feature_view" if isinstance(view, FeatureView) else "table_view"
+    return LineageNode(kind, view.name, f"{view.entity.name}, {features}")
+
+
+def _view_names(refs: Iterable[FeatureRef]) -> list[str]:
+    return list(dict.fromkeys(ref.view for ref in refs))
+
+
+def _training_sets(lake: Lake | None) -> Iterable[tuple[str, Mapping[str, str]]]:
+    if lake is None:
+        return
+    for table in lake.list():
+        if table.startswith(TRAINING_PREFIX):
+            features = lake.properties(table).get("training-set.features")
+            if features is not None:
+                yield table.removeprefix(TRAINING_PREFIX), json.loads(features)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

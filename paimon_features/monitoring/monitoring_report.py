@@ -1,0 +1,166 @@
+"""What ``monitor`` tells of each column: its statistics in a range, and how far from another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from paimon_features.monitoring.drift import Drift, drift_of, ks_of_values, quantile
+from paimon_features.monitoring.time_ranges import TimeRange
+from paimon_features.monitoring.value_statistics import ColumnValues, compare
+from paimon_features.transformers.column_statistics import (
+    MAX_CONDITION,
+    ColumnStatistics,
+)
+
+SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Which quantiles are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The numbers of one column in one range; None for what is not known.
+
+    ``quantiles`` are those of ``SHARES``, from tiles within the width of their bin. ``status`` is
+    ``ILL_CONDITIONED`` where rounding has left too little of the deviation, which is None then.
+    """
+
+    rows: int
+    count: int | None
+    null_share: float | None
+    mean: float | None = None
+    deviation: float | None = None
+    low: float | None = None
+    high: float | None = None
+    quantiles: tuple[float | None, ...] | None = None
+    status: str = "OK"
+
+    @classmethod
+    def of(cls, column: ColumnStatistics) -> Summary:
+        """The summary of a column's statistics."""
+        share = None if column.nulls is None or not column.rows else column.nulls / column.rows
+        moments, mean, deviation, status = column.moments, None, None, "OK"
+        if moments is not None and moments.count:
+            mean = moments.mean
+            if moments.condition > MAX_CONDITION:
+                status = "ILL_CONDITIONED"
+            else:
+                deviation = math.sqrt(moments.squares / moments.count)
+        quantiles: tuple[float | None, ...] | None = None
+        if column.quantiles is not None:
+            quantiles = tuple(map(column.quantiles.get, SHARES))
+        elif column.bins is not None and column.edges is not None:
+            edges, bins = column.edges, column.bins
+            quantiles = tuple(quantile(edges, bins, share) for share in SHARES)
+        count = column.count
+        if count is None and moments is not None:
+            count = moments.count
+        return cls(
+            column.rows, count, share, mean, deviation, column.low, column.high, quantiles, status
+        )
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """One column in one range, and beside another one where there is a reference."""
+
+    column: str
+    current: ColumnStatistics
+    reference: ColumnStatistics | None
+    drift: Drift | None
+
+    @classmethod
+    def of(
+        cls,
+        current: ColumnStatistics,
+        reference: ColumnStatistics | None,
+        distance: float | None = None,
+    ) -> ColumnReport:
+        """From statistics in the same bins; ``distance`` is the exact KS where it is known."""
+        drift = None
+        if reference is not None:
+            here, there = counts(current), counts(reference)
+            if here is None or there is None:
+                drift = Drift(current.column, current.count or 0, reference.count or 0)
+            else:
+                nulls = current.nulls or 0, reference.nulls or 0
+                ordered = current.bins is not None
+                drift = drift_of(current.column, here, there, ordered, nulls, distance)
+        return cls(current.column, current, reference, drift)
+
+    @classmethod
+    def of_values(cls, current: ColumnValues, reference: ColumnValues | None) -> ColumnReport:
+        """From all values of both sides."""
+        here, there = compare(current, reference, SHARES)
+        distance = None
+        if reference is not None and current.is_number and reference.is_number:
+            distance = ks_of_values(current.values, reference.values)
+        return cls.of(here, there, distance)
+
+    def to_document(self) -> dict[str, Any]:
+        """In values of JSON."""
+        return {
+            "column": self.column,
+            "current": _document(self.current),
+            "reference": None if self.reference is None else _document(self.reference),
+            "drift": None if self.drift is None else asdict(self.drift),
+        }
+
+
+@dataclass(frozen=True)
+class MonitoringReport:
+    """All columns of a view (or table) in a range, against another range.
+
+    ``origin`` says what was read: ``tiles``, ``events``, ``features`` or ``rows``.
+    """
+
+    name: str
+    origin: str
+    within: TimeRange
+    against: TimeRange | None
+    columns: Sequence[ColumnReport]
+
+    def over(self, threshold: float) -> list[str]:
+        """What exceeds a threshold of PSI, in words; a column without PSI cannot pass, too."""
+        out = []
+        for column in self.columns:
+            found = column.drift.psi if column.drift else None
+            if found is None:
+                out.append(f"{column.column}: PSI is not known")
+            elif found > threshold:
+                out.append(f"{column.column}: PSI {found:.4f} > {threshold:g}")
+        return out
+
+    def to_document(self) -> dict[str, Any]:
+        """In values of JSON."""
+        return {
+            "name": self.name,
+            "from": self.origin,
+            "range": asdict(self.within),
+            "against": None if self.against is None else asdict(self.against),
+            "columns": [column.to_document() for column in self.columns],
+        }
+
+
+def counts(column: ColumnStatistics) -> list[int] | None:
+    """The counts of a column by bin, or by category with all others last."""
+    if column.bins is not None:
+        return list(column.bins)
+    if column.categories is not None:
+        return [*column.categories.values(), column.other]
+    return None
+
+
+def _document(column: ColumnStatistics) -> dict[str, Any]:
+    told = asdict(Summary.of(column))
+    told["quantiles"] = (
+        None
+        if told["quantiles"] is None
+        else {f"p{share * 100:g}": v for share, v in zip(SHARES, told["quantiles"], strict=True)}
+    )
+    told["edges"] = None if column.edges is None else list(column.edges)
+    told["bins"] = counts(column)
+    told["categories"] = None if column.categories is None else [*column.categories]
+    return told

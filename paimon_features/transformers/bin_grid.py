@@ -1,0 +1,201 @@
+"""Counts of values between declared edges: what quantiles can be learnt from in parts.
+
+Raw data give quantiles exactly but cannot be kept; counts over one grid add up exactly, in any
+order, and give quantiles that are off by the width of a bin at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+
+from paimon_features.array_types import Floats, Ints
+from paimon_features.errors import TransformError
+from paimon_features.transformers.json_values import nan_for_null, null_for_nan
+
+Grid = tuple[float, ...] | tuple[tuple[float, ...], ...]
+"""Edges of bins, ascending: those of all columns, or of each column its own."""
+
+METHODS = ("linear", "averaged_inverted_cdf", "inverted_cdf")
+"""Definitions of a quantile, as ``numpy.quantile`` names them, that a grid can give."""
+
+
+def check_grid(grid: Sequence[Any] | None, of: str) -> Grid | None:
+    """A declared grid as tuples of floats.
+
+    Raises
+    ------
+    TransformError
+        Unless the edges are finite numbers, each greater than the one before.
+    """
+    if grid is None:
+        return None
+    many = len(grid) > 0 and not isinstance(grid[0], int | float | np.number)
+    lists = [tuple(float(edge) for edge in edges) for edges in (grid if many else [grid])]
+    for edges in lists:
+        if (
+            not edges
+            or not np.isfinite(edges).all()
+            or any(low >= high for low, high in pairwise(edges))
+        ):
+            raise TransformError(
+                f"{of}: the grid {list(edges)!r}; expected finite numbers, each greater than the "
+                "one before"
+            )
+    return tuple(lists) if many else lists[0]
+
+
+def grid_params(grid: Grid | None) -> list[Any] | None:
+    """A grid in values of JSON."""
+    return None if grid is None else [[*e] if isinstance(e, tuple) else e for e in grid]
+
+
+def edges_of(grid: Grid, width: int, of: str) -> list[Floats]:
+    """The edges of each of so many columns; TransformError for a grid of another number."""
+    if isinstance(grid[0], tuple):
+        if len(grid) != width:
+            raise TransformError(f"{of}: the grid is of {len(grid)} columns, the data have {width}")
+        return [np.array(edges, np.float64) for edges in grid]
+    return [np.array(grid, np.float64)] * width
+
+
+@dataclass(frozen=True, slots=True)
+class GridCounts:
+    """Of each column: the number of values in each bin, the least and the greatest value.
+
+    A bin is closed below: ``edge <= value < next edge``. What is below the first edge and from
+    the last edge on is counted too, so a column of ``n`` edges has ``n + 1`` counts.
+
+    >>> counts = GridCounts.of([np.array([1.0, 2.0, 2.5, 9.0])], [np.array([0.0, 2.0, 4.0])])
+    >>> counts.counts[0].tolist()
+    [0, 1, 2, 1]
+    >>> counts.quantiles(np.array([0.0, 50.0, 100.0])).T.tolist()  # the median is 2.25
+    [[1.0, 3.0, 9.0]]
+    >>> counts.errors(np.array([0.0, 50.0, 100.0])).T.tolist()
+    [[0.0, 2.0, 0.0]]
+    """
+
+    edges: tuple[Floats, ...]
+    counts: tuple[Ints, ...]
+    low: Floats
+    high: Floats
+
+    @classmethod
+    def of(cls, columns: Sequence[Floats], edges: Sequence[Floats]) -> Self:
+        """Of columns of values; NaN is no value."""
+        counts, low, high = [], [], []
+        for values, own in zip(columns, edges, strict=True):
+            known = values[~np.isnan(values)]
+            places = np.searchsorted(own, known, side="right")
+            counts.append(np.bincount(places, minlength=len(own) + 1).astype(np.int64))
+            # of two zeros either could be the lesser: + 0.0 leaves one of them
+            low.append(known.min() + 0.0 if len(known) else np.nan)
+            high.append(known.max() + 0.0 if len(known) else np.nan)
+        return cls(tuple(edges), tuple(counts), np.array(low), np.array(high))
+
+    def merge(self, other: Self) -> Self:
+        """Of the values of both: exact, in any order.
+
+        Raises
+        ------
+        TransformError
+            For other edges.
+        """
+        if [e.tolist() for e in self.edges] != [e.tolist() for e in other.edges]:
+            raise TransformError("counts over different grids cannot be merged; declare one grid")
+        return type(self)(
+            self.edges,
+            tuple(a + b for a, b in zip(self.counts, other.counts, strict=True)),
+            np.fmin(self.low, other.low),
+            np.fmax(self.high, other.high),
+        )
+
+    def quantiles(self, percents: Floats, method: str = "linear") -> Floats:
+        """Estimated percentiles, index (percent, column); NaN for a column without a value.
+
+        They are defined as ``numpy.percentile`` does by ``method``. A value of known rank is
+        taken to lie in its bin as if the bin's values were spread evenly; the least and the
+        greatest are exact.
+        """
+        return self._read(percents, method)[0]
+
+    def errors(self, percents: Floats, method: str = "linear") -> Floats:
+        """How far from the exact percentiles the estimates can be, at most; as ``quantiles``."""
+        return self._read(percents, method)[1]
+
+    def _read(self, percents: Floats, method: str) -> tuple[Floats, Floats]:
+        found = np.full((2, len(percents), len(self.edges)), np.nan)
+        for column in range(len(self.edges)):
+            n = int(self.counts[column].sum())
+            if not n:
+                continue
+            rank, share = _ranks(n, percents / 100, method)
+            with np.errstate(over="ignore", invalid="ignore"):
+                below, near = self._ranked(column, rank, n), self._ranked(column, rank + 1, n)
+                # axes: (value and error, percents)
+                found[:, :, column] = below + (near - below) * share
+            if not np.isfinite(found[:, :, column]).all():
+                raise TransformError(
+                    f"the range of column {column} is beyond float64; divide it by its unit first"
+                )
+        return found[0], found[1]
+
+    def _ranked(self, column: int, rank: Floats, n: int) -> Floats:
+        """The value of each rank (from 0), and the width of what it lies in: (2, ranks)."""
+        counts, edges = self.counts[column], self.edges[column]
+        low, high = self.low[column], self.high[column]
+        rank = np.clip(rank, 0, n - 1)
+        ends = np.cumsum(counts)
+        bins = np.searchsorted(ends, rank, side="right")
+        lower = np.maximum(np.concatenate([[low], edges])[bins], low)
+        upper = np.minimum(np.concatenate([edges, [high]])[bins], high)
+        place = (rank - (ends - counts)[bins] + 0.5) / counts[bins]
+        value = lower + (upper - lower) * place
+        value = np.where(rank == 0, low, np.where(rank == n - 1, high, value))
+        known = (rank == 0) | (rank == n - 1)
+        return np.stack([value, np.where(known, 0.0, upper - lower)])
+
+    def to_params(self) -> dict[str, Any]:
+        """Counts and extremes in values of JSON; the edges are a setting of the transformer."""
+        return {
+            "counts": [counts.tolist() for counts in self.counts],
+            "min": null_for_nan(self.low),
+            "max": null_for_nan(self.high),
+        }
+
+    @classmethod
+    def from_params(cls, params: Mapping[str, Any], grid: Grid, of: str) -> Self:
+        """The inverse of ``to_params``.
+
+        Raises
+        ------
+        TransformError
+            For counts that are not those of this grid.
+        """
+        counts = tuple(np.array(c, np.int64) for c in params["counts"])
+        edges = edges_of(grid, len(counts), of)
+        low, high = nan_for_null(params["min"]), nan_for_null(params["max"])
+        if any(len(c) != len(e) + 1 or (c < 0).any() for c, e in zip(counts, edges, strict=True)):
+            raise TransformError("the counts are not those of the bins of the grid")
+        if not len(counts) == len(low) == len(high) or not counts:
+            raise TransformError(f"counts of {len(counts)} columns, extremes of {len(low)}")
+        return cls(tuple(edges), counts, low, high)
+
+
+def _ranks(n: int, shares: Floats, method: str) -> tuple[Floats, Floats]:
+    """Of a quantile of n values: the rank below it, and how far on to the next it lies.
+
+    The formulas are NumPy's, to the last bit, so that both look at the same two values.
+    """
+    at = (n - 1) * shares if method == "linear" else n * shares - 1
+    rank = np.floor(at)
+    share = at - rank
+    if method == "averaged_inverted_cdf":
+        share = np.where(share == 0, 0.5, 1.0)
+    elif method == "inverted_cdf":
+        share = np.where(share == 0, 0.0, 1.0)
+    return rank, share

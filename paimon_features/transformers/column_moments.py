@@ -1,0 +1,176 @@
+"""Means and deviations that do not lose digits: Welford's and Chan's updates; least and greatest.
+
+A mean is kept as a number and the rest that rounding took from it, so that what is merged does
+not depend on the order by more than a few units in the last place, also where the mean is a
+billion times the deviation (Chan, Golub, LeVeque 1983; the rest is Knuth's two-sum).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.array_types import Array, Floats
+from paimon_features.transformers.matrix_blocks import VALUES, block_rows
+
+_ROWS = 1 << 14
+"""Rows between two merges, whose cost a block of the cache alone would not be worth."""
+
+Number = TypeVar("Number", float, Floats)
+
+_SHIFT_ROWS = 16
+"""Rows of whose mean distances are measured in the first pass."""
+
+_LOST = 16.0
+"""How often greater than the squares around the mean those around the shift may be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Of each column: how many values, their mean, and the sum of squared distances from it.
+
+    The mean is ``mean + rest``. All have the shape ``(columns,)``; a column without a value has
+    the mean 0.
+    """
+
+    count: Floats
+    mean: Floats
+    rest: Floats
+    squares: Floats
+
+    @staticmethod
+    def none(columns: int) -> Moments:
+        """Of no rows."""
+        return Moments(*(np.zeros(columns) for _ in range(4)))
+
+    @staticmethod
+    def of(matrix: Array) -> Moments:
+        """Of the rows of a matrix of numbers, index (rows, columns); NaN is no value."""
+        out = Moments.none(matrix.shape[1])
+        for start in range(0, len(matrix), _ROWS):
+            out = out.merge(_of_block(matrix[start : start + _ROWS]))
+        return out
+
+    @staticmethod
+    def of_columns(columns: Sequence[Floats]) -> Moments:
+        """Of columns of equally many values each; NaN is no value."""
+        out = Moments.none(len(columns))
+        for start in range(0, len(columns[0]) if columns else 0, VALUES):
+            found = [_of_run(column[start : start + VALUES]) for column in columns]
+            count, mean, rest, squares = np.array(found).T
+            out = out.merge(Moments(count, mean, rest, squares))
+        return out
+
+    def merge(self, other: Moments) -> Moments:
+        """Of the rows of both; the same to the bit in either order."""
+        # the one with more values stays in place; of equal ones, that with the lesser mean
+        swap = (other.count > self.count) | (
+            (other.count == self.count)
+            & ((other.mean < self.mean) | ((other.mean == self.mean) & (other.rest < self.rest)))
+        )
+        count = self.count + other.count
+        a_count, b_count = _either(swap, self.count, other.count)
+        a_mean, b_mean = _either(swap, self.mean, other.mean)
+        a_rest, b_rest = _either(swap, self.rest, other.rest)
+        share = np.divide(b_count, count, out=np.zeros_like(count), where=count > 0)
+        # nothing is moved by a side that has no values
+        apart = np.where(b_count > 0, (b_mean - a_mean) + (b_rest - a_rest), 0.0)
+        mean, rest = _two_sum(a_mean, a_rest + apart * share)
+        squares = (self.squares + other.squares) + apart * apart * share * a_count
+        return Moments(count, mean, rest, squares)
+
+    def join(self, other: Moments) -> Moments:
+        """The columns of both, side by side."""
+        return Moments(
+            np.concatenate([self.count, other.count]),
+            np.concatenate([self.mean, other.mean]),
+            np.concatenate([self.rest, other.rest]),
+            np.concatenate([self.squares, other.squares]),
+        )
+
+
+def _of_block(block: Array) -> Moments:
+    """One pass of distances from a shift near the mean; two where that would lose digits."""
+    rows, width = block.shape
+    # from the first value on: a constant column has exactly no deviation
+    shift = block[0] + (block[:_SHIFT_ROWS] - block[0].astype(np.float64)).mean(axis=0)
+    total, squares = np.zeros(width), np.zeros(width)
+    size = block_rows(width)
+    for start in range(0, rows, size):
+        moved = np.subtract(block[start : start + size], shift)
+        total += np.add.reduce(moved, axis=0)
+        squares += np.einsum("ij,ij->j", moved, moved)
+    around = squares - total * total / rows
+    if not (squares <= _LOST * around).all():  # also where there is NaN
+        return _of_block_twice(block.astype(np.float64))
+    mean, rest = _two_sum(shift, total / rows)
+    return Moments(np.full(width, float(rows)), mean, rest, around)
+
+
+def _of_run(values: Floats) -> tuple[float, float, float, float]:
+    """As ``_of_block``, of one column: its count, mean, rest of the mean, squares."""
+    shift = float(values[0] + (values[:_SHIFT_ROWS] - values[0]).mean())
+    moved = values - shift
+    total, squares = float(np.add.reduce(moved)), float(np.einsum("i,i->", moved, moved))
+    around = squares - total * total / len(values)
+    if not squares <= _LOST * around:
+        twice = _of_block_twice(values[:, None])
+        return (
+            float(twice.count[0]), float(twice.mean[0]), float(twice.rest[0]),
+            float(twice.squares[0]),
+        )  # fmt: skip
+    mean, rest = _two_sum(shift, total / len(values))
+    return len(values), mean, rest, around
+
+
+def _of_block_twice(block: Floats) -> Moments:
+    """Two passes, relative to the first value: a constant column has exactly no deviation."""
+    known = ~np.isnan(block)
+    count = known.sum(axis=0, dtype=np.float64)
+    first = block[np.argmax(known, axis=0), np.arange(block.shape[1])]
+    first = np.where(count > 0, first, 0.0)
+    moved = block - first
+    if not known.all():
+        moved[~known] = 0.0
+    n = np.maximum(count, 1.0)
+    shift = moved.sum(axis=0) / n
+    moved -= shift
+    if not known.all():
+        moved[~known] = 0.0
+    # what is left of the sum is the error of the shift (Chan's corrected two-pass algorithm)
+    left = moved.sum(axis=0)
+    squares = np.maximum(np.einsum("ij,ij->j", moved, moved) - left * left / n, 0.0)
+    mean, rest = _two_sum(first, shift + left / n)
+    return Moments(count, mean, rest, squares)
+
+
+def _two_sum(a: Number, b: Number) -> tuple[Number, Number]:
+    """The rounded sum, and what rounding took from it, exactly."""
+    total = a + b
+    back = total - a
+    return total, (a - (total - back)) + (b - back)
+
+
+def _either(swap: npt.NDArray[np.bool_], left: Floats, right: Floats) -> tuple[Floats, Floats]:
+    return np.where(swap, right, left), np.where(swap, left, right)
+
+
+def extremes_of(parts: Sequence[Array]) -> tuple[Floats, Floats]:
+    """The least and the greatest value of each column of matrices side by side; NaN for none."""
+    low, high = [], []
+    for matrix in parts:
+        rows, width = matrix.shape
+        least, most = np.full(width, np.nan), np.full(width, np.nan)
+        size = block_rows(width)
+        for start in range(0, rows, size):
+            block = matrix[start : start + size]
+            least = np.fmin(least, np.fmin.reduce(block, axis=0))
+            most = np.fmax(most, np.fmax.reduce(block, axis=0))
+        low.append(least)
+        high.append(most)
+    # of two zeros either could be the lesser: + 0.0 leaves one of them
+    return np.concatenate(low) + 0.0, np.concatenate(high) + 0.0

@@ -1,0 +1,249 @@
+"""Categories as numbers without a list of them: each text has its place by its hash."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.columns import Column
+from paimon_features.errors import TransformError
+from paimon_features.schema import DataType, ListType
+from paimon_features.transformers.base import Applied, Params, StoredTransformer
+from paimon_features.transformers.frames import Frame, missing
+from paimon_features.transformers.json_values import names_of
+from paimon_features.transformers.murmur import hash_texts
+
+_OUTPUTS = ("vector", "index")
+
+
+class HashingEncoder(StoredTransformer):
+    """Puts each category of each column at one of ``n_features`` places, by its hash.
+
+    With ``output='vector'`` a column becomes ``n_features`` columns: 1.0 at the place of its
+    category, zeros elsewhere; the categories of a list add up. With ``alternate_sign`` a hash
+    below zero counts -1.0, so that categories which share a place cancel out on average instead
+    of adding up. With ``output='index'`` a column becomes the place itself, 0 to
+    ``n_features - 1``: what an embedding table takes.
+
+    The hash is Murmur3 over the UTF-8 bytes, place ``abs(hash) % n_features``: scikit-learn's
+    ``FeatureHasher(n_features, input_type='string')``. Integers are hashed as their decimal
+    text, truth values as ``true`` and ``false``; a number with a fraction is refused. Null and NaN
+    are zeros, or a null index. Nothing is learnt but the number of columns, and which hold lists.
+
+    >>> encoder = HashingEncoder(4).fit(["Paris"])
+    >>> encoder.transform(["Paris", "Oslo", None])
+    [[0.0, 0.0, 0.0, -1.0], [0.0, 0.0, 0.0, -1.0], [0.0, 0.0, 0.0, 0.0]]
+    >>> HashingEncoder(4, alternate_sign=False).fit_transform([[["a", "b", "a"]]])
+    [[0.0, 1.0, 2.0, 0.0]]
+    >>> HashingEncoder(1000, output="index").fit_transform(["Paris", None])
+    [955.0, None]
+    """
+
+    kind = "hashing_encoder"
+
+    def __init__(
+        self, n_features: int, *, alternate_sign: bool = True, output: str = "vector"
+    ) -> None:
+        if type(n_features) is not int or not 1 <= n_features < 2**31:
+            raise TransformError(f"n_features={n_features!r}; expected 1 to {2**31 - 1}")
+        if output not in _OUTPUTS:
+            raise TransformError(f"output={output!r}; expected one of: {', '.join(_OUTPUTS)}")
+        self.n_features = n_features
+        self.alternate_sign = bool(alternate_sign)
+        self.output = output
+        self._width = 0
+        self._rows = 0
+        self._lists: frozenset[int] = frozenset()
+
+    @property
+    def list_columns_(self) -> list[int]:
+        """The columns that held lists when it was fitted."""
+        return sorted(self._lists)
+
+    @property
+    def learns(self) -> bool:
+        return False
+
+    @property
+    def width(self) -> int:
+        return self._width
+
+    @property
+    def width_out(self) -> int:
+        return self._width * (self.n_features if self.output == "vector" else 1)
+
+    @property
+    def is_scalar(self) -> bool:
+        return self._width == 1 and self.output == "index"
+
+    @property
+    def rows_seen(self) -> int:
+        return self._rows
+
+    def accepts(self, index: int, kind: DataType) -> bool:
+        if isinstance(kind, ListType) and self.output == "vector":
+            kind = kind.item
+        return kind.text in ("string", "bool") or kind.is_integer
+
+    def names_out(self, names: Sequence[str]) -> list[str]:
+        if self.output == "index":
+            return [f"{name}_hash" for name in names]
+        return [f"{name}_{place}" for name in names for place in range(self.n_features)]
+
+    def fit(self, X: Any) -> Self:
+        """Note the number and the names of the columns; returns itself."""
+        self.names, self._width, self._rows, self._lists = None, 0, 0, frozenset()
+        return self.partial_fit(X)
+
+    def partial_fit(self, X: Any) -> Self:
+        """The same; the columns must be those of before."""
+        frame = self._to_learn(X)
+        self.check(frame)
+        self._width = frame.width or self._width
+        self._rows += frame.rows
+        self._lists |= {index for index, c in enumerate(frame.columns) if _holds_lists(c)}
+        return self
+
+    def merge(self, other: Self) -> Self:
+        """A new one that has seen the rows of both."""
+        names = self._to_merge(other)
+        if self._settings() != other._settings():
+            raise TransformError(
+                f"a HashingEncoder of {self._settings()} cannot be merged with one of "
+                f"{other._settings()}"
+            )
+        out = type(self)(**self._settings())
+        out.names, out._width = names, self._width or other._width
+        out._rows = self._rows + other._rows
+        out._lists = self._lists | other._lists
+        return out
+
+    def check(self, frame: Frame) -> None:
+        for index, column in enumerate(frame.columns):
+            values = column.values[~missing(column)]
+            if values.dtype.kind == "f" and (values != np.floor(values)).any():
+                value = values[values != np.floor(values)][0]
+                raise TransformError(
+                    f"{frame.label(index)} holds {value}; expected texts, whole numbers or truth "
+                    "values: how a fraction is written differs between languages"
+                )
+            if np.isinf(values).any() if values.dtype.kind == "f" else False:
+                raise TransformError(f"{frame.label(index)} holds an infinite value")
+            if values.dtype == np.object_:
+                if _holds_lists(column) and self.output == "index":
+                    raise TransformError(
+                        f"{frame.label(index)} holds lists, which have no single place; use "
+                        "output='vector'"
+                    )
+                if len(values) and not isinstance(values[0], list | str):
+                    raise TransformError(f"{frame.label(index)} holds decimals; cast it to texts")
+
+    def transform(self, X: Any) -> Any:
+        """A vector, or an index, for each value of ``X``.
+
+        Raises
+        ------
+        TransformError
+            For numbers with a fraction, and lists where an index is asked for.
+        """
+        self._check_fitted()
+        frame = self._checked(X)
+        self.check(frame)
+        names = frame.names or [f"x{index}" for index in range(self.width)]
+        columns = self.apply(frame.columns).columns
+        flat = frame.is_flat and self.is_scalar
+        return frame.like(columns, names=self.names_out(names), flat=flat)
+
+    def apply(self, columns: Sequence[Column]) -> Applied:
+        out: list[Column] = []
+        failed: npt.NDArray[np.bool_] | None = None
+        for column in columns:
+            hashes, rows, bad = _hashed(column)
+            places = np.abs(hashes) % self.n_features
+            if bad is not None:
+                failed = bad if failed is None else failed | bad
+            if self.output == "index":
+                values, valid = np.zeros(len(column)), np.zeros(len(column), np.bool_)
+                values[rows], valid[rows] = places, True
+                out.append(Column(values, None if valid.all() else valid))
+                continue
+            weights = np.where(hashes < 0, -1.0, 1.0) if self.alternate_sign else None
+            flat = np.bincount(
+                rows * self.n_features + places, weights, len(column) * self.n_features
+            )
+            table = flat.astype(np.float64, copy=False).reshape(len(column), self.n_features)
+            out += [Column(table[:, j]) for j in range(self.n_features)]
+        return Applied(out, failed)
+
+    def _learnt(self) -> Params:
+        lists = {"lists": self.list_columns_} if self._lists else {}
+        return {"width": self._width, **self._settings(), **lists}
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        out = cls(
+            params["n_features"], alternate_sign=params["alternate_sign"], output=params["output"]
+        )
+        out._width, out._rows = int(params["width"]), int(params["rows"])
+        if out._width < 1:
+            raise TransformError("there is no column")
+        out._lists = frozenset(map(int, params.get("lists", ())))
+        out.names = names_of(params, out._width)
+        return out
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "n_features": self.n_features,
+            "alternate_sign": self.alternate_sign,
+            "output": self.output,
+        }
+
+
+def _hashed(
+    column: Column,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
+    """The hashes of a column, the row of each, and the rows whose value has none."""
+    rows = np.flatnonzero(~missing(column))
+    values = column.values[rows]
+    if values.dtype != np.object_:
+        bad = None
+        if values.dtype.kind == "f":
+            whole = np.isfinite(values) & (values == np.floor(values))
+            if not whole.all():
+                bad = np.zeros(len(column), np.bool_)
+                bad[rows[~whole]] = True
+                rows, values = rows[whole], values[whole]
+        known, inverse = np.unique(values, return_inverse=True)
+        return _hashes([text_of(value) for value in known.tolist()])[inverse], rows, bad
+    if not len(values) or isinstance(values[0], str):
+        return hash_texts(values).astype(np.int64), rows, None
+    # index: the items of all lists, one after another
+    rows = np.repeat(rows, [len(items) for items in values])
+    flat = [item for items in values for item in items]
+    there = np.array([item is not None for item in flat], np.bool_)
+    return _hashes([text_of(item) for item in flat if item is not None]), rows[there], None
+
+
+def _holds_lists(column: Column) -> bool:
+    there = np.flatnonzero(column.mask)[:1]
+    return column.values.dtype == np.object_ and any(
+        isinstance(value, list) for value in column.values[there]
+    )
+
+
+def _hashes(texts: list[str]) -> npt.NDArray[np.int64]:
+    array = np.empty(len(texts), np.object_)
+    array[:] = texts
+    return hash_texts(array).astype(np.int64)
+
+
+def text_of(value: Any) -> str:
+    """What is hashed of a value."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(int(value))

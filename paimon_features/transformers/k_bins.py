@@ -1,0 +1,332 @@
+"""Numbers as bins: ordinals, or one column of 0 and 1 for each bin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.array_types import Floats
+from paimon_features.columns import Column
+from paimon_features.errors import TransformError
+from paimon_features.transformers.base import Applied, Params
+from paimon_features.transformers.bin_grid import METHODS, grid_params
+from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
+from paimon_features.transformers.frames import as_float, read_frame
+from paimon_features.transformers.from_statistics import extremes_known
+from paimon_features.transformers.kmeans_1d import centres_of
+from paimon_features.transformers.numeric_base import checked_columns
+from paimon_features.transformers.quantile_fitting import QuantileLearner, check_subsample, sampled
+
+ENCODINGS = ("onehot", "onehot-dense", "ordinal")
+STRATEGIES = ("uniform", "quantile", "kmeans")
+QUANTILE_METHODS = (
+    *METHODS, "closest_observation", "interpolated_inverted_cdf", "hazen", "weibull",
+    "median_unbiased", "normal_unbiased",
+)  # fmt: skip
+
+_THINNEST = 1e-8
+"""Bins of quantiles, or around centres, that are not wider are joined with the next, as
+scikit-learn does."""
+
+
+class KBinsDiscretizer(QuantileLearner):
+    """The bin of a value among ``n_bins`` (of all columns, or a list) that were learnt.
+
+    ``strategy``: bins of equally many values (``quantile``, as ``numpy.percentile`` defines them
+    by ``quantile_method``), of equal width (``uniform``), or parted in the middle between the
+    centres that k-means finds (``kmeans``). Inner edges belong to the bin above; values beyond
+    what was seen to the outermost bins. ``encode``: one column of 0 and 1 for each
+    bin (``onehot``, dense, as ``onehot-dense``), or the number of the bin (``ordinal``). A column
+    with one value has one bin; a column without a value gives NaN; null stays null, in each of
+    its columns.
+
+    ``fit`` of more than ``subsample`` rows draws so many by ``random_state`` (None: 0); None takes
+    all. Uniform bins are learnt in parts and merged exactly; quantiles only over a ``grid`` of
+    edges, where each is within the width of its bin of the grid (``quantile_errors_``). Centres
+    need all values at once: a value that moves within a bin of a grid can move all of them.
+
+    >>> bins = KBinsDiscretizer(3, encode="ordinal", strategy="uniform").fit([[0.0], [9.0]])
+    >>> bins.transform([[2.0], [3.0], [99.0], [None]])
+    [[0.0], [1.0], [2.0], [None]]
+    >>> bins.inverse_transform([[0.0], [2.0]])
+    [[1.5], [7.5]]
+    >>> KBinsDiscretizer(2).fit([[1.0], [2.0], [3.0], [4.0]]).transform([[3.0]])
+    [[0.0, 1.0]]
+    >>> KBinsDiscretizer(2, strategy="kmeans").fit([0.0, 1.0, 2.0, 9.0]).bin_edges_[0].tolist()
+    [0.0, 5.0, 9.0]
+    """
+
+    kind = "k_bins_discretizer"
+
+    def __init__(
+        self,
+        n_bins: int | Sequence[int] = 5,
+        *,
+        encode: str = "onehot",
+        strategy: str = "quantile",
+        quantile_method: str = "averaged_inverted_cdf",
+        subsample: int | None = 200_000,
+        random_state: int | None = None,
+        grid: Sequence[Any] | None = None,
+    ) -> None:
+        for name, value, among in (
+            ("encode", encode, ENCODINGS),
+            ("strategy", strategy, STRATEGIES),
+            ("quantile_method", quantile_method, QUANTILE_METHODS if grid is None else METHODS),
+        ):
+            if value not in among:
+                over = "" if grid is None else " over a grid"
+                raise TransformError(
+                    f"KBinsDiscretizer: {name}={value!r}; expected one of{over}: {', '.join(among)}"
+                )
+        numbers = [n_bins] if isinstance(n_bins, int | np.integer) else list(n_bins)
+        if not numbers or any(isinstance(n, bool) or n != int(n) or n < 2 for n in numbers):
+            raise TransformError(
+                f"KBinsDiscretizer: n_bins={n_bins!r}; expected 2 or more, or such a number for "
+                "each column"
+            )
+        if grid is not None and strategy != "quantile":
+            raise TransformError(
+                "KBinsDiscretizer: bins of equal width need no grid"
+                if strategy == "uniform"
+                else "KBinsDiscretizer: counts in bins bound no k-means: a value that moves within "
+                "its bin can move every centre; strategy='quantile' learns over a grid"
+            )
+        check_subsample("KBinsDiscretizer", subsample, random_state)
+        self.n_bins = int(n_bins) if isinstance(n_bins, int | np.integer) else [*map(int, n_bins)]
+        self.encode, self.strategy = encode, strategy
+        self.quantile_method = self._method = quantile_method
+        self.subsample, self.random_state = subsample, random_state
+        super().__init__(grid)
+
+    @property
+    def supports_partial_fit(self) -> bool:
+        return self.strategy == "uniform" or super().supports_partial_fit
+
+    @property
+    def width_out(self) -> int:
+        return self.width if self.encode == "ordinal" else int(self.n_bins_.sum())
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.encode == "ordinal" and self.width == 1
+
+    def names_out(self, names: Sequence[str]) -> list[str]:
+        if self.encode == "ordinal":
+            return list(names)
+        bins = self.n_bins_.tolist()
+        return [
+            f"{name}_{b}" for name, count in zip(names, bins, strict=True) for b in range(count)
+        ]
+
+    def block(self, values: Floats) -> Floats:
+        out = values if self.encode == "ordinal" else np.empty((len(values), self.width_out))
+        at = 0
+        for index in range(self.width):
+            count = 1 if self.encode == "ordinal" else int(self.n_bins_[index])
+            self._encode(values[:, index], index, out[:, at : at + count])
+            at += count
+        return out
+
+    def apply(self, columns: Sequence[Column]) -> Applied:
+        out = []
+        for index, column in enumerate(columns):
+            count = 1 if self.encode == "ordinal" else int(self.n_bins_[index])
+            made = np.empty((len(column), count), order="F")
+            self._encode(as_float(column), index, made)
+            out += [Column(made[:, j], column.valid) for j in range(count)]
+        return Applied(out)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """The middle of the bin of each value; NaN for a column of one bin, null for null.
+
+        Raises
+        ------
+        TransformError
+            For another number of columns, a bin that is none, and zeros only in the columns of one.
+        """
+        self._check_fitted()
+        frame = read_frame(X)
+        if frame.rows and frame.width != self.width_out:
+            raise TransformError(f"got {frame.width} columns; expected {self.width_out}")
+        columns = checked_columns(frame)
+        if not columns:
+            return frame.like([])
+        out, at = [], 0
+        for index in range(self.width):
+            count = 1 if self.encode == "ordinal" else int(self.n_bins_[index])
+            part = columns[at : at + count]
+            # index: (rows, bins)
+            codes = np.column_stack([column.values for column in part])
+            none = np.isnan(codes).any(axis=1)
+            bins = self._decoded(np.where(none[:, None], 1.0, codes), index)
+            edges = self.bin_edges_[index]
+            with np.errstate(invalid="ignore"):  # the only bin of a constant column has no middle
+                middles = (edges[1:] + edges[:-1]) * 0.5 if len(edges) else np.array([np.nan])
+            valid = np.logical_and.reduce([column.mask for column in part])
+            values = np.where(none, np.nan, middles[np.where(none, 0, bins)])
+            out.append(Column(values, None if valid.all() else valid))
+            at += count
+        names = self.names or tuple(f"x{index}" for index in range(self.width))
+        return frame.like(out, names=names, flat=frame.is_flat and self.width == 1)
+
+    def _decoded(self, codes: Floats, index: int) -> npt.NDArray[np.int64]:
+        bins: npt.NDArray[np.int64]
+        if self.encode != "ordinal":
+            empty = ~(codes > 0).any(axis=1)
+            if empty.any():
+                row = int(np.flatnonzero(empty)[0])
+                raise TransformError(f"row {row} has no bin; expected a 1 among its columns")
+            bins = codes.argmax(axis=1)
+            return bins
+        bins = codes[:, 0].astype(np.int64)
+        count = int(self.n_bins_[index])
+        # a bin 1 stands in for null, also where there is one bin only
+        wrong = (bins < 0) | (bins >= max(count, 2))
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            raise TransformError(f"row {row} has the bin {bins[row]} of {count} bins")
+        return bins
+
+    def _encode(self, values: Floats, index: int, out: Floats) -> None:
+        """The bins of one column: their numbers, or 0 and 1 for each; NaN for NaN."""
+        edges = self.bin_edges_[index]
+        if not len(edges):
+            out[:] = np.nan
+            return
+        unknown = np.isnan(values)
+        codes = np.searchsorted(edges[1:-1], values, side="right")
+        if self.encode == "ordinal":
+            out[:, 0] = codes
+        else:
+            np.equal(codes[:, None], np.arange(out.shape[1]), out=out, casting="unsafe")
+        if unknown.any():
+            out[unknown] = np.nan
+
+    def _bins_of(self, width: int) -> list[int]:
+        if isinstance(self.n_bins, int):
+            return [self.n_bins] * width
+        if width and len(self.n_bins) != width:
+            raise TransformError(
+                f"KBinsDiscretizer: n_bins={self.n_bins} of {width} columns; expected one each"
+            )
+        return self.n_bins
+
+    def _percents(self, rows: int) -> Floats:
+        if self.strategy == "uniform":
+            return np.array([0.0, 100.0])
+        each = sorted({self.n_bins} if isinstance(self.n_bins, int) else set(self.n_bins))
+        return np.concatenate([np.linspace(0, 100, count + 1) for count in each])
+
+    def _exact(self, columns: Sequence[Floats], percents: Floats) -> Floats:
+        bins = self._bins_of(len(columns))
+        if self.strategy != "kmeans":
+            return super()._exact(columns, percents)
+        out = np.full((len(percents), len(columns)), np.nan)
+        for index, (values, count) in enumerate(zip(columns, bins, strict=True)):
+            start = self._starts(bins)[count]
+            known = values[~np.isnan(values)]
+            if len(known):
+                out[start : start + count + 1, index] = _around_centres(known, count, index)
+        return out
+
+    def _drawn(self, columns: Sequence[Floats]) -> Sequence[Floats]:
+        # in parts all rows count: what is drawn of each part is not what is drawn of all
+        if not self._at_once:
+            return columns
+        return sampled(columns, self.subsample, True, self.random_state)
+
+    def _combined(self, mine: Floats, theirs: Floats) -> Floats | None:
+        if self.strategy != "uniform":
+            return None
+        low, high = np.fmin(mine[0], theirs[0]), np.fmax(mine[1], theirs[1])
+        return np.array([low, high])
+
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        if self.strategy == "quantile":
+            return super().learns_from
+        return frozenset({"range"} if self.strategy == "uniform" else ())
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self._bins_of(len(columns))
+        if self.strategy != "uniform":
+            if self.quantile_method not in METHODS:
+                raise TransformError(
+                    f"KBinsDiscretizer: quantile_method={self.quantile_method!r}; expected one of "
+                    f"over bins: {', '.join(METHODS)}"
+                )
+            super()._learn_statistics(columns, rows)
+            return
+        self._rows = rows
+        self._take_exact(np.array(extremes_known(columns)))
+
+    def _take(self) -> None:
+        width = self._quantiles.shape[1]
+        bins = self._bins_of(width)
+        starts = self._starts(bins)
+        self.bin_edges_ = [self._edges(j, bins[j], starts[bins[j]]) for j in range(width)]
+        self.n_bins_ = np.array([max(1, len(e) - 1) for e in self.bin_edges_], np.int64)
+
+    @staticmethod
+    def _starts(bins: Sequence[int]) -> dict[int, int]:
+        """Of each number of bins where its edges begin among all that are learnt."""
+        starts, at = {}, 0
+        for count in sorted(set(bins)):
+            starts[count], at = at, at + count + 1
+        return starts
+
+    def _edges(self, column: int, count: int, start: int) -> Floats:
+        """The edges of a column: none without a value, infinite ones where there is one bin."""
+        found = self._quantiles[:, column]
+        one = np.array([-np.inf, np.inf])
+        if self.strategy == "uniform":
+            if np.isnan(found).any():
+                return np.zeros(0)
+            return one if found[0] == found[1] else np.linspace(found[0], found[1], count + 1)
+        edges = found[start : start + count + 1]
+        if np.isnan(edges).any():
+            return np.zeros(0)
+        if edges[0] == edges[-1]:
+            return one
+        edges = edges[np.ediff1d(edges, to_begin=np.inf) > _THINNEST]
+        return edges if len(edges) > 1 else one
+
+    def _no_grid(self, what: str) -> TransformError:
+        if self.strategy != "kmeans":
+            return super()._no_grid(what)
+        return TransformError(
+            f"a KBinsDiscretizer of k-means cannot be {what}: where the centres are depends on all "
+            "values at once; fit() on all of them, or use strategy='quantile' over a grid"
+        )
+
+    def _settings(self) -> Params:
+        return {
+            "n_bins": self.n_bins,
+            "encode": self.encode,
+            "strategy": self.strategy,
+            "quantile_method": self.quantile_method,
+            "subsample": self.subsample,
+            "random_state": self.random_state,
+            "grid": grid_params(self.grid),
+        }
+
+
+def _around_centres(values: Floats, count: int, column: int) -> Floats:
+    """The ends of values, and the middles between the centres that k-means finds."""
+    low, high = values.min(), values.max()
+    if low == high:
+        return np.full(count + 1, low)
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.square(high - low) * len(values)):
+            raise TransformError(
+                f"column {column} has values whose squares are beyond float64; divide it by its "
+                "unit first"
+            )
+    # of fewer values than bins each is a centre of its own, where scikit-learn finds none
+    centres = centres_of(values, count) if len(values) >= count else np.unique(values)
+    inner = (centres[1:] + centres[:-1]) * 0.5
+    return np.concatenate([[low], inner, np.full(count - len(inner), high)])

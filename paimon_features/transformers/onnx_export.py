@@ -1,0 +1,244 @@
+"""Fitted transformers as ONNX models, for hosts that run a model without Python.
+
+One input for each column, shape ``(rows, 1)``: numbers of ``dtype``, NaN where there is none, or
+texts, ``null_text`` where there is none; a column of lists has the shape ``(rows, items)``, shorter
+lists filled up with what is no value. One output, ``transformed``, of shape ``(rows, columns)``.
+Whatever ``dtype`` is, the model computes in float64 and rounds once, at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.columns import Column
+from paimon_features.errors import MissingExtraError, TransformError
+from paimon_features.transformers.base import StoredTransformer
+from paimon_features.transformers.column_transformer import ColumnTransformer
+from paimon_features.transformers.fitted_version import FittedVersion
+from paimon_features.transformers.frames import missing, numbers, read_frame
+from paimon_features.transformers.hashing_encoder import HashingEncoder, text_of
+from paimon_features.transformers.imputer import Imputer
+from paimon_features.transformers.one_hot import Encoder
+from paimon_features.transformers.onnx_graph import OnnxGraph, OnnxTensor
+from paimon_features.transformers.onnx_operators import convert
+from paimon_features.transformers.pipeline import Pipeline
+from paimon_features.transformers.pipeline_steps import Frozen
+
+OUTPUT = "transformed"
+_DTYPES = ("float32", "float64")
+_NULL = "null_text"
+_AS_NULL, _AS_TEXT = "null_text_is_null", "null_text_is_text"
+"""Keys of metadata: what stands for null among texts, the inputs in which it does, and those in
+which it is itself."""
+
+
+def to_onnx(
+    fitted: StoredTransformer | FittedVersion,
+    *,
+    dtype: str = "float32",
+    null_text: str = "",
+    matrix: bool = False,
+    whole_numbers: Sequence[int | str] = (),
+) -> Any:
+    """The ONNX model (``onnx.ModelProto``) of a fitted transformer, or of a version of one.
+
+    Inputs are called as the columns that it was fitted on, ``x0``, ``x1``, ... where they had no
+    names; with ``matrix=True`` there is one, ``X``, of shape ``(rows, columns)``. Rows that
+    ``transform`` refuses (an unknown category, a logarithm of what is not positive) have NaN
+    where it stands. ``whole_numbers`` are columns of a ``HashingEncoder`` that hold integers;
+    it takes its other columns for texts. They are told apart as far as ``dtype`` has them (float32
+    to 2**24, float64 to 2**53).
+
+    Numbers come out within 1e-12 of what ``transform`` gives, relatively, for float32 within 1e-6.
+    Float32 inputs are compared with categories and edges as these are in float32.
+
+    Raises
+    ------
+    TransformError
+        For a kind of transformer that cannot be expressed, and a setting of it; the message names
+        the step.
+    MissingExtraError
+        Without the extra ``onnx``.
+    """
+    if dtype not in _DTYPES:
+        raise TransformError(f"dtype={dtype!r}; expected one of: {', '.join(_DTYPES)}")
+    version = fitted if isinstance(fitted, FittedVersion) else None
+    transformer = fitted.transformer if isinstance(fitted, FittedVersion) else fitted
+    transformer.to_params()  # raises where it is not fitted
+    names = list(transformer.names or [f"x{index}" for index in range(transformer.width)])
+    whole = {names.index(c) if isinstance(c, str) and c in names else c for c in whole_numbers}
+    unknown = [c for c in whole if not (isinstance(c, int) and 0 <= c < transformer.width)]
+    if unknown:
+        raise TransformError(f"whole_numbers={unknown[0]!r} is no column of: {', '.join(names)}")
+    graph = OnnxGraph(_onnx(), dtype, null_text)
+    texts = [i not in whole and _is_text(transformer, i) for i in range(transformer.width)]
+    lists = [_is_list(transformer, index) for index in range(transformer.width)]
+    if matrix:
+        wrong = [text or many for text, many in zip(texts, lists, strict=True)]
+        if any(wrong):
+            raise TransformError(
+                "matrix=True is for numbers only, and column "
+                f"{names[wrong.index(True)]!r} is texts or lists"
+            )
+        parts = [graph.matrix_input("X", transformer.width)]
+    else:
+        parts = list(map(graph.input, names, texts, lists))
+    made = convert(graph, transformer, parts)
+    out = transformer.names_out(names)
+    model = graph.model(_output(graph, made, out), len(out), OUTPUT)
+    told = {"columns": json.dumps(out), _NULL: null_text, "kind": transformer.kind}
+    for key, found in ((_AS_NULL, graph.as_null), (_AS_TEXT, graph.as_text)):
+        told[key] = json.dumps([name for name in names if name in found])
+    if version is not None:
+        told |= {"name": version.name, "version": str(version.version), "digest": version.digest}
+    for key, value in told.items():
+        model.metadata_props.add(key=key, value=value)
+    graph.onnx.checker.check_model(model)
+    return model
+
+
+def to_feeds(model: Any, X: Any) -> dict[str, Any]:
+    """Data of any form as the inputs of a model that ``to_onnx`` made, for ``session.run``.
+
+    Raises
+    ------
+    TransformError
+        For another number of columns, texts where the model takes numbers, lists where it takes
+        single values, and where the model could not tell null from its ``null_text``.
+    """
+    frame = read_frame(X)
+    told = {each.key: each.value for each in model.metadata_props}
+    inputs = list(model.graph.input)
+    kinds = _onnx().TensorProto
+    types = [each.type.tensor_type for each in inputs]
+    dtype = np.float64 if types[0].elem_type == kinds.DOUBLE else np.float32
+    columns = frame.columns
+    if len(inputs) == 1 and types[0].shape.dim[1].dim_value == frame.width > 1:
+        table = [numbers(column, frame.label(i)) for i, column in enumerate(columns)]
+        return {inputs[0].name: np.column_stack(table).astype(dtype)}
+    if len(inputs) != frame.width:
+        raise TransformError(f"got {frame.width} columns; the model takes {len(inputs)}")
+    out: dict[str, Any] = {}
+    for index, (each, kind, column) in enumerate(zip(inputs, types, columns, strict=True)):
+        label, is_text = frame.label(index), kind.elem_type == kinds.STRING
+        if not kind.shape.dim[1].dim_value:
+            out[each.name] = _of_lists(column, told[_NULL], label, is_text, dtype)
+        elif is_text:
+            out[each.name] = _of_texts(column, told[_NULL], label)[:, None]
+        else:
+            is_double = kind.elem_type == kinds.DOUBLE
+            values = numbers(column, label)
+            out[each.name] = values.astype(np.float64 if is_double else np.float32)[:, None]
+        if is_text:
+            _check_nulls(column, label, each.name, told)
+    return out
+
+
+def _of_texts(column: Column, null: str, label: str) -> npt.NDArray[Any]:
+    """Values as texts, as a ``HashingEncoder`` writes them."""
+    there = ~missing(column)
+    out = np.full(len(column), null, np.object_)
+    out[there] = [_text(value, label) for value in column.values[there].tolist()]
+    return out
+
+
+def _text(value: Any, label: str) -> str:
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not (isinstance(value, str) or is_whole):
+        raise TransformError(
+            f"{label} holds {value!r}, and the model takes one text, whole number or truth value"
+        )
+    return text_of(value)
+
+
+def _of_lists(column: Column, null: str, label: str, is_text: bool, dtype: Any) -> npt.NDArray[Any]:
+    """Lists in one array, shape (rows, items)."""
+    lists = [v if there else [] for v, there in zip(column.values, column.mask, strict=True)]
+    wrong = next((v for v in lists if not isinstance(v, list)), None)
+    if wrong is not None:
+        raise TransformError(f"{label} holds {wrong!r}, and the model takes lists")
+    shape = (len(lists), max(map(len, lists), default=0))
+    out = np.full(shape, null, np.object_) if is_text else np.full(shape, np.nan, dtype)
+    for row, items in enumerate(lists):
+        for place, item in enumerate(items):
+            if item is not None:
+                out[row, place] = _text(item, label) if is_text else item
+    return out
+
+
+def _check_nulls(column: Column, label: str, name: str, told: dict[str, str]) -> None:
+    """Refuse a text that the model would take for null, and a null that it would take for one."""
+    null = told[_NULL]
+    gaps = missing(column)
+    if name in json.loads(told.get(_AS_NULL, "[]")):
+        items = [v if isinstance(v, list) else [v] for v in column.values[~gaps]]
+        if any(null in each for each in items):
+            raise TransformError(
+                f"{label} holds {null!r}, which stands for null in this model; make it with "
+                "another null_text="
+            )
+    if name in json.loads(told.get(_AS_TEXT, "[]")) and gaps.any():
+        raise TransformError(
+            f"{label} is null in row {int(np.flatnonzero(gaps)[0])}, and this model takes {null!r} "
+            "for the text; make it with another null_text="
+        )
+
+
+def _output(graph: OnnxGraph, parts: Sequence[OnnxTensor], names: Sequence[str]) -> str:
+    at = 0
+    for part in parts:
+        if part.is_text:
+            raise TransformError(
+                f"the column {names[at]!r} that comes out is texts, and a model gives numbers; "
+                "encode it"
+            )
+        at += part.width
+    return graph.rounded(graph.joined(parts).name)
+
+
+def _is_text(transformer: StoredTransformer, index: int) -> bool:
+    """Whether a column that goes in is texts."""
+    return any(_takes_text(one, own) for one, own in _entries(transformer, index))
+
+
+def _takes_text(transformer: StoredTransformer, index: int) -> bool:
+    if isinstance(transformer, Encoder):
+        return transformer.takes_text(index)
+    if isinstance(transformer, Imputer):
+        return isinstance(transformer.statistics_[index], str)
+    return isinstance(transformer, HashingEncoder)
+
+
+def _is_list(transformer: StoredTransformer, index: int) -> bool:
+    """Whether a column that goes in is lists."""
+    return any(
+        isinstance(one, HashingEncoder) and own in one.list_columns_
+        for one, own in _entries(transformer, index)
+    )
+
+
+def _entries(transformer: StoredTransformer, index: int) -> Iterator[tuple[StoredTransformer, int]]:
+    """What a column that goes in comes to first, and its number there."""
+    if isinstance(transformer, Frozen):
+        yield from _entries(transformer.transformer, index)
+    elif isinstance(transformer, Pipeline):
+        yield from _entries(transformer.steps[0][1], index)
+    elif isinstance(transformer, ColumnTransformer):
+        for _, step, columns in transformer.branches_:
+            if index in columns:
+                yield from _entries(step, columns.index(index))
+    else:
+        yield transformer, index
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+    except ImportError as error:
+        raise MissingExtraError.of("onnx", "onnx", "to_onnx()") from error
+    return onnx

@@ -1,0 +1,226 @@
+"""Transformers that learn quantiles: exactly from all data at once, in parts over a grid."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from paimon_features.array_types import Floats
+from paimon_features.errors import TransformError
+from paimon_features.transformers.base import Params
+from paimon_features.transformers.bin_grid import Grid, GridCounts, check_grid, edges_of
+from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
+from paimon_features.transformers.frames import Frame
+from paimon_features.transformers.from_statistics import grid_known
+from paimon_features.transformers.json_values import names_of, nan_for_null, null_for_nan
+from paimon_features.transformers.numeric_base import NumericTransformer, checked_columns
+
+
+def exact_quantiles(columns: Sequence[Floats], percents: Floats, method: str = "linear") -> Floats:
+    """Percentiles of columns, index (percent, column), as ``numpy.percentile`` has them.
+
+    NaN is no value, and the percentiles of a column without one.
+    """
+    out = np.full((len(percents), len(columns)), np.nan)
+    for index, values in enumerate(columns):
+        known = values[~np.isnan(values)]
+        if len(known):
+            with np.errstate(over="ignore", invalid="ignore"):
+                found = np.percentile(known, percents, method=method)  # type: ignore[call-overload]
+            if not np.isfinite(found).all():
+                raise TransformError(
+                    f"the range of column {index} is beyond float64; divide it by its unit first"
+                )
+            out[:, index] = found
+    return out
+
+
+def sampled(
+    columns: Sequence[Floats], most: int | None, replace: bool, seed: int | None
+) -> list[Floats]:
+    """The same rows of all columns, at most so many: those that scikit-learn draws by the seed."""
+    rows = len(columns[0]) if columns else 0
+    if most is None or rows <= most:
+        return list(columns)
+    dice = np.random.RandomState(0 if seed is None else seed)
+    if replace:
+        chosen = dice.choice(rows, size=most, replace=True)
+    else:
+        chosen = np.arange(rows)
+        dice.shuffle(chosen)
+        chosen = chosen[:most]
+    return [column[chosen] for column in columns]
+
+
+def check_subsample(of: str, subsample: int | None, seed: int | None) -> None:
+    """TransformError unless a number of rows to draw and the seed of the draw are usable."""
+    if subsample is not None and (isinstance(subsample, bool) or subsample < 1):
+        raise TransformError(f"{of}: subsample={subsample!r}; expected 1 or more, or None for all")
+    if seed is not None and (isinstance(seed, bool) or not 0 <= seed < 2**32):
+        raise TransformError(f"{of}: random_state={seed!r}; expected 0 to 2**32 - 1, or None (0)")
+
+
+class QuantileLearner(NumericTransformer):
+    """Learns the percentiles ``_percents`` of each column and works from them alone.
+
+    Without a grid ``fit`` has them exactly, and parts are refused; over a grid everything is
+    learnt from counts, so that parts and merged ones are what is learnt at once.
+    """
+
+    _method: str = "linear"
+    _at_once: bool = False
+    _counts: GridCounts | None
+    _quantiles: Floats
+
+    def __init__(self, grid: Sequence[Any] | None = None) -> None:
+        self.grid: Grid | None = check_grid(grid, type(self).__name__)
+        self._forget()
+
+    @property
+    def width(self) -> int:
+        return int(self._quantiles.shape[1])
+
+    @property
+    def supports_partial_fit(self) -> bool:
+        return self.grid is not None
+
+    @property
+    def quantile_errors_(self) -> Floats:
+        """How far the learnt percentiles can be from the exact ones, index (percent, column).
+
+        Zeros without a grid; over one, the width of the bin that a percentile lies in.
+        """
+        self._check_fitted()
+        if self._counts is None:
+            return np.zeros_like(self._quantiles)
+        return self._counts.errors(self._percents(self._rows), self._method)
+
+    def merge(self, other: Self) -> Self:
+        """A new one that has learnt from the data of both, over the grid of both: exactly.
+
+        Raises
+        ------
+        TransformError
+            Without a grid, or for other settings.
+        """
+        names = self._to_merge(other)
+        if self._settings() != other._settings():
+            raise TransformError(
+                f"a {type(self).__name__} with {self._settings()} cannot be merged with one with "
+                f"{other._settings()}"
+            )
+        out = type(self)(**self._settings())
+        parts = [one for one in (self, other) if one.width]
+        out._rows = self._rows + other._rows
+        if len(parts) == 2:
+            if self._counts is not None and other._counts is not None:
+                out._take_counts(self._counts.merge(other._counts), out._rows)
+            else:
+                both = self._combined(self._quantiles, other._quantiles)
+                if both is None:
+                    raise self._no_grid("merged")
+                out._take_exact(both)
+        elif parts:
+            out._counts = parts[0]._counts
+            out._take_exact(parts[0]._quantiles)
+        out.names = names
+        return out
+
+    def _learnt(self) -> Params:
+        if self._counts is not None:
+            return {**self._settings(), **self._counts.to_params()}
+        return {**self._settings(), "quantiles": [null_for_nan(row) for row in self._quantiles]}
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        out = cls(**{key: params[key] for key in cls()._settings()})
+        out._read_learnt(params)
+        out.names = names_of(params, out.width)
+        return out
+
+    def _read_learnt(self, params: Mapping[str, Any]) -> None:
+        self._rows = int(params["rows"])
+        if self.grid is not None:
+            counts = GridCounts.from_params(params, self.grid, type(self).__name__)
+            self._take_counts(counts, self._rows)
+            return
+        found = np.array([nan_for_null(row) for row in params["quantiles"]], np.float64)
+        expected = len(self._percents(self._rows))
+        if found.ndim != 2 or len(found) != expected or not found.shape[1]:
+            raise TransformError(f"quantiles of shape {found.shape}; expected {expected} rows")
+        self._take_exact(found)
+
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        return frozenset({"bins", "range"})
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self.grid, counts = grid_known(columns, self.grid, type(self).__name__)
+        self._rows = rows
+        self._take_counts(counts, rows)
+
+    def _forget(self) -> None:
+        self._counts = None
+        self._take_exact(np.zeros((0, 0)))
+
+    def fit(self, X: Any) -> Self:
+        """Learn from ``X`` alone; null and NaN are skipped, infinite values refused."""
+        self._at_once = True
+        try:
+            return super().fit(X)
+        finally:
+            self._at_once = False
+
+    def _learn(self, frame: Frame) -> None:
+        columns = [column.values for column in checked_columns(frame)]
+        rows = self._rows + frame.rows
+        if self.grid is None:
+            found = self._exact(self._drawn(columns), self._percents(rows))
+            both = self._combined(self._quantiles, found) if self.width else found
+            if both is None:
+                raise self._no_grid("fitted in parts")
+            self._take_exact(both)
+            return
+        edges = edges_of(self.grid, frame.width, type(self).__name__)
+        counts = GridCounts.of(columns, edges)
+        self._take_counts(counts if self._counts is None else self._counts.merge(counts), rows)
+
+    def _take_exact(self, quantiles: Floats) -> None:
+        self._quantiles = quantiles
+        self._take()
+
+    def _take_counts(self, counts: GridCounts, rows: int) -> None:
+        self._counts = counts
+        self._take_exact(counts.quantiles(self._percents(rows), self._method))
+
+    def _no_grid(self, what: str) -> TransformError:
+        return TransformError(
+            f"a {type(self).__name__} without a grid cannot be {what}: exact quantiles need all "
+            "data at once; declare grid=[edges of bins]"
+        )
+
+    def _combined(self, mine: Floats, theirs: Floats) -> Floats | None:
+        """The percentiles of the data of two, where they follow from those of each; else None."""
+        return None
+
+    def _drawn(self, columns: Sequence[Floats]) -> Sequence[Floats]:
+        """The rows that exact quantiles are taken of."""
+        return columns
+
+    def _exact(self, columns: Sequence[Floats], percents: Floats) -> Floats:
+        return exact_quantiles(columns, percents, self._method)
+
+    @abstractmethod
+    def _percents(self, rows: int) -> Floats:
+        """The percentiles to learn of so many rows."""
+
+    @abstractmethod
+    def _take(self) -> None:
+        """Work from ``self._quantiles`` from now on; they have no column before the first fit."""
+
+    @abstractmethod
+    def _settings(self) -> Params:
+        """The arguments of the constructor, as parameters."""

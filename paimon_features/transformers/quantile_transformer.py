@@ -1,0 +1,154 @@
+"""A transformer to one distribution, whatever the distribution of a column was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paimon_features.array_types import Floats
+from paimon_features.errors import TransformError
+from paimon_features.transformers.base import Params
+from paimon_features.transformers.bin_grid import grid_params
+from paimon_features.transformers.normal_distribution import normal_quantile, normal_share
+from paimon_features.transformers.numeric_base import Columns, ColumnwiseTransformer
+from paimon_features.transformers.quantile_fitting import QuantileLearner, check_subsample, sampled
+
+_DISTRIBUTIONS = ("uniform", "normal")
+EDGE = 1e-7
+"""How near to the ends of the distribution a value counts as the end (scikit-learn's)."""
+
+
+class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
+    """The share of the learnt values that are below a value, or a normal value of that share.
+
+    ``n_quantiles`` (at most the number of rows) are learnt at equal distances, and interpolated
+    between; values beyond what was seen become the ends: 0 and 1, or about ±5.2 of a normal
+    distribution. ``fit`` of more than ``subsample`` rows draws so many by ``random_state`` (None:
+    0); ``subsample=None`` takes all. Over a ``grid`` of edges all are counted, parts and merges
+    are exact, and each quantile is within the width of its bin (``quantile_errors_``). A column
+    without a value gives NaN.
+
+    >>> transformer = QuantileTransformer(n_quantiles=3).fit([[10.0], [30.0], [50.0]])
+    >>> transformer.transform([[20.0], [45.0], [1000.0], [None]])
+    [[0.25], [0.875], [1.0], [None]]
+    >>> transformer.inverse_transform([[0.5]])
+    [[30.0]]
+    """
+
+    kind = "quantile_transformer"
+
+    def __init__(
+        self,
+        *,
+        n_quantiles: int = 1000,
+        output_distribution: str = "uniform",
+        subsample: int | None = 10_000,
+        random_state: int | None = None,
+        grid: Sequence[Any] | None = None,
+    ) -> None:
+        name = type(self).__name__
+        check_subsample(name, subsample, random_state)
+        if isinstance(n_quantiles, bool) or n_quantiles < 1:
+            raise TransformError(f"{name}: n_quantiles={n_quantiles!r}; expected 1 or more")
+        if grid is None and subsample is not None and n_quantiles > subsample:
+            raise TransformError(
+                f"{name}: n_quantiles={n_quantiles} of subsample={subsample} rows; expected at "
+                "most as many"
+            )
+        if output_distribution not in _DISTRIBUTIONS:
+            raise TransformError(
+                f"{name}: output_distribution={output_distribution!r}; expected one of: "
+                f"{', '.join(_DISTRIBUTIONS)}"
+            )
+        self.n_quantiles = int(n_quantiles)
+        self.output_distribution = output_distribution
+        self.subsample, self.random_state = subsample, random_state
+        super().__init__(grid)
+
+    @property
+    def n_quantiles_(self) -> int:
+        """How many quantiles were learnt."""
+        self._check_fitted()
+        return len(self._quantiles)
+
+    @property
+    def quantiles_(self) -> Floats:
+        """The learnt quantiles, index (quantile, column)."""
+        self._check_fitted()
+        return self._quantiles
+
+    def _percents(self, rows: int) -> Floats:
+        return self._references(max(1, min(self.n_quantiles, rows))) * 100
+
+    @staticmethod
+    def _references(count: int) -> Floats:
+        return np.linspace(0, 1, count, endpoint=True)
+
+    def _drawn(self, columns: Sequence[Floats]) -> Sequence[Floats]:
+        return sampled(columns, self.subsample, False, self.random_state)
+
+    def _take(self) -> None:
+        self.references_ = self._references(len(self._quantiles))
+
+    def _settings(self) -> Params:
+        return {
+            "n_quantiles": self.n_quantiles,
+            "output_distribution": self.output_distribution,
+            "subsample": self.subsample,
+            "random_state": self.random_state,
+            "grid": grid_params(self.grid),
+        }
+
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        self._each(self._to_shares, values, columns, out)
+
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        self._each(self._from_shares, values, columns, out)
+
+    def _each(self, step: Any, values: Floats, columns: Columns, out: Floats) -> None:
+        if not isinstance(columns, int):
+            for index in range(self.width):
+                self._each(step, values[:, index], index, out[:, index])
+            return
+        quantiles = self._quantiles[:, columns]
+        if np.isnan(quantiles[0]):
+            out[:] = np.nan
+            return
+        found = step(values, quantiles)
+        if len(quantiles) == 1:  # then np.interp does not keep NaN
+            found[np.isnan(values)] = np.nan
+        out[:] = found
+
+    def _to_shares(self, values: Floats, quantiles: Floats) -> Floats:
+        is_normal = self.output_distribution == "normal"
+        lowest, highest = quantiles[0], quantiles[-1]
+        if is_normal:
+            low, high = values - EDGE < lowest, values + EDGE > highest
+        else:
+            low, high = values == lowest, values == highest
+        # from both sides, so that a value that many quantiles have gets the middle of its shares
+        up = np.interp(values, quantiles, self.references_)
+        down = np.interp(-values, -quantiles[::-1], -self.references_[::-1])
+        out: Floats = 0.5 * (up - down)
+        out[high] = 1.0
+        out[low] = 0.0
+        if is_normal:
+            # ends that inverse_transform still tells apart
+            least = EDGE - np.spacing(1)
+            out = np.clip(
+                normal_quantile(out), *normal_quantile(np.array([least, 1 - least])).tolist()
+            )
+        return out
+
+    def _from_shares(self, values: Floats, quantiles: Floats) -> Floats:
+        if self.output_distribution == "normal":
+            values = normal_share(values)
+            low, high = values - EDGE < 0, values + EDGE > 1
+        else:
+            low, high = values == 0, values == 1
+        out: Floats = np.interp(values, self.references_, quantiles)
+        out[high] = quantiles[-1]
+        out[low] = quantiles[0]
+        return out

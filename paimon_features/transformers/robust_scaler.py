@@ -1,0 +1,112 @@
+"""A scaler that outliers do not move: by the median and the distance of two quantiles."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from paimon_features.array_types import Floats
+from paimon_features.errors import TransformError
+from paimon_features.transformers.base import Params
+from paimon_features.transformers.bin_grid import grid_params
+from paimon_features.transformers.normal_distribution import normal_quantile
+from paimon_features.transformers.numeric_base import EPS, Columns, ColumnwiseTransformer
+from paimon_features.transformers.quantile_fitting import QuantileLearner
+
+
+class RobustScaler(QuantileLearner, ColumnwiseTransformer):
+    """Subtracts the median and divides by the distance of two percentiles, ``quantile_range``.
+
+    ``with_centering`` and ``with_scaling`` leave out either. ``unit_variance`` divides such that
+    normally distributed values have the variance 1. A distance below ten units in the last place
+    of 1 does not stretch. A column without a value gives NaN. Percentiles are interpolated
+    linearly, exact from ``fit`` without a ``grid``; over a grid of edges, parts and merges are
+    exact, too, and the percentiles within the width of a bin (``quantile_errors_``).
+
+    >>> scaler = RobustScaler().fit([[1.0], [2.0], [3.0], [4.0], [1000.0]])
+    >>> scaler.transform([[3.0], [5.0], [None]])
+    [[0.0], [1.0], [None]]
+    >>> part = RobustScaler(grid=[0.0, 2.0, 4.0]).fit([1.0, 2.0])
+    >>> part.merge(RobustScaler(grid=[0.0, 2.0, 4.0]).fit([3.0])).quantile_errors_.tolist()
+    [[0.5], [1.0], [0.5]]
+    """
+
+    kind = "robust_scaler"
+
+    def __init__(
+        self,
+        *,
+        with_centering: bool = True,
+        with_scaling: bool = True,
+        quantile_range: tuple[float, float] = (25.0, 75.0),
+        unit_variance: bool = False,
+        grid: Sequence[Any] | None = None,
+    ) -> None:
+        low, high = quantile_range
+        if not 0 <= low <= high <= 100:
+            raise TransformError(
+                f"quantile_range={quantile_range!r}; expected two percents, the lesser one first"
+            )
+        if unit_variance and not 0 < low < high < 100:
+            raise TransformError(
+                f"quantile_range={quantile_range!r} with unit_variance: a normal distribution has "
+                "no such distance; expected two different percents between 0 and 100"
+            )
+        self.with_centering, self.with_scaling = bool(with_centering), bool(with_scaling)
+        self.quantile_range = (float(low), float(high))
+        self.unit_variance = bool(unit_variance)
+        super().__init__(grid)
+
+    def _percents(self, rows: int) -> Floats:
+        return np.array([self.quantile_range[0], 50.0, self.quantile_range[1]])
+
+    def _exact(self, columns: Sequence[Floats], percents: Floats) -> Floats:
+        out = super()._exact(columns, percents)
+        for index, values in enumerate(columns):
+            known = values[~np.isnan(values)]
+            if len(known):
+                out[1, index] = np.median(known)  # as scikit-learn; percentiles round otherwise
+        return out
+
+    def _take(self) -> None:
+        self.center_: Floats | None = None
+        self.scale_: Floats | None = None
+        if not self._quantiles.size:
+            return
+        low, centre, high = self._quantiles
+        if self.with_centering:
+            self.center_ = centre
+        scale = high - low
+        scale = np.where(scale < 10 * EPS, 1.0, scale)
+        if self.unit_variance:
+            ends = normal_quantile(np.array(self.quantile_range) / 100)
+            scale = scale / (ends[1] - ends[0])
+        if self.with_scaling:
+            self.scale_ = scale
+
+    def _settings(self) -> Params:
+        return {
+            "with_centering": self.with_centering,
+            "with_scaling": self.with_scaling,
+            "quantile_range": list(self.quantile_range),
+            "unit_variance": self.unit_variance,
+            "grid": grid_params(self.grid),
+        }
+
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        if self.center_ is not None:
+            values = np.subtract(values, self.center_[columns], out=out)
+        if self.scale_ is not None:
+            values = np.divide(values, self.scale_[columns], out=out)
+        if values is not out:
+            np.copyto(out, values)
+
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        if self.scale_ is not None:
+            values = np.multiply(values, self.scale_[columns], out=out)
+        if self.center_ is not None:
+            values = np.add(values, self.center_[columns], out=out)
+        if values is not out:
+            np.copyto(out, values)

@@ -1,0 +1,356 @@
+"""Transformers of numbers: each column is moved and stretched by what was learnt of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from paimon_features.array_types import Floats
+from paimon_features.errors import TransformError
+from paimon_features.transformers.base import Params
+from paimon_features.transformers.column_moments import Moments, extremes_of
+from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
+from paimon_features.transformers.frames import Frame, infinite
+from paimon_features.transformers.from_statistics import extremes_known, moments_known
+from paimon_features.transformers.json_values import names_of, null_for_nan, same_length
+from paimon_features.transformers.numeric_base import (
+    EPS,
+    Columns,
+    ColumnwiseTransformer,
+    checked_columns,
+    learnt_columns,
+)
+
+
+class StandardScaler(ColumnwiseTransformer):
+    """Subtracts the mean of a column and divides by its standard deviation (of ``n``, ddof 0).
+
+    A column whose values are all the same is only moved, not stretched; so is one whose deviation
+    is no more than the rounding of its values (``min(n, 10)`` units in the last place of the
+    mean). A column without a value has the mean and deviation NaN. ``with_mean`` and ``with_std``
+    leave out either step; both are learnt all the same. What is learnt in parts, or merged, is
+    what is learnt at once: the mean within 4 units in the last place of the largest value, the
+    variance within 1e-12 of itself.
+
+    >>> scaler = StandardScaler().fit([[1.0, 5.0], [3.0, 5.0]])
+    >>> scaler.transform([[2.0, 6.0], [None, 5.0]])
+    [[0.0, 1.0], [None, 0.0]]
+    >>> scaler.mean_.tolist(), scaler.scale_.tolist()
+    ([2.0, 5.0], [1.0, 1.0])
+    >>> scaler.merge(StandardScaler().fit([[5.0, 5.0]])).mean_.tolist()
+    [3.0, 5.0]
+    """
+
+    kind = "standard_scaler"
+
+    def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
+        self.with_mean, self.with_std = bool(with_mean), bool(with_std)
+        self._take(Moments.none(0))
+
+    @property
+    def width(self) -> int:
+        return len(self._moments.count)
+
+    @property
+    def n_samples_seen_(self) -> Any:
+        """How many values each column had."""
+        return self._moments.count.astype(np.int64)
+
+    def merge(self, other: Self) -> Self:
+        """A new one that has learnt from the data of both; the same to the bit in either order."""
+        names = self._to_merge(other)
+        settings = self._settings()
+        if settings != other._settings():
+            raise TransformError(
+                f"a StandardScaler with {settings} cannot be merged with one with "
+                f"{other._settings()}"
+            )
+        out = type(self)(**settings)
+        pair = [one for one in (self, other) if one.width]
+        if pair:
+            out._take(pair[0]._moments if len(pair) == 1 else self._moments.merge(other._moments))
+        out.names, out._rows = names, self._rows + other._rows
+        return out
+
+    def _learnt(self) -> Params:
+        moments = self._moments
+        # what is not told is True
+        settings = {name: value for name, value in self._settings().items() if not value}
+        return {
+            **settings,
+            "count": [int(n) for n in moments.count],
+            "mean": moments.mean.tolist(),
+            "mean_rest": moments.rest.tolist(),
+            "squares": moments.squares.tolist(),
+        }
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        out = cls(with_mean=params.get("with_mean", True), with_std=params.get("with_std", True))
+        count, *rest = same_length(params, "count", "mean", "mean_rest", "squares")
+        out._take(Moments(count, *rest))
+        out.names, out._rows = names_of(params, out.width), int(params["rows"])
+        return out
+
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        return frozenset({"moments"})
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self._take(moments_known(columns))
+        self._rows = rows
+
+    def _forget(self) -> None:
+        self._take(Moments.none(0))
+
+    def _learn(self, frame: Frame) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):
+            learnt = moments_in(frame)
+            if self.width:
+                learnt = self._moments.merge(learnt)
+        wrong = ~np.isfinite(learnt.squares) | ~np.isfinite(learnt.mean)
+        if wrong.any():
+            index = int(np.flatnonzero(wrong)[0])
+            checked_columns(frame)  # tells of infinite values
+            raise TransformError(
+                f"{frame.label(index)} has values whose squares are beyond float64; divide it by "
+                "its unit first"
+            )
+        self._take(learnt)
+
+    def _settings(self) -> dict[str, bool]:
+        return {"with_mean": self.with_mean, "with_std": self.with_std}
+
+    def _take(self, moments: Moments) -> None:
+        self._moments = moments
+        none = moments.count == 0
+        n = np.maximum(moments.count, 1.0)
+        self.mean_ = np.where(none, np.nan, moments.mean)
+        self.var_ = np.where(none, np.nan, moments.squares / n)
+        noise = np.minimum(n, 10.0) * EPS * moments.mean
+        constant = moments.squares / n <= noise * noise
+        scale = np.where(none, np.nan, np.where(constant, 1.0, np.sqrt(moments.squares / n)))
+        self.scale_: Floats | None = scale if self.with_std else None
+
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        if self.with_mean:
+            values = np.subtract(values, self.mean_[columns], out=out)
+        if self.scale_ is not None:
+            values = np.divide(values, self.scale_[columns], out=out)
+        if values is not out:
+            np.copyto(out, values)
+
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        if self.scale_ is not None:
+            values = np.multiply(values, self.scale_[columns], out=out)
+        if self.with_mean:
+            values = np.add(values, self.mean_[columns], out=out)
+        if values is not out:
+            np.copyto(out, values)
+
+
+class MinMaxScaler(ColumnwiseTransformer):
+    """Stretches a column so that its least value becomes ``feature_range[0]``, its greatest [1].
+
+    Values beyond what was seen go beyond the range, or with ``clip`` onto its ends. A constant
+    column (its range is below ten units in the last place of 1) is only moved: to the lower end. A
+    column without a value gives NaN. Learnt in parts, or merged in any order, it is the same to
+    the bit.
+
+    >>> scaler = MinMaxScaler().fit([[1.0, 7.0], [3.0, 7.0]])
+    >>> scaler.transform([[2.0, 7.0], [5.0, None]])
+    [[0.5, 0.0], [2.0, None]]
+    """
+
+    kind = "min_max_scaler"
+
+    def __init__(self, feature_range: tuple[float, float] = (0, 1), *, clip: bool = False) -> None:
+        low, high = feature_range
+        if not (np.isfinite([low, high]).all() and low < high):
+            raise TransformError(
+                f"feature_range={feature_range!r}: expected two numbers, the lesser one first"
+            )
+        self.feature_range, self.clip = feature_range, bool(clip)
+        self._forget()
+
+    @property
+    def width(self) -> int:
+        return len(self.data_min_)
+
+    def merge(self, other: Self) -> Self:
+        """A new one that has learnt from the data of both; the same to the bit in either order."""
+        names = self._to_merge(other)
+        if tuple(self.feature_range) != tuple(other.feature_range) or self.clip != other.clip:
+            raise TransformError(
+                f"a MinMaxScaler to {self.feature_range} with clip={self.clip} cannot be merged "
+                f"with one to {other.feature_range} with clip={other.clip}"
+            )
+        out = type(self)(self.feature_range, clip=self.clip)
+        for one in (self, other):
+            if one.width:
+                out._include(one.data_min_, one.data_max_)
+        out.names, out._rows = names, self._rows + other._rows
+        return out
+
+    def _learnt(self) -> Params:
+        return {
+            "feature_range": [float(end) for end in self.feature_range],
+            **({"clip": True} if self.clip else {}),
+            "min": null_for_nan(self.data_min_),
+            "max": null_for_nan(self.data_max_),
+        }
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        low, high = params["feature_range"]
+        out = cls((low, high), clip=params.get("clip", False))
+        out._include(*same_length(params, "min", "max"))
+        out.names, out._rows = names_of(params, out.width), int(params["rows"])
+        return out
+
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        return frozenset({"range"})
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self._take(*extremes_known(columns))
+        self._rows = rows
+
+    def _forget(self) -> None:
+        self._take(np.zeros(0), np.zeros(0))
+
+    def _learn(self, frame: Frame) -> None:
+        low, high = extremes_in(frame)
+        self._include(low, high)
+
+    def _include(self, low: Floats, high: Floats) -> None:
+        if self.width:
+            low, high = np.fmin(self.data_min_, low), np.fmax(self.data_max_, high)
+        self._take(low, high)
+
+    def _take(self, low: Floats, high: Floats) -> None:
+        self.data_min_, self.data_max_ = low, high
+        with np.errstate(over="ignore"):
+            self.data_range_ = high - low
+        if np.isinf(self.data_range_).any():
+            raise TransformError("the range of a column is beyond float64; divide it first")
+        start, end = self.feature_range
+        constant = self.data_range_ < 10 * EPS
+        self.scale_ = (end - start) / np.where(constant, 1.0, self.data_range_)
+        self.min_ = start - low * self.scale_
+
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.multiply(values, self.scale_[columns], out=out)
+        np.add(out, self.min_[columns], out=out)
+        if self.clip:
+            np.clip(out, *self.feature_range, out=out)
+
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.subtract(values, self.min_[columns], out=out)
+        np.divide(out, self.scale_[columns], out=out)
+
+
+class MaxAbsScaler(ColumnwiseTransformer):
+    """Divides a column by its greatest absolute value, so that zeros stay zeros.
+
+    Values beyond what was seen go beyond -1 and 1, or with ``clip`` onto these. A column of zeros
+    (of values below ten units in the last place of 1) stays as it is; a column without a value
+    gives NaN. Learnt in parts, or merged in any order, it is the same to the bit.
+
+    >>> scaler = MaxAbsScaler().fit([[1.0, 0.0], [-4.0, 0.0]])
+    >>> scaler.transform([[2.0, 3.0], [None, 0.0]])
+    [[0.5, 3.0], [None, 0.0]]
+    """
+
+    kind = "max_abs_scaler"
+
+    def __init__(self, *, clip: bool = False) -> None:
+        self.clip = bool(clip)
+        self._forget()
+
+    @property
+    def width(self) -> int:
+        return len(self.max_abs_)
+
+    def merge(self, other: Self) -> Self:
+        """A new one that has learnt from the data of both; the same to the bit in either order."""
+        names = self._to_merge(other)
+        if self.clip != other.clip:
+            raise TransformError(
+                "a MaxAbsScaler that clips cannot be merged with one that does not"
+            )
+        out = type(self)(clip=self.clip)
+        for one in (self, other):
+            if one.width:
+                out._include(one.max_abs_)
+        out.names, out._rows = names, self._rows + other._rows
+        return out
+
+    def _learnt(self) -> Params:
+        return {**({"clip": True} if self.clip else {}), "max_abs": null_for_nan(self.max_abs_)}
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        out = cls(clip=params.get("clip", False))
+        (most,) = same_length(params, "max_abs")
+        out._include(most)
+        out.names, out._rows = names_of(params, out.width), int(params["rows"])
+        return out
+
+    @property
+    def learns_from(self) -> frozenset[Statistic]:
+        return frozenset({"range"})
+
+    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        low, high = extremes_known(columns)
+        self._take(np.maximum(np.abs(low), np.abs(high)))
+        self._rows = rows
+
+    def _forget(self) -> None:
+        self._take(np.zeros(0))
+
+    def _learn(self, frame: Frame) -> None:
+        low, high = extremes_in(frame)
+        self._include(np.maximum(np.abs(low), np.abs(high)))
+
+    def _include(self, most: Floats) -> None:
+        self._take(np.fmax(self.max_abs_, most) if self.width else most)
+
+    def _take(self, most: Floats) -> None:
+        self.max_abs_ = most
+        self.scale_ = np.where(most < 10 * EPS, 1.0, most)
+
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.divide(values, self.scale_[columns], out=out)
+        if self.clip:
+            np.clip(out, -1.0, 1.0, out=out)
+
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        np.multiply(values, self.scale_[columns], out=out)
+
+
+def extremes_in(frame: Frame) -> tuple[Floats, Floats]:
+    """The least and the greatest value of each column; NaN where there is none.
+
+    Raises
+    ------
+    TransformError
+        For texts and infinite values.
+    """
+    if frame.matrix is not None:
+        low, high = extremes_of([frame.matrix])
+    else:
+        low, high = extremes_of([column[:, None] for column in learnt_columns(frame)])
+    wrong = np.isinf(low) | np.isinf(high)
+    if wrong.any():
+        raise infinite(frame.label(int(np.flatnonzero(wrong)[0])))
+    return low, high
+
+
+def moments_in(frame: Frame) -> Moments:
+    """The moments of each column; not finite where a value is infinite or too large to square."""
+    if frame.matrix is not None:
+        return Moments.of(frame.matrix)
+    return Moments.of_columns(learnt_columns(frame))

@@ -1,0 +1,360 @@
+"""Transformers of numbers that are declared and learn nothing: logarithms, bounds, products."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
+from typing import Any, Self
+
+import numpy as np
+
+from paimon_features.array_types import Floats
+from paimon_features.columns import Column
+from paimon_features.errors import TransformError
+from paimon_features.transformers.base import Applied, Params
+from paimon_features.transformers.frames import Frame, as_float
+from paimon_features.transformers.json_values import names_of
+from paimon_features.transformers.numeric_base import (
+    Columns,
+    ColumnwiseTransformer,
+    NumericTransformer,
+    checked_columns,
+)
+
+
+class DeclaredTransformer(NumericTransformer):
+    """Of its data it learns only how many columns they have, and their names."""
+
+    _width: int = 0
+
+    @property
+    def width(self) -> int:
+        return self._width
+
+    @property
+    def learns(self) -> bool:
+        return False
+
+    def merge(self, other: Self) -> Self:
+        """A new one that has seen the data of both; TransformError for other settings."""
+        names = self._to_merge(other)
+        if self._settings() != other._settings():
+            raise TransformError(
+                f"a {type(self).__name__} with {self._settings()} cannot be merged with one with "
+                f"{other._settings()}"
+            )
+        out = self._read(self._settings())
+        out.names, out._rows = names, self._rows + other._rows
+        out._resize(self._width or other._width)
+        return out
+
+    def _learnt(self) -> Params:
+        return {**self._settings(), "width": self._width}
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        out, width = cls._read(params), int(params["width"])
+        if width < 1:
+            raise TransformError(f"width={width}; expected 1 or more")
+        out.names, out._rows = names_of(params, width), int(params["rows"])
+        out._resize(width)
+        return out
+
+    def _forget(self) -> None:
+        self._width = 0
+
+    def _learn(self, frame: Frame) -> None:
+        self.check(frame)
+        if not self._width:
+            self._resize(frame.width)
+
+    def _resize(self, width: int) -> None:
+        """Take data of so many columns from now on."""
+        self._width = width
+
+    @abstractmethod
+    def _settings(self) -> Params:
+        """The arguments of the constructor, as parameters."""
+
+    @classmethod
+    @abstractmethod
+    def _read(cls, settings: Mapping[str, Any]) -> Self:
+        """The inverse of ``_settings``."""
+
+
+class LogTransform(DeclaredTransformer, ColumnwiseTransformer):
+    """The natural logarithm of a value and ``offset``: with 1, by default, ``log1p``.
+
+    ``signed`` keeps the sign, for values of both: ``sign(x) * log1p(|x| / offset)``. Otherwise a
+    value that is not above ``-offset`` is refused, in a fit, too (in a service: null and
+    ``ILL_CONDITIONED``).
+
+    >>> LogTransform().fit_transform([[0.0, None], [1.718281828459045, 0.0]])
+    [[0.0, None], [1.0, 0.0]]
+    >>> LogTransform(signed=True).fit_transform([-1.718281828459045, 0.0])
+    [-1.0, 0.0]
+    """
+
+    kind = "log_transform"
+
+    def __init__(self, offset: float = 1.0, *, signed: bool = False) -> None:
+        if not 0 <= offset < math.inf or (signed and not offset):
+            raise TransformError(
+                f"LogTransform: offset={offset!r}; expected a number that is not negative"
+                + (", and above 0 with signed=True" if signed else "")
+            )
+        self.offset, self.signed = float(offset), bool(signed)
+
+    def check(self, frame: Frame) -> None:
+        for index, column in enumerate(checked_columns(frame)):
+            wrong = self._outside(column.values)
+            if wrong is not None:
+                raise self._refused(frame.label(index), wrong)
+
+    def block(self, values: Floats) -> Floats:
+        wrong = self._outside(values)
+        if wrong is not None:
+            at = np.flatnonzero((values <= -self.offset).any(axis=0))[0]
+            raise self._refused(f"column {at}", wrong)
+        return super().block(values)
+
+    def apply(self, columns: Sequence[Column]) -> Applied:
+        # where a value is null anything may stand
+        with np.errstate(divide="ignore", invalid="ignore"):
+            applied = super().apply(columns)
+        failed = None
+        for column in () if self.signed else columns:
+            wrong = as_float(column) <= -self.offset
+            if column.valid is not None:
+                wrong &= column.valid
+            if wrong.any():
+                failed = wrong if failed is None else failed | wrong
+        return Applied(applied.columns, failed)
+
+    def _outside(self, values: Floats) -> float | None:
+        """The least value, if it has no logarithm."""
+        if self.signed or not values.size:
+            return None
+        least = float(np.fmin.reduce(values, axis=None))
+        return least if least <= -self.offset else None
+
+    def _refused(self, label: str, value: float) -> TransformError:
+        return TransformError(
+            f"{label} holds {value!r}; expected values above {-self.offset:g}, or LogTransform("
+            "signed=True)"
+        )
+
+    def _settings(self) -> Params:
+        return {"offset": self.offset, "signed": self.signed}
+
+    @classmethod
+    def _read(cls, settings: Mapping[str, Any]) -> Self:
+        return cls(settings["offset"], signed=settings["signed"])
+
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        if self.signed:
+            made = np.abs(values)
+            if self.offset != 1.0:
+                np.divide(made, self.offset, out=made)
+            np.log1p(made, out=made)
+            np.copysign(made, values, out=out)
+        elif self.offset == 1.0:
+            np.log1p(values, out=out)
+        else:
+            np.add(values, self.offset, out=out)
+            np.log(out, out=out)
+
+    def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        if self.signed:
+            made = np.expm1(np.abs(values)) * self.offset
+            np.copysign(made, values, out=out)
+        elif self.offset == 1.0:
+            np.expm1(values, out=out)
+        else:
+            np.exp(values, out=out)
+            np.subtract(out, self.offset, out=out)
+
+
+class Clip(DeclaredTransformer, ColumnwiseTransformer):
+    """Moves values outside of declared bounds onto them; a bound of None is none.
+
+    >>> Clip(0, 10).fit_transform([[-3.0], [4.0], [99.0], [None]])
+    [[0.0], [4.0], [10.0], [None]]
+    """
+
+    kind = "clip"
+
+    def __init__(self, low: float | None = None, high: float | None = None) -> None:
+        ends = [end for end in (low, high) if end is not None]
+        if not ends or not np.isfinite(ends).all() or ends != sorted(ends):
+            raise TransformError(
+                f"Clip({low!r}, {high!r}); expected one or two numbers, the lesser one first"
+            )
+        self.low = None if low is None else float(low)
+        self.high = None if high is None else float(high)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """TransformError: what was outside of the bounds is lost."""
+        raise TransformError("Clip has no inverse: what was outside of the bounds is lost")
+
+    def _settings(self) -> Params:
+        return {"low": self.low, "high": self.high}
+
+    @classmethod
+    def _read(cls, settings: Mapping[str, Any]) -> Self:
+        return cls(settings["low"], settings["high"])
+
+    def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
+        # NaN stays: maximum and minimum give it back
+        if self.low is not None:
+            values = np.maximum(values, self.low, out=out)
+        if self.high is not None:
+            np.minimum(values, self.high, out=out)
+
+
+OPERATIONS: Mapping[str, Callable[[Floats, Floats], Floats]] = {
+    "product": np.multiply,
+    "sum": np.add,
+    "difference": np.subtract,
+    "abs_difference": lambda left, right: np.abs(left - right),
+    "ratio": lambda left, right: left / right,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+"""What can be made of two columns; null and NaN in either give the same."""
+
+Triple = tuple[str | int, str | int, str]
+
+
+class Interaction(DeclaredTransformer):
+    """Columns made of two others each: products, ratios and the like.
+
+    ``interactions`` are triples (left, right, operation): columns by name or place, and one of
+    product, sum, difference, abs_difference, ratio, min, max; by default the products of all
+    pairs. ``keep``: the columns themselves come first. A ratio by zero gives ``zero``, None for
+    null. The new columns are called ``<left>_<operation>_<right>``.
+
+    >>> Interaction().fit_transform([[2.0, 3.0, 5.0]])
+    [[2.0, 3.0, 5.0, 6.0, 10.0, 15.0]]
+    >>> per = Interaction([("clicks", "views", "ratio")], keep=False)
+    >>> import pyarrow as pa
+    >>> per.fit_transform(pa.table({"clicks": [1, 2], "views": [4, 0]})).to_pydict()
+    {'clicks_ratio_views': [0.25, 0.0]}
+    """
+
+    kind = "interaction"
+
+    def __init__(
+        self,
+        interactions: Sequence[Triple] | None = None,
+        *,
+        keep: bool = True,
+        zero: float | None = 0.0,
+    ) -> None:
+        if zero is not None and not math.isfinite(zero):
+            raise TransformError(f"Interaction: zero={zero!r}; expected a finite number or None")
+        self.keep, self.zero = bool(keep), None if zero is None else float(zero)
+        self.interactions = (
+            None if interactions is None else tuple(_triple(given) for given in interactions)
+        )
+        if self.interactions == () and not keep:
+            raise TransformError("Interaction([], keep=False) would leave no column")
+        self._pairs: list[tuple[int, int, str]] = []
+
+    @property
+    def pairs_(self) -> list[tuple[int, int, str]]:
+        """The places of the columns of each new one, and what is made of them."""
+        return list(self._pairs)
+
+    @property
+    def width_out(self) -> int:
+        return len(self._pairs) + (self._width if self.keep else 0)
+
+    def names_out(self, names: Sequence[str]) -> list[str]:
+        made = [f"{names[left]}_{of}_{names[right]}" for left, right, of in self._pairs]
+        return [*names, *made] if self.keep else made
+
+    def block(self, values: Floats) -> Floats:
+        out = np.empty((len(values), self.width_out))
+        at = 0
+        if self.keep:
+            at = self._width
+            out[:, :at] = values
+        for place, (left, right, of) in enumerate(self._pairs, at):
+            self._make(values[:, left], values[:, right], of, out[:, place])
+        return out
+
+    def apply(self, columns: Sequence[Column]) -> Applied:
+        numbers = [Column(as_float(column), column.valid) for column in columns]
+        out = list(numbers) if self.keep else []
+        for left, right, of in self._pairs:
+            one, other = numbers[left], numbers[right]
+            values = np.empty(len(one))
+            self._make(one.values, other.values, of, values)
+            masks = [side.valid for side in (one, other) if side.valid is not None]
+            valid = np.logical_and.reduce(masks) if masks else None
+            if of == "ratio" and self.zero is None:
+                there = (other.values != 0) | np.isnan(one.values)
+                if valid is not None:
+                    there &= valid
+                values, valid = np.where(there, values, np.nan), None if there.all() else there
+            out.append(Column(values, valid))
+        return Applied(out)
+
+    def _make(self, left: Floats, right: Floats, of: str, out: Floats) -> None:
+        if of != "ratio":
+            out[:] = OPERATIONS[of](left, right)
+            return
+        with np.errstate(divide="ignore", invalid="ignore"):
+            np.divide(left, right, out=out)
+        zero = right == 0
+        if zero.any():
+            out[zero & ~np.isnan(left)] = np.nan if self.zero is None else self.zero
+
+    def _resize(self, width: int) -> None:
+        if self.interactions is None:
+            pairs = [(left, right, "product") for left, right in combinations(range(width), 2)]
+        else:
+            pairs = [
+                (self._place(left, width), self._place(right, width), of)
+                for left, right, of in self.interactions
+            ]
+        if not pairs and not self.keep:
+            raise TransformError("one column has no pairs; keep=False would leave none")
+        self._width, self._pairs = width, pairs
+
+    def _place(self, column: str | int, width: int) -> int:
+        if isinstance(column, int):
+            if not 0 <= column < width:
+                raise TransformError(f"Interaction: there is no column {column} of {width}")
+            return column
+        if self.names is None or column not in self.names:
+            known = ", ".join(self.names) if self.names else "no names, so give places"
+            raise TransformError(f"Interaction: no column {column!r}; the data have: {known}")
+        return self.names.index(column)
+
+    def _settings(self) -> Params:
+        return {
+            "interactions": None if self.interactions is None else [*map(list, self.interactions)],
+            "keep": self.keep,
+            "zero": self.zero,
+        }
+
+    @classmethod
+    def _read(cls, settings: Mapping[str, Any]) -> Self:
+        return cls(settings["interactions"], keep=settings["keep"], zero=settings["zero"])
+
+
+def _triple(given: Sequence[Any]) -> Triple:
+    left, right, of = given if len(given) == 3 else (None, None, None)
+    places = all(isinstance(c, str | int) and not isinstance(c, bool) for c in (left, right))
+    if of not in OPERATIONS or not places:
+        raise TransformError(
+            f"Interaction: {given!r}; expected (left, right, operation), columns by name or place "
+            f"and one of: {', '.join(OPERATIONS)}"
+        )
+    assert left is not None
+    assert right is not None
+    return left, right, str(of)

@@ -1,0 +1,466 @@
+"""Categories as numbers: the mean of the targets that were seen with each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+
+from paimon_features.array_types import Floats, Ints
+from paimon_features.columns import Column
+from paimon_features.errors import TransformError
+from paimon_features.transformers import exact_sums as exact
+from paimon_features.transformers.base import Applied, Params
+from paimon_features.transformers.category_index import (
+    Category,
+    CategoryIndex,
+    ascending,
+    categories_of,
+    counted,
+    group,
+)
+from paimon_features.transformers.frames import missing, numbers, read_frame
+from paimon_features.transformers.json_values import names_of
+from paimon_features.transformers.one_hot import Encoder
+from paimon_features.transformers.out_of_fold import folds_of, of_other_folds, of_the_past, smoothed
+from paimon_features.transformers.supervised import Supervised
+
+_TYPES = ("auto", "continuous", "binary", "multiclass")
+_MOST_CLASSES = 100
+"""Whole numbers as targets are taken for classes up to here; beyond, the user has to say."""
+
+
+@dataclass
+class TargetSums:
+    """Targets that were seen: of numbers count, exact sum and squares; of classes their counts."""
+
+    count: int = 0
+    total: int = 0
+    squares: int = 0
+    classes: dict[Category, int] = field(default_factory=dict)
+
+    def plus(self, other: TargetSums) -> TargetSums:
+        """Those of both."""
+        counts = dict(self.classes)
+        for label, count in other.classes.items():
+            counts[label] = counts.get(label, 0) + count
+        return TargetSums(
+            self.count + other.count, self.total + other.total, self.squares + other.squares, counts
+        )
+
+    def of(self, label: Category) -> tuple[float, float, float]:
+        """Count, sum, squared distances from the mean of 1 where it is this class, else 0."""
+        ones = self.classes.get(label, 0)
+        apart = ones * (self.count - ones) / self.count if self.count else 0.0
+        return self.count, ones, apart
+
+    def of_numbers(self) -> tuple[float, float, float]:
+        """The same of numbers."""
+        return (
+            self.count,
+            exact.as_float(self.total),
+            exact.spread(self.total, self.squares, self.count),
+        )
+
+
+Table = list[dict[Category, TargetSums]]
+
+
+class TargetEncoder(Encoder, Supervised):
+    """The mean of the targets that were seen with a category, drawn to the mean of all.
+
+    ``target_type`` is ``'continuous'`` (numbers), ``'binary'`` (two classes, ascending; the mean is
+    the share of the second) or ``'multiclass'`` (one column for each class); ``'auto'`` tells them
+    apart as scikit-learn does: texts, truth values and whole numbers are classes. ``smooth`` counts
+    as so many rows with the mean of all; ``'auto'`` weighs the two by their variances. Null and NaN
+    are one category; an unknown one gives the mean of all. Rows without a target are not learnt
+    from.
+
+    ``fit_transform`` makes what a model is trained on, and never shows a row its own target:
+
+    - By default the rows are parted into ``cv`` folds (of classes, each with its share), and a row
+      is encoded by the other folds: with ``seed`` as ``random_state`` as scikit-learn parts them.
+    - With an event time (the column ``event_time`` of a frame, or ``event_time_ms=`` at the call) a
+      row is encoded by the rows of earlier times only whose targets were known then, that is
+      ``label_delay_ms`` after their own time: ``t + label_delay_ms <= time of the row``. Where
+      none was, it is null.
+
+    ``transform`` uses all that was learnt: it is for rows that are later than all of it. Learnt in
+    parts, or merged in any order, it is the same to the bit: sums are kept exactly.
+
+    >>> encoder = TargetEncoder(smooth=1.0).fit(["a", "a", "b"], [1.0, 2.0, 5.5])
+    >>> encoder.target_mean_, encoder.transform(["a", "b", "new"])
+    (2.833..., [1.944..., 4.166..., 2.833...])
+    >>> past = TargetEncoder(smooth=0.0, label_delay_ms=10)
+    >>> past.fit_transform(["a", "a", "a"], [1.5, 3.5, 9.0], event_time_ms=[0, 10, 20])
+    [None, 1.5, 2.5]
+    """
+
+    kind = "target_encoder"
+    needs_target = True
+
+    def __init__(
+        self,
+        *,
+        target_type: str = "auto",
+        smooth: float | str = "auto",
+        cv: int = 5,
+        shuffle: bool = True,
+        seed: int = 0,
+        event_time: str | None = None,
+        label_delay_ms: int = 0,
+    ) -> None:
+        if target_type not in _TYPES:
+            raise TransformError(
+                f"target_type={target_type!r}; expected one of: {', '.join(_TYPES)}"
+            )
+        if smooth != "auto" and not (
+            isinstance(smooth, int | float) and np.isfinite(smooth) and smooth >= 0
+        ):
+            raise TransformError(f"smooth={smooth!r}; expected 'auto' or a number from 0")
+        if type(cv) is not int or cv < 2:
+            raise TransformError(f"cv={cv!r}; expected 2 or more folds")
+        if type(label_delay_ms) is not int or label_delay_ms < 0:
+            raise TransformError(f"label_delay_ms={label_delay_ms!r}; expected 0 or more")
+        self.target_type = target_type
+        self.smooth: float | str = smooth if isinstance(smooth, str) else float(smooth)
+        self.cv = cv
+        self.shuffle = bool(shuffle)
+        self.seed = int(seed)
+        self.label_delay_ms = label_delay_ms
+        self._event_time = event_time
+        self._take([], TargetSums())
+
+    @property
+    def event_time(self) -> str | None:
+        return self._event_time
+
+    @property
+    def rows_seen(self) -> int:
+        return self._all.count
+
+    @property
+    def classes_(self) -> list[Category] | None:
+        """The classes of the target, ascending; None of numbers."""
+        return ascending(self._all.classes, "y") if self._all.classes else None
+
+    @property
+    def target_type_(self) -> str:
+        """What the target was found to be: continuous, binary or multiclass."""
+        self._check_fitted()
+        classes = self.classes_
+        if classes is None:
+            return "continuous"
+        if self.target_type == "multiclass" and len(classes) < 3:
+            raise TransformError(
+                f"target_type='multiclass', and y has the classes {classes}; expected 3 or more"
+            )
+        return "binary" if len(classes) <= 2 else "multiclass"
+
+    @property
+    def target_mean_(self) -> Any:
+        """The mean of all targets, of several classes the share of each."""
+        means = [mean for mean, _ in self._of_all]
+        return np.array(means) if self.target_type_ == "multiclass" else means[0]
+
+    @property
+    def encodings_(self) -> list[Floats]:
+        """For each column, of several classes for each class of each column, its categories'."""
+        return [table[:-1] for tables in self._encodings for table in tables]
+
+    @property
+    def width_out(self) -> int:
+        return sum(map(len, self._encodings))
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.width == 1 and self.target_type_ != "multiclass"
+
+    def names_out(self, names: Sequence[str]) -> list[str]:
+        if self.target_type_ != "multiclass":
+            return list(names)
+        return [f"{name}_{label}" for name in names for label in self.classes_ or ()]
+
+    def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
+        """Learn from ``X`` and its targets ``y`` alone; a null target is no target."""
+        self.names = None
+        self._take([], TargetSums())
+        return self.partial_fit(X, y, event_time_ms=event_time_ms)
+
+    def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
+        """Learn from ``X`` and ``y`` besides what was learnt before; returns itself."""
+        # transform takes rows of any time, so that the times do not matter here
+        del event_time_ms
+        frame = self._to_learn(self._without_time(read_frame(X)))
+        target = self._target(y, frame.rows)
+        rows = np.flatnonzero(~missing(target))
+        table = [
+            self._seen_with(column.take(rows), target.take(rows), frame.label(index))
+            for index, column in enumerate(frame.columns)
+        ]
+        every = Column(np.full(len(rows), "", np.object_))
+        found = self._seen_with(every, target.take(rows), "y").get("", TargetSums())
+        self._add(table, found)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any:
+        """``fit``, and each row encoded by other rows: of the other folds, or of the past.
+
+        Raises
+        ------
+        TransformError
+            If there is no event time where one was declared, or fewer rows than folds.
+        """
+        given = read_frame(X)
+        frame, times = self._parted(given, event_time_ms)
+        if times is None and self.label_delay_ms:
+            raise TransformError(
+                f"label_delay_ms={self.label_delay_ms} needs the event times; name their column "
+                "event_time=, or give event_time_ms=, a time for each row"
+            )
+        self.fit(frame, y)
+        target = self._target(y, frame.rows)
+        known = ~missing(target)
+        folds = None if times is not None else self._folds(target.take(np.flatnonzero(known)))
+        out = []
+        for column, seen, tables in zip(frame.columns, self._seen, self._encodings, strict=True):
+            codes = seen.codes(column)
+            for label, table in zip(self._labels, tables, strict=True):
+                values = self._numbers_of(target, label)
+                if times is not None:
+                    encoded = of_the_past(
+                        codes, values, known, times, self.label_delay_ms, self.smooth
+                    )
+                else:
+                    assert folds is not None
+                    encoded = table[codes]  # what has no target cannot see its own
+                    encoded[known] = of_other_folds(
+                        codes[known], len(seen), values[known], folds, self.smooth
+                    )
+                valid = ~np.isnan(encoded)
+                out.append(Column(encoded, None if valid.all() else valid))
+        names = frame.names or [f"x{index}" for index in range(self.width)]
+        return given.like(out, names=self.names_out(names), flat=self._flat(given))
+
+    def merge(self, other: Self) -> Self:
+        """A new one that has learnt from the data of both; the same to the bit in any order."""
+        names = self._to_merge(other)
+        for name, mine in self._settings().items():
+            if mine != other._settings()[name]:
+                raise TransformError(
+                    f"{name} is {mine!r} of one and {other._settings()[name]!r} of the other; "
+                    "expected one rule"
+                )
+        out = type(self)(**self._settings())
+        for one in (self, other):
+            if one.width:
+                out._add(one._table, one._all)
+        out.names = names
+        return out
+
+    def apply(self, columns: Sequence[Column]) -> Applied:
+        out = []
+        for column, known, tables in zip(columns, self._seen, self._encodings, strict=True):
+            codes = known.codes(column)
+            out += [Column(table[codes]) for table in tables]
+        return Applied(out)
+
+    def block(self, values: Floats) -> Floats:
+        out = np.empty((len(values), self.width_out))
+        at = 0
+        for j, (known, tables) in enumerate(zip(self._seen, self._encodings, strict=True)):
+            codes = known.codes_of(values[:, j])
+            for table in tables:
+                out[:, at] = table[codes]
+                at += 1
+        return out
+
+    # -- what was learnt -----------------------------------------------------------------------
+
+    def _target(self, y: Any, rows: int) -> Column:
+        if y is None:
+            raise TransformError("a TargetEncoder learns from targets; give y")
+        frame = read_frame(y)
+        if (frame.rows, frame.width) != (rows, 1):
+            raise TransformError(
+                f"y has {frame.rows} rows and {frame.width} columns; expected {rows} and 1"
+            )
+        return frame.columns[0]
+
+    def _is_continuous(self, target: Column) -> bool:
+        if self.target_type != "auto":
+            return self.target_type == "continuous"
+        kind = target.values.dtype.kind
+        if kind == "f":
+            return bool((target.values != np.floor(target.values)).any())
+        # decimals are numbers with a fraction
+        return kind == "O" and not all(isinstance(value, str) for value in target.values)
+
+    def _seen_with(self, column: Column, target: Column, label: str) -> dict[Category, TargetSums]:
+        """The targets of each category; all rows have one."""
+        known = CategoryIndex(ascending(counted(column, label), label))
+        codes, size = known.codes(column), len(known)
+        counts = np.bincount(codes, minlength=size).tolist()
+        if self._is_continuous(target):
+            values = numbers(target, "y")
+            if (np.abs(values) > exact.LARGEST).any():
+                raise TransformError("y has values whose squares are beyond float64; divide it")
+            totals = exact.exact_sums(values, codes, size)
+            squares = exact.exact_squares(values, codes, size)
+            parts = zip(known.categories, counts, totals, squares, strict=True)
+            return {v: TargetSums(n, total, square) for v, n, total, square in parts}
+        labels = CategoryIndex(ascending(counted(target, "y"), "y"))
+        if self.target_type == "auto" and labels.group == "numbers" and len(labels) > _MOST_CLASSES:
+            raise TransformError(
+                f"y has {len(labels):,} different whole numbers; say target_type='continuous', or "
+                "'multiclass' if each is a class"
+            )
+        table = np.bincount(
+            codes * len(labels) + labels.codes(target), minlength=size * len(labels)
+        ).reshape(size, len(labels))
+        return {
+            value: TargetSums(
+                n, classes={labels.categories[j]: int(row[j]) for j in np.flatnonzero(row)}
+            )
+            for value, n, row in zip(known.categories, counts, table, strict=True)
+        }
+
+    def _add(self, table: Table, found: TargetSums) -> None:
+        """Learn what was seen besides what was learnt before."""
+        before = self._table or [{} for _ in table]
+        groups = {group(v) for v in [*self._all.classes, *found.classes]}
+        if (self._all.count and found.count) and (
+            bool(self._all.classes) != bool(found.classes) or len(groups) > 1
+        ):
+            raise TransformError(
+                "the targets of one part are classes, those of another numbers or classes of "
+                "another kind; say which: target_type='continuous', 'binary' or 'multiclass'"
+            )
+        every = self._all.plus(found)
+        if self.target_type == "binary" and len(every.classes) > 2:
+            raise TransformError(
+                f"target_type='binary', and y has the classes {ascending(every.classes, 'y')}"
+            )
+        out = []
+        for index, (old, new) in enumerate(zip(before, table, strict=True)):
+            both = {v: TargetSums() for v in ascending([*old, *new], f"column {index}")}
+            for side in (old, new):
+                for value, seen in side.items():
+                    both[value] = both[value].plus(seen)
+            out.append(both)
+        self._take(out, every)
+
+    def _take(self, table: Table, every: TargetSums) -> None:
+        self._table, self._all = table, every
+        self._seen = [CategoryIndex(ascending(each, f"column {i}")) for i, each in enumerate(table)]
+        self._known_encodings: list[list[Floats]] | None = None
+
+    @property
+    def _labels(self) -> list[Category]:
+        """The classes whose shares are encodings; of numbers there is none (None)."""
+        classes = self.classes_
+        if classes is None:
+            return [None]
+        # of one class only, all are 0: the second is not known
+        return classes if self.target_type_ == "multiclass" else [*classes[1:], None][:1]
+
+    @property
+    def _of_all(self) -> list[tuple[float, float]]:
+        """Mean and variance of all targets, for each label."""
+        out = []
+        for label in self._labels:
+            count, total, apart = self._moments(self._all, label)
+            out.append((total / count, apart / count) if count else (np.nan, np.nan))
+        return out
+
+    @property
+    def _encodings(self) -> list[list[Floats]]:
+        """The numbers of each column's categories, for each label; the last of unknown ones."""
+        if self._known_encodings is None:
+            self._check_fitted()
+            self._known_encodings = [
+                [
+                    self._numbers_for(each, label, *moments)
+                    for label, moments in zip(self._labels, self._of_all, strict=True)
+                ]
+                for each in self._table
+            ]
+        return self._known_encodings
+
+    def _numbers_for(
+        self, table: Mapping[Category, TargetSums], label: Category, mean: float, variance: float
+    ) -> Floats:
+        moments = [self._moments(seen, label) for seen in table.values()]
+        counts, sums, apart = np.array(moments, np.float64).reshape(-1, 3).T
+        return np.append(smoothed(counts, sums, apart, mean, variance, self.smooth), mean)
+
+    def _moments(self, seen: TargetSums, label: Category) -> tuple[float, float, float]:
+        return seen.of(label) if self._all.classes else seen.of_numbers()
+
+    def _numbers_of(self, target: Column, label: Category) -> Floats:
+        """The target as numbers: 1.0 where it is the class, if there are classes."""
+        if not self._all.classes:
+            return numbers(target, "y")
+        return CategoryIndex([label]).codes(target) + 1.0
+
+    def _folds(self, target: Column) -> Ints:
+        labels = None
+        if self._all.classes:
+            labels = CategoryIndex(self.classes_ or []).codes(target)
+        return folds_of(len(target), labels, self.cv, self.shuffle, self.seed)
+
+    # -- parameters ----------------------------------------------------------------------------
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "target_type": self.target_type,
+            "smooth": self.smooth,
+            "cv": self.cv,
+            "shuffle": self.shuffle,
+            "seed": self.seed,
+            "event_time": self.event_time,
+            "label_delay_ms": self.label_delay_ms,
+        }
+
+    def _learnt(self) -> Params:
+        classes = self.classes_
+        return {
+            **self._settings(),
+            "classes": classes,
+            "categories": self.categories_,
+            "targets": [[_told(s, classes) for s in each.values()] for each in self._table],
+            "all": _told(self._all, classes),
+        }
+
+    @classmethod
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        settings = cls()._settings()
+        out = cls(**{name: params[name] for name in settings})
+        classes = params["classes"]
+        pairs = zip(categories_of(params), params["targets"], strict=True)
+        table = [
+            {v: _seen(told, classes) for v, told in zip(values, all_told, strict=True)}
+            for values, all_told in pairs
+        ]
+        out._take(table, _seen(params["all"], classes))
+        if out._all.count != int(params["rows"]):
+            raise TransformError("the targets are not those of its rows")
+        out.names = names_of(params, out.width)
+        return out
+
+
+def _told(seen: TargetSums, classes: Sequence[Category] | None) -> list[Any]:
+    """In values of JSON: the count of each class, or count, sum and squares."""
+    if classes is not None:
+        return [seen.classes.get(label, 0) for label in classes]
+    return [seen.count, exact.to_text(seen.total), exact.to_text(seen.squares)]
+
+
+def _seen(told: Sequence[Any], classes: Sequence[Category] | None) -> TargetSums:
+    if classes is None:
+        count, total, squares = told
+        return TargetSums(int(count), exact.from_text(total), exact.from_text(squares))
+    counts = {label: int(n) for label, n in zip(classes, told, strict=True) if n}
+    return TargetSums(sum(counts.values()), classes=counts)
