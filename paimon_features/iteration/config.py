@@ -19,6 +19,23 @@ class OperatorLifeCycle(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayMemory:
+    """Limits for the replayed data of one subtask, in pickled bytes.
+
+    Parameters
+    ----------
+    held_bytes
+        Maximum in Python's memory. The rest is read from the engine's state in every epoch.
+    state_bytes
+        Maximum in the engine's state, for a backend that keeps its state in memory; ``None`` for
+        one that keeps it on disk.
+    """
+
+    held_bytes: int = 256 * 2**20
+    state_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class IterationConfig:
     """Settings of one iteration.
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from paimon_features.iteration.epochs import END, NONE
 
+ChannelStates = tuple[tuple[int, bool], ...]
+"""The last round of every channel, and whether the channel has ended."""
+
 
 class EpochTracker:
     """The least watermark over all channels of an operator.
@@ -52,12 +55,12 @@ class EpochTracker:
         last = min((epoch for epoch in self._rounds if epoch != NONE), default=NONE)
         return (last, END) if last > before else (END,)
 
-    def snapshot(self) -> tuple[tuple[int, bool], ...]:
-        """Of every channel the last round, and whether it has ended."""
+    def snapshot(self) -> ChannelStates:
+        """Return the state of every channel."""
         return tuple(zip(self._rounds, self._ended, strict=True))
 
-    def restore(self, channels: tuple[tuple[int, bool], ...]) -> None:
-        """Go on from a snapshot of the same number of channels."""
+    def restore(self, channels: ChannelStates) -> None:
+        """Continue from a snapshot with the same number of channels."""
         self._rounds = [epoch for epoch, _ in channels]
         self._ended = [ended for _, ended in channels]
         self.watermark = self._least()

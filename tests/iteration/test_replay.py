@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from paimon_features.errors import JobError
+from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.envelope import CONTROL, RECORDS, WATERMARK, Envelope
 from paimon_features.iteration.epochs import END
 from paimon_features.iteration.operators import replay
-from paimon_features.iteration.operators.replay import ReplayMemory, ReplayRunner
+from paimon_features.iteration.operators.replay import ReplayRunner
 from paimon_features.iteration.operators.subtask import Sent, SubtaskRunner
 from paimon_features.iteration.plan import Plan
 from paimon_features.iteration.program import JobBuilder, build_program

@@ -10,7 +10,7 @@ import pytest
 
 from paimon_features.errors import JobError
 from paimon_features.iteration import ReferenceExecutor
-from paimon_features.iteration.operators.replay import ReplayMemory
+from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.operators.subtask import SubtaskRunner
 from paimon_features.iteration.operators.tail import TailRunner
 from paimon_features.iteration.program import JobBuilder, build_program

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from paimon_features.errors import JobError
 from paimon_features.flink.iteration.settings import ELSEWHERE
 from paimon_features.flink.rest import FlinkRest
-from paimon_features.iteration.operators.replay import ReplayMemory
+from paimon_features.iteration.config import ReplayMemory
 
 RECORD_SHARE = 8
 """A record is in the heap some four times: as it came from Python, in the buffer that it is written

@@ -8,6 +8,7 @@ from typing import Any
 from paimon_features.iteration.envelope import DELIVER, WATERMARK, Envelope
 from paimon_features.iteration.epochs import END, NONE
 from paimon_features.iteration.operators.reporter import Reporter
+from paimon_features.iteration.operators.states import HeadState
 from paimon_features.iteration.wires import ENDED, INIT_ENDED, Notice
 
 
@@ -18,6 +19,7 @@ class HeadRunner(Reporter):
     the initial streams of all variables have ended (S8).
     """
 
+    state_type = HeadState
     _emitted = NONE
 
     def records(
@@ -58,9 +60,9 @@ class HeadRunner(Reporter):
             return [self.notice(INIT_ENDED, self._emitted)]
         return []
 
-    def snapshot(self) -> Any:
-        return self._emitted, self.tracker.snapshot()
+    def snapshot(self) -> HeadState:
+        return HeadState(self.tracker.snapshot(), self._emitted)
 
-    def restore(self, held: Any) -> None:
-        self._emitted, tracker = held
-        self.tracker.restore(tracker)
+    def restore(self, state: HeadState) -> None:
+        super().restore(state)
+        self._emitted = state.emitted

@@ -1,42 +1,43 @@
-"""Base of the state machines: one node in one subtask."""
+"""Base class of the state machines: one node in one subtask."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 from paimon_features.iteration.envelope import Envelope
+from paimon_features.iteration.graph import Node
 from paimon_features.iteration.operators.outlet import Outlet
+from paimon_features.iteration.operators.protocols import Task
+from paimon_features.iteration.operators.states import NodeState
 from paimon_features.iteration.tracker import EpochTracker
-
-if TYPE_CHECKING:
-    from paimon_features.iteration.graph import Node
-    from paimon_features.iteration.operators.subtask import SubtaskRunner
 
 
 class NodeRunner:
-    """Takes records, watermarks and control records of its node; sends through ``outlet``.
+    """Processes records, watermarks and control records of its node; emits through ``outlet``.
 
-    Whatever changes and has to survive is either in the subtask's ``state`` or in what
-    ``snapshot`` gives, after which it calls ``self.task.touch()``.
+    Everything that has to survive a failure is either in the subtask's ``state`` or part of
+    ``snapshot``. A runner calls ``self.task.touch()`` after any change of the latter.
     """
 
-    def __init__(self, task: SubtaskRunner, node: Node, channels: int) -> None:
+    state_type: ClassVar[type[NodeState]] = NodeState
+
+    def __init__(self, task: Task, node: Node, channels: int) -> None:
         self.task = task
         self.node = node
         self.outlet = Outlet()
         self.tracker = EpochTracker(channels)
 
     def open(self) -> None:
-        """Called once, after ``restore`` where there is something to restore."""
+        """Called once, after ``restore`` if there is a state to restore."""
 
     def records(
         self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
     ) -> None:
-        """A batch of one epoch."""
+        """Process a batch of records of one epoch."""
         raise NotImplementedError
 
     def watermark(self, channel: int, epoch: int) -> None:
-        """A channel's watermark; calls ``advance`` when that moves the node's."""
+        """Process a channel's watermark; calls ``advance`` when it raises the node's."""
         before = self.tracker.watermark
         self.task.touch()
         for watermark in self.tracker.advance(channel, epoch):
@@ -44,23 +45,23 @@ class NodeRunner:
             before = watermark
 
     def advance(self, before: int, watermark: int) -> None:
-        """The least watermark rose."""
+        """Process a new watermark of the node, the minimum over its channels."""
         raise NotImplementedError
 
     def control(self, envelope: Envelope) -> None:
-        """A record of the control head."""
+        """Process a record of the control head."""
         raise NotImplementedError
 
     def finish_call(self) -> None:
-        """All envelopes of one call were handled."""
+        """Called after all envelopes of one call."""
 
-    def snapshot(self) -> Any:
-        """What ``restore`` needs, small."""
-        return self.tracker.snapshot()
+    def snapshot(self) -> NodeState:
+        """Return the state to save, of type ``state_type``; small."""
+        return NodeState(self.tracker.snapshot())
 
-    def restore(self, held: Any) -> None:
-        """Go on from a snapshot."""
-        self.tracker.restore(held)
+    def restore(self, state: Any) -> None:
+        """Continue from a state of type ``state_type``."""
+        self.tracker.restore(state.channels)
 
     def close(self) -> None:
-        """The attempt is over."""
+        """Called at the end of the attempt."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paimon_features.errors import JobError
 from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, Message
 from paimon_features.iteration.graph import Partition
+from paimon_features.iteration.operators.protocols import Receiver
 from paimon_features.iteration.partitioning import stable_hash
-
-if TYPE_CHECKING:
-    from paimon_features.iteration.operators.node import NodeRunner
-    from paimon_features.iteration.plan import Route
-
+from paimon_features.iteration.plan import Route
 
 _MOST_BYTES = 4 * 2**20
 
@@ -85,7 +82,7 @@ class Outbox:
 class LocalRoute:
     """To a runner of the same subtask, by a call."""
 
-    def __init__(self, route: Route, target: NodeRunner) -> None:
+    def __init__(self, route: Route, target: Receiver) -> None:
         self._input = route.input
         self._channel = route.channel
         self._key = route.key if route.keyed else None

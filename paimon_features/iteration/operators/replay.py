@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paimon_features.errors import JobError
 from paimon_features.iteration.envelope import WATERMARK, Envelope, dumps
 from paimon_features.iteration.epochs import END, NONE
+from paimon_features.iteration.graph import Node
 from paimon_features.iteration.operators.node import NodeRunner
-
-if TYPE_CHECKING:
-    from paimon_features.iteration.graph import Node
-    from paimon_features.iteration.operators.subtask import SubtaskRunner
+from paimon_features.iteration.operators.protocols import Task
+from paimon_features.iteration.operators.states import ReplayState
 
 PART_BYTES = 4 * 2**20
 """About how much is replayed before what it caused leaves the subtask."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplayMemory:
-    """How much replayed data a subtask may hold; counted as pickled.
-
-    Parameters
-    ----------
-    held_bytes
-        In Python's memory. What is beyond is read again from the engine's state in every epoch.
-    state_bytes
-        In the engine's state, for one that has its state in memory; ``None`` where it is on disk.
-    """
-
-    held_bytes: int = 256 * 2**20
-    state_bytes: int | None = None
 
 
 class ReplayRunner(NodeRunner):
@@ -42,11 +24,13 @@ class ReplayRunner(NodeRunner):
     One epoch's replay belongs to one message: a snapshot is before or after it, never inside.
     """
 
-    def __init__(self, task: SubtaskRunner, node: Node, channels: int) -> None:
+    state_type = ReplayState
+
+    def __init__(self, task: Task, node: Node, channels: int) -> None:
         super().__init__(task, node, channels)
         self._decided = NONE
         self._emitted = NONE
-        self._over = False
+        self._terminated = False
         # entries of the state, in order: the first ones are held in memory, too
         self._entries = 0
         self._bytes = 0
@@ -109,16 +93,16 @@ class ReplayRunner(NodeRunner):
     def control(self, envelope: Envelope) -> None:
         if envelope.kind == WATERMARK:
             if envelope.epoch == END:
-                self._over = True
+                self._terminated = True
             else:
                 self._decided = max(self._decided, envelope.epoch)
             self.task.touch()
-            self._go_on()
+            self._resume()
 
     def advance(self, before: int, watermark: int) -> None:
-        self._go_on()
+        self._resume()
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         if self.tracker.watermark == END and self._emitted != END:
             self.task.do_in_parts(self._replay())
 
@@ -139,7 +123,7 @@ class ReplayRunner(NodeRunner):
                     part += size
             self._emitted = epoch
             self.outlet.watermark(epoch)
-        if self._over and self._emitted != END:
+        if self._terminated and self._emitted != END:
             self._emitted = END
             self.outlet.watermark(END)
 
@@ -149,11 +133,18 @@ class ReplayRunner(NodeRunner):
             payload = self._stored(number)
             yield pickle.loads(payload), len(payload)
 
-    def snapshot(self) -> Any:
-        own = self._decided, self._emitted, self._over, self._entries, self._bytes
-        return own, self.tracker.snapshot()
+    def snapshot(self) -> ReplayState:
+        return ReplayState(
+            self.tracker.snapshot(),
+            self._decided,
+            self._emitted,
+            self._terminated,
+            self._entries,
+            self._bytes,
+        )
 
-    def restore(self, held: Any) -> None:
-        own, tracker = held
-        self._decided, self._emitted, self._over, self._entries, self._bytes = own
-        self.tracker.restore(tracker)
+    def restore(self, state: ReplayState) -> None:
+        super().restore(state)
+        self._decided, self._emitted = state.decided, state.emitted
+        self._terminated = state.terminated
+        self._entries, self._bytes = state.entries, state.size

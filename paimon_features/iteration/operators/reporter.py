@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paimon_features.iteration.envelope import HELLO, Envelope
+from paimon_features.iteration.graph import Node
 from paimon_features.iteration.operators.node import NodeRunner
+from paimon_features.iteration.operators.protocols import Task
 from paimon_features.iteration.wires import Notice
-
-if TYPE_CHECKING:
-    from paimon_features.iteration.graph import Node
-    from paimon_features.iteration.operators.subtask import SubtaskRunner
 
 
 class Reporter(NodeRunner):
@@ -19,7 +17,7 @@ class Reporter(NodeRunner):
     The generation is not kept: a restored reporter waits for the greeting of the new attempt.
     """
 
-    def __init__(self, task: SubtaskRunner, node: Node, channels: int) -> None:
+    def __init__(self, task: Task, node: Node, channels: int) -> None:
         super().__init__(task, node, channels)
         self._generation: int | None = None
         self._unsent: list[Notice] = []

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from paimon_features.errors import JobError
+from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, Message
 from paimon_features.iteration.epochs import END
 from paimon_features.iteration.graph import Node, NodeKind, Partition
@@ -26,7 +27,8 @@ from paimon_features.iteration.operators.ends import OutputRunner, ResultRunner,
 from paimon_features.iteration.operators.head import HeadRunner
 from paimon_features.iteration.operators.node import NodeRunner
 from paimon_features.iteration.operators.outlet import LocalRoute, Outbox, RemoteRoute
-from paimon_features.iteration.operators.replay import ReplayMemory, ReplayRunner
+from paimon_features.iteration.operators.protocols import Task
+from paimon_features.iteration.operators.replay import ReplayRunner
 from paimon_features.iteration.operators.tail import CriteriaRunner, TailRunner
 from paimon_features.iteration.operators.user import operator_runner
 from paimon_features.iteration.plan import Stage
@@ -136,8 +138,8 @@ class SubtaskRunner:
         """Write changed state to the backend; nothing is buffered after it."""
         if self._changed:
             self._changed = False
-            held = {node: runner.snapshot() for node, runner in self._runners.items()}
-            self.state.put(_CONTROL_KEY, (self.stage.parallelism, held))
+            packed = {node: runner.snapshot().pack() for node, runner in self._runners.items()}
+            self.state.put(_CONTROL_KEY, (self.stage.parallelism, packed))
         self.state.flush()
 
     def close(self) -> None:
@@ -182,7 +184,7 @@ class SubtaskRunner:
         return Sent(self._outbox.take(), results)
 
     def _runner(self, node: Node) -> NodeRunner:
-        make: Callable[[SubtaskRunner, Node, int], NodeRunner] = {
+        make: Callable[[Task, Node, int], NodeRunner] = {
             NodeKind.SOURCE: SourceRunner,
             NodeKind.OPERATOR: operator_runner,
             NodeKind.HEAD: HeadRunner,
@@ -215,5 +217,6 @@ class SubtaskRunner:
                 f"{self.stage.parallelism} and nodes {sorted(self._runners)}: an iteration is "
                 "restored with the same program and the same parallelism"
             )
-        for node, snapshot in snapshots.items():
-            self._runners[node].restore(snapshot)
+        for node, packed in snapshots.items():
+            runner = self._runners[node]
+            runner.restore(runner.state_type.unpack(packed))

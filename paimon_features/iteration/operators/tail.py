@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paimon_features.iteration.envelope import ACK, CLOSED, Envelope, dumps
 from paimon_features.iteration.epochs import END
+from paimon_features.iteration.graph import Node
+from paimon_features.iteration.operators.protocols import Task
 from paimon_features.iteration.operators.reporter import Reporter
+from paimon_features.iteration.operators.states import TailState
 from paimon_features.iteration.wires import ENDED, ENTRY, ROUND_CLOSED, Notice
-
-if TYPE_CHECKING:
-    from paimon_features.iteration.graph import Node
-    from paimon_features.iteration.operators.subtask import SubtaskRunner
-
 
 _SMALL_BYTES = 8192
 
@@ -25,8 +23,10 @@ class TailRunner(Reporter):
     snapshot of the feedback channel (S27).
     """
 
+    state_type = TailState
+
     # epochs are those after the edge: one more than the records' own
-    def __init__(self, task: SubtaskRunner, node: Node, channels: int) -> None:
+    def __init__(self, task: Task, node: Node, channels: int) -> None:
         super().__init__(task, node, channels)
         self._next = 1
         self._counts: dict[int, int] = {}
@@ -112,18 +112,21 @@ class TailRunner(Reporter):
             notices.append(self.notice(ENDED))
         return notices
 
-    def snapshot(self) -> Any:
-        small = [tuple(entry) for entry in self._small.values()]
-        counts = dict(self._counts), dict(self._closed)
-        return self._next, *counts, small, self.tracker.snapshot()
+    def snapshot(self) -> TailState:
+        return TailState(
+            self.tracker.snapshot(),
+            self._next,
+            dict(self._counts),
+            dict(self._closed),
+            tuple(self._small.values()),
+        )
 
-    def restore(self, held: Any) -> None:
-        self._next, self._counts, self._closed, small, tracker = held
-        self.tracker.restore(tracker)
-        for fields in small:
-            entry = Notice(*fields)
-            self._small[entry.seq] = entry
-            self._small_bytes += len(entry.payload or b"")
+    def restore(self, state: TailState) -> None:
+        super().restore(state)
+        self._next = state.next_seq
+        self._counts, self._closed = dict(state.counts), dict(state.closed)
+        self._small = {entry.seq: entry for entry in state.small}
+        self._small_bytes = sum(len(entry.payload or b"") for entry in state.small)
 
 
 class CriteriaRunner(TailRunner):

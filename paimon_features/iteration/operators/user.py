@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paimon_features.iteration.config import OperatorLifeCycle
 from paimon_features.iteration.epochs import END
-from paimon_features.iteration.graph import Partition
+from paimon_features.iteration.graph import Node, Partition
 from paimon_features.iteration.operators.context import NO_KEY, FunctionContext, OutBuffer
 from paimon_features.iteration.operators.node import NodeRunner
-
-if TYPE_CHECKING:
-    from paimon_features.iteration.graph import Node
-    from paimon_features.iteration.operators.subtask import SubtaskRunner
-    from paimon_features.iteration.operators.transforms import Operator
+from paimon_features.iteration.operators.protocols import Task
+from paimon_features.iteration.operators.states import AllRoundState, PerRoundState
+from paimon_features.iteration.operators.transforms import Operator
 
 
 class Instance:
@@ -30,7 +28,7 @@ class Instance:
 class OperatorRunner(NodeRunner):
     """What both life cycles share: making instances, calling them, sending what they emit."""
 
-    def __init__(self, task: SubtaskRunner, node: Node, channels: int) -> None:
+    def __init__(self, task: Task, node: Node, channels: int) -> None:
         super().__init__(task, node, channels)
         self._out = OutBuffer()
         self._keyed = any(
@@ -87,11 +85,12 @@ class OperatorRunner(NodeRunner):
 class AllRoundRunner(OperatorRunner):
     """One instance for the whole iteration; also what runs outside of iterations."""
 
+    state_type = AllRoundState
     _instance: Instance | None = None
-    _over = False
+    _terminated = False
 
     def open(self) -> None:
-        if not self._over:
+        if not self._terminated:
             self._instance = self.make(("all", self.node.id), self.tracker.watermark)
 
     def records(
@@ -116,15 +115,15 @@ class AllRoundRunner(OperatorRunner):
             instance.operator.terminated(ctx, out)
             self.send(END)
         self.end(instance, END)
-        self._over, self._instance = True, None
+        self._terminated, self._instance = True, None
         self.outlet.watermark(END)
 
-    def snapshot(self) -> Any:
-        return self._over, self.tracker.snapshot()
+    def snapshot(self) -> AllRoundState:
+        return AllRoundState(self.tracker.snapshot(), self._terminated)
 
-    def restore(self, held: Any) -> None:
-        self._over, tracker = held
-        self.tracker.restore(tracker)
+    def restore(self, state: AllRoundState) -> None:
+        super().restore(state)
+        self._terminated = state.terminated
 
     def close(self) -> None:
         if self._instance is not None:
@@ -134,11 +133,12 @@ class AllRoundRunner(OperatorRunner):
 class PerRoundRunner(OperatorRunner):
     """An instance per epoch, from the epoch's first record to its watermark (S24)."""
 
+    state_type = PerRoundState
     _live: dict[int, Instance]
-    _held: tuple[int, ...] = ()
+    _restored: tuple[int, ...] = ()
 
     def open(self) -> None:
-        self._live = {epoch: self._make(epoch) for epoch in self._held}
+        self._live = {epoch: self._make(epoch) for epoch in self._restored}
 
     def _make(self, epoch: int) -> Instance:
         return self.make(("round", self.node.id, epoch), epoch)
@@ -174,19 +174,19 @@ class PerRoundRunner(OperatorRunner):
         self.end(instance, epoch)
         self.task.state.drop_round(self.node.id, epoch)
 
-    def snapshot(self) -> Any:
-        return tuple(self._live), self.tracker.snapshot()
+    def snapshot(self) -> PerRoundState:
+        return PerRoundState(self.tracker.snapshot(), tuple(self._live))
 
-    def restore(self, held: Any) -> None:
-        self._held, tracker = held
-        self.tracker.restore(tracker)
+    def restore(self, state: PerRoundState) -> None:
+        super().restore(state)
+        self._restored = state.epochs
 
     def close(self) -> None:
         for instance in self._live.values():
             instance.operator.close()
 
 
-def operator_runner(task: SubtaskRunner, node: Node, channels: int) -> OperatorRunner:
+def operator_runner(task: Task, node: Node, channels: int) -> OperatorRunner:
     """The runner of the node's life cycle."""
     per_round = node.life_cycle is OperatorLifeCycle.PER_ROUND
     return (PerRoundRunner if per_round else AllRoundRunner)(task, node, channels)

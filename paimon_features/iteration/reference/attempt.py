@@ -7,9 +7,9 @@ from collections import deque
 from typing import Any, Final, NamedTuple
 
 from paimon_features.errors import DefinitionError, JobError
+from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.envelope import Message, decode, encode
 from paimon_features.iteration.operators.control import ControlHead
-from paimon_features.iteration.operators.replay import ReplayMemory
 from paimon_features.iteration.operators.subtask import (
     Sent,
     SubtaskRunner,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from paimon_features.errors import JobError
-from paimon_features.iteration.operators.replay import ReplayMemory
+from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.program import JobBuilder, Program, build_program
 from paimon_features.iteration.reference.attempt import Attempt, Checkpoint, InjectedFailure
 from paimon_features.iteration.reference.wire import QueueWire
