@@ -38,13 +38,13 @@ from paimon_features.online.codec import HEADER_SIZE, RecordLayout
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.markers import ViewState
 from paimon_features.schema import Float64, Int64
-from paimon_features.serving.cache import CachedFetcher
+from paimon_features.serving.cached_fetcher import CachedFetcher
 from paimon_features.serving.entities import Buckets, entity_keys
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.query import FeatureQuery
+from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
 from paimon_features.serving.response import OnlineResponse
-from paimon_features.serving.windows import cells_before
-from paimon_features.serving.wire import arrow_stream, feast_json, message_pack
+from paimon_features.serving.window_features import cells_before
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS

@@ -20,7 +20,7 @@ from paimon_features.definitions import Output, Selection
 from paimon_features.errors import RequestError
 from paimon_features.project import Project
 from paimon_features.schema import DataType
-from paimon_features.serving.fetcher import FeatureFetcher, Freshness, OnlineResponse
+from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse, ViewFreshness
 
 WIDTH = 10_000
 ITEMS = 8
@@ -226,7 +226,7 @@ def _cell(value: Any, status: str) -> Text:
     return Text(f"{text} {status}", style=COLOURS[status])
 
 
-def _freshness(freshness: Freshness, clock_ms: int) -> str:
+def _freshness(freshness: ViewFreshness, clock_ms: int) -> str:
     high_ms = freshness.event_time_high_ms
     events = "no events" if high_ms is None else f"events up to {time_text(high_ms)}"
     behind = max(0, clock_ms - freshness.current_ms) / 1000

@@ -53,7 +53,7 @@ def request_log(
     Files that cannot be read go to rejected/, and torn ends are told. With --json one line per
     pass. Exit code 1 when a file was rejected, or another process commits to the table.
     """
-    from paimon_features.serving.request_log.commit import Committed, SpoolCommitter, waiting
+    from paimon_features.serving.request_log.commit import CommitStats, SpoolCommitter, waiting
 
     project = Project.open(path)
     chosen = list(folders)
@@ -67,9 +67,9 @@ def request_log(
     if missing:
         raise ConfigurationError(f"--folder {missing[0]}: there is no such folder")
     stop = stop_event() if follow else threading.Event()
-    total = Committed()
+    total = CommitStats()
 
-    def show(done: Committed) -> None:
+    def show(done: CommitStats) -> None:
         if as_json:
             click.echo(json.dumps({**asdict(done), "waiting": waiting(chosen)}))
             return

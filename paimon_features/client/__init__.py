@@ -4,6 +4,6 @@ It needs httpx (extra ``client``) and nothing else: no NumPy, no Arrow but for t
 """
 
 from paimon_features.client.clients import AsyncFeatureClient, FeatureClient
-from paimon_features.client.reply import FeatureReply, Freshness
+from paimon_features.client.replies import FeatureReply, Freshness
 
 __all__ = ["AsyncFeatureClient", "FeatureClient", "FeatureReply", "Freshness"]

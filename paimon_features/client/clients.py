@@ -10,10 +10,10 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from paimon_features.client.caching import Limits, Looked, RowCache
-from paimon_features.client.call import Call, as_list
-from paimon_features.client.exchange import Exchange, RetryPolicy
-from paimon_features.client.reply import FeatureReply, reply_of
+from paimon_features.client.replies import FeatureReply, reply_of
+from paimon_features.client.requests import ClientRequest, as_list
+from paimon_features.client.retries import RetryPolicy, RetryState
+from paimon_features.client.row_cache import CacheLookup, Limits, RowCache
 from paimon_features.errors import ConfigurationError, MissingExtraError, OnlineStoreError
 from paimon_features.online_features.cache import FeatureCache
 
@@ -77,7 +77,7 @@ class _Client:
             trust_env=False,
         )
 
-    def _look(self, call: Call) -> Looked | None:
+    def _look(self, call: ClientRequest) -> CacheLookup | None:
         return None if self._rows is None else self._rows.look(self.url, call)
 
     @property
@@ -150,7 +150,7 @@ class FeatureClient(_Client):
         StoreNotReadyError, OverloadedError, OnlineStoreError
             If there is no answer in time.
         """
-        call = Call.of(features_or_service, entities, now_ms, request, full_feature_names)
+        call = ClientRequest.of(features_or_service, entities, now_ms, request, full_feature_names)
         looked = self._look(call)
         asked = call if looked is None else looked.missing
         if looked is not None and asked is None:
@@ -216,7 +216,7 @@ class FeatureClient(_Client):
     ) -> tuple[httpx.Response, str]:
         request_id = uuid.uuid4().hex
         sent = {**headers, "x-request-id": request_id}
-        exchange = Exchange(self.url, self._policy)
+        exchange = RetryState(self.url, self._policy)
         while True:
             try:
                 response = self._http.request(
@@ -251,7 +251,7 @@ class AsyncFeatureClient(_Client):
         full_feature_names: bool = False,
     ) -> FeatureReply:
         """See ``FeatureClient.get_online_features``."""
-        call = Call.of(features_or_service, entities, now_ms, request, full_feature_names)
+        call = ClientRequest.of(features_or_service, entities, now_ms, request, full_feature_names)
         looked = self._look(call)
         asked = call if looked is None else looked.missing
         if looked is not None and asked is None:
@@ -312,7 +312,7 @@ class AsyncFeatureClient(_Client):
     ) -> tuple[httpx.Response, str]:
         request_id = uuid.uuid4().hex
         sent = {**headers, "x-request-id": request_id}
-        exchange = Exchange(self.url, self._policy)
+        exchange = RetryState(self.url, self._policy)
         while True:
             try:
                 response = await self._http.request(
@@ -358,7 +358,7 @@ def _arrow_request(
             for name, values in entities.items()
         }
         entities = pa.table(columns)
-    call = Call.of(features_or_service, {}, now_ms, None, full_feature_names)
+    call = ClientRequest.of(features_or_service, {}, now_ms, None, full_feature_names)
     told = {
         name: ",".join(value) if isinstance(value, list) else str(value)
         for name, value in call.fields().items()

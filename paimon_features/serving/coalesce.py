@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeVar, overload
 from paimon_features.errors import DefinitionError, OverloadedError, PaimonFeaturesError
 from paimon_features.online.store import OnlineStore
 from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.reading import Reading
 from paimon_features.serving.response import OnlineResponse
+from paimon_features.serving.store_reads import StoreRead
 
 T = TypeVar("T")
 
@@ -33,12 +33,12 @@ class Reader(Protocol):
 
     def reading(
         self, asks: Sequence[FeatureQuery]
-    ) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
+    ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
         """The answer to each ask, or the error that it alone has, in their order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Waiting:
+class _PendingQuery:
     """An ask whose answer is waited for."""
 
     ask: FeatureQuery
@@ -82,7 +82,7 @@ class Coalescer:
         """Asks that were read so far; those that were given up while they waited are not."""
         self._max_rows = max_rows
         self._max_waiting = max_waiting
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[_PendingQuery] = deque()
         self._thread = ThreadPoolExecutor(1, "online-reads")
         self._reading = False
         self._closed = False
@@ -123,7 +123,7 @@ class Coalescer:
         self._check_room()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append(_Waiting(ask, _rows(ask), self.fetcher, render, answer))
+        self._waiting.append(_PendingQuery(ask, _rows(ask), self.fetcher, render, answer))
         if not self._reading:
             self._reading = True
             loop.call_soon(self._next, loop)
@@ -164,11 +164,11 @@ class Coalescer:
         if self._reading:
             self.batches += 1
             self.asks += len(batch)
-            self._advance(loop, _Read(batch), None)
+            self._advance(loop, _BatchRead(batch), None)
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[_PendingQuery]:
         """Those of one fetcher who have waited longest, at most ``max_rows`` entities, or one."""
-        batch: list[_Waiting] = []
+        batch: list[_PendingQuery] = []
         rows = 0
         while self._waiting:
             first = self._waiting[0]
@@ -184,7 +184,7 @@ class Coalescer:
     def _advance(
         self,
         loop: asyncio.AbstractEventLoop,
-        read: _Read,
+        read: _BatchRead,
         found: Sequence[bytes | None] | BaseException | None,
     ) -> None:
         """Go on with a read until it wants something of the store, or is done."""
@@ -204,7 +204,10 @@ class Coalescer:
                 self._tell(loop, read.batch, [_closing()] * len(read.batch))
 
     def _tell(
-        self, loop: asyncio.AbstractEventLoop, batch: Sequence[_Waiting], answers: Sequence[Any]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        batch: Sequence[_PendingQuery],
+        answers: Sequence[Any],
     ) -> None:
         for waiting, answer in zip(batch, answers, strict=True):
             if waiting.answer.done():
@@ -219,7 +222,9 @@ class Coalescer:
 
     # -- in the store's thread -------------------------------------------------------------
 
-    def _fetch(self, loop: asyncio.AbstractEventLoop, read: _Read, keys: Sequence[bytes]) -> None:
+    def _fetch(
+        self, loop: asyncio.AbstractEventLoop, read: _BatchRead, keys: Sequence[bytes]
+    ) -> None:
         found: Sequence[bytes | None] | BaseException
         try:
             found = read.batch[0].fetcher.store.get_many(keys)
@@ -231,10 +236,10 @@ class Coalescer:
             return
 
 
-class _Read:
+class _BatchRead:
     """A batch, and its reading."""
 
-    def __init__(self, batch: Sequence[_Waiting]) -> None:
+    def __init__(self, batch: Sequence[_PendingQuery]) -> None:
         self.batch = batch
         self.reading = batch[0].fetcher.reading([one.ask for one in batch])
 

@@ -91,7 +91,7 @@ def explain(
     entities = {name: [value] for name, value in entity.items()}
     response = own.get([FeatureRef(view, name) for name in features], entities, as_of_ms)
     compiled = _in_store(variants, recorder.answers[keys.state], features)
-    taken = _Taken.of(keys, compiled, features, entities, recorder.answers)
+    taken = _DecodedRecord.of(keys, compiled, features, entities, recorder.answers)
     [values], [statuses] = response.table.to_pylist(), response.statuses.to_pylist()
     return {
         "view": view,
@@ -168,7 +168,7 @@ class _Cell:
 
 
 @dataclass(frozen=True)
-class _Taken:
+class _DecodedRecord:
     """A record taken apart."""
 
     view: CompiledView
@@ -188,7 +188,7 @@ class _Taken:
         features: Sequence[str],
         entities: Mapping[str, object],
         answers: Mapping[bytes, bytes | None],
-    ) -> _Taken:
+    ) -> _DecodedRecord:
         layout = RecordLayout(view)
         raw = answers[keys.state]
         state = ViewState() if raw is None else ViewState.from_bytes(raw)
@@ -251,7 +251,7 @@ class _Taken:
 
 def _feature(
     view: CompiledView,
-    taken: _Taken,
+    taken: _DecodedRecord,
     feature: CompiledFeature,
     as_of_ms: int,
     value: object,
@@ -294,7 +294,7 @@ def _feature(
 
 
 @dataclass(frozen=True, slots=True)
-class _Folded:
+class _FoldResult:
     partials: Mapping[str, Column]
     values: list[Any]
 
@@ -305,7 +305,7 @@ def _folded(
     cells: Mapping[str, Column],
     offsets: Ints,
     as_of_ms: int,
-) -> _Folded:
+) -> _FoldResult:
     """Runs of cells folded and finished, each by itself."""
     merged = fold([view.partial[name] for name in cells], cells, offsets, view.tile_ms)
     read_ms = feature.window.read_time(as_of_ms)
@@ -314,7 +314,7 @@ def _folded(
     reading = Reading(np.full(len(since_ms), read_ms), since_ms, length)
     columns = [merged[name] for name in feature.partials]
     done: Finished = feature.aggregate.finish(view.scope, columns, reading)
-    return _Folded(merged, done.column.to_arrow(feature.type.arrow).to_pylist())
+    return _FoldResult(merged, done.column.to_arrow(feature.type.arrow).to_pylist())
 
 
 # -- in words ------------------------------------------------------------------------------

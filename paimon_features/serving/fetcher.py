@@ -22,14 +22,20 @@ from paimon_features.errors import (
 )
 from paimon_features.online.store import OnlineStore
 from paimon_features.serving.entities import EntityKeys
-from paimon_features.serving.groups import Answers, Group, Plan, ResolvedQuery, ViewPlans
+from paimon_features.serving.entity_rows import EntityRows
 from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.reading import Reading, read
-from paimon_features.serving.response import Freshness, OnlineResponse, Status
-from paimon_features.serving.rows import ViewRows
-from paimon_features.serving.views import Seen, ServedView, variants_of
+from paimon_features.serving.query_groups import (
+    QueryGroup,
+    ResolvedQuery,
+    Results,
+    SelectionPlan,
+    ViewPlanSet,
+)
+from paimon_features.serving.response import OnlineResponse, Status, ViewFreshness
+from paimon_features.serving.store_reads import StoreRead, read
+from paimon_features.serving.view_states import ObservedState, ServedView, variants_of
 
-__all__ = ["FeatureFetcher", "Freshness", "OnlineResponse", "Status"]
+__all__ = ["FeatureFetcher", "OnlineResponse", "Status", "ViewFreshness"]
 
 _ATTEMPTS = 5
 _PLANS = 256
@@ -66,7 +72,7 @@ class FeatureFetcher:
             name: ServedView(project, name, variants, store.key_prefix)
             for name, variants in variants_of(views).items()
         }
-        self._plans: dict[Selection, Plan] = {}
+        self._plans: dict[Selection, SelectionPlan] = {}
 
     def get(
         self,
@@ -117,11 +123,11 @@ class FeatureFetcher:
 
     def reading(
         self, asks: Sequence[FeatureQuery]
-    ) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
+    ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
         """The same for whoever asks the store himself."""
         clock_ms = self.clock()
-        answers: Answers = {}
-        groups: dict[tuple[Plan, int], Group] = {}
+        answers: Results = {}
+        groups: dict[tuple[SelectionPlan, int], QueryGroup] = {}
         for number, ask in enumerate(asks):
             as_of_ms = clock_ms if ask.as_of_ms is None else ask.as_of_ms
             try:
@@ -132,7 +138,7 @@ class FeatureFetcher:
                 continue
             group = groups.get((plan, as_of_ms))
             if group is None:
-                group = groups[plan, as_of_ms] = Group(plan, as_of_ms)
+                group = groups[plan, as_of_ms] = QueryGroup(plan, as_of_ms)
             group.asked.append(asked)
         if groups:
             try:
@@ -152,7 +158,7 @@ class FeatureFetcher:
         plan = self._plan(ask.selection)
         return None if plan.variants is None else ResolvedQuery.of(0, ask, plan, as_of_ms)
 
-    def looking(self, names: Iterable[str]) -> Reading[None]:
+    def looking(self, names: Iterable[str]) -> StoreRead[None]:
         """Read which epochs of views the store holds now; OnlineStoreError if it does not answer.
 
         Names that are not there are left out.
@@ -174,20 +180,20 @@ class FeatureFetcher:
 
     # -- what is asked ---------------------------------------------------------------------
 
-    def _plan(self, selection: Selection) -> Plan:
+    def _plan(self, selection: Selection) -> SelectionPlan:
         plan = self._plans.get(selection)
         if plan is None:
             wanted: dict[str, list[str]] = {}
             for ref in selection.refs:
                 wanted.setdefault(ref.view, []).append(ref.feature)
             views = {name: self._view_plans(name, features) for name, features in wanted.items()}
-            plan = Plan.of(selection, views)
+            plan = SelectionPlan.of(selection, views)
             if len(self._plans) >= _PLANS:
                 self._plans = {}
             self._plans[selection] = plan
         return plan
 
-    def _view_plans(self, name: str, features: Sequence[str]) -> ViewPlans:
+    def _view_plans(self, name: str, features: Sequence[str]) -> ViewPlanSet:
         """What is asked of a view, in each of its definitions that has all these features."""
         of = self._views.get(name)
         if of is None:
@@ -199,17 +205,17 @@ class FeatureFetcher:
         online = [variant for variant in of.variants if variant.view.is_online]
         if not online:
             of.variants[0].view.check_online()
-        return ViewPlans(name, online, features)
+        return ViewPlanSet(name, online, features)
 
     # -- the read --------------------------------------------------------------------------
 
-    def _read_and_answer(self, groups: Sequence[Group], answers: Answers) -> Reading[None]:
+    def _read_and_answer(self, groups: Sequence[QueryGroup], answers: Results) -> StoreRead[None]:
         """Answer all of the groups, from the epochs that are current at the time of the read."""
         names = list(dict.fromkeys(name for group in groups for name in group.plan.views))
         states = [self._views[name].keys.state for name in names]
         seen = yield from self._guess(names)
         for _ in range(_ATTEMPTS):
-            failed: Answers = {}
+            failed: Results = {}
             for group in groups:
                 group.aim(seen, failed)
             rows = _place(names, groups, seen)
@@ -244,9 +250,9 @@ class FeatureFetcher:
         for group in groups:
             group.answer(clock_ms, answers)
 
-    def _guess(self, names: Sequence[str]) -> Reading[dict[str, Seen]]:
+    def _guess(self, names: Sequence[str]) -> StoreRead[dict[str, ObservedState]]:
         """What the views were seen to be last; where there was nothing to read, it is read."""
-        known: dict[str, Seen] = {}
+        known: dict[str, ObservedState] = {}
         for name in names:
             last = self._views[name].last
             if last is not None and last.epoch is not None:
@@ -254,18 +260,18 @@ class FeatureFetcher:
         unknown = [name for name in names if name not in known]
         return known | (yield from self._read_states(unknown)) if unknown else known
 
-    def _read_states(self, names: Sequence[str]) -> Reading[dict[str, Seen]]:
+    def _read_states(self, names: Sequence[str]) -> StoreRead[dict[str, ObservedState]]:
         found = yield [self._views[name].keys.state for name in names]
         return self._see(names, found)
 
-    def _see(self, names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, Seen]:
+    def _see(self, names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, ObservedState]:
         """What the first values of ``found`` say, which are the states of these views."""
         return {name: self._views[name].see(raw) for name, raw in zip(names, found, strict=False)}
 
 
 def _place(
-    names: Sequence[str], groups: Sequence[Group], seen: Mapping[str, Seen]
-) -> list[ViewRows]:
+    names: Sequence[str], groups: Sequence[QueryGroup], seen: Mapping[str, ObservedState]
+) -> list[EntityRows]:
     """The rows to read of each view, those of one group side by side."""
     placed = []
     for name in names:
@@ -274,14 +280,14 @@ def _place(
             continue
         entities: list[EntityKeys] = []
         start = 0
-        of_groups: list[tuple[Group, int]] = []
+        of_groups: list[tuple[QueryGroup, int]] = []
         for group in groups:
             if name in group.plan.views and group.ready:
                 of_groups.append((group, start))
                 entities += [asked.keys_of(group.views[name].variant) for asked in group.ready]
                 start += group.rows
         if entities:
-            rows = ViewRows(name, epoch, entities)
+            rows = EntityRows(name, epoch, entities)
             placed.append(rows)
             for group, start in of_groups:
                 group.placed[name] = (rows, start)
@@ -289,8 +295,8 @@ def _place(
 
 
 def _split(
-    found: Sequence[bytes | None], rows: Sequence[ViewRows]
-) -> list[tuple[ViewRows, Sequence[bytes | None]]]:
+    found: Sequence[bytes | None], rows: Sequence[EntityRows]
+) -> list[tuple[EntityRows, Sequence[bytes | None]]]:
     """The rows of each view with the values of their keys, which stand side by side."""
     parts, at = [], 0
     for of in rows:

@@ -20,7 +20,7 @@ from paimon_features.array_types import Ints
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.definitions.selection import Codes
 from paimon_features.serving.plain_values import plain_column, plain_values
-from paimon_features.serving.response import Batch, Freshness, OnlineResponse, Status
+from paimon_features.serving.response import OnlineResponse, ResultBatch, Status, ViewFreshness
 
 FEAST_STATUS = {
     Status.PRESENT: "PRESENT",
@@ -48,16 +48,16 @@ def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> by
     PRESENT), then the features, with ``full_feature_names`` as ``<view>__<feature>``. Beyond what
     Feast writes, ``metadata`` has ``as_of_ms`` and ``freshness`` (per view: ``applied_snapshot``
     and
-    the other fields of ``Freshness``), and a result has ``detailed_statuses``, our own names,
+    the other fields of ``ViewFreshness``), and a result has ``detailed_statuses``, our own names,
     where they say more than Feast's: STALE, and ILL_CONDITIONED.
 
     The event time of an interaction is the newest of its views. Of an entity key, and of an entity
     without events, it is 1970-01-01, as Feast has it.
     """
     batch = response.batch
-    parts: _Parts | None = batch.rendered.get(_Parts)
+    parts: _JsonColumns | None = batch.rendered.get(_JsonColumns)
     if parts is None:
-        parts = batch.rendered[_Parts] = _Parts(batch)
+        parts = batch.rendered[_JsonColumns] = _JsonColumns(batch)
     names = _names_json(batch.selection, tuple(batch.key_types), full_feature_names)
     fresh = b",".join([_freshness_json(view, of) for view, of in response.freshness.items()])
     opening = (
@@ -83,18 +83,18 @@ def _names_json(selection: Selection, keys: tuple[str, ...], full: bool) -> byte
 
 
 @functools.lru_cache(maxsize=1024)
-def _freshness_json(view: str, freshness: Freshness) -> bytes:
+def _freshness_json(view: str, freshness: ViewFreshness) -> bytes:
     return b"%b:%b" % (_encode(view), _encode(asdict(freshness)))
 
 
-class _Parts:
+class _JsonColumns:
     """Texts made of a batch's columns.
 
     A result is what stands between ``{"values":`` and ``}``: the values and the ending, which is
     the same for all features of equal statuses and event times.
     """
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: ResultBatch) -> None:
         # not the batch itself, which holds this: a cycle keeps all that was read until the garbage
         # collector comes by
         self._key_types, self._types = batch.key_types, batch.types

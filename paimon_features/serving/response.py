@@ -47,7 +47,7 @@ def status_names() -> pa.Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Freshness:
+class ViewFreshness:
     """How fresh one view's values are: the worst of the buckets that the request touched.
 
     ``applied_snapshot`` is the snapshot of the tile table that every value includes,
@@ -66,7 +66,7 @@ class Freshness:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ViewRead:
+class ViewProvenance:
     """What a batch read of one view, and where: for whoever wants to read it again elsewhere.
 
     ``epoch`` and ``content`` tell the records, and ``markers`` how far their buckets were
@@ -86,7 +86,7 @@ class ViewRead:
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
+class ResultBatch:
     """Answers to asks of one selection as of one time, as columns; responses are parts of it.
 
     ``key_types`` are those of the entity keys; for each output of the selection there is its
@@ -105,7 +105,7 @@ class Batch:
     times: Sequence[Ints]
     event_times: Mapping[str, Ints]
     epochs: Mapping[str, str]
-    reads: Mapping[str, ViewRead] = field(default_factory=dict)
+    reads: Mapping[str, ViewProvenance] = field(default_factory=dict)
     inputs: Mapping[str, Column] = field(default_factory=dict)
 
     @cached_property
@@ -125,11 +125,11 @@ class OnlineResponse:
 
     def __init__(
         self,
-        batch: Batch,
+        batch: ResultBatch,
         start: int,
         stop: int,
         keys: Mapping[str, Sequence[Any]],
-        freshness: Mapping[str, Freshness],
+        freshness: Mapping[str, ViewFreshness],
     ) -> None:
         self.batch = batch
         self.start, self.stop = start, stop

@@ -51,7 +51,7 @@ PAIRS_KEPT = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ParityDifference:
     """One path that does not give what the raw events say."""
 
     view: str
@@ -66,7 +66,7 @@ class Difference:
 
 
 @dataclass
-class Report:
+class ParityReport:
     """What was compared and what differed.
 
     ``compared`` counts values, ``moved`` entities left out because their events were too new.
@@ -78,7 +78,7 @@ class Report:
     entities: int = 0
     moved: int = 0
     largest: float = 0.0
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[ParityDifference] = field(default_factory=list)
     pairs: list[tuple[str, float, float]] = field(default_factory=list)
 
     @property
@@ -97,7 +97,7 @@ def verify(
     wait_s: float = 20.0,
     settle_s: float = 10.0,
     progress: Callable[[str], None] | None = None,
-) -> Report:
+) -> ParityReport:
     """Compare the three paths on ``sample`` entities per view, at ``times`` times each.
 
     ``settle_s`` is how long ago an event has to be committed to be expected everywhere.
@@ -109,7 +109,7 @@ def verify(
     StoreNotReadyError, OnlineStoreError
         If the online store cannot answer.
     """
-    report = Report()
+    report = ParityReport()
     outputs = [o for o in project.refs(features) if not _of_tables(project, o)]
     if not outputs:
         raise VerificationError("only table views are named: one path reads them, the lake's")
@@ -117,7 +117,7 @@ def verify(
     sampled: dict[str, tuple[list[Key], list[int]]] = {}
     for view in project.views_of(outputs):
         wanted = [ref for ref in selection.refs if ref.view == view.name]
-        check = _ViewCheck(project, view, wanted, random.Random(seed), settle_s, report)
+        check = _ViewParity(project, view, wanted, random.Random(seed), settle_s, report)
         entities = check.sample(sample)
         moments = check.times(times)
         sampled[view.name] = entities, moments
@@ -134,7 +134,7 @@ def verify(
             time.sleep(RETRY_S)
         report.differences += found
     if selection.computed:
-        check_all = _ComputedCheck(project, selection, random.Random(seed))
+        check_all = _ComputedParity(project, selection, random.Random(seed))
         before = report.compared
         found = check_all.compare(sampled, report)
         report.differences += found
@@ -151,7 +151,7 @@ def _of_tables(project: Project, output: Output) -> bool:
     return any(ref.view in project.definitions.tables for ref in refs)
 
 
-class _ComputedCheck:
+class _ComputedParity:
     """What is computed against the features that one read gives with it, online and offline.
 
     As one read gives both, nothing has to settle before. Online is left out where a view has
@@ -170,8 +170,8 @@ class _ComputedCheck:
         self.views = project.views_of(self.selection.outputs)
 
     def compare(
-        self, sampled: Mapping[str, tuple[list[Key], list[int]]], report: Report
-    ) -> list[Difference]:
+        self, sampled: Mapping[str, tuple[list[Key], list[int]]], report: ParityReport
+    ) -> list[ParityDifference]:
         """The differences; ``sampled`` has entities and times of each view."""
         tile_ms = math.lcm(*(view.tile_ms for view in self.views))
         on_edge = max(moments[0] for _, moments in sampled.values())
@@ -183,20 +183,20 @@ class _ComputedCheck:
         fetcher = None
         if all(view.is_online for view in self.views):
             fetcher = FeatureFetcher(self.project.name, self.views, self.project.store)
-        found: list[Difference] = []
+        found: list[ParityDifference] = []
         for as_of_ms in (-(-on_edge // tile_ms) * tile_ms, after):
             times = pa.repeat(pa.scalar(as_of_ms), count)
             rows = pa.table({**keys, **inputs, "event_time_ms": times})
             tiles = self.project.offline.get_historical_features(self.selection.outputs, rows)
-            wrong = {"tiles": self._wrong(tiles, inputs)}
+            log_difference = {"tiles": self._wrong(tiles, inputs)}
             if fetcher is not None:
                 online = fetcher.get(self.selection.outputs, keys, as_of_ms, inputs).table
-                wrong["online"] = self._wrong(online, inputs)
-                wrong["online and tiles"] = [*apart(self.selection, online, tiles)]
-            report.compared += min(len(wrong), 2) * count * len(self.selection.computed)
+                log_difference["online"] = self._wrong(online, inputs)
+                log_difference["online and tiles"] = [*apart(self.selection, online, tiles)]
+            report.compared += min(len(log_difference), 2) * count * len(self.selection.computed)
             found += [
-                Difference(computation.name, entities[row], as_of_ms, path, detail)
-                for path, of_path in wrong.items()
+                ParityDifference(computation.name, entities[row], as_of_ms, path, detail)
+                for path, of_path in log_difference.items()
                 for computation, row, detail in of_path
             ]
         return found
@@ -226,7 +226,7 @@ class _ComputedCheck:
         }
 
 
-class _ViewCheck:
+class _ViewParity:
     """The comparison of one view."""
 
     def __init__(
@@ -236,7 +236,7 @@ class _ViewCheck:
         refs: Sequence[FeatureRef],
         rng: random.Random,
         settle_s: float,
-        report: Report,
+        report: ParityReport,
     ) -> None:
         self.project = project
         self.view = view
@@ -283,7 +283,7 @@ class _ViewCheck:
             chosen.append(as_of_ms if len(chosen) % 2 else on_edge)
         return chosen[:count]
 
-    def compare(self, entities: Sequence[Key], moments: Sequence[int]) -> list[Difference]:
+    def compare(self, entities: Sequence[Key], moments: Sequence[int]) -> list[ParityDifference]:
         """The differences of all entities that have settled."""
         settled_ms = now_ms() - int(self.settle_s * 1000)
         online = {q: self._online(entities, q) for q in moments}
@@ -312,7 +312,7 @@ class _ViewCheck:
         events: Entered,
         online: dict[str, Any] | None,
         offline: dict[str, Any],
-    ) -> list[Difference]:
+    ) -> list[ParityDifference]:
         found = []
         for path, values, whole in (("online", online, True), ("tiles", offline, False)):
             if values is None:
@@ -320,8 +320,13 @@ class _ViewCheck:
             expected = answer(self.definition, events, as_of_ms, online=whole)
             self.report.compared += len(values)
             every = {**expected.values, **values}
-            wrong = differences(self.definition, events, as_of_ms, expected, every, online=whole)
-            found += [Difference(self.view.name, entity, as_of_ms, path, text) for text in wrong]
+            log_difference = differences(
+                self.definition, events, as_of_ms, expected, every, online=whole
+            )
+            found += [
+                ParityDifference(self.view.name, entity, as_of_ms, path, text)
+                for text in log_difference
+            ]
             if whole:
                 self._note_pairs(values, expected.values)
         # within a tile, who is known may differ too: who came after q is in the open tile
@@ -329,7 +334,7 @@ class _ViewCheck:
         for name, value in (online or {}).items() if at_border else ():
             if value != offline[name] and not _near(value, offline[name]):
                 detail = f"{name}: {value!r}, but tiles: {offline[name]!r}"
-                found.append(Difference(self.view.name, entity, as_of_ms, "online", detail))
+                found.append(ParityDifference(self.view.name, entity, as_of_ms, "online", detail))
         return found
 
     def _note_pairs(self, values: dict[str, Any], expected: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ from paimon_features.errors import (
     UnknownNameError,
 )
 from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.wire import feast_json
+from paimon_features.serving.reply_formats import feast_json
 
 Fault = tuple[int, Mapping[str, str], Mapping[str, Any]] | str
 """Status, headers and document of a reply; or ``drop`` (no reply), ``slow``, ``nonsense``."""

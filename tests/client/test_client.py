@@ -18,7 +18,7 @@ import pytest
 
 from paimon_features.aggregates import Count, Last, Sum, Variance
 from paimon_features.client import AsyncFeatureClient, FeatureClient
-from paimon_features.client.exchange import Exchange, RetryPolicy
+from paimon_features.client.retries import RetryPolicy, RetryState
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.errors import (
     ConfigurationError,
@@ -292,10 +292,10 @@ def test_settings_that_cannot_be_right_are_refused() -> None:
 def test_tries_spread_out_by_chance_and_never_before_retry_after() -> None:
     policy = RetryPolicy(timeout_s=100, max_tries=9, base_s=0.1, cap_s=0.5)
     for chance, waits in ((0.0, [1, 1, 1, 1, 1]), (0.5, [1.05, 1.1, 1.2, 1.25, 1.25])):
-        exchange = Exchange("url", policy, clock=lambda: 0.0, chance=lambda c=chance: c)
+        exchange = RetryState("url", policy, clock=lambda: 0.0, chance=lambda c=chance: c)
         got = [exchange.refused(503, {"retry-after": "1"}, b"{}", "id") for _ in waits]
         assert got == pytest.approx(waits)
-    dated = Exchange("url", policy, clock=lambda: 0.0, chance=lambda: 0.0)
+    dated = RetryState("url", policy, clock=lambda: 0.0, chance=lambda: 0.0)
     assert dated.refused(503, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, b"", "id") == 0
 
 

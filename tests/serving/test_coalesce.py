@@ -15,8 +15,8 @@ from paimon_features.online import MemoryStore
 from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.reading import Reading
 from paimon_features.serving.response import OnlineResponse
+from paimon_features.serving.store_reads import StoreRead
 
 SELECTION = Selection.of([FeatureRef("v", "count_1h")])
 
@@ -42,7 +42,7 @@ class SlowFetcher(FeatureFetcher):
         self.batches: list[list[int]] = []
         self.go = store.go
 
-    def reading(self, asks: Sequence[FeatureQuery]) -> Reading[list[Any]]:
+    def reading(self, asks: Sequence[FeatureQuery]) -> StoreRead[list[Any]]:
         users: list[int] = [ask.entities["user"][0] for ask in asks]  # type: ignore[index]
         self.batches.append(users)
         yield [b"key"]

@@ -20,7 +20,7 @@ from paimon_features.online.keys import ViewKeys
 from paimon_features.online.settings import from_url
 from paimon_features.oracle.features import answer
 from paimon_features.schema import Int64, String
-from paimon_features.serving.cache import CachedFetcher
+from paimon_features.serving.cached_fetcher import CachedFetcher
 from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.query import FeatureQuery

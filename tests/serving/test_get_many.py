@@ -22,8 +22,8 @@ from paimon_features.online import MemoryStore, Write
 from paimon_features.schema import Int64
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.query import FeatureQuery
+from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
 from paimon_features.serving.response import OnlineResponse
-from paimon_features.serving.wire import arrow_stream, feast_json, message_pack
 from paimon_features.testing.sizes import cases
 from paimon_features.testing.tile_lake import PROJECT
 from paimon_features.windows import DAY_MS, HOUR_MS

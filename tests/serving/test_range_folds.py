@@ -12,7 +12,7 @@ from paimon_features.aggregates import Merge
 from paimon_features.columns import Column
 from paimon_features.online.codec import RecordLayout, cell_key
 from paimon_features.serving.range_folds import is_decayed, is_reduced, is_running_sum
-from paimon_features.serving.windows import Borders, KeyRange, WindowCells
+from paimon_features.serving.window_features import Borders, KeyRange, WindowCells
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases
 

@@ -34,7 +34,7 @@ from paimon_features.schema import Date, Decimal, Float64, Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.serving.request_log import log as module
 from paimon_features.serving.request_log.log import RequestLog, salt_of_environment
-from paimon_features.serving.request_log.logged_rows import SCHEMA, EntityText, dumps, loads
+from paimon_features.serving.request_log.log_rows import SCHEMA, EntityText, dumps, loads
 from paimon_features.serving.request_log.spool import SpoolFile, read_spool, recover
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 
@@ -330,8 +330,8 @@ _KILLED = """
 import sys, time
 from pathlib import Path
 import pyarrow as pa
-from paimon_features.serving.logged import SCHEMA
-from paimon_features.serving.spool import SpoolFile, described_schema
+from paimon_features.serving.request_log.log_rows import SCHEMA
+from paimon_features.serving.request_log.spool import SpoolFile, described_schema
 file = SpoolFile(Path(sys.argv[1]), "w-1-a-000001", described_schema(SCHEMA, "shop", "w"))
 row = {name: None for name in SCHEMA.names}
 for number in range(3):

@@ -17,9 +17,9 @@ from paimon_features.oracle.features import Event
 from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
 from paimon_features.schema import arrow_schema
-from paimon_features.serving.request_log.commit import Committed, SpoolCommitter
+from paimon_features.serving.request_log.commit import CommitStats, SpoolCommitter
 from paimon_features.serving.request_log.log import RequestLog
-from paimon_features.serving.request_log.logged_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import SCHEMA
 from paimon_features.serving.request_log.spool import SpoolFile, described_schema, read_spool
 from paimon_features.tables import append_arrow
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
@@ -89,7 +89,7 @@ class Shop:
         options = {"rate": 1.0, "flush_interval_s": 0.02, **options}
         return RequestLog(self.spool, NAME, **options)
 
-    def bring(self, **options: Any) -> Committed:
+    def bring(self, **options: Any) -> CommitStats:
         """Commit the spool files."""
         return SpoolCommitter(self.lake, NAME, [self.spool], **options).run_once()
 
@@ -106,6 +106,6 @@ class Shop:
         return file.complete()
 
 
-def counts(done: Committed) -> dict[str, int]:
+def counts(done: CommitStats) -> dict[str, int]:
     """What is not zero."""
     return {f.name: n for f in fields(done) if (n := getattr(done, f.name))}

@@ -35,7 +35,7 @@ from paimon_features.testing.stored import Stored
 from paimon_features.transformers import FittedVersion, StandardScaler
 from paimon_features.transformers.fitted_version import write_version
 from paimon_features.verification.request_log.check import check_log
-from paimon_features.verification.request_log.report import LogReport
+from paimon_features.verification.request_log.log_report import LogReport
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from tests.verification.shop import NAME, Shop, clock_ms
 

@@ -15,7 +15,7 @@ from paimon_features.errors import OwnershipError
 from paimon_features.online import MemoryStore
 from paimon_features.serving.request_log import commit as module
 from paimon_features.serving.request_log.commit import SpoolCommitter
-from paimon_features.serving.request_log.logged_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import SCHEMA
 from paimon_features.serving.request_log.spool import SpoolFile, described_schema
 from paimon_features.tables import read_arrow, snapshots
 from paimon_features.tables.lease import ProcessHolder, acquire, holder_of

@@ -19,13 +19,23 @@ from paimon_features.clock import now_ms
 from paimon_features.config import ServeConfig
 from paimon_features.definitions import FeatureRef
 from paimon_features.errors import OnlineStoreError, PaimonFeaturesError, UnknownNameError
-from paimon_features.serving import ui, wire
+from paimon_features.serving import reply_formats as wire
+from paimon_features.serving import ui
 from paimon_features.serving.coalesce import Coalescer
-from paimon_features.serving.http import explorer, health, logs, openapi, pages
+from paimon_features.serving.http import docs_page as pages
+from paimon_features.serving.http import explorer, health, logs, openapi
 from paimon_features.serving.http.admission import Admission
 from paimon_features.serving.http.catalogue import catalogue
 from paimon_features.serving.http.definition_set import DefinitionSet, RequestPlan
-from paimon_features.serving.http.exchange import (
+from paimon_features.serving.http.formats import Format, format_of_body, format_of_reply
+from paimon_features.serving.http.http_errors import (
+    MEDIA_TYPE,
+    Headers,
+    RequestRejected,
+    rejection_of,
+)
+from paimon_features.serving.http.limits import Limits
+from paimon_features.serving.http.messages import (
     ClientGoneError,
     Receive,
     Reply,
@@ -35,19 +45,11 @@ from paimon_features.serving.http.exchange import (
     read_body,
     send_reply,
 )
-from paimon_features.serving.http.formats import Format, format_of_body, format_of_reply
-from paimon_features.serving.http.http_errors import (
-    MEDIA_TYPE,
-    Headers,
-    RequestRejected,
-    refusal_of,
-)
-from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.metrics import Counts, CountsFile, page
 from paimon_features.serving.http.request_body import ParsedRequest, decode
 from paimon_features.serving.http.tokens import ANYBODY, Rights, Tokens
 from paimon_features.serving.request_log.log import RequestLog
-from paimon_features.serving.response import Batch, Freshness, OnlineResponse, Status
+from paimon_features.serving.response import OnlineResponse, ResultBatch, Status, ViewFreshness
 
 _JSON = b"application/json"
 INTERACTIONS = "interactions"
@@ -64,7 +66,7 @@ class Rendered(msgspec.Struct, gc=False):
     """A reply as bytes, and what is counted of it."""
 
     body: bytes
-    freshness: Mapping[str, Freshness]
+    freshness: Mapping[str, ViewFreshness]
     statuses: dict[str, list[int]] | None
 
 
@@ -93,7 +95,7 @@ class FeatureApp:
         self.coalescer = Coalescer(served.reader, max_waiting=config.max_concurrent)
         self.admission = Admission(config.max_concurrent, config.max_wait_ms)
         self.limits = Limits.of(config)
-        self.probe = health.Probe()
+        self.probe = health.StoreProbe()
         self.explorer = explorer.Explorer()
         self.counts_file = counts_file
         self.counts = counts_file.begin() if counts_file else Counts(starts=1)
@@ -150,7 +152,7 @@ class FeatureApp:
         except RequestRejected as refusal:
             reply = _refused(request, refusal)
         except PaimonFeaturesError as error:
-            told = refusal_of(error)
+            told = rejection_of(error)
             if isinstance(error, OnlineStoreError):
                 self.store_log.failed(told.code, told.detail)
             reply = _refused(request, told)
@@ -394,7 +396,7 @@ def _render(
     return Rendered(writer(response, full), response.freshness, statuses)
 
 
-def _statuses(batch: Batch) -> dict[str, list[int]]:
+def _statuses(batch: ResultBatch) -> dict[str, list[int]]:
     """How many values of each status there are, by view; interactions as a view of their own."""
     out: dict[str, list[int]] = {}
     known: dict[int, list[int]] = {}
@@ -413,7 +415,7 @@ def _statuses(batch: Batch) -> dict[str, list[int]]:
     return out
 
 
-def _freshness_headers(freshness: Mapping[str, Freshness]) -> Headers:
+def _freshness_headers(freshness: Mapping[str, ViewFreshness]) -> Headers:
     return _headers(tuple((v, f.applied_snapshot, f.current_ms) for v, f in freshness.items()))
 
 

@@ -27,7 +27,7 @@ from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.store import OnlineStore
 from paimon_features.schema import DataType
-from paimon_features.serving.cache import CachedFetcher
+from paimon_features.serving.cached_fetcher import CachedFetcher
 from paimon_features.serving.coalesce import Reader
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.http.http_errors import RequestRejected

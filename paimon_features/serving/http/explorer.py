@@ -9,10 +9,10 @@ import msgspec
 
 from paimon_features.errors import OverloadedError, UnknownNameError
 from paimon_features.serving.explain import explain
+from paimon_features.serving.explain_query import ExplainQuery
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.http_errors import Headers, RequestRejected
 from paimon_features.serving.http.tokens import Rights
-from paimon_features.serving.question import Question
 from paimon_features.serving.ui import content_security_policy
 
 UI_HEADERS: Headers = (
@@ -45,7 +45,7 @@ class Explorer:
         """
         if self._waiting >= _MOST_WAITING:
             raise OverloadedError(f"{self._waiting} others wait for an explanation; try again")
-        question = Question.of(query.decode("latin-1"))
+        question = ExplainQuery.of(query.decode("latin-1"))
         features = _allowed(served, rights, question)
         entity = question.typed(served.fetcher.variants(question.view)[0].keys)
         as_of_ms = served.fetcher.clock() if question.as_of_ms is None else question.as_of_ms
@@ -63,7 +63,7 @@ class Explorer:
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _allowed(served: DefinitionSet, rights: Rights, question: Question) -> list[str] | None:
+def _allowed(served: DefinitionSet, rights: Rights, question: ExplainQuery) -> list[str] | None:
     """The features to explain, None for all of them."""
     granted = served.granted(rights)
     view, feature = question.view, question.feature

@@ -17,9 +17,9 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.markers import Marker, ViewState
+from paimon_features.serving.entity_rows import worst_freshness
 from paimon_features.serving.http.definition_set import DefinitionSet
-from paimon_features.serving.response import Freshness
-from paimon_features.serving.rows import freshness_of
+from paimon_features.serving.response import ViewFreshness
 
 TIMEOUT_S = 2.0
 """A store that has not answered by then does not answer."""
@@ -32,7 +32,7 @@ class ViewHealth:
     """What the store holds of one view. ``reason`` says why it cannot be read, if so."""
 
     reason: str | None
-    freshness: Freshness | None = None
+    freshness: ViewFreshness | None = None
     generation: int | None = None
     epoch: str | None = None
 
@@ -62,7 +62,7 @@ class StoreHealth:
         return found
 
 
-class Probe:
+class StoreProbe:
     """Looks at the store in a thread of its own, at most one look at a time."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ def _of_view(
             epoch=state.epoch,
         )
     found = [marker for marker in markers if marker is not None]
-    return ViewHealth(None, freshness_of(view, found, now_ms), content.generation, state.epoch)
+    return ViewHealth(None, worst_freshness(view, found, now_ms), content.generation, state.epoch)
 
 
 def _markers(served: DefinitionSet, view: str, epoch: str, buckets: int) -> Sequence[Marker | None]:

@@ -67,7 +67,7 @@ CODES: Mapping[str, str] = {
 """Every ``code`` and what it says."""
 
 
-def refusal_of(error: PaimonFeaturesError) -> RequestRejected:
+def rejection_of(error: PaimonFeaturesError) -> RequestRejected:
     """What an error of a read means to the client."""
     if isinstance(error, OverloadedError):
         return overloaded(str(error))

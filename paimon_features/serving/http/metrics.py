@@ -23,7 +23,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 
-from paimon_features.serving.response import Freshness, Status
+from paimon_features.serving.response import Status, ViewFreshness
 
 PREFIX = "paimon_features_"
 LATENCIES_S = (
@@ -35,14 +35,14 @@ KEPT_S = 10.0
 """A worker that has not written for so long is gone: its gauges no longer count."""
 
 
-class Histogram(msgspec.Struct):
+class HistogramCounts(msgspec.Struct):
     """Counts by bucket (the last one has no upper edge), and the sum of what was observed."""
 
     counts: list[int]
     total: float = 0.0
 
     @classmethod
-    def over(cls, edges: Sequence[float]) -> Histogram:
+    def over(cls, edges: Sequence[float]) -> HistogramCounts:
         """One that has seen nothing, with these upper edges (inclusive)."""
         return cls([0] * (len(edges) + 1))
 
@@ -51,8 +51,10 @@ class Counts(msgspec.Struct):
     """What one worker has counted. Maps of counters are by the values of their labels."""
 
     requests: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
-    latency: dict[str, Histogram] = msgspec.field(default_factory=dict)
-    entities: Histogram = msgspec.field(default_factory=lambda: Histogram.over(ENTITIES))
+    latency: dict[str, HistogramCounts] = msgspec.field(default_factory=dict)
+    entities: HistogramCounts = msgspec.field(
+        default_factory=lambda: HistogramCounts.over(ENTITIES)
+    )
     values: int = 0
     statuses: dict[str, list[int]] = msgspec.field(default_factory=dict)
     refused: dict[str, int] = msgspec.field(default_factory=dict)
@@ -70,7 +72,7 @@ class Counts(msgspec.Struct):
         by_status = self.requests.get(route)
         if by_status is None:
             by_status = self.requests[route] = {}
-            self.latency[route] = Histogram.over(LATENCIES_S)
+            self.latency[route] = HistogramCounts.over(LATENCIES_S)
         name = str(status)
         by_status[name] = by_status.get(name, 0) + 1
         latency = self.latency[route]
@@ -90,7 +92,7 @@ class Counts(msgspec.Struct):
                 for status, count in enumerate(own):
                     known[status] += count
 
-    def fresh(self, freshness: Mapping[str, Freshness]) -> None:
+    def fresh(self, freshness: Mapping[str, ViewFreshness]) -> None:
         """How fresh the views were at the newest look at them."""
         for view, f in freshness.items():
             self.freshness[view] = (f.applied_snapshot, f.current_ms, f.stale)
@@ -174,13 +176,13 @@ class _Collector:
 
     def _of_requests(self) -> Iterator[Metric]:
         requests: dict[tuple[str, ...], float] = {}
-        latency: dict[str, Histogram] = {}
+        latency: dict[str, HistogramCounts] = {}
         for counts in self._counts:
             for route, by_status in counts.requests.items():
                 for status, count in by_status.items():
                     requests[route, status] = requests.get((route, status), 0) + count
             for route, histogram in counts.latency.items():
-                _add(latency.setdefault(route, Histogram.over(LATENCIES_S)), histogram)
+                _add(latency.setdefault(route, HistogramCounts.over(LATENCIES_S)), histogram)
         yield _counter("requests", "Requests by route and status.", requests, ("route", "status"))
         text = "From a request's head to its reply."
         yield _histogram("request_seconds", text, latency, LATENCIES_S, ("route",))
@@ -193,7 +195,7 @@ class _Collector:
                                "result", [c.logged for c in self._counts])  # fmt: skip
 
     def _of_reads(self) -> Iterator[Metric]:
-        entities = Histogram.over(ENTITIES)
+        entities = HistogramCounts.over(ENTITIES)
         for counts in self._counts:
             _add(entities, counts.entities)
         yield _histogram("request_entities", "Entities of a request.", {"": entities}, ENTITIES)
@@ -256,7 +258,7 @@ READS: Mapping[str, str] = {
 """Counters of reads, and what they say."""
 
 
-def _add(total: Histogram, part: Histogram) -> None:
+def _add(total: HistogramCounts, part: HistogramCounts) -> None:
     total.total += part.total
     for place, count in enumerate(part.counts[: len(total.counts)]):
         total.counts[place] += count
@@ -280,7 +282,7 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 def _histogram(
     name: str,
     text: str,
-    values: Mapping[str, Histogram],
+    values: Mapping[str, HistogramCounts],
     edges: Sequence[float],
     labels: Sequence[str] = (),
 ) -> Metric:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import TableError
-from paimon_features.serving.request_log.logged_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import SCHEMA
 from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.files import read_json, write_json
@@ -43,7 +43,7 @@ COMMIT_BYTES = 64 << 20
 
 
 @dataclass
-class Committed:
+class CommitStats:
     """What one or more passes did.
 
     ``rows`` of ``files`` files are in the table. ``recovered`` files were left open by workers
@@ -63,7 +63,7 @@ class Committed:
     repeated: int = 0
     removed: int = 0
 
-    def add(self, other: Committed) -> None:
+    def add(self, other: CommitStats) -> None:
         """Take the counts of another pass."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
@@ -100,7 +100,7 @@ class SpoolCommitter:
         self._ledger = lake.side_folder / "served" / f"{lake.database}.{self.table}.json"
         lake.create(served_spec(self.table))
 
-    def run_once(self) -> Committed:
+    def run_once(self) -> CommitStats:
         """Commit everything that is complete.
 
         Raises
@@ -111,8 +111,8 @@ class SpoolCommitter:
         with acquire(self.lake, self.table, purpose="commit request logs") as lease:
             return self._run(lease)
 
-    def _run(self, lease: Lease) -> Committed:
-        done = Committed()
+    def _run(self, lease: Lease) -> CommitStats:
+        done = CommitStats()
         self._finish_what_was_begun()
         for folder in self.folders:
             if not folder.is_dir():
@@ -132,7 +132,7 @@ class SpoolCommitter:
             _put_away([Path(file) for file in begun["files"]])
         write_json(self._ledger, {})
 
-    def _new_files(self, folder: Path, done: Committed) -> list[Path]:
+    def _new_files(self, folder: Path, done: CommitStats) -> list[Path]:
         files = []
         for path in sorted(folder.glob(f"*{COMPLETE}")):
             if (folder / COMMITTED / path.name).exists():
@@ -143,8 +143,8 @@ class SpoolCommitter:
                 files.append(path)
         return files
 
-    def _commit(self, files: Sequence[Path], done: Committed, lease: Lease) -> None:
-        own = Committed(commits=1)
+    def _commit(self, files: Sequence[Path], done: CommitStats, lease: Lease) -> None:
+        own = CommitStats(commits=1)
         tables, good = [], []
         for path in files:
             try:
@@ -174,7 +174,7 @@ class SpoolCommitter:
         write_json(self._ledger, {})
         done.add(own)
 
-    def _read(self, path: Path, own: Committed) -> pa.Table:
+    def _read(self, path: Path, own: CommitStats) -> pa.Table:
         spooled = read_spool(path, SCHEMA)
         rows = spooled.rows
         others = pc.unique(rows.column("project")).to_pylist()
@@ -192,7 +192,7 @@ class SpoolCommitter:
         rows = rows.append_column(SERVED_DAY, days)
         return rows.append_column(SPOOL_FILE, pa.array([path.name] * rows.num_rows, pa.string()))
 
-    def _remove_old(self, folder: Path, done: Committed) -> None:
+    def _remove_old(self, folder: Path, done: CommitStats) -> None:
         kept = folder / COMMITTED
         for path in kept.glob(f"*{COMPLETE}") if kept.is_dir() else ():
             if time.time() - path.stat().st_mtime >= self.keep_s:

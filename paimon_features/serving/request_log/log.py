@@ -24,7 +24,12 @@ import pyarrow as pa
 from paimon_features.clock import now_ms
 from paimon_features.config import ServeConfig
 from paimon_features.errors import ConfigurationError
-from paimon_features.serving.request_log.logged_rows import SCHEMA, EntityText, Noted, RowMaker
+from paimon_features.serving.request_log.log_rows import (
+    SCHEMA,
+    EntityText,
+    LogRowBuilder,
+    SampledReply,
+)
 from paimon_features.serving.request_log.spool import (
     SpoolFile,
     described_schema,
@@ -149,10 +154,10 @@ class RequestLog:
         self._max_pending, self._max_file_bytes = max_pending, max_file_bytes
         self._max_age_s, self._max_spool_bytes = max_age_s, max_spool_bytes
         self._clock_ms = clock_ms
-        self._maker = RowMaker(project, self.worker, EntityText(salt))
+        self._maker = LogRowBuilder(project, self.worker, EntityText(salt))
         self._schema = described_schema(SCHEMA, project, self.worker)
         self._lock = threading.Lock()
-        self._waiting: list[Noted] = []
+        self._waiting: list[SampledReply] = []
         self._waiting_rows = 0
         self._file: SpoolFile | None = None
         self._number = 0
@@ -210,7 +215,7 @@ class RequestLog:
                 stats.dropped_overload += rows
             else:
                 self._waiting.append(
-                    Noted(request_id, stats.noted, service, at_ms, response, chosen, rows)
+                    SampledReply(request_id, stats.noted, service, at_ms, response, chosen, rows)
                 )
                 self._waiting_rows += rows
         return True

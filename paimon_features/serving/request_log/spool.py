@@ -146,14 +146,14 @@ def _lock_of_dead(path: Path) -> Iterator[bool]:
 
 
 @dataclass(frozen=True, slots=True)
-class Spooled:
+class SpoolContent:
     """The rows of a file, and how many bytes at its end could not be read."""
 
     rows: pa.Table
     torn_bytes: int
 
 
-def read_spool(path: Path, schema: pa.Schema) -> Spooled:
+def read_spool(path: Path, schema: pa.Schema) -> SpoolContent:
     """Read a complete file; a torn end is left out and told.
 
     Raises
@@ -174,22 +174,22 @@ def read_spool(path: Path, schema: pa.Schema) -> Spooled:
                 f"{', '.join(reader.schema.names)}; expected format {FORMAT} and "
                 f"{', '.join(schema.names)}: another version wrote it, commit it with that one"
             )
-        batches, good = [], source.on_message()
+        batches, good = [], source.tell()
         while True:
             try:
                 batch = reader.read_next_batch()
                 batch.validate(full=True)
             except StopIteration:
-                good = source.on_message()
+                good = source.tell()
                 break
             except (pa.ArrowInvalid, OSError):
                 break
             batches.append(batch)
-            good = source.on_message()
+            good = source.tell()
         # copied out of the map, which ends here
         rows = pa.Table.from_batches(batches, schema=schema)
         rows = rows.take(pa.array(range(rows.num_rows), pa.int64())) if batches else rows
-    return Spooled(rows, size - good)
+    return SpoolContent(rows, size - good)
 
 
 def described_schema(schema: pa.Schema, project: str, worker: str) -> pa.Schema:

@@ -20,23 +20,27 @@ from paimon_features.errors import SnapshotExpiredError, UnknownNameError
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Answer, answer
 from paimon_features.project import Project
-from paimon_features.serving.request_log.logged_rows import EntityText, loads
+from paimon_features.serving.request_log.log_rows import EntityText, loads
 from paimon_features.serving.response import Status
 from paimon_features.tables import iter_batches
 from paimon_features.tables.generations import GenerationRecord, load
 from paimon_features.tables.snapshots import Snapshot, latest_snapshot, snapshot
-from paimon_features.verification.request_log.computed import check_computed
-from paimon_features.verification.request_log.expected import (
-    Chosen,
-    EventTruth,
+from paimon_features.verification.request_log.computed_values import check_computed
+from paimon_features.verification.request_log.lake_values import (
+    EventsBehindTiles,
+    EventsOfTiles,
+    ExpectedFromTiles,
     Key,
-    TileTruth,
     entities_of,
     rounds,
     same,
 )
-from paimon_features.verification.request_log.report import LogReport, Wrong, wrong
-from paimon_features.verification.request_log.rows import LoggedRow, sampled_rows
+from paimon_features.verification.request_log.log_report import (
+    LogDifference,
+    LogReport,
+    log_difference,
+)
+from paimon_features.verification.request_log.sampled_rows import LoggedRow, sampled_rows
 
 CLOCKS_MS = 60_000
 """How far the clocks of hosts may be apart."""
@@ -84,7 +88,7 @@ def check_log(
         by_view.setdefault(row.view, []).append(row)
     computed = by_view.pop("", [])
     for name, own in sorted(by_view.items()):
-        _ViewCheck(project, name, EntityText(salt), salt is not None, report).check(own)
+        _LoggedViewCheck(project, name, EntityText(salt), salt is not None, report).check(own)
         progress(f"{name}: {len(own):,} rows, {len(report.differences)} differences so far")
     if computed:
         check_computed(project, computed, rows, report)
@@ -93,7 +97,7 @@ def check_log(
     return report
 
 
-class _ViewCheck:
+class _LoggedViewCheck:
     """The rows of one view."""
 
     def __init__(
@@ -151,14 +155,14 @@ class _ViewCheck:
         if row.snapshot > (0 if newest is None else newest.id):
             there = "none" if newest is None else f"{newest.id} is the newest"
             self.report.differences.append(
-                wrong(row, "applied_snapshot", row.snapshot, there, "snapshots")
+                log_difference(row, "applied_snapshot", row.snapshot, there, "snapshots")
             )
             return False
         applied = self._snapshot(table, row.applied_snapshot)
         if applied is not None and applied.time_ms != row.commit_time_ms:
             truth = f"{applied.time_ms} is when snapshot {applied.id} was committed"
             self.report.differences.append(
-                wrong(row, "commit_time_ms", row.commit_time_ms, truth, "snapshots")
+                log_difference(row, "commit_time_ms", row.commit_time_ms, truth, "snapshots")
             )
             return False
         of_values = self._snapshot(table, row.snapshot)
@@ -170,7 +174,7 @@ class _ViewCheck:
         if of_values.time_ms > row.served_at_ms + CLOCKS_MS:
             truth = f"it was committed later, at {of_values.time_ms}"
             self.report.differences.append(
-                wrong(row, "applied_snapshot", row.snapshot, truth, "snapshots")
+                log_difference(row, "applied_snapshot", row.snapshot, truth, "snapshots")
             )
             return False
         return True
@@ -187,12 +191,12 @@ class _ViewCheck:
     def _check_groups(self, groups: Mapping[tuple[str, int], Sequence[LoggedRow]]) -> None:
         entities = self._entities(groups)
         clear = {entity for entity in entities.values() if entity is not None}
-        events = EventTruth(self.lake, self.definition, clear)
+        events = EventsBehindTiles(self.lake, self.definition, clear)
         for (table, number), rows in sorted(groups.items()):
             known = [row for row in rows if entities[row.entity] is not None]
             own: set[Key] = {e for row in known if (e := entities[row.entity]) is not None}
             try:
-                tiles = TileTruth(
+                tiles = ExpectedFromTiles(
                     self.lake, self.view, table, number, own, min(row.as_of_ms for row in rows)
                 )
             except SnapshotExpiredError:
@@ -227,7 +231,11 @@ class _ViewCheck:
     # -- one row ---------------------------------------------------------------------------
 
     def _check(
-        self, row: LoggedRow, tiles: TileTruth, events: EventTruth, entity: Key | None
+        self,
+        row: LoggedRow,
+        tiles: ExpectedFromTiles,
+        events: EventsBehindTiles,
+        entity: Key | None,
     ) -> None:
         names = list(row.values)
         types = {f.name: f.type for f in self.view.features}
@@ -244,13 +252,13 @@ class _ViewCheck:
             values, truth = tiles.answer(entity, names, row.as_of_ms)
         self.report.rows += 1
         self.report.values += len(names)
-        found: dict[str, Wrong] = {}
+        found: dict[str, LogDifference] = {}
         only_rounded = set()
         for name in names:
             if statuses[name] != truth[name]:
-                found[name] = wrong(row, name, row.statuses[name], truth[name], "tiles")
+                found[name] = log_difference(row, name, row.statuses[name], truth[name], "tiles")
             elif not same(served[name], values[name], near=rounds(self.view, name)):
-                found[name] = wrong(row, name, served[name], values[name], "tiles")
+                found[name] = log_difference(row, name, served[name], values[name], "tiles")
                 if served[name] is not None and rounds(self.view, name):
                     only_rounded.add(name)
         if entity is not None:
@@ -262,17 +270,17 @@ class _ViewCheck:
     def _ask_events(
         self,
         row: LoggedRow,
-        tiles: TileTruth,
-        events: EventTruth,
+        tiles: ExpectedFromTiles,
+        events: EventsBehindTiles,
         entity: Key,
         served: Mapping[str, Any],
         statuses: Mapping[str, str],
-        found: dict[str, Wrong],
+        found: dict[str, LogDifference],
         only_rounded: Iterable[str],
     ) -> None:
         """Add what the events find wrong, and take back what only rounding made so."""
         chosen = events.of_tiles(entity, tiles.counts.get(entity, {}))
-        if not isinstance(chosen, Chosen):
+        if not isinstance(chosen, EventsOfTiles):
             self.report.tiles_only[chosen] += 1
             return
         expected = answer(self.definition, chosen.events, row.as_of_ms, online=True)
@@ -287,11 +295,11 @@ class _ViewCheck:
                 del found[name]
         for name, text in texts.items():
             if name not in found:
-                found[name] = wrong(row, name, served[name], text, "events")
+                found[name] = log_difference(row, name, served[name], text, "events")
 
     def _differing(
         self,
-        chosen: Chosen,
+        chosen: EventsOfTiles,
         as_of_ms: int,
         expected: Answer,
         served: Mapping[str, Any],
@@ -324,7 +332,7 @@ class _ViewCheck:
         return status
 
     def _differs(self, row: LoggedRow, column: str, served: int, truth: str, by: str) -> None:
-        self.report.differences.append(wrong(row, column, served, truth, by))
+        self.report.differences.append(log_difference(row, column, served, truth, by))
 
     def _unchecked(self, rows: Sequence[LoggedRow], reason: str) -> None:
         self.report.unchecked[reason] += len(rows)

@@ -13,7 +13,7 @@ from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import ConfigurationError
 from paimon_features.serving.http.metrics import page
 from paimon_features.serving.request_log.log import RequestLog, open_request_log
-from paimon_features.serving.request_log.logged_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import SCHEMA
 from paimon_features.serving.request_log.spool import read_spool
 from paimon_features.testing.tile_lake import PROJECT
 

@@ -28,9 +28,9 @@ from paimon_features.errors import RequestError
 from paimon_features.online import MemoryStore
 from paimon_features.schema import Bool, Date, Int64, String
 from paimon_features.serving.explain import explain
+from paimon_features.serving.explain_query import ExplainQuery
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.tokens import add_token
-from paimon_features.serving.question import Question
 from paimon_features.serving.ui import content_security_policy, page
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
@@ -111,10 +111,10 @@ def test_fields_have_labels_and_the_page_a_language() -> None:
 
 
 def test_a_question_is_read_from_a_query() -> None:
-    asked = Question.of("view=v&entity=user%3D-7&entity=shop%3Da%3Db%26c&now_ms=-5&feature=f")
+    asked = ExplainQuery.of("view=v&entity=user%3D-7&entity=shop%3Da%3Db%26c&now_ms=-5&feature=f")
     assert (asked.view, asked.as_of_ms, asked.feature) == ("v", -5, "f")
     assert asked.typed({"user": Int64, "shop": String}) == {"user": -7, "shop": "a=b&c"}
-    assert Question.of("view=v&entity=b%3DTRUE").typed({"b": Bool}) == {"b": True}
+    assert ExplainQuery.of("view=v&entity=b%3DTRUE").typed({"b": Bool}) == {"b": True}
     for query, message in (
         ("entity=a%3D1", "needs view"),
         ("view=v", "needs view"),
@@ -127,7 +127,7 @@ def test_a_question_is_read_from_a_query() -> None:
         ("&".join(["entity=a%3D1"] * 200), "cannot be read"),
     ):
         with pytest.raises(RequestError, match=message):
-            Question.of(query)
+            ExplainQuery.of(query)
     for text, kind in (
         ("x", Int64),
         ("1.5", Int64),
@@ -137,9 +137,9 @@ def test_a_question_is_read_from_a_query() -> None:
         ("1.2.2024", Date),
     ):
         with pytest.raises(RequestError, match="is no"):
-            Question.of(f"view=v&entity=a%3D{text}").typed({"a": kind})
+            ExplainQuery.of(f"view=v&entity=a%3D{text}").typed({"a": kind})
     with pytest.raises(RequestError, match="no entity key 'b'; it has: a"):
-        Question.of("view=v&entity=b%3D1").typed({"a": Int64})
+        ExplainQuery.of("view=v&entity=b%3D1").typed({"a": Int64})
 
 
 # -- by the server -------------------------------------------------------------------------

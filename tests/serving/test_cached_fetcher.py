@@ -18,11 +18,11 @@ from paimon_features.errors import (
     RequestError,
 )
 from paimon_features.online import MemoryStore
-from paimon_features.serving.cache import CachedFetcher
+from paimon_features.serving.cached_fetcher import CachedFetcher
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.query import FeatureQuery
+from paimon_features.serving.reply_formats import feast_json
 from paimon_features.serving.response import OnlineResponse
-from paimon_features.serving.wire import feast_json
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import HOUR_MS, MINUTE_MS
 from tests.serving.test_fetcher import NOW, FakeClock, click, refs, view_of

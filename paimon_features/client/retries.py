@@ -50,7 +50,7 @@ class RetryPolicy:
     cap_s: float = 1.0
 
 
-class Exchange:
+class RetryState:
     """The tries of one request.
 
     ``clock`` counts seconds, ``chance`` gives a number in [0, 1).

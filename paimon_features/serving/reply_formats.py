@@ -16,7 +16,7 @@ import pyarrow as pa
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.serving.json_reply import FEAST_STATUS, feast_json, feature_names
 from paimon_features.serving.plain_values import plain_column, plain_values
-from paimon_features.serving.response import Batch, OnlineResponse, Status
+from paimon_features.serving.response import OnlineResponse, ResultBatch, Status
 
 __all__ = ["FEAST_STATUS", "STATUS_NAMES", "arrow_stream", "feast_json", "message_pack"]
 
@@ -90,7 +90,7 @@ def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> 
     return data
 
 
-def _arrow(batch: Batch) -> list[pa.Array]:
+def _arrow(batch: ResultBatch) -> list[pa.Array]:
     """Features, statuses and event times of a whole batch: each of its responses is a part."""
     made: list[pa.Array] | None = batch.rendered.get(_arrow)
     if made is None:
@@ -113,7 +113,7 @@ def _metadata(response: OnlineResponse) -> Mapping[str, Any]:
     }
 
 
-def _schema(batch: Batch, full: bool) -> pa.Schema:
+def _schema(batch: ResultBatch, full: bool) -> pa.Schema:
     """The columns of an Arrow reply."""
     key_types = tuple((name, kind.arrow) for name, kind in batch.key_types.items())
     names = tuple(feature_names(batch.selection, full))

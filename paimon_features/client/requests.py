@@ -13,7 +13,7 @@ from paimon_features.errors import RequestError
 
 
 @dataclass(frozen=True)
-class Call:
+class ClientRequest:
     """Features of some entities: one of ``features`` and ``service``, and a list for each key."""
 
     features: tuple[str, ...] | None
@@ -31,7 +31,7 @@ class Call:
         now_ms: int | None,
         request: Mapping[str, Any] | None,
         full_feature_names: bool,
-    ) -> Call:
+    ) -> ClientRequest:
         """A call as the methods of the clients take it.
 
         Raises
@@ -68,7 +68,7 @@ class Call:
         """How many entities are asked for."""
         return len(next(iter(self.entities.values()), ()))
 
-    def take(self, rows: Sequence[int]) -> Call:
+    def take(self, rows: Sequence[int]) -> ClientRequest:
         """The same for some of the entities."""
         entities = {name: [values[i] for i in rows] for name, values in self.entities.items()}
         inputs = {

@@ -12,10 +12,10 @@ from paimon_features.errors import UnknownNameError
 from paimon_features.oracle.interactions import agrees, interaction_value
 from paimon_features.oracle.transformers import agrees_transformed, transformed_value
 from paimon_features.project import Project
-from paimon_features.serving.request_log.logged_rows import loads
+from paimon_features.serving.request_log.log_rows import loads
 from paimon_features.serving.response import Status
-from paimon_features.verification.request_log.report import LogReport, wrong
-from paimon_features.verification.request_log.rows import LoggedRow, RequestKey
+from paimon_features.verification.request_log.log_report import LogReport, log_difference
+from paimon_features.verification.request_log.sampled_rows import LoggedRow, RequestKey
 
 Computation = CompiledInteraction | CompiledTransformed
 
@@ -70,10 +70,10 @@ def check_computed(
                 status = Status.ILL_CONDITIONED
             served_status = row.statuses[each.name]
             if not _agrees(each, got, wanted):
-                report.differences.append(wrong(row, each.name, got, wanted, "features"))
+                report.differences.append(log_difference(row, each.name, got, wanted, "features"))
             elif served_status != Status(status).name:
                 report.differences.append(
-                    wrong(row, each.name, served_status, Status(status).name, "features")
+                    log_difference(row, each.name, served_status, Status(status).name, "features")
                 )
 
 

@@ -28,7 +28,7 @@ from paimon_features.definitions.served import (
     definition_of_computed,
 )
 from paimon_features.schema import DataType, ListType, MapType, arrow_schema
-from paimon_features.serving.response import OnlineResponse, Status, ViewRead
+from paimon_features.serving.response import OnlineResponse, Status, ViewProvenance
 
 SCHEMA = arrow_schema(SERVED_COLUMNS)
 COMPUTED = ""
@@ -70,7 +70,7 @@ class EntityText:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Noted:
+class SampledReply:
     """A sampled answer, until it is written: the ``number``-th of its worker.
 
     ``rows`` are the chosen rows of the response, of which ``count`` rows of the log will be made.
@@ -85,7 +85,7 @@ class Noted:
     count: int
 
 
-class RowMaker:
+class LogRowBuilder:
     """Makes rows of the log from answers; one for a project and a worker."""
 
     def __init__(self, project: str, worker: str, entities: EntityText) -> None:
@@ -94,7 +94,7 @@ class RowMaker:
         self._entity = entities
         self._definitions: dict[tuple[int, tuple[str, ...]], tuple[CompiledView, str]] = {}
 
-    def rows(self, noted: Noted) -> list[dict[str, Any]]:
+    def rows(self, noted: SampledReply) -> list[dict[str, Any]]:
         """The rows of one answer, in the order of its entities."""
         response, batch = noted.response, noted.response.batch
         chosen = [response.start + row for row in noted.rows]
@@ -123,8 +123,8 @@ class RowMaker:
     def _of_view(
         self,
         common: Mapping[str, Any],
-        noted: Noted,
-        read: ViewRead,
+        noted: SampledReply,
+        read: ViewProvenance,
         chosen: Sequence[int],
         keys: Mapping[str, Sequence[Any]],
     ) -> list[dict[str, Any]]:
@@ -159,7 +159,7 @@ class RowMaker:
     def _of_computed(
         self,
         common: Mapping[str, Any],
-        noted: Noted,
+        noted: SampledReply,
         chosen: Sequence[int],
         keys: Mapping[str, Sequence[Any]],
     ) -> list[dict[str, Any]]:

@@ -37,11 +37,16 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
-from paimon_features.serving.response import Batch, Freshness, OnlineResponse, Status
-from paimon_features.serving.wire import STATUS_NAMES, arrow_stream, feast_json, message_pack
+from paimon_features.serving.reply_formats import (
+    STATUS_NAMES,
+    arrow_stream,
+    feast_json,
+    message_pack,
+)
+from paimon_features.serving.response import OnlineResponse, ResultBatch, Status, ViewFreshness
 from paimon_features.testing.sizes import cases
 
-FRESH = Freshness(7, 1_700_000_000_000, 1_699_999_999_999, 1_700_000_000_500, False)
+FRESH = ViewFreshness(7, 1_700_000_000_000, 1_699_999_999_999, 1_700_000_000_500, False)
 KINDS: Mapping[str, tuple[DataType, list[Any]]] = {
     "big": (Int64, [2**63 - 1, -(2**63), 2**53 + 1]),
     "small": (Int32, [-1, 2**31 - 1, 0]),
@@ -76,7 +81,7 @@ def response_of(
     keys = {"user": (Int64, list(range(rows)))} if keys is None else keys
     codes = np.zeros(rows, np.int8) if codes is None else codes
     times = np.full(rows, 1_700_000_000_123) if times is None else times
-    batch = Batch(
+    batch = ResultBatch(
         Selection.of([FeatureRef("v", name) for name in kinds]),
         1_700_000_000_999,
         {name: kind for name, (kind, _) in keys.items()},

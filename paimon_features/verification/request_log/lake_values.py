@@ -31,7 +31,7 @@ from paimon_features.oracle.features import Entered, entered
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import DataType
 from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.request_log.logged_rows import dumps, loads, plain
+from paimon_features.serving.request_log.log_rows import dumps, loads, plain
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.specs import INGEST_TIME_MS, TILE_START
 from paimon_features.windows import MAX_TIME_MS, floor_ms
@@ -81,7 +81,7 @@ def entities_of(rows: pa.Table, keys: Mapping[str, DataType]) -> list[Key]:
     return list(zip(*columns, strict=True))
 
 
-class TileTruth:
+class ExpectedFromTiles:
     """Some entities of a view by the tiles of one snapshot, read at ``first_q_ms`` or later."""
 
     def __init__(
@@ -151,14 +151,14 @@ def _store_of(view: CompiledView, snapshot: int, tiles: pa.Table, high_ms: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class EventsOfTiles:
     """The events that some tiles hold; ``all_of_them``: there are no others."""
 
     events: Entered
     all_of_them: bool
 
 
-class EventTruth:
+class EventsBehindTiles:
     """The raw events of some entities, to find those that tiles were made of."""
 
     def __init__(self, lake: Lake, view: FeatureView, entities: set[Key]) -> None:
@@ -188,7 +188,7 @@ class EventTruth:
             for of_tile in by_tile.values():
                 of_tile.sort(key=lambda event: event[INGEST_TIME_MS])
 
-    def of_tiles(self, entity: Key, counts: Mapping[int, int]) -> Chosen | str:
+    def of_tiles(self, entity: Key, counts: Mapping[int, int]) -> EventsOfTiles | str:
         """The events in tiles that hold so many of them each, or why that cannot be told."""
         if self._none or entity in self._why_not:
             return self._none or self._why_not[entity]
@@ -204,7 +204,7 @@ class EventTruth:
                 if events[count - 1][INGEST_TIME_MS] == events[count][INGEST_TIME_MS]:
                     return "tiles of some events of one moment"
             chosen += events[:count]
-        return Chosen(Entered(chosen), complete)
+        return EventsOfTiles(Entered(chosen), complete)
 
 
 def rounds(view: CompiledView, feature: str) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.client.call import Call
-from paimon_features.client.reply import FeatureReply, Freshness
+from paimon_features.client.replies import FeatureReply, Freshness
+from paimon_features.client.requests import ClientRequest
 from paimon_features.online_features.cache import FeatureCache
 
 Limits = Mapping[str, int | None]
@@ -22,7 +22,7 @@ Limits = Mapping[str, int | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CachedRow:
     """One entity's part of a reply."""
 
     until_s: float
@@ -43,24 +43,24 @@ class RowCache:
     ) -> None:
         self._cache, self._ttl_s, self._clock = cache, ttl_s, clock
 
-    def look(self, server: str, call: Call) -> Looked:
+    def look(self, server: str, call: ClientRequest) -> CacheLookup:
         """What is known of a call already. A call for a stated time is never answered from here."""
         keys = [] if call.now_ms is not None else _keys(server, call)
         now_s = self._clock()
-        rows: list[Row | None] = []
+        rows: list[CachedRow | None] = []
         for key in keys:
             row = self._cache.get(key)
             rows.append(row if row is not None and now_s < row.until_s else None)
-        return Looked(self, call, keys, rows or [None] * call.rows)
+        return CacheLookup(self, call, keys, rows or [None] * call.rows)
 
-    def keep(self, keys: Sequence[Hashable], rows: Sequence[Row]) -> None:
+    def keep(self, keys: Sequence[Hashable], rows: Sequence[CachedRow]) -> None:
         """Keep the rows that may be used again."""
         now_s = self._clock()
         for key, row in zip(keys, rows, strict=True):
             if now_s < row.until_s:
                 self._cache.put(key, row)
 
-    def rows_of(self, reply: FeatureReply, limits: Limits) -> list[Row]:
+    def rows_of(self, reply: FeatureReply, limits: Limits) -> list[CachedRow]:
         """The rows of a reply, each with the time until which it may be used."""
         until_s = self._clock() + min(
             [self._ttl_s, *(_left_s(reply, view, limits) for view in reply.freshness)]
@@ -70,22 +70,26 @@ class RowCache:
         statuses = zip(*reply.statuses.values(), strict=True)
         times = zip(*reply.event_timestamps.values(), strict=True)
         return [
-            Row(until_s, reply.as_of_ms, names, features, *parts, reply.freshness)
+            CachedRow(until_s, reply.as_of_ms, names, features, *parts, reply.freshness)
             for parts in zip(columns, statuses, times, strict=True)
         ]
 
 
-class Looked:
+class CacheLookup:
     """A call, and the rows of it that are known."""
 
     def __init__(
-        self, cache: RowCache, call: Call, keys: Sequence[Hashable], rows: list[Row | None]
+        self,
+        cache: RowCache,
+        call: ClientRequest,
+        keys: Sequence[Hashable],
+        rows: list[CachedRow | None],
     ) -> None:
         self._cache, self._call, self._keys, self._rows = cache, call, keys, rows
         self._missing = [i for i, row in enumerate(rows) if row is None]
 
     @property
-    def missing(self) -> Call | None:
+    def missing(self) -> ClientRequest | None:
         """What has still to be asked; None if nothing has."""
         if self._rows and not self._missing:
             return None
@@ -121,7 +125,7 @@ def _left_s(reply: FeatureReply, view: str, limits: Limits) -> float:
     return (freshness.current_ms + limit_ms - reply.as_of_ms) / 1000
 
 
-def _joined(rows: Sequence[Row], request_id: str | None) -> FeatureReply:
+def _joined(rows: Sequence[CachedRow], request_id: str | None) -> FeatureReply:
     first = rows[0]
     freshness = dict(first.freshness)
     for row in rows[1:]:
@@ -142,7 +146,7 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, l
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
-def _keys(server: str, call: Call) -> list[Hashable]:
+def _keys(server: str, call: ClientRequest) -> list[Hashable]:
     """What tells the rows of one call from those of all others."""
     asked = call.features, call.service, call.full_feature_names, tuple(call.entities)
     # as JSON, because 1, 1.0 and True are one key of a dictionary and not one entity

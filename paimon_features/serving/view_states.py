@@ -15,7 +15,7 @@ from paimon_features.serving.entities import Buckets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Variant:
+class ViewVariant:
     """One definition of a view, with the layout of its records.
 
     ``kind`` is a number for its entity keys: views of equal keys have the same.
@@ -26,20 +26,20 @@ class Variant:
     kind: int
 
 
-def variants_of(views: Iterable[CompiledView]) -> dict[str, list[Variant]]:
+def variants_of(views: Iterable[CompiledView]) -> dict[str, list[ViewVariant]]:
     """The definitions of each view, by name."""
-    variants: dict[str, list[Variant]] = {}
+    variants: dict[str, list[ViewVariant]] = {}
     kinds: dict[tuple[tuple[str, DataType], ...], int] = {}
     for view in views:
         kind = kinds.setdefault(tuple(view.keys.items()), len(kinds))
-        variants.setdefault(view.name, []).append(Variant(view, RecordLayout(view), kind))
+        variants.setdefault(view.name, []).append(ViewVariant(view, RecordLayout(view), kind))
     return variants
 
 
 class Epoch:
     """The records that are read of a view: their keys, and markers that were seen."""
 
-    def __init__(self, keys: ViewKeys, name: str, content: Content, variant: Variant) -> None:
+    def __init__(self, keys: ViewKeys, name: str, content: Content, variant: ViewVariant) -> None:
         self.name = name
         self.content = content
         self.layout = variant.layout
@@ -68,7 +68,7 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class ObservedState:
     """What the store holds of a view, as it was read: an epoch, or why there is none to read."""
 
     raw: bytes | None
@@ -76,7 +76,7 @@ class Seen:
     epoch: Epoch | None = None
     error: PaimonFeaturesError | None = None
 
-    def is_as(self, other: Seen) -> bool:
+    def is_as(self, other: ObservedState) -> bool:
         """Whether the same records are to be read, or none in both cases."""
         if self.epoch is other.epoch:
             return True
@@ -94,46 +94,46 @@ class ServedView:
 
     project: str
     name: str
-    variants: Sequence[Variant]
+    variants: Sequence[ViewVariant]
     key_prefix: str
     keys: ViewKeys = field(init=False)
-    last: Seen | None = field(init=False, default=None)
+    last: ObservedState | None = field(init=False, default=None)
     """What was seen last: a guess of what the store holds by the next read. Several threads
     replace it, as a whole."""
 
     def __post_init__(self) -> None:
         self.keys = ViewKeys(self.project, self.name, self.key_prefix)
 
-    def see(self, raw: bytes | None) -> Seen:
+    def see(self, raw: bytes | None) -> ObservedState:
         """What these bytes of the view's state say, remembered."""
         last = self.last
         if last is None or last.raw != raw:
             last = self.last = self._read(raw)
         return last
 
-    def _read(self, raw: bytes | None) -> Seen:
+    def _read(self, raw: bytes | None) -> ObservedState:
         try:
             state = ViewState() if raw is None else ViewState.from_bytes(raw)
         except OnlineStoreError as error:
-            return Seen(raw, error=error)
+            return ObservedState(raw, error=error)
         if state.epoch is None or state.content is None:
             nothing = StoreNotReadyError(
                 f"feature view {self.name!r} is not in the online store yet; "
                 f"run 'paimon-features materialize {self.name}' and wait until it is built"
             )
-            return Seen(raw, error=nothing)
+            return ObservedState(raw, error=nothing)
         fingerprint = state.content.online_fingerprint
         for variant in self.variants:
             if variant.view.online_fingerprint == fingerprint:
                 last = None if self.last is None else self.last.epoch
                 if last is not None and last.is_named(state.epoch, state.content):
-                    return Seen(raw, fingerprint, last)  # another one is being built
+                    return ObservedState(raw, fingerprint, last)  # another one is being built
                 epoch = Epoch(self.keys, state.epoch, state.content, variant)
-                return Seen(raw, fingerprint, epoch)
+                return ObservedState(raw, fingerprint, epoch)
         other = StoreNotReadyError(
             f"feature view {self.name!r} is in the online store for another definition "
             f"(generation {state.content.generation}); run 'paimon-features apply' and "
             f"'paimon-features materialize {self.name}', or read with the definition "
             "that was materialized"
         )
-        return Seen(raw, fingerprint, error=other)
+        return ObservedState(raw, fingerprint, error=other)

@@ -15,20 +15,20 @@ from paimon_features.definitions.selection import Codes
 from paimon_features.errors import RequestError
 from paimon_features.online.expiry import may_miss_records
 from paimon_features.schema import DataType
-from paimon_features.serving.response import Batch, Status, ViewRead
-from paimon_features.serving.rows import Part
-from paimon_features.serving.views import Variant
-from paimon_features.serving.windows import WindowCells, WindowFeatures, newest_before
+from paimon_features.serving.entity_rows import RowRange
+from paimon_features.serving.response import ResultBatch, Status, ViewProvenance
+from paimon_features.serving.view_states import ViewVariant
+from paimon_features.serving.window_features import WindowCells, WindowFeatures, newest_before
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewPlan:
     """What a selection asks of one view in one definition."""
 
-    variant: Variant
+    variant: ViewVariant
     features: WindowFeatures
 
-    def answer(self, part: Part, as_of_ms: int, stale: set[int]) -> ViewAnswer:
+    def answer(self, part: RowRange, as_of_ms: int, stale: set[int]) -> ViewResult:
         """The features of these rows; ``stale`` are buckets that are behind for too long."""
         view, layout, records = self.variant.view, self.variant.layout, part.records
         newest = part.spread(newest_before(view, layout, records, view.horizon(as_of_ms)))
@@ -42,11 +42,11 @@ class ViewPlan:
             own_codes[name] = codes
             if ill is not None and ill.any():
                 own_codes[name] = np.where(ill, Status.ILL_CONDITIONED, codes).astype(np.int8)
-        return ViewAnswer(values, own_codes, newest)
+        return ViewResult(values, own_codes, newest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ViewAnswer:
+class ViewResult:
     """Features of one view by name, and the newest event time of each row (NEVER_MS: none)."""
 
     values: Mapping[str, Column]
@@ -54,7 +54,7 @@ class ViewAnswer:
     newest: Ints
 
 
-def check_time(view: CompiledView, part: Part, as_of_ms: int, clock_ms: int) -> None:
+def check_time(view: CompiledView, part: RowRange, as_of_ms: int, clock_ms: int) -> None:
     """Raise RequestError for a read of a time whose cells may be pruned already."""
     high_ms = part.high_ms
     if as_of_ms < high_ms - view.margin_ms:
@@ -76,7 +76,9 @@ def check_time(view: CompiledView, part: Part, as_of_ms: int, clock_ms: int) -> 
         )
 
 
-def _codes(view: CompiledView, part: Part, newest: Ints, as_of_ms: int, stale: set[int]) -> Codes:
+def _codes(
+    view: CompiledView, part: RowRange, newest: Ints, as_of_ms: int, stale: set[int]
+) -> Codes:
     codes = np.full(len(part), Status.PRESENT, np.int8)
     if stale:
         codes[[bucket in stale for bucket in part.bucket_of]] = Status.STALE
@@ -86,15 +88,15 @@ def _codes(view: CompiledView, part: Part, newest: Ints, as_of_ms: int, stale: s
     return codes
 
 
-def batch_of(
+def result_batch(
     selection: Selection,
     plans: Mapping[str, ViewPlan],
-    answers: Mapping[str, ViewAnswer],
+    answers: Mapping[str, ViewResult],
     inputs: Mapping[str, Column],
     epochs: Mapping[str, str],
-    reads: Mapping[str, ViewRead],
+    reads: Mapping[str, ViewProvenance],
     as_of_ms: int,
-) -> Batch:
+) -> ResultBatch:
     """The answers of several views as one, with the interactions."""
     values = {ref: answers[ref.view].values[ref.feature] for ref in selection.refs}
     codes = {ref: answers[ref.view].codes[ref.feature] for ref in selection.refs}
@@ -120,7 +122,7 @@ def batch_of(
     key_types = {
         name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
     }
-    return Batch(
+    return ResultBatch(
         selection, as_of_ms, key_types, types, columns, told, times, newest, epochs, reads, inputs
     )
 

@@ -6,11 +6,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from paimon_features.verification.request_log.rows import LoggedRow
+from paimon_features.verification.request_log.sampled_rows import LoggedRow
 
 
 @dataclass(frozen=True, slots=True)
-class Wrong:
+class LogDifference:
     """Something that was served and is not what the lake says.
 
     ``feature`` is the name of a value, or of a column of the log. ``by`` is who says so:
@@ -49,7 +49,7 @@ class LogReport:
     by_events: int = 0
     tiles_only: Counter[str] = field(default_factory=Counter)
     unchecked: Counter[str] = field(default_factory=Counter)
-    differences: list[Wrong] = field(default_factory=list)
+    differences: list[LogDifference] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -57,13 +57,13 @@ class LogReport:
         return self.values > 0 and not self.differences
 
 
-def wrong(row: LoggedRow, feature: str, served: Any, truth: Any, by: str) -> Wrong:
+def log_difference(row: LoggedRow, feature: str, served: Any, truth: Any, by: str) -> LogDifference:
     """A difference in one value of a row."""
 
     def text(value: Any) -> str:
         return value if isinstance(value, str) and by != "features" else repr(value)
 
-    return Wrong(
+    return LogDifference(
         row.request_id, row.served_at_ms, row.view, row.entity, feature,
         text(served), text(truth), by,
     )  # fmt: skip

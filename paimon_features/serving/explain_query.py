@@ -20,7 +20,7 @@ _FIELDS = ("view", "entity", "now_ms", "feature")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ExplainQuery:
     """Features of one entity of a view, to be explained; ``as_of_ms`` None is the clock."""
 
     view: str
@@ -29,10 +29,10 @@ class Question:
     feature: str | None
 
     @classmethod
-    def of(cls, query: str) -> Question:
+    def of(cls, query: str) -> ExplainQuery:
         """The question in a query: ``view``, ``entity`` as ``key=value`` for each key.
 
-        >>> Question.of("view=spend&entity=user%3D7&entity=shop%3Da%3Db")
+        >>> ExplainQuery.of("view=spend&entity=user%3D7&entity=shop%3Da%3Db")
         Question(view='spend', entity={'user': '7', 'shop': 'a=b'}, as_of_ms=None, feature=None)
 
         Raises
@@ -68,7 +68,7 @@ class Question:
         """The entity's keys as values of their types; others stay as they are.
 
         >>> from paimon_features.schema import Int64
-        >>> Question.of("view=spend&entity=user%3D7").typed({"user": Int64})
+        >>> ExplainQuery.of("view=spend&entity=user%3D7").typed({"user": Int64})
         {'user': 7}
 
         Raises

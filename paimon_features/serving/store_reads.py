@@ -15,12 +15,12 @@ from paimon_features.online.store import OnlineStore
 
 T = TypeVar("T")
 
-Reading = Generator[Sequence[bytes], Sequence[bytes | None], T]
+StoreRead = Generator[Sequence[bytes], Sequence[bytes | None], T]
 """Yields keys and gets their values, all at one time (or an OnlineStoreError is thrown into it);
 returns what was read."""
 
 
-def read(reading: Reading[T], store: OnlineStore) -> T:
+def read(reading: StoreRead[T], store: OnlineStore) -> T:
     """Let a reading have its values from ``store``, and give what it returns."""
     try:
         keys = next(reading)

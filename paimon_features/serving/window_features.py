@@ -172,7 +172,7 @@ class WindowCells:
         return layout.column(cells.take(needed), name).take(np.cumsum(needed)[taken] - 1)
 
 
-class Values(NamedTuple):
+class FeatureColumn(NamedTuple):
     """A feature of some rows, and where its value is too ill-conditioned to be told."""
 
     column: Column
@@ -240,7 +240,9 @@ class WindowFeatures:
             },
         )
 
-    def values(self, cells: WindowCells, as_of_ms: int, null: Bools | None) -> dict[str, Values]:
+    def values(
+        self, cells: WindowCells, as_of_ms: int, null: Bools | None
+    ) -> dict[str, FeatureColumn]:
         """The features at ``as_of_ms`` by name, one value per row, and nothing where ``null``."""
         rows = len(cells)
         places = cells.places(self._borders(as_of_ms))
@@ -261,7 +263,7 @@ class WindowFeatures:
         read_ms = np.array(times_ms)[:, None]
         since_ms = read_ms - (floor_ms(folds.newest, self._view.tile_ms) + self._view.tile_ms)
         alike = all(time_ms == as_of_ms for time_ms in times_ms)
-        out: dict[str, Values] = {}
+        out: dict[str, FeatureColumn] = {}
         for group in self._finishes:
             own = group.windows
             reading = Reading(
@@ -316,7 +318,10 @@ def _of_windows(column: Column, places: list[int] | None, rows: int) -> Column:
 
 
 def _apart(
-    features: Sequence[CompiledFeature], done: Finished, null: Bools | None, out: dict[str, Values]
+    features: Sequence[CompiledFeature],
+    done: Finished,
+    null: Bools | None,
+    out: dict[str, FeatureColumn],
 ) -> None:
     """What was finished together, feature by feature."""
     values, valid, ill = done.column.values, done.column.valid, done.ill_conditioned
@@ -328,4 +333,4 @@ def _apart(
     for i, feature in enumerate(features):
         part = slice(i * rows, (i + 1) * rows)
         column = Column(values[part], None if valid is None else valid[part])
-        out[feature.name] = Values(column, None if ill is None else ill[part])
+        out[feature.name] = FeatureColumn(column, None if ill is None else ill[part])

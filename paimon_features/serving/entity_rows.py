@@ -14,11 +14,11 @@ from paimon_features.errors import OnlineStoreError, PaimonFeaturesError, StoreN
 from paimon_features.online.codec import Cells, Records
 from paimon_features.online.markers import Marker
 from paimon_features.serving.entities import EntityKeys
-from paimon_features.serving.response import Freshness
-from paimon_features.serving.views import Epoch
+from paimon_features.serving.response import ViewFreshness
+from paimon_features.serving.view_states import Epoch
 
 
-class ViewRows:
+class EntityRows:
     """The rows of one view, those of the asks side by side.
 
     First it names the keys to read, then it takes what was found. Where something is wrong with
@@ -64,7 +64,7 @@ class ViewRows:
         """How many cells these records have."""
         return len(self._records.cells)
 
-    def part(self, start: int, stop: int) -> Part:
+    def part(self, start: int, stop: int) -> RowRange:
         """The rows from ``start`` to ``stop`` (exclusive).
 
         Raises
@@ -89,7 +89,7 @@ class ViewRows:
             Cells(cells.rows[begin:end], cells.text),
             self._records.offsets[first : last + 1] - begin,
         )
-        return Part(
+        return RowRange(
             records,
             self._there[start:stop],
             self._cell_at[start : stop + 1] - begin,
@@ -129,7 +129,7 @@ class ViewRows:
         self._cell_at: Ints = self._records.offsets[self._record_at]
 
 
-class Part:
+class RowRange:
     """Some of the rows, with all that is told of them.
 
     ``offsets`` are those of the cells of each row, ``there`` says which rows have a record;
@@ -171,20 +171,20 @@ class Part:
         return out
 
 
-class Freshnesses:
+class FreshnessLookup:
     """How fresh the rows of single asks are, each set of buckets worked out once."""
 
-    def __init__(self, view: CompiledView, part: Part, clock_ms: int) -> None:
+    def __init__(self, view: CompiledView, part: RowRange, clock_ms: int) -> None:
         self._bucket_of = part.bucket_of
         self._known = {
-            frozenset((bucket,)): freshness_of(view, [marker], clock_ms)
+            frozenset((bucket,)): worst_freshness(view, [marker], clock_ms)
             for bucket, marker in part.markers.items()
         }
         self._single = {next(iter(of)): freshness for of, freshness in self._known.items()}
         self._view, self._markers, self._clock_ms = view, part.markers, clock_ms
         self.stale = {bucket for bucket, freshness in self._single.items() if freshness.stale}
 
-    def of(self, start: int, stop: int) -> Freshness:
+    def of(self, start: int, stop: int) -> ViewFreshness:
         """The worst of the buckets of these rows."""
         if stop - start == 1:
             return self._single[self._bucket_of[start]]
@@ -192,16 +192,16 @@ class Freshnesses:
         found = self._known.get(buckets)
         if found is None:
             markers = [self._markers[bucket] for bucket in buckets]
-            found = self._known[buckets] = freshness_of(self._view, markers, self._clock_ms)
+            found = self._known[buckets] = worst_freshness(self._view, markers, self._clock_ms)
         return found
 
 
-def freshness_of(view: CompiledView, markers: Sequence[Marker], clock_ms: int) -> Freshness:
+def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int) -> ViewFreshness:
     """The worst of some buckets."""
     high_ms = min((m.high_ms for m in markers), default=NEVER_MS)
     current_ms = min((m.current_ms for m in markers), default=0)
     limit_ms = view.max_staleness_ms
-    return Freshness(
+    return ViewFreshness(
         applied_snapshot=min((m.applied_snapshot for m in markers), default=0),
         commit_time_ms=min((m.commit_time_ms for m in markers), default=0),
         event_time_high_ms=None if high_ms == NEVER_MS else high_ms,

@@ -12,26 +12,26 @@ from paimon_features.columns import Column
 from paimon_features.definitions import Selection
 from paimon_features.definitions.request import request_columns
 from paimon_features.errors import PaimonFeaturesError, RequestError, StoreNotReadyError
-from paimon_features.serving.answer import ViewPlan, batch_of, check_time
 from paimon_features.serving.entities import EntityKeys, entity_keys
+from paimon_features.serving.entity_rows import EntityRows, FreshnessLookup
 from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.response import OnlineResponse, ViewRead
-from paimon_features.serving.rows import Freshnesses, ViewRows
-from paimon_features.serving.views import Seen, Variant
-from paimon_features.serving.windows import WindowFeatures
+from paimon_features.serving.response import OnlineResponse, ViewProvenance
+from paimon_features.serving.view_results import ViewPlan, check_time, result_batch
+from paimon_features.serving.view_states import ObservedState, ViewVariant
+from paimon_features.serving.window_features import WindowFeatures
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
-Answers = dict[int, OnlineResponse | PaimonFeaturesError]
+Results = dict[int, OnlineResponse | PaimonFeaturesError]
 """Answers by the numbers of their asks."""
 
 
-class ViewPlans:
+class ViewPlanSet:
     """What a selection asks of a view: by that of its definitions that turns out to count.
 
     Of ``variants`` that keep the same records, the first that has all the features counts.
     """
 
-    def __init__(self, name: str, variants: Sequence[Variant], features: Sequence[str]) -> None:
+    def __init__(self, name: str, variants: Sequence[ViewVariant], features: Sequence[str]) -> None:
         self._name, self._features = name, tuple(features)
         self._plans: dict[str, ViewPlan] = {}
         for variant in variants:
@@ -44,7 +44,7 @@ class ViewPlans:
         self.has_one_key = len({variant.kind for variant in variants}) == 1
         """Whether all definitions have the same entity keys."""
 
-    def in_use(self, seen: Seen) -> ViewPlan:
+    def in_use(self, seen: ObservedState) -> ViewPlan:
         """The plan for what the store holds; StoreNotReadyError if it has no such feature."""
         if seen.error is not None:
             raise _own(seen.error)  # that one is kept, and would keep whatever raised it
@@ -59,17 +59,17 @@ class ViewPlans:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class SelectionPlan:
     """What a selection asks of each view."""
 
     selection: Selection
-    views: Mapping[str, ViewPlans]
-    variants: Sequence[Variant] | None
+    views: Mapping[str, ViewPlanSet]
+    variants: Sequence[ViewVariant] | None
     """Definitions by which asks are checked before anything is read; None where the entity keys
     depend on which definition counts."""
 
     @classmethod
-    def of(cls, selection: Selection, views: Mapping[str, ViewPlans]) -> Plan:
+    def of(cls, selection: Selection, views: Mapping[str, ViewPlanSet]) -> SelectionPlan:
         """The plan of these views."""
         same = all(of.has_one_key for of in views.values())
         return cls(selection, views, [of.first for of in views.values()] if same else None)
@@ -90,7 +90,9 @@ class ResolvedQuery:
     _entities: dict[int, EntityKeys] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, number: int, ask: FeatureQuery, plan: Plan, as_of_ms: int) -> ResolvedQuery:
+    def of(
+        cls, number: int, ask: FeatureQuery, plan: SelectionPlan, as_of_ms: int
+    ) -> ResolvedQuery:
         """Check an ask; raises RequestError."""
         if not MIN_TIME_MS <= as_of_ms <= MAX_TIME_MS:
             raise RequestError(
@@ -101,7 +103,7 @@ class ResolvedQuery:
             asked.check(plan.selection, plan.variants)
         return asked
 
-    def check(self, selection: Selection, variants: Sequence[Variant]) -> None:
+    def check(self, selection: Selection, variants: Sequence[ViewVariant]) -> None:
         """Check entities and request inputs against these definitions; raises RequestError."""
         counts = {len(self.keys_of(variant)) for variant in variants}
         if len(counts) > 1:
@@ -110,7 +112,7 @@ class ResolvedQuery:
         if selection.inputs or self.ask.inputs:
             self.inputs = request_columns(selection.inputs, self.ask.inputs, self.rows)
 
-    def keys_of(self, variant: Variant) -> EntityKeys:
+    def keys_of(self, variant: ViewVariant) -> EntityKeys:
         """The entities of a view, worked out once for all views of the same keys."""
         found = self._entities.get(variant.kind)
         if found is None:
@@ -122,7 +124,7 @@ class ResolvedQuery:
         """What was worked out so far, once for each kind of keys."""
         return list(self._entities.values())
 
-    def columns(self, variants: Sequence[Variant]) -> dict[str, Sequence[Any]]:
+    def columns(self, variants: Sequence[ViewVariant]) -> dict[str, Sequence[Any]]:
         """The values of all entity keys."""
         columns: dict[str, Sequence[Any]] = {}
         for variant in variants:
@@ -130,7 +132,7 @@ class ResolvedQuery:
         return columns
 
 
-class Group:
+class QueryGroup:
     """Asks of one selection and one time.
 
     ``aim`` chooses the definitions and what can be read, ``placed`` is where the rows of each
@@ -138,19 +140,19 @@ class Group:
     rest.
     """
 
-    def __init__(self, plan: Plan, as_of_ms: int) -> None:
+    def __init__(self, plan: SelectionPlan, as_of_ms: int) -> None:
         self.plan, self.as_of_ms = plan, as_of_ms
         self.asked: list[ResolvedQuery] = []
         self.ready: list[ResolvedQuery] = []
         self.rows = 0
         self.views: Mapping[str, ViewPlan] = {}
-        self.placed: dict[str, tuple[ViewRows, int]] = {}
+        self.placed: dict[str, tuple[EntityRows, int]] = {}
 
-    def fail(self, error: PaimonFeaturesError, answers: Answers) -> None:
+    def fail(self, error: PaimonFeaturesError, answers: Results) -> None:
         """Give all asks this error."""
         answers.update((asked.number, _own(error)) for asked in self.asked)
 
-    def aim(self, seen: Mapping[str, Seen], failed: Answers) -> None:
+    def aim(self, seen: Mapping[str, ObservedState], failed: Results) -> None:
         """Take the definitions by which the store's content was made."""
         self.ready, self.rows = [], 0
         try:
@@ -170,16 +172,16 @@ class Group:
             self.ready.append(asked)
 
     @property
-    def variants(self) -> list[Variant]:
+    def variants(self) -> list[ViewVariant]:
         """The definitions that count."""
         return [view.variant for view in self.views.values()]
 
-    def answer(self, clock_ms: int, answers: Answers) -> None:
+    def answer(self, clock_ms: int, answers: Results) -> None:
         """Answer those that were read."""
         if self.ready:
             self._answer(self.ready, clock_ms, answers)
 
-    def _answer(self, asked: Sequence[ResolvedQuery], clock_ms: int, answers: Answers) -> None:
+    def _answer(self, asked: Sequence[ResolvedQuery], clock_ms: int, answers: Results) -> None:
         """All at once; where one of them has an error, in halves, until it is alone."""
         try:
             answered = self._answered(asked, clock_ms)
@@ -193,7 +195,7 @@ class Group:
         else:
             answers.update(answered)
 
-    def _answered(self, asked: Sequence[ResolvedQuery], clock_ms: int) -> Answers:
+    def _answered(self, asked: Sequence[ResolvedQuery], clock_ms: int) -> Results:
         first, stop = asked[0].offset, asked[-1].offset + asked[-1].rows
         own, fresh, reads = {}, {}, {}
         for name, plan in self.views.items():
@@ -201,9 +203,9 @@ class Group:
             part = rows.part(start + first, start + stop)
             view = plan.variant.view
             check_time(view, part, self.as_of_ms, clock_ms)
-            fresh[name] = freshness = Freshnesses(view, part, clock_ms)
+            fresh[name] = freshness = FreshnessLookup(view, part, clock_ms)
             own[name] = answer = plan.answer(part, self.as_of_ms, freshness.stale)
-            reads[name] = ViewRead(
+            reads[name] = ViewProvenance(
                 view,
                 rows.epoch.name,
                 rows.epoch.content,
@@ -218,14 +220,18 @@ class Group:
             for name in self.plan.selection.inputs
         }
         epochs = {name: rows.epoch.name for name, (rows, _) in self.placed.items()}
-        batch = batch_of(self.plan.selection, self.views, own, inputs, epochs, reads, self.as_of_ms)
+        batch = result_batch(
+            self.plan.selection, self.views, own, inputs, epochs, reads, self.as_of_ms
+        )
         variants = self.variants
-        out: Answers = {}
+        out: Results = {}
         for one in asked:
             begin = one.offset - first
             end = begin + one.rows
-            freshness_of = {name: of.of(begin, end) for name, of in fresh.items()}
-            out[one.number] = OnlineResponse(batch, begin, end, one.columns(variants), freshness_of)
+            worst_freshness = {name: of.of(begin, end) for name, of in fresh.items()}
+            out[one.number] = OnlineResponse(
+                batch, begin, end, one.columns(variants), worst_freshness
+            )
         return out
 
 

@@ -16,10 +16,10 @@ from paimon_features.online.store import OnlineStore
 from paimon_features.online_features.cache import FeatureCache
 from paimon_features.schema import DataType
 from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.groups import ResolvedQuery
 from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.reading import Reading, read
-from paimon_features.serving.response import Batch, Freshness, OnlineResponse
+from paimon_features.serving.query_groups import ResolvedQuery
+from paimon_features.serving.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.serving.store_reads import StoreRead, read
 
 TTL_MS = 1_000
 RECHECK_MS = 100
@@ -27,7 +27,7 @@ _Key = tuple[Selection, tuple[bytes, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Shape:
+class _RowSchema:
     """What the rows of one selection have in common: the types of keys and outputs."""
 
     key_types: Mapping[str, DataType]
@@ -36,17 +36,17 @@ class _Shape:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Row:
+class _CachedRow:
     """One entity's answer, as it was read; good until ``until_ms`` (inclusive).
 
     ``values``, ``codes`` and ``times`` have one item per output.
     """
 
-    shape: _Shape
+    shape: _RowSchema
     as_of_ms: int
     until_ms: int
     epochs: Mapping[str, str]
-    freshness: Mapping[str, Freshness]
+    freshness: Mapping[str, ViewFreshness]
     keys: tuple[Any, ...]
     values: tuple[Any, ...]
     codes: tuple[int, ...]
@@ -99,7 +99,7 @@ class CachedFetcher:
 
     def reading(
         self, asks: Sequence[FeatureQuery]
-    ) -> Reading[list[OnlineResponse | PaimonFeaturesError]]:
+    ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
         """The same for whoever asks the store himself."""
         now_ms = self.fetcher.clock()
         try:
@@ -135,7 +135,7 @@ class CachedFetcher:
 
     # -- looking up ------------------------------------------------------------------------
 
-    def _recheck(self, asks: Sequence[FeatureQuery], now_ms: int) -> Reading[None]:
+    def _recheck(self, asks: Sequence[FeatureQuery], now_ms: int) -> StoreRead[None]:
         due = {
             ref.view
             for ask in asks
@@ -146,7 +146,7 @@ class CachedFetcher:
             yield from self.fetcher.looking(due)
             self._checked_ms.update(dict.fromkeys(due, now_ms))
 
-    def _look_up(self, ask: FeatureQuery, now_ms: int) -> _LookedUp | None:
+    def _look_up(self, ask: FeatureQuery, now_ms: int) -> _CacheLookup | None:
         """What is known of each entity; None for an ask that is read as it is."""
         if ask.as_of_ms is not None or ask.selection.inputs or ask.inputs:
             return None
@@ -156,7 +156,7 @@ class CachedFetcher:
             return None
         if asked is None or not asked.rows:
             return None
-        found = _LookedUp(ask.selection, asked)
+        found = _CacheLookup(ask.selection, asked)
         for place, key in enumerate(found.keys):
             row = self._rows.get(key)
             if row is None or not self._is_good(row, now_ms):
@@ -168,12 +168,12 @@ class CachedFetcher:
             self.hits += asked.rows - len(found.missing)
         return found
 
-    def _is_good(self, row: _Row, now_ms: int) -> bool:
+    def _is_good(self, row: _CachedRow, now_ms: int) -> bool:
         if not row.as_of_ms <= now_ms <= row.until_ms:
             return False
         return all(self.fetcher.epoch(view) == epoch for view, epoch in row.epochs.items())
 
-    def _keep(self, found: _LookedUp, answer: OnlineResponse) -> None:
+    def _keep(self, found: _CacheLookup, answer: OnlineResponse) -> None:
         until_ms = answer.as_of_ms + self.ttl_ms
         for view, freshness in answer.freshness.items():
             limit_ms = self.fetcher.max_staleness_ms(view)
@@ -184,7 +184,7 @@ class CachedFetcher:
             self._rows.put(found.keys[place], row)
 
 
-class _LookedUp:
+class _CacheLookup:
     """An ask, what is known of its entities, and the places of those of which nothing is."""
 
     def __init__(self, selection: Selection, asked: ResolvedQuery) -> None:
@@ -192,7 +192,7 @@ class _LookedUp:
         self._columns = {n: v for keys in asked.entities for n, v in keys.columns.items()}
         encoded = [keys.encoded for keys in asked.entities]
         self.keys: list[_Key] = [(selection, one) for one in zip(*encoded, strict=True)]
-        self.rows: list[_Row | None] = [None] * asked.rows
+        self.rows: list[_CachedRow | None] = [None] * asked.rows
         self.missing: list[int] = []
 
     def rest(self) -> FeatureQuery:
@@ -216,10 +216,12 @@ class _LookedUp:
         return OnlineResponse(batch, 0, len(rows), keys, fresh)
 
 
-def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_Row]:
+def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_CachedRow]:
     """The rows of an answer, without what else was in its batch."""
     batch, part = answer.batch, slice(answer.start, answer.stop)
-    shape = _Shape(batch.key_types, batch.types, [column.values.dtype for column in batch.columns])
+    shape = _RowSchema(
+        batch.key_types, batch.types, [column.values.dtype for column in batch.columns]
+    )
     columns = [column.part(part) for column in batch.columns]
     values = zip(
         *(zip(c.values.tolist(), c.mask.tolist(), strict=True) for c in columns), strict=True
@@ -232,13 +234,13 @@ def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_Row]:
         zip(*(times[part].tolist() for times in batch.event_times.values()), strict=True),
         strict=True,
     ):
-        yield _Row(
+        yield _CachedRow(
             shape, batch.as_of_ms, until_ms, batch.epochs, answer.freshness, keys,
             tuple([value if known else None for value, known in row]), codes, times, event_times,
         )  # fmt: skip
 
 
-def _batch_of(selection: Selection, rows: Sequence[_Row]) -> Batch:
+def _batch_of(selection: Selection, rows: Sequence[_CachedRow]) -> ResultBatch:
     """Rows side by side, as if they had been read together."""
     first = rows[0]
     shape = first.shape
@@ -248,7 +250,7 @@ def _batch_of(selection: Selection, rows: Sequence[_Row]) -> Batch:
             first.freshness, zip(*(row.event_times for row in rows), strict=True), strict=True
         )
     }
-    return Batch(
+    return ResultBatch(
         selection,
         min(row.as_of_ms for row in rows),
         shape.key_types,
@@ -287,12 +289,12 @@ def _distinct(rows: Sequence[tuple[int, ...]], stored: np.dtype[Any]) -> list[An
     return out
 
 
-def _worst(of: Sequence[Freshness]) -> Freshness:
+def _worst(of: Sequence[ViewFreshness]) -> ViewFreshness:
     """The freshness of rows that were read at different times: the worst of each."""
     if all(one is of[0] for one in of):
         return of[0]
     highs = [one.event_time_high_ms for one in of if one.event_time_high_ms is not None]
-    return Freshness(
+    return ViewFreshness(
         applied_snapshot=min(one.applied_snapshot for one in of),
         commit_time_ms=min(one.commit_time_ms for one in of),
         event_time_high_ms=min(highs) if len(highs) == len(of) else None,
