@@ -24,7 +24,7 @@ from paimon_features.aggregates import (
 )
 from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions, FeatureView
-from paimon_features.flink.submission.target import TileTarget
+from paimon_features.job_control.target import TileTarget
 from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.deltas import live_files

@@ -27,9 +27,9 @@ import pyarrow as pa
 from benchmarks.tile_job import VIEW
 from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions
-from paimon_features.flink.submission import local_backfill
-from paimon_features.flink.submission import tile_jobs as submission
-from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink.tiles import submission as submission
+from paimon_features.job_control.target import TileTarget
+from paimon_features.local import backfill_job as local_backfill
 from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake, append_arrow, latest_snapshot, read_arrow
 from paimon_features.tables.deltas import live_files

@@ -23,8 +23,8 @@ from benchmarks.bounded import BEGIN_MS, DAYS, purchases
 from benchmarks.point_in_time import LOG, SOURCE, WINDOWS, entity_rows, make_lake, tiles_of
 from paimon_features.aggregates import Count, Sum
 from paimon_features.definitions import Entity, FeatureRef, FeatureView
-from paimon_features.flink import history_job as history
-from paimon_features.flink.history_engine import FlinkEngine
+from paimon_features.flink.history import batch_job as history
+from paimon_features.flink.history.engine import FlinkHistoryEngine
 from paimon_features.schema import Int64
 from paimon_features.windows import DAY_MS
 
@@ -61,7 +61,7 @@ def main() -> None:
         def on_message(line: str) -> None:
             told.append(f"{line} at {time.perf_counter() - began:.1f} s")
 
-        engine = FlinkEngine(Path(folder) / "state", parallelism=2, on_message=on_message)
+        engine = FlinkHistoryEngine(Path(folder) / "state", parallelism=2, on_message=on_message)
         history.start(engine.state_dir, short_lived=False)
         store.get_historical_features(refs, rows.slice(0, 1000), engine=engine)
         taken, answers = [], []

@@ -38,7 +38,7 @@ from paimon_features.flink.iteration import (
     IterationSettings,
     open_stream_environment,
 )
-from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,

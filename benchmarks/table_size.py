@@ -23,7 +23,7 @@ import pyarrow as pa
 from benchmarks.freshness import FEATURES, process
 from paimon_features.clock import now_ms
 from paimon_features.errors import JobError
-from paimon_features.flink.maintenance import maintain, size_of
+from paimon_features.flink.maintenance.tables import maintain, size_of
 from paimon_features.project import Project
 from paimon_features.tables import EventWriter, Lake, latest_snapshot
 from paimon_features.tables.deltas import live_files, read_file

@@ -32,10 +32,10 @@ from paimon_features.aggregates import Count, Max, Min, Sum
 from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions, Entity, EventSource, FeatureView
 from paimon_features.errors import JobError
-from paimon_features.flink.rest import FlinkRest
 from paimon_features.flink.sql.tiling import DISCOVERY_MS, partial_sql
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.flink_rest import FlinkRest
+from paimon_features.job_control.target import TileTarget
 from paimon_features.planning.plan import apply_plan
 from paimon_features.schema import Float64, Int64
 from paimon_features.tables import Lake, append_arrow, latest_snapshot, read_arrow, snapshots

@@ -6,7 +6,6 @@ Project('shop', '/home/me/shop')
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +38,7 @@ from paimon_features.tables.generations import GenerationRecord
 from paimon_features.transformers.fitted_version import FOLDER
 
 if TYPE_CHECKING:
-    from paimon_features.flink.submission.tile_jobs import Outcome
+    from paimon_features.job_control.backfill import TileJobResult
     from paimon_features.monitoring.fitting import Fit
     from paimon_features.monitoring.view_reader import ViewReader
     from paimon_features.offline.derived import DerivedRead
@@ -209,7 +208,7 @@ class Project:
         generation: int | None = None,
         rebuild: bool = False,
         **options: Any,
-    ) -> Outcome:
+    ) -> TileJobResult:
         """Compute the tiles of all past events of a view in one commit, as the command does.
 
         ``local`` is DuckDB in this process: no Java, and ``memory="4GB"`` and ``threads=`` bound
@@ -224,17 +223,11 @@ class Project:
         MissingExtraError
             If the engine is not installed.
         """
-        # by name, as the command line does: jobs builds on this package
-        jobs = importlib.import_module(
-            "paimon_features.flink.submission.local_backfill"
-            if engine == "local"
-            else "paimon_features.flink.submission.tile_jobs"
-        )
-        target = importlib.import_module("paimon_features.flink.submission.target").TileTarget.of(
-            self, view, generation
-        )
-        outcome: Outcome = jobs.backfill(target, rebuild=rebuild, **options)
-        return outcome
+        from paimon_features.engines import resolve_engine
+        from paimon_features.job_control.target import TileTarget
+
+        target = TileTarget.of(self, view, generation)
+        return resolve_engine(engine).backfill(target, rebuild=rebuild, **options)
 
     def roll_up(self, view: str, progress: OnProgress = ignore_progress) -> RolledUp:
         """Make the rollups of a view's tiles that are missing, so that lifetimes stay cheap.
@@ -384,18 +377,9 @@ class Project:
     def _engine(
         self, engine: Engine, cluster: str | None, on_message: OnMessage | None
     ) -> OfflineEngine | None:
-        if engine == "flink":
-            # by name: jobs builds on this package
-            jobs = importlib.import_module("paimon_features.flink.history_engine")
-            chosen: OfflineEngine = jobs.FlinkEngine.of(self, cluster, on_message)
-            return chosen
-        if engine != "local":
-            raise RequestError(f"engine {engine!r}; expected 'local' or 'flink'")
-        if cluster is not None:
-            raise RequestError(
-                f"cluster={cluster!r} goes with engine='flink'; the local engine is this process"
-            )
-        return None
+        from paimon_features.engines import EngineOptions, history_engine
+
+        return history_engine(EngineOptions(engine, cluster, on_message), self.config)
 
     # -- fitted transformers -------------------------------------------------------------
 

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import JobError, StoreNotReadyError
-from paimon_features.flink.submission.job_progress import list_jobs
+from paimon_features.job_control.jobs import list_jobs
 from paimon_features.project import Project
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.setup.redis_server import RedisServer
@@ -298,7 +298,7 @@ class Demo:
         self.wait_for(f"the event of {_utc(event_time_ms)} of customer {customer}", seen, 60)
 
     def tile_job_runs(self) -> bool:
-        return any((row.view, row.state) == (VIEW, "RUNNING") for row in list_jobs(self.project))
+        return any((row.view, row.state) == (VIEW, "RUNNING") for row in list_jobs(self.project.lake))
 
     def fetch(self, customer: int, as_of_ms: int) -> OnlineResponse:
         return self.project.get_online_features(SERVICE, {"customer_id": [customer]}, as_of_ms)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paimon_features.cli.options import CLUSTER, LOCAL_CLUSTER
-from paimon_features.errors import ConfigurationError
+from paimon_features.cli.options import CLUSTER
 
 __all__ = ["CLUSTER", "cluster_address"]
 
@@ -18,14 +17,8 @@ def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
     ConfigurationError
         If the project's own cluster is meant and does not run.
     """
-    if cluster != LOCAL_CLUSTER:
-        return cluster
-    from paimon_features.flink.cluster import LocalCluster
+    if cluster is None:
+        return None
+    from paimon_features.flink import cluster as clusters
 
-    address = LocalCluster(state_dir).status().address
-    if address is None:
-        raise ConfigurationError(
-            "no local cluster runs; 'paimon-features cluster start' starts one, or name one: "
-            "--cluster HOST:PORT"
-        )
-    return address
+    return clusters.cluster_address(state_dir, cluster)

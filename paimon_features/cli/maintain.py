@@ -8,8 +8,8 @@ from dataclasses import asdict
 import click
 
 from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.flink.maintenance import Maintained
-from paimon_features.flink.maintenance import maintain as run
+from paimon_features.flink.maintenance.tables import Maintained
+from paimon_features.flink.maintenance.tables import maintain as run
 from paimon_features.flink.sql.maintenance import Size
 from paimon_features.project import Project
 

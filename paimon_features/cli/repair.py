@@ -13,7 +13,7 @@ from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
-    from paimon_features.flink.repair import RepairReport
+    from paimon_features.flink.tiles.repair import RepairReport
 
 _EPOCH = date(1970, 1, 1)
 _DATE = click.DateTime(["%Y-%m-%d"])
@@ -53,8 +53,8 @@ def repair(
     Exit code 1 if something differs and was not fixed. Days are those of the event time. Tiles
     whose events are no longer in the events table would be removed: look before you fix.
     """
-    from paimon_features.flink.repair import repair as run
-    from paimon_features.flink.submission.target import TileTarget
+    from paimon_features.flink.tiles.repair import repair as run
+    from paimon_features.job_control.target import TileTarget
 
     days = [(given.date() - _EPOCH).days for given in (first, last)]
     if days[0] > days[1]:

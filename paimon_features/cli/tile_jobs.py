@@ -14,12 +14,12 @@ from paimon_features.cli.cluster_option import CLUSTER, cluster_address
 from paimon_features.cli.iterate import iterate
 from paimon_features.cli.options import JSON, PROJECT
 from paimon_features.cli.progress_line import ProgressLine
-from paimon_features.flink.submission import job_progress as progress
-from paimon_features.flink.submission import local_backfill
-from paimon_features.flink.submission import tile_jobs as submission
-from paimon_features.flink.submission.job_progress import JobRow
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import Outcome
+from paimon_features.flink.tiles import submission as submission
+from paimon_features.job_control import jobs as progress
+from paimon_features.job_control.backfill import TileJobResult
+from paimon_features.job_control.jobs import JobRow
+from paimon_features.job_control.target import TileTarget
+from paimon_features.local import backfill_job as local_backfill
 from paimon_features.project import Project
 
 GENERATION = click.option(
@@ -196,10 +196,10 @@ def jobs(context: click.Context, release: str | None, path: str, as_json: bool) 
         return
     project = Project.open(path)
     if release is not None:
-        ended = progress.release(project, release)
+        ended = progress.release(project.lake, release)
         text = "nobody held it" if ended is None else f"{ended.holder} does not hold it any more"
         click.echo(f"{release}: {text}", err=as_json)
-    rows = progress.list_jobs(project)
+    rows = progress.list_jobs(project.lake)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
     elif not rows:
@@ -242,7 +242,7 @@ def _target(path: str, view: str, generation: int | None, parallelism: int | Non
     return replace(target, flink=replace(target.flink, parallelism=parallelism))
 
 
-def _ending(outcome: Outcome) -> str:
+def _ending(outcome: TileJobResult) -> str:
     again = f"'paimon-features submit {outcome.view}'"
     if outcome.state == "UNCHANGED":
         return "nothing to do"

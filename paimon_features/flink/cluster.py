@@ -20,8 +20,8 @@ from typing import Any, Literal, NoReturn
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.flink.environment import SORT_SHUFFLE_BUFFERS
 from paimon_features.flink.gateway import flink_environment, flink_home
-from paimon_features.flink.rest import FlinkRest, JobSummary
 from paimon_features.flink.workers import write_python
+from paimon_features.flink_rest import FlinkRest, JobSummary
 from paimon_features.tables.files import locked, read_json, write_json
 from paimon_features.tables.lease import ProcessHolder
 
@@ -29,6 +29,9 @@ START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
 REST_PORT, RPC_PORT = 8081, 6123
 """Flink's own ports, for clusters of several hosts."""
+
+LOCAL_CLUSTER = "local"
+"""Stands for the session cluster that the project runs itself, in place of ``host:port``."""
 
 Manager = Literal["jobmanager", "taskmanager"]
 
@@ -82,6 +85,25 @@ class ClusterStatus:
     jobs: tuple[JobSummary, ...] = ()
     log_dir: str = ""
     running: bool = field(default=False)
+
+
+def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
+    """The ``host:port`` of a cluster; ``"local"`` stands for the one of the project.
+
+    Raises
+    ------
+    ConfigurationError
+        If the project's own cluster is meant and does not run.
+    """
+    if cluster != LOCAL_CLUSTER:
+        return cluster
+    address = LocalCluster(state_dir).status().address
+    if address is None:
+        raise ConfigurationError(
+            "no local cluster runs; 'paimon-features cluster start' starts one, or name one: "
+            "--cluster HOST:PORT"
+        )
+    return address
 
 
 class LocalCluster:

@@ -8,25 +8,22 @@ REST interface, not of the client that submitted it. A dead holder's lease is ta
 from __future__ import annotations
 
 import calendar
-import json
 import os
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from paimon_features.clock import now_ms
-from paimon_features.errors import OwnershipError
+from paimon_features.errors import JobError, OwnershipError
+from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.files import locked, read_json, write_json
 
 REST_TIMEOUT_S = 5.0
-_ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +84,13 @@ class FlinkJobHolder:
             return True, f"{self.client} is submitting it"
         if self.cluster is not None and not self.cluster.alive()[0]:
             return False, "its cluster has ended"
-        url = f"{self.rest_url.rstrip('/')}/jobs/{self.job_id}"
         try:
-            with urllib.request.urlopen(url, timeout=REST_TIMEOUT_S) as reply:
-                state = json.load(reply).get("state")
-        except urllib.error.HTTPError as error:
-            if error.code == 404:
-                return False, "its cluster does not know it"
-            return True, f"its cluster answers with {error.code}, so it counts as running"
-        except (OSError, ValueError) as error:
-            return True, f"its cluster cannot be asked ({error}), so it counts as running"
-        return state not in _ENDED, f"it is {state}"
+            state = FlinkRest(self.rest_url, REST_TIMEOUT_S).state(self.job_id)
+        except JobError as error:
+            return True, f"its state is unknown ({error}), so it counts as running"
+        if state is None:
+            return False, "its cluster does not know it"
+        return state not in ENDED, f"it is {state}"
 
     def __str__(self) -> str:
         return f"Flink job {self.job_id} at {self.rest_url}"

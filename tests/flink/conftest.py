@@ -12,7 +12,7 @@ import pytest
 
 from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions, FeatureView
-from paimon_features.flink.submission.target import TileTarget
+from paimon_features.job_control.target import TileTarget
 from paimon_features.planning.plan import apply_plan
 from paimon_features.project import Project
 from paimon_features.schema import arrow_schema

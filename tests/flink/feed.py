@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from paimon_features.definitions import FeatureView
-from paimon_features.flink.submission.target import TileTarget
+from paimon_features.job_control.target import TileTarget
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.testing.tile_jobs import (
     append_events,

@@ -16,9 +16,9 @@ from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.expressions import evaluate
 from paimon_features.expressions.items import encode_items
 from paimon_features.flink.environment import open_environment, register_lake
-from paimon_features.flink.submission import local_backfill
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.job_control.target import TileTarget
+from paimon_features.local import backfill_job as local_backfill
 from paimon_features.oracle.merges import words_of
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Int64, arrow_schema

@@ -14,9 +14,9 @@ import pytest
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import JobError, UnknownNameError
-from paimon_features.flink.submission.job_progress import cancel
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.job_control.jobs import cancel
+from paimon_features.job_control.target import TileTarget
 from paimon_features.oracle.features import answer
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.project import Project

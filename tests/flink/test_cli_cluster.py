@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
 from paimon_features.flink.cluster import ClusterRecord, ClusterShape, ClusterStatus, LocalCluster
-from paimon_features.flink.rest import JobSummary
+from paimon_features.flink_rest import JobSummary
 
 
 @pytest.fixture(autouse=True)

@@ -19,13 +19,13 @@ from click.testing import CliRunner, Result
 from paimon_features.cli import cli
 from paimon_features.errors import ConfigurationError, JobError, OwnershipError, UnknownNameError
 from paimon_features.flink import cluster as module
-from paimon_features.flink import history_engine as history
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
+from paimon_features.flink.history import engine as history
 from paimon_features.flink.ingest.files import ingest_files
 from paimon_features.flink.ingest.topic import ingest_kafka, stop_cluster_job
-from paimon_features.flink.rest import FlinkRest
 from paimon_features.flink.sql import ingest as statements
 from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
 from paimon_features.testing.matrix import Cell, wrong
@@ -186,7 +186,7 @@ def test_historical_features_are_joined_there_and_ctrl_c_cancels_the_job(
     assert record is not None
     cell = Cell("sawtooth", "5min", "1h", "sorted")
     stored = MatrixLake(tmp_path, cell)
-    engine = history.FlinkEngine(cluster.state_dir, 2, record.address)
+    engine = history.FlinkHistoryEngine(cluster.state_dir, 2, record.address)
     given = stored.as_of(cell, cell.questions, 3, engine)
     assert not wrong(cell, cell.questions, given)
 
@@ -195,7 +195,7 @@ def test_historical_features_are_joined_there_and_ctrl_c_cancels_the_job(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(history, "SAY_EVERY_S", 0.0)
-    engine = history.FlinkEngine(cluster.state_dir, 2, record.address, interrupted)
+    engine = history.FlinkHistoryEngine(cluster.state_dir, 2, record.address, interrupted)
     with pytest.raises(KeyboardInterrupt):
         stored.as_of(cell, cell.questions, 3, engine)
     states = [j.state for j in FlinkRest(record.address).jobs() if "historical" in j.name]

@@ -17,8 +17,8 @@ from paimon_features import aggregates as agg
 from paimon_features.cli import cli
 from paimon_features.definitions import Definitions, Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.errors import RequestError, TableError
-from paimon_features.flink import history_job as history
-from paimon_features.flink.history_engine import FlinkEngine
+from paimon_features.flink.history import batch_job as history
+from paimon_features.flink.history.engine import FlinkHistoryEngine
 from paimon_features.flink.sql.history import Layout
 from paimon_features.offline.store import OfflineStore
 from paimon_features.oracle.compare import differences
@@ -118,7 +118,9 @@ def make_lake(folder: Path, view: FeatureView, parts: Iterable[pa.Table]) -> Lak
     return lake
 
 
-def read(lake: Lake, view: FeatureView, rows: pa.Table, engine: FlinkEngine | None) -> pa.Table:
+def read(
+    lake: Lake, view: FeatureView, rows: pa.Table, engine: FlinkHistoryEngine | None
+) -> pa.Table:
     store = OfflineStore(lake, lambda _: view.compiled, lambda v: generations.get(lake, v.name, 1))
     refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
     return store.get_historical_features(refs, rows, statuses=True, engine=engine)
@@ -129,13 +131,13 @@ def staging(lake: Lake) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> FlinkEngine:
-    return FlinkEngine(tmp_path_factory.mktemp("state"), parallelism=1)
+def engine(tmp_path_factory: pytest.TempPathFactory) -> FlinkHistoryEngine:
+    return FlinkHistoryEngine(tmp_path_factory.mktemp("state"), parallelism=1)
 
 
 @pytest.mark.parametrize(("view", "by_days"), [(EVERYTHING, False), (MERGED_BY_DAY, True)])
 def test_every_aggregate_equals_the_oracle(
-    tmp_path: Path, engine: FlinkEngine, view: FeatureView, by_days: bool
+    tmp_path: Path, engine: FlinkHistoryEngine, view: FeatureView, by_days: bool
 ) -> None:
     assert Layout(view.compiled, view.compiled.features).by_days == by_days
     rng = random.Random(11)
@@ -167,7 +169,7 @@ def test_every_aggregate_equals_the_oracle(
     [(KINDS[0], "1ms", "late"), (KINDS[1], "5min", "duplicated"), (KINDS[2], "1h", "shuffled")],
 )
 def test_every_kind_of_window_equals_the_oracle_as_of_any_commit(
-    tmp_path: Path, engine: FlinkEngine, kind: Kind, grain: str, order: str
+    tmp_path: Path, engine: FlinkHistoryEngine, kind: Kind, grain: str, order: str
 ) -> None:
     cell = Cell(kind, "5min", grain, order)
     given = MatrixLake(tmp_path, cell).as_of(cell, cell.questions, 2, engine)
@@ -175,7 +177,7 @@ def test_every_kind_of_window_equals_the_oracle_as_of_any_commit(
 
 
 def test_nothing_to_read_needs_no_job(
-    tmp_path: Path, engine: FlinkEngine, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, engine: FlinkHistoryEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "run", lambda *_, **__: pytest.fail("a job was started"))
     empty = make_lake(tmp_path / "empty", EVERYTHING, [])
@@ -191,7 +193,7 @@ def test_nothing_to_read_needs_no_job(
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_what_ends_it_early_leaves_no_tables(
     tmp_path: Path,
-    engine: FlinkEngine,
+    engine: FlinkHistoryEngine,
     monkeypatch: pytest.MonkeyPatch,
     error: type[BaseException],
 ) -> None:

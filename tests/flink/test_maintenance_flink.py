@@ -11,10 +11,10 @@ from click.testing import CliRunner
 
 from paimon_features.cli import cli
 from paimon_features.errors import UnknownNameError
-from paimon_features.flink.maintenance import maintain, size_of
-from paimon_features.flink.submission import local_backfill
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.maintenance.tables import maintain, size_of
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.job_control.target import TileTarget
+from paimon_features.local import backfill_job as local_backfill
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.tables.consumers import register_consumer

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.definitions import FeatureView
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import backfill, submit
+from paimon_features.flink.tiles.submission import backfill, submit
+from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import read_arrow
 from paimon_features.testing.matrix import BATCHES, Cell, cells, wrong
 from paimon_features.testing.matrix_paths import events_table, from_tiles

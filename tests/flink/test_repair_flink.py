@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from paimon_features.cli import cli
 from paimon_features.definitions import FeatureRef, FeatureView
 from paimon_features.errors import GenerationError
-from paimon_features.flink.repair import repair
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.tiles.repair import repair
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.job_control.target import TileTarget
 from paimon_features.materialize import Materializer
 from paimon_features.online.memory_store import MemoryStore
 from paimon_features.oracle.compare import differences

@@ -15,10 +15,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.flink.repair import repair
-from paimon_features.flink.submission import local_backfill
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.tiles.repair import repair
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.job_control.target import TileTarget
+from paimon_features.local import backfill_job as local_backfill
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow

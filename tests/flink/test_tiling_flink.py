@@ -18,10 +18,10 @@ from paimon_features.aggregates import Merge
 from paimon_features.definitions import Definitions, FeatureView
 from paimon_features.flink.environment import await_job, open_environment, register_lake
 from paimon_features.flink.sql.tiling import Scan, tile_statements
-from paimon_features.flink.submission import local_backfill
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import backfill, submit
-from paimon_features.flink.tile_job import explain, statement_set
+from paimon_features.flink.tiles.statement_set import explain, statement_set
+from paimon_features.flink.tiles.submission import backfill, submit
+from paimon_features.job_control.target import TileTarget
+from paimon_features.local import backfill_job as local_backfill
 from paimon_features.local import skipped_sql, tile_rows, tile_sql
 from paimon_features.local.engine import Engine
 from paimon_features.oracle.tiler import event_rows, tile_schema

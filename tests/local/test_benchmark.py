@@ -9,7 +9,7 @@ import pytest
 from benchmarks import backfill as benchmark
 from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions
-from paimon_features.flink.submission.target import TileTarget
+from paimon_features.job_control.target import TileTarget
 from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake
 

@@ -21,8 +21,8 @@ from paimon_features.flink.environment import (
 )
 from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.ingest.ledger import ClusterJob, Ledger
-from paimon_features.flink.rest import ENDED, FlinkRest
 from paimon_features.flink.sql.ingest import IngestStatements
+from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.tables import Lake, lease
 from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
 

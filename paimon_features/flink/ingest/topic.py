@@ -11,7 +11,6 @@ from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError, UnknownNameError
 from paimon_features.flink.ingest.job import IngestJob, Report
 from paimon_features.flink.ingest.ledger import Ledger
-from paimon_features.flink.rest import ENDED, FlinkRest
 from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns, open_table
 from paimon_features.flink.sql.ingest import (
     IngestStatements,
@@ -20,7 +19,8 @@ from paimon_features.flink.sql.ingest import (
     kafka_statements,
 )
 from paimon_features.flink.sql.input_columns import KafkaTopic
-from paimon_features.flink.submission.restart import find_checkpoints
+from paimon_features.flink_rest import ENDED, FlinkRest
+from paimon_features.job_control.restart import find_checkpoints
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.consumers import consumers, register_consumer
 from paimon_features.tables.reader import snapshots

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 
 from paimon_features.errors import JobError
-from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink_rest import FlinkRest
 
 POLL_S = 0.2
 REQUEST_S = 30.0

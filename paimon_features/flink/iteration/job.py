@@ -31,7 +31,7 @@ from paimon_features.flink.iteration.settings import (
 from paimon_features.flink.iteration.source_functions import FlinkSource
 from paimon_features.flink.iteration.table_outputs import Ownership
 from paimon_features.flink.iteration.topology import Topology
-from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration.graph import NodeKind
 from paimon_features.iteration.plan import Plan
 from paimon_features.iteration.program import JobBuilder, Program, Result, build_program

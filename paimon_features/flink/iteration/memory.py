@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from paimon_features.errors import JobError
 from paimon_features.flink.iteration.settings import ELSEWHERE
-from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration.config import ReplayMemory
 
 RECORD_SHARE = 8

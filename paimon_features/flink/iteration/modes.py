@@ -23,7 +23,7 @@ from paimon_features.flink.iteration.memory import Memory
 from paimon_features.flink.iteration.messages import KICK, subtask_keys, text_type
 from paimon_features.flink.iteration.settings import ELSEWHERE, Mode, open_stream_environment
 from paimon_features.flink.iteration.topology import keyed_union, message_source
-from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.setup.cache import cache_root
 from paimon_features.tables.files import read_json, write_json
 

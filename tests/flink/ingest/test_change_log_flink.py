@@ -11,8 +11,8 @@ import pytest
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.flink.environment import open_environment, register_lake
 from paimon_features.flink.ingest.topic import ingest_change_log
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.job_control.target import TileTarget
 from paimon_features.materialize import Materializer
 from paimon_features.oracle.features import answer
 from paimon_features.project import Project

@@ -12,7 +12,7 @@ import pytest
 
 import paimon_features as pf
 from paimon_features.errors import OwnershipError
-from paimon_features.flink.rest import FlinkRest
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,

@@ -21,7 +21,7 @@ from paimon_features.flink.sql.tiling import (
     partial_sql,
     tile_statements,
 )
-from paimon_features.flink.submission.target import TileTarget
+from paimon_features.job_control.target import TileTarget
 from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms

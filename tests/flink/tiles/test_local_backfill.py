@@ -22,11 +22,11 @@ from paimon_features.cli import cli
 from paimon_features.columns import Column
 from paimon_features.definitions import Definitions, FeatureView
 from paimon_features.errors import GenerationError, JobError, OwnershipError, TableError
-from paimon_features.flink.submission.job_progress import cancel, job_state, list_jobs
-from paimon_features.flink.submission.local_backfill import Progress, backfill
-from paimon_features.flink.submission.restart import Start, decide_start
-from paimon_features.flink.submission.target import TileTarget
+from paimon_features.job_control.jobs import cancel, job_state, list_jobs
+from paimon_features.job_control.restart import Start, decide_start
+from paimon_features.job_control.target import TileTarget
 from paimon_features.local import backfill as local
+from paimon_features.local.backfill_job import BackfillProgress, backfill
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.planning.plan import apply_plan
 from paimon_features.project import Project
@@ -65,7 +65,7 @@ def test_it_is_one_commit_and_recorded_as_the_flink_job_records_it(
     for _ in range(3):
         feed.commit(200)
     told: list[str] = []
-    reports: list[Progress] = []
+    reports: list[BackfillProgress] = []
     outcome = backfill(target, on_message=told.append, report=reports.append)
     feed.assert_exact()
     for name in target.tables:
@@ -145,8 +145,8 @@ def test_what_a_killed_one_left_is_taken_away_first(
     feed.commit(300)
     script = f"""
 import os, signal
-from paimon_features.flink.submission.local_backfill import backfill
-from paimon_features.flink.submission.target import TileTarget
+from paimon_features.local.backfill_job import backfill
+from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.tables.sorted_files import SortedFiles
 SortedFiles.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -255,7 +255,7 @@ def test_the_command_and_the_project_s_method_are_the_same_call(
     outcome = project.backfill("spend", rebuild=True, memory="1GB", threads=1)
     assert (outcome.view, outcome.events_read) == ("spend", 110)
     feed.assert_exact()
-    (row,) = list_jobs(project)
+    (row,) = list_jobs(project.lake)
     assert (row.kind, row.state, row.where) == ("backfill", "STOPPED", "local")
     for wrong in (["--memory", "1GB"], ["--engine", "local", "--cluster", "here:1"]):
         assert CliRunner().invoke(cli, ["backfill", "spend", *wrong]).exit_code == 2

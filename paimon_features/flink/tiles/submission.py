@@ -9,68 +9,72 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import (
     GenerationError,
     HandoverError,
     JobError,
-    OwnershipError,
     SnapshotExpiredError,
 )
 from paimon_features.flink.sql.tiling import Scan
-from paimon_features.flink.submission.job_progress import STILL, Progress, job_state, lag_snapshots
-from paimon_features.flink.submission.job_runner import POLL_S, JobRunner
-from paimon_features.flink.submission.restart import (
+from paimon_features.flink.tiles.job_runner import POLL_S, JobRunner
+from paimon_features.interrupts import interruptible
+from paimon_features.job_control.backfill import (
+    TileJobResult,
+    begin_backfill,
+    end_backfill,
+)
+from paimon_features.job_control.jobs import check_not_running, job_state, lag_snapshots
+from paimon_features.job_control.restart import (
     Branch,
     Start,
-    decide_backfill,
     decide_rollback,
     decide_start,
     find_checkpoints,
     read_checkpoint,
 )
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.interrupts import interruptible
+from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import latest_snapshot
 from paimon_features.tables.consumers import (
-    advance_consumer,
     consumers,
     earliest_snapshot_id,
     register_consumer,
 )
 from paimon_features.tables.lease import ProcessHolder
-from paimon_features.tables.snapshots import Snapshot
 
 START_TIMEOUT_S = 180.0
 REPORT_S = 1.0
 
-Report = Callable[[Progress], None]
-
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a run ended, or that it goes on.
+class TileJobProgress:
+    """How far a running job is.
 
-    ``state`` is STOPPED, RUNNING (detached) or UNCHANGED (a bounded run that found nothing new).
-    ``resumed`` is the checkpoint it started from, ``checkpoint`` what the next run goes on from,
-    ``snapshot`` the newest snapshot of the tile table. ``events_read`` of a stream is Flink's
-    count a moment before the end.
+    ``events_read`` and ``rate_per_s`` (of the last interval) count from the start of the job;
+    ``snapshot`` is the newest of the tile table, ``lag_snapshots`` how many snapshots of the
+    events table no completed checkpoint covers yet.
     """
 
-    view: str
-    generation: int
-    state: str
-    job_id: str | None = None
-    resumed: str | None = None
-    checkpoint: str | None = None
-    events_read: int = 0
-    snapshot: int | None = None
+    elapsed_s: float
+    events_read: int
+    rate_per_s: float
+    snapshot: int | None
+    lag_snapshots: int
+
+    def __str__(self) -> str:
+        behind = "caught up" if not self.lag_snapshots else f"{self.lag_snapshots} snapshots behind"
+        return (
+            f"{self.elapsed_s:6.0f} s  {self.events_read:>12,} events  "
+            f"{self.rate_per_s:>9,.0f}/s  tiles at snapshot {self.snapshot or '-'}  {behind}"
+        )
+
+
+Report = Callable[[TileJobProgress], None]
 
 
 def submit(
@@ -84,7 +88,7 @@ def submit(
     checkpoint: Path | None = None,
     report: Report = lambda _: None,
     on_message: OnMessage = ignore_message,
-) -> Outcome:
+) -> TileJobResult:
     """Run the streaming tile job.
 
     In this process's JVM it runs in the foreground until SIGINT or SIGTERM stop it with a
@@ -113,7 +117,7 @@ def submit(
         )
     if bounded and not rollback and not rebuild and _nothing_new(target):
         on_message(f"{target}: everything that {target.events} holds has been read")
-        return Outcome(target.view.name, target.generation, "UNCHANGED")
+        return TileJobResult(target.view.name, target.generation, "UNCHANGED")
     place = JobRunner(target, cluster, _events(target) if bounded else None)
     with (
         target.owned(place.holder, "run its tile job") as leases,
@@ -141,7 +145,9 @@ def submit(
         if start.resume is None:
             _check_handover(target, place, scan)
         if cluster is not None and not bounded:
-            return Outcome(target.view.name, target.generation, "RUNNING", place.job_id, resumed)
+            return TileJobResult(
+                target.view.name, target.generation, "RUNNING", place.job_id, resumed
+            )
         events_read = _follow(target, place, goal, stop, report)
         failure = place.failure()
         record = target.finish(place.job_id, "STOPPED" if failure is None else "FAILED")
@@ -150,7 +156,7 @@ def submit(
                 f"the tile job of {target} failed: {failure}; "
                 f"'paimon-features submit {target.view.name}' goes on from its last checkpoint"
             )
-        return Outcome(
+        return TileJobResult(
             target.view.name,
             target.generation,
             "STOPPED",
@@ -158,7 +164,7 @@ def submit(
             resumed,
             record.resume_path,
             events_read,
-            _newest_id(target),
+            target.tiles_snapshot(),
         )
 
 
@@ -168,7 +174,7 @@ def backfill(
     cluster: str | None = None,
     rebuild: bool = False,
     on_message: OnMessage = ignore_message,
-) -> Outcome:
+) -> TileJobResult:
     """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
 
     A consumer holds the events from S on before the first one is read, so that ``submit`` can
@@ -200,55 +206,6 @@ def backfill(
         return end_backfill(target, job, begun)
 
 
-def begin_backfill(
-    target: TileTarget, job: Mapping[str, Any], rebuild: bool, on_message: OnMessage
-) -> Snapshot:
-    """Hold what comes after the newest events, and write down who computes the ones before.
-
-    Returns the snapshot of the events table that is to be read. For the owner of the tables,
-    which are empty then; what a backfill that did not end has left is taken away first.
-
-    Raises
-    ------
-    GenerationError
-        If the generation is not empty, or there are no events.
-    """
-    if rebuild or not decide_backfill(target.ledger()):
-        on_message(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
-    newest = latest_snapshot(target.lake, target.events)
-    if newest is None:
-        raise GenerationError(
-            f"table {target.events!r} has no events, so there is nothing to backfill; "
-            f"'paimon-features submit {target.view.name}' waits for some"
-        )
-    register_consumer(target.lake, target.events, target.consumer, newest.id)
-    user = target.new_commit_user()
-    target.update(job=job, commit_user=user, handover_snapshot=newest.id, backfilled=False)
-    on_message(
-        f"{target}: backfill of {newest.total_records:,} events, "
-        f"{target.events} at snapshot {newest.id}"
-    )
-    return newest
-
-
-def end_backfill(target: TileTarget, job: Mapping[str, Any], begun: Snapshot) -> Outcome:
-    """Write down that everything is committed, and let go of the events that were read."""
-    tiles = _newest_id(target)
-    # what 'plan' tells the length of the next backfill by
-    seconds = max(time.time() - job["since_ms"] / 1000, 0.001)
-    done = {**job, "state": "STOPPED", "events_read": begun.total_records, "seconds": seconds}
-    target.update(job=done, backfilled=True, backfill_snapshot=tiles)
-    advance_consumer(target.lake, target.events, target.consumer, begun.id + 1)
-    return Outcome(
-        target.view.name,
-        target.generation,
-        "STOPPED",
-        str(job["job_id"]),
-        events_read=begun.total_records,
-        snapshot=tiles,
-    )
-
-
 def _nothing_new(target: TileTarget) -> bool:
     """Whether a bounded run has nothing to do; refuses what could not start either."""
     with target.owned(ProcessHolder.current(), "look where its tile job stands"):
@@ -260,21 +217,6 @@ def _nothing_new(target: TileTarget) -> bool:
         if job_state(target.lake, target.record()) not in (None, "STOPPED"):
             return False  # the commit of its last checkpoint may be missing; resuming makes it
         return begun and lag_snapshots(target.lake, target.events, target.consumer) == 0
-
-
-def check_not_running(target: TileTarget) -> None:
-    """Raise OwnershipError if the generation's job runs, whoever holds the lease.
-
-    That of a job on a cluster may not have been handed over before its client died.
-    """
-    record = target.record()
-    state = job_state(target.lake, record)
-    if record.job is not None and not record.job["local"] and state not in STILL:
-        raise OwnershipError(
-            f"{target} has a job, {record.job['job_id']} at {record.job['rest']}, which is "
-            f"{state}; 'paimon-features cancel {target.view.name}' stops it. If its cluster is "
-            f"certainly gone: 'paimon-features jobs --release {target.tables[0]}'"
-        )
 
 
 def _roll_back(target: TileTarget, folder: Path | None, on_message: OnMessage) -> None:
@@ -405,11 +347,11 @@ def _follow(
         now = time.monotonic()
         if now - reported >= REPORT_S:
             report(
-                Progress(
+                TileJobProgress(
                     now - began,
                     events_read,
                     (events_read - before) / (now - reported),
-                    _newest_id(target),
+                    target.tiles_snapshot(),
                     lag_snapshots(target.lake, target.events, target.consumer),
                 )
             )
@@ -427,8 +369,3 @@ def _events(target: TileTarget) -> int:
     """How many events there are; a run may have fewer to read."""
     newest = latest_snapshot(target.lake, target.events)
     return 0 if newest is None else newest.total_records
-
-
-def _newest_id(target: TileTarget) -> int | None:
-    newest = latest_snapshot(target.lake, target.tables[0])
-    return None if newest is None else newest.id

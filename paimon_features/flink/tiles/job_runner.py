@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 from paimon_features.clock import now_ms
 from paimon_features.errors import JobError
 from paimon_features.flink.gateway import start_gateway
-from paimon_features.flink.rest import ENDED, FlinkRest
 from paimon_features.flink.sql.tiling import Scan, tile_statements
-from paimon_features.flink.submission.restart import Branch
-from paimon_features.flink.submission.target import TileTarget
+from paimon_features.flink_rest import ENDED, FlinkRest
+from paimon_features.job_control.restart import Branch
+from paimon_features.job_control.target import TileTarget
 from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
 
 if TYPE_CHECKING:
-    from paimon_features.flink.tile_job import RunningJob
+    from paimon_features.flink.tiles.statement_set import RunningJob
 
 POLL_S = 0.25
 BRIEF_EVENTS = 2_000_000
@@ -78,7 +78,7 @@ class JobRunner:
             If it cannot be planned or submitted.
         """
         from paimon_features.flink.environment import open_environment, register_lake
-        from paimon_features.flink.tile_job import execute
+        from paimon_features.flink.tiles.statement_set import execute
 
         target = self.target
         what = "backfill" if batch else "tiles"

@@ -1,4 +1,4 @@
-"""What a tile job works on: one generation of a view, its tables, record and checkpoints."""
+"""The target of a tile job: one generation of a view, its tables, record and checkpoints."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from paimon_features.config import FlinkConfig
-from paimon_features.definitions import CompiledView
+from paimon_features.config import FlinkConfig, ProjectConfig
+from paimon_features.definitions import CompiledView, Definitions
 from paimon_features.errors import GenerationError
-from paimon_features.flink.submission.restart import (
+from paimon_features.job_control.restart import (
     Branch,
     Checkpoint,
     Ledger,
@@ -22,7 +22,7 @@ from paimon_features.flink.submission.restart import (
     read_checkpoint,
 )
 from paimon_features.planning.plan import tiles_table
-from paimon_features.tables import Lake, generations, snapshots
+from paimon_features.tables import Lake, generations, latest_snapshot, snapshots
 from paimon_features.tables.consumers import consumers, delete_consumer
 from paimon_features.tables.files import locked
 from paimon_features.tables.generations import GenerationRecord
@@ -30,15 +30,31 @@ from paimon_features.tables.lease import Holder, Lease, acquire
 from paimon_features.tables.rollback import rollback
 from paimon_features.tables.specs import skipped_spec
 
-if TYPE_CHECKING:
-    from paimon_features.project import Project
+
+class ProjectParts(Protocol):
+    """What jobs need of a project; ``Project`` has it."""
+
+    @property
+    def config(self) -> ProjectConfig:
+        """The project's configuration."""
+        ...
+
+    @property
+    def lake(self) -> Lake:
+        """The lake that contains its tables."""
+        ...
+
+    @property
+    def definitions(self) -> Definitions:
+        """Its definitions as the file has them now."""
+        ...
 
 
 @dataclass(frozen=True)
 class TileTarget:
     """One generation of one view in a project.
 
-    ``state_dir`` is the project's state folder; a cluster that runs the job has to see it and
+    ``state_dir`` is the project's state folder; a cluster that runs the job must see it and
     the lake under the same paths.
     """
 
@@ -50,9 +66,16 @@ class TileTarget:
     flink: FlinkConfig
 
     @classmethod
-    def of(cls, project: Project, view: str, generation: int | None = None) -> TileTarget:
-        """The generation whose tiles the view's definition means: the one that is read, or else
-        the newest one that is being built.
+    def of(
+        cls,
+        project: ProjectParts,
+        view: str,
+        generation: int | None = None,
+        *,
+        parallelism: int | None = None,
+    ) -> TileTarget:
+        """Choose the generation that fits the view's definition: the active one, or else the
+        newest one that is being built. ``parallelism`` overrides the project's.
 
         Raises
         ------
@@ -61,14 +84,15 @@ class TileTarget:
         GenerationError
             If no generation fits the definition, or the given one does not.
         """
-        compiled = project.view(view)
+        compiled = project.definitions.view(view).compiled
+        flink = project.config.flink
         return cls(
-            project.name,
+            project.config.name,
             project.lake,
             compiled,
             _choose(project.lake, compiled, generation),
             project.config.state_dir,
-            project.config.flink,
+            flink if parallelism is None else replace(flink, parallelism=parallelism),
         )
 
     def __str__(self) -> str:
@@ -81,12 +105,12 @@ class TileTarget:
 
     @property
     def events(self) -> str:
-        """The table that is read."""
+        """The events table that the job reads."""
         return self.view.source.table
 
     @property
     def consumer(self) -> str:
-        """The name under which the job holds back the expiry of events."""
+        """The consumer by which the job prevents the expiry of unread events."""
         return self.record().consumer
 
     @property
@@ -95,16 +119,15 @@ class TileTarget:
         return self.state_dir / "checkpoints" / self.view.name / f"g{self.generation}"
 
     def record(self) -> GenerationRecord:
-        """The generation as it is written now."""
+        """The generation's current record."""
         return generations.get(self.lake, self.view.name, self.generation)
 
     def update(self, **changes: Any) -> GenerationRecord:
-        """Change the record in one step."""
+        """Change the record atomically."""
         return generations.update(self.lake, self.view.name, self.generation, **changes)
 
     def ledger(self, record: GenerationRecord | None = None) -> Ledger:
-        """What is recorded and what is there, for the rules of
-        ``paimon_features.flink.submission.restart``."""
+        """The recorded and the actual state, for the rules of ``job_control.restart``."""
         record = self.record() if record is None else record
         found = {c.path: c for c in find_checkpoints(self.checkpoint_folder)}
         if record.resume_path is not None and Path(record.resume_path).is_dir():
@@ -125,9 +148,14 @@ class TileTarget:
             checkpoints=tuple(found.values()),
         )
 
+    def tiles_snapshot(self) -> int | None:
+        """The newest snapshot of the tile table, None before its first commit."""
+        newest = latest_snapshot(self.lake, self.tables[0])
+        return None if newest is None else newest.id
+
     @contextmanager
     def owned(self, holder: Holder, purpose: str) -> Iterator[tuple[Lease, ...]]:
-        """Own both tables inside the block.
+        """Own both tables inside the ``with`` block.
 
         Raises
         ------
@@ -141,11 +169,11 @@ class TileTarget:
             )
 
     def new_commit_user(self) -> str:
-        """A name for the commits of a generation that begins anew; none had it before."""
+        """Return a new, unique commit user for a generation that starts from empty tables."""
         return f"{self.view.name}-g{self.generation}-{secrets.token_hex(4)}"
 
     def finish(self, job_id: str, state: str) -> GenerationRecord:
-        """Write down that a job has ended and where it left off; harmless to repeat."""
+        """Record that a job has ended and its last checkpoint. Idempotent."""
         record = self.record()
         ledger = self.ledger(record)
         newest = ledger.newest
@@ -158,10 +186,10 @@ class TileTarget:
             last_committed_identifier=ledger.tiles_committed,
         )
 
-    # -- ways back: call them as the tables' owner -----------------------------------------
+    # -- rebuild and rollback: the caller owns the tables ------------------------------------
 
     def rebuild(self) -> GenerationRecord:
-        """Empty the generation, so that a job may begin anew. Its incarnation grows first."""
+        """Empty the generation, so that a job can start over. Increases its incarnation first."""
         tiles, skipped = self.tables
         record = self.update(
             incarnation=self.record().incarnation + 1,
@@ -186,10 +214,10 @@ class TileTarget:
     def roll_back(
         self, targets: Mapping[str, int | None], checkpoint: Checkpoint
     ) -> GenerationRecord:
-        """Take the tables back to where ``checkpoint`` was; ``targets`` as they were decided."""
+        """Roll the tables back to ``checkpoint``; ``targets`` as ``decide_rollback`` returns."""
         tiles, skipped = self.tables
-        # what lies behind the checkpoint goes first: with the tables rolled back and it still
-        # there, a crash in between would let a job go on from it and leave events out
+        # later checkpoints are deleted first: after a crash in between, a job could otherwise
+        # resume from one of them on top of tables that were rolled back, and skip events
         for other in find_checkpoints(self.checkpoint_folder):
             if other.id > checkpoint.id:
                 shutil.rmtree(other.path)
@@ -201,14 +229,14 @@ class TileTarget:
         return record
 
     def prune_checkpoints(self, kept: Checkpoint | None) -> None:
-        """Delete the checkpoint folders of jobs that nothing goes on from."""
+        """Delete the checkpoint folders of jobs that nothing resumes from."""
         for folder in self.checkpoint_folder.glob("*"):
             if kept is None or folder.name != kept.job_id:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _roll_back_tiles(self, record: GenerationRecord, snapshot: int | None) -> GenerationRecord:
         if snapshot is not None:
-            # a materializer rebuilds when it sees the new incarnation; other readers hold it back
+            # a materializer rebuilds when it sees the new incarnation; consumers of others block it
             names = consumers(self.lake, record.table)
             release = tuple(name for name in names if name.startswith("materialize-"))
             return rollback(self.lake, record, snapshot, release)
@@ -233,15 +261,15 @@ def _choose(lake: Lake, view: CompiledView, generation: int | None) -> int:
         record = generations.get(lake, view.name, generation)
         if record.fingerprint != view.fingerprint:
             raise GenerationError(
-                f"generation {generation} of view {view.name!r} was made for other tiles than the "
-                "view now defines; leave --generation out, or bring the old definition back"
+                f"generation {generation} of view {view.name!r} was built for a different "
+                "definition of its tiles; omit --generation, or restore the old definition"
             )
         return generation
     fitting = [r for r in records if r.fingerprint == view.fingerprint]
     chosen = next((r for r in fitting if r.state == "active"), fitting[-1] if fitting else None)
     if chosen is None:
         raise GenerationError(
-            f"view {view.name!r} has no generation for its present definition; "
-            "'paimon-features apply' makes one"
+            f"view {view.name!r} has no generation for its current definition; "
+            "'paimon-features apply' creates one"
         )
     return chosen.generation

@@ -14,20 +14,20 @@ from typing import Any
 
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import (
-    Outcome,
+from paimon_features.job_control.backfill import (
+    TileJobResult,
     begin_backfill,
-    check_not_running,
     end_backfill,
 )
+from paimon_features.job_control.jobs import check_not_running
+from paimon_features.job_control.target import TileTarget
 from paimon_features.local.backfill import Done, write_tiles
 from paimon_features.local.engine import Engine
 from paimon_features.tables.lease import ProcessHolder
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class BackfillProgress:
     """How far a local backfill is; ``rate_per_s`` counts from its start."""
 
     elapsed_s: float
@@ -59,9 +59,9 @@ def backfill(
     memory: str | None = None,
     threads: int | None = None,
     rebuild: bool = False,
-    report: Callable[[Progress], None] = lambda _: None,
+    report: Callable[[BackfillProgress], None] = lambda _: None,
     on_message: OnMessage = ignore_message,
-) -> Outcome:
+) -> TileJobResult:
     """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
 
     As ``submission.backfill``, which it may replace at any time: see there for what is recorded
@@ -89,7 +89,7 @@ def backfill(
 
         def progress(done: Done) -> None:
             elapsed = time.monotonic() - began
-            report(Progress(elapsed, done.events, begun.total_records, done.tiles))
+            report(BackfillProgress(elapsed, done.events, begun.total_records, done.tiles))
 
         try:
             # Flink adds a number of its own to the name, too

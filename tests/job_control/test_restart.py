@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paimon_features.errors import GenerationError
-from paimon_features.flink.submission.restart import (
+from paimon_features.job_control.restart import (
     Branch,
     Checkpoint,
     Ledger,

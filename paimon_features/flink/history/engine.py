@@ -15,15 +15,15 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from paimon_features.callbacks import OnMessage
-from paimon_features.cli.cluster_option import cluster_address
-from paimon_features.flink.rest import FlinkRest
+from paimon_features.config import ProjectConfig
+from paimon_features.flink.cluster import cluster_address
 from paimon_features.flink.sql.history import CHUNK, Layout, edges_sql, tiles_sql
 from paimon_features.flink.sql.history_rows import Needed, finished, staged_rows
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.offline.entity_rows import EntityRows
 from paimon_features.offline.reads import WindowRead
 from paimon_features.offline.spill import Spill
@@ -33,10 +33,6 @@ from paimon_features.tables.reader import scan_options
 from paimon_features.tables.specs import EVENT_DAY
 from paimon_features.tables.staging import Staging
 
-if TYPE_CHECKING:
-    from paimon_features.project import Project
-
-
 SAY_EVERY_S = 10.0
 """How often a job that goes on is told of."""
 BRIEF_ROWS = 200_000
@@ -44,7 +40,7 @@ BRIEF_ROWS = 200_000
 
 
 @dataclass(frozen=True)
-class FlinkEngine:
+class FlinkHistoryEngine:
     """Answers feature views by Flink batch jobs, one for each view.
 
     ``cluster`` is ``host:port`` of a session cluster that sees the lake under the same path;
@@ -59,8 +55,8 @@ class FlinkEngine:
 
     @classmethod
     def of(
-        cls, project: Project, cluster: str | None = None, on_message: OnMessage | None = None
-    ) -> FlinkEngine:
+        cls, config: ProjectConfig, cluster: str | None = None, on_message: OnMessage | None = None
+    ) -> FlinkHistoryEngine:
         """The engine of a project; cluster ``"local"`` is the one that the project runs itself.
 
         Raises
@@ -68,7 +64,6 @@ class FlinkEngine:
         ConfigurationError
             If the project's own cluster is meant and does not run.
         """
-        config = project.config
         address = cluster_address(config.state_dir, cluster)
         return cls(config.state_dir, config.flink.parallelism, address, on_message)
 
@@ -89,7 +84,7 @@ class FlinkEngine:
         JobError
             If the job fails, or the cluster does not answer.
         """
-        from paimon_features.flink import history_job as history
+        from paimon_features.flink.history import batch_job as history
 
         if self.cluster is not None:
             FlinkRest(self.cluster).overview()

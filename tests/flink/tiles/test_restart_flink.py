@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import GenerationError, HandoverError, OwnershipError
-from paimon_features.flink.submission import tile_jobs as submission
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.tiles import submission as submission
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import append_arrow, latest_snapshot, read_arrow, snapshots
 from paimon_features.tables.consumers import consumers, delete_consumer
 from paimon_features.tables.lease import ProcessHolder, acquire, holder_of

@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from paimon_features.cli import cli
 from paimon_features.errors import JobError, OwnershipError, UnknownNameError
-from paimon_features.flink.rest import FlinkRest
-from paimon_features.flink.submission.job_progress import cancel, job_state, list_jobs
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.flink_rest import FlinkRest
+from paimon_features.job_control.jobs import cancel, job_state, list_jobs
+from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire, holder_of
 
@@ -50,7 +50,7 @@ def cluster() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_a_job_that_was_never_started_is_not_listed(project: Project, target: TileTarget) -> None:
     assert job_state(target.lake, target.record()) is None
-    assert list_jobs(project) == []
+    assert list_jobs(project.lake) == []
     with pytest.raises(UnknownNameError, match="none was started yet"):
         cancel(target)
 

@@ -8,11 +8,11 @@ import pytest
 
 from paimon_features.errors import OwnershipError
 from paimon_features.flink.cluster import ClusterRecord, ClusterShape, LocalCluster
-from paimon_features.flink.maintenance import maintain
-from paimon_features.flink.submission.job_progress import cancel, job_state, list_jobs
-from paimon_features.flink.submission.job_runner import JobRunner
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import backfill, submit
+from paimon_features.flink.maintenance.tables import maintain
+from paimon_features.flink.tiles.job_runner import JobRunner
+from paimon_features.flink.tiles.submission import backfill, submit
+from paimon_features.job_control.jobs import cancel, job_state, list_jobs
+from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
 from tests.flink.feed import Feed
@@ -44,7 +44,7 @@ def test_a_detached_job_is_alone_stops_with_a_savepoint_goes_on_and_survives_its
     first = submit(target, cluster=cluster.address)
     assert first.state == "RUNNING"
     assert first.job_id is not None
-    (row,) = list_jobs(project)
+    (row,) = list_jobs(project.lake)
     assert (row.state, row.where, row.job_id) == ("RUNNING", cluster.address, first.job_id)
     holders = [holder_of(target.lake, table) for table in target.tables]
     job = FlinkJobHolder(f"http://{cluster.address}", first.job_id, cluster.job_manager)
@@ -56,7 +56,7 @@ def test_a_detached_job_is_alone_stops_with_a_savepoint_goes_on_and_survives_its
     assert f"Flink job {first.job_id}" in str(left_out.skipped)
     feed.commit()
     assert not any(done.skipped for done in maintain(project, target.tables, pause=True))
-    (row,) = list_jobs(project)
+    (row,) = list_jobs(project.lake)
     assert (row.state, row.where) == ("RUNNING", cluster.address)
     assert row.job_id != first.job_id
 
@@ -70,7 +70,7 @@ def test_a_detached_job_is_alone_stops_with_a_savepoint_goes_on_and_survives_its
         )
         with pytest.raises(SystemExit):
             submit(target, cluster=cluster.address, resume=True)
-    (row,) = list_jobs(project)
+    (row,) = list_jobs(project.lake)
     assert row.state == "RUNNING"
     with pytest.raises(OwnershipError, match=f"has a job, {row.job_id} .* which is RUNNING"):
         submit(target)

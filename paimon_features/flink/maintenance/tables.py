@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.clock import now_ms
 from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.flink.sql.maintenance import Size, compact_sql, expire_sql, to_compact
-from paimon_features.flink.submission import job_progress as progress
-from paimon_features.flink.submission import tile_jobs as submission
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.project import Project
+from paimon_features.flink.tiles import submission as submission
+from paimon_features.job_control import jobs as progress
+from paimon_features.job_control.target import ProjectParts, TileTarget
+from paimon_features.offline.rollup import roll_up
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.lease import FlinkJobHolder, acquire, holder_of
@@ -27,7 +28,7 @@ from paimon_features.tables.specs import TRAINING_PREFIX
 from paimon_features.tables.staging import STAGING_PREFIX
 
 if TYPE_CHECKING:
-    from paimon_features.flink.procedures import Procedures
+    from paimon_features.flink.maintenance.procedures import Procedures
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Maintained:
 
 
 def maintain(
-    project: Project,
+    project: ProjectParts,
     names: Sequence[str] = (),
     *,
     compact: bool = True,
@@ -99,8 +100,8 @@ def size_of(lake: Lake, table: str) -> Size:
     return Size(live, len(snapshot_ids(lake, table)), files, size)
 
 
-def _procedures(project: Project) -> Procedures:
-    from paimon_features.flink.procedures import Procedures
+def _procedures(project: ProjectParts) -> Procedures:
+    from paimon_features.flink.maintenance.procedures import Procedures
 
     config = project.config
     return Procedures(project.lake, config.flink.parallelism, config.state_dir)
@@ -127,7 +128,7 @@ def _maintain(
     procedures.call(expire_sql(full, keep_newest), f"expiring snapshots of {table}")
 
 
-def _roll_up(project: Project, tables: Sequence[str], on_message: OnMessage) -> None:
+def _roll_up(project: ProjectParts, tables: Sequence[str], on_message: OnMessage) -> None:
     """Roll up the tables that are read for lifetime windows; one that another rolls up is told."""
     for view in (view.compiled for view in project.definitions.views.values()):
         record = generations.active(project.lake, view.name)
@@ -137,7 +138,8 @@ def _roll_up(project: Project, tables: Sequence[str], on_message: OnMessage) -> 
             continue
         if record.table in tables:
             try:
-                on_message(f"{record.table}: rolled up, {project.roll_up(view.name)}")
+                rolled = roll_up(project.lake, view, record, now_ms())
+                on_message(f"{record.table}: rolled up, {rolled}")
             except OwnershipError as error:
                 on_message(f"{record.table}: not rolled up: {error}")
 
@@ -148,7 +150,7 @@ def _nothing() -> Iterator[None]:
 
 
 @contextmanager
-def _paused(project: Project, tables: Sequence[str], on_message: OnMessage) -> Iterator[None]:
+def _paused(project: ProjectParts, tables: Sequence[str], on_message: OnMessage) -> Iterator[None]:
     """Detached tile jobs of these tables are stopped inside the block, and go on after it."""
     paused: list[tuple[TileTarget, str]] = []
     try:
@@ -163,7 +165,7 @@ def _paused(project: Project, tables: Sequence[str], on_message: OnMessage) -> I
             submission.submit(target, cluster=cluster, resume=True)
 
 
-def _detached(project: Project, tables: Sequence[str]) -> Iterator[tuple[TileTarget, str]]:
+def _detached(project: ProjectParts, tables: Sequence[str]) -> Iterator[tuple[TileTarget, str]]:
     """The tile jobs that run on a cluster and write to one of these tables, with its address."""
     for view in generations.views(project.lake):
         for record in generations.load(project.lake, view):

@@ -19,9 +19,9 @@ from pathlib import Path
 import pytest
 
 from paimon_features.errors import OwnershipError, UnknownNameError
-from paimon_features.flink.submission.job_progress import cancel, job_state, list_jobs
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import submit
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.job_control.jobs import cancel, job_state, list_jobs
+from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.tables import snapshots
 from tests.flink.conftest import FEATURES
@@ -132,7 +132,7 @@ def test_a_running_job_is_seen_is_alone_and_stops_on_request(
     feed.commit()
     first = client()
     first.await_commit()
-    (row,) = list_jobs(project)
+    (row,) = list_jobs(project.lake)
     assert (row.state, row.where, row.kind) == ("RUNNING", "local", "stream")
     with pytest.raises(OwnershipError, match="Flink job"):
         submit(target)

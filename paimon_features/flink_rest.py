@@ -1,9 +1,8 @@
-"""What a Flink cluster says about itself and its jobs, over its REST interface."""
+"""A client of Flink's REST interface: a cluster and its jobs. It needs no Flink installation."""
 
 from __future__ import annotations
 
 import json
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -12,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import ConfigurationError, JobError
+from paimon_features.waiting import wait_until
 
 TIMEOUT_S = 10.0
 ENDED = frozenset({"FINISHED", "FAILED", "CANCELED"})
-"""States from which a job never comes back."""
+"""Terminal states of a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobSummary:
-    """A job as a cluster lists it; times are UTC ms, ``end_ms`` None while it runs."""
+    """A job in a cluster's list; times are UTC ms, ``end_ms`` is None while it runs."""
 
     id: str
     name: str
@@ -34,7 +34,7 @@ class JobSummary:
 
 
 class FlinkRest:
-    """A client of one cluster; every method raises JobError where it does not answer.
+    """A client of one cluster; every method but ``alive`` raises JobError if it does not answer.
 
     >>> FlinkRest("127.0.0.1:8081").url
     'http://127.0.0.1:8081'
@@ -51,26 +51,25 @@ class FlinkRest:
         self.timeout_s = timeout_s
 
     def alive(self) -> bool:
-        """Whether a Flink cluster answers there."""
+        """Whether a Flink cluster answers at this address."""
         try:
             return "flink-version" in self.overview()
         except JobError:
             return False
 
     def overview(self) -> dict[str, Any]:
-        """Slots, task managers and numbers of jobs (``slots-total``, ``taskmanagers`` ...)."""
-        return self._ask("/overview")
+        """Counts of slots, task managers and jobs (``slots-total``, ``taskmanagers`` ...)."""
+        return self._request("/overview")
 
     def task_managers(self) -> dict[str, int]:
-        """Bytes of each task manager's heap for tasks, by its id; one that is started anew has
-        another id."""
+        """Bytes of each task manager's task heap, by its id; a restarted one has a new id."""
         return {
             manager["id"]: int(manager["memoryConfiguration"]["taskHeap"])
-            for manager in self._ask("/taskmanagers")["taskmanagers"]
+            for manager in self._request("/taskmanagers")["taskmanagers"]
         }
 
     def jobs(self) -> list[JobSummary]:
-        """All jobs that the cluster remembers, the newest first."""
+        """All jobs that the cluster knows, newest first."""
         found = [
             JobSummary(
                 job["jid"],
@@ -79,20 +78,24 @@ class FlinkRest:
                 int(job["start-time"]),
                 int(job["end-time"]) if int(job["end-time"]) > 0 else None,
             )
-            for job in self._ask("/jobs/overview")["jobs"]
+            for job in self._request("/jobs/overview")["jobs"]
         ]
         return sorted(found, key=lambda job: -job.start_ms)
 
     def state(self, job_id: str) -> str | None:
-        """The state of a job (RUNNING, FINISHED ...), None if the cluster does not know it."""
+        """The state of a job (RUNNING, FINISHED ...), None if the cluster does not know the job."""
         try:
-            return str(self._ask(f"/jobs/{job_id}")["state"])
-        except _NotThereError:
+            return str(self._request(f"/jobs/{job_id}")["state"])
+        except _NotFoundError:
             return None
 
+    def ended(self, job_id: str) -> bool:
+        """Whether a job has ended; one that the cluster does not know has."""
+        return (self.state(job_id) or "FAILED") in ENDED
+
     def failure(self, job_id: str) -> str | None:
-        """The innermost cause of a job's failure, None if it has not failed."""
-        history = self._ask(f"/jobs/{job_id}/exceptions").get("exceptionHistory", {})
+        """The root cause of a job's failure, None if it has not failed."""
+        history = self._request(f"/jobs/{job_id}/exceptions").get("exceptionHistory", {})
         entries = history.get("entries", [])
         if not entries:
             return None
@@ -101,22 +104,22 @@ class FlinkRest:
         return causes[-1] if causes else None
 
     def checkpoints(self, job_id: str) -> dict[str, Any]:
-        """Counts and the latest of a job's checkpoints, as Flink words them."""
-        return self._ask(f"/jobs/{job_id}/checkpoints")
+        """Counts and the latest of a job's checkpoints, in Flink's words."""
+        return self._request(f"/jobs/{job_id}/checkpoints")
 
     def source_records(self, job_id: str) -> int:
-        """Rows that the job's sources have read since it was started; ``submit`` shows it."""
+        """Rows that the job's sources have read since it started."""
         total = 0
-        for vertex in self._ask(f"/jobs/{job_id}")["vertices"]:
+        for vertex in self._request(f"/jobs/{job_id}")["vertices"]:
             if vertex["name"].startswith("Source:"):
                 path = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
-                for metric in self._ask_list(f"{path}?get=numRecordsIn&agg=sum"):
+                for metric in self._get_list(f"{path}?get=numRecordsIn&agg=sum"):
                     total += int(float(metric["sum"]))
         return total
 
     def cancel(self, job_id: str, wait_s: float = 60.0) -> None:
-        """Cancel a job and wait until it has ended; harmless if it has already."""
-        self._ask(f"/jobs/{job_id}?mode=cancel", "PATCH")
+        """Cancel a job and wait for its end; no effect on one that has ended."""
+        self._request(f"/jobs/{job_id}?mode=cancel", "PATCH")
         self._await_end(job_id, wait_s)
 
     def stop_with_savepoint(self, job_id: str, folder: Path | str, wait_s: float = 120.0) -> str:
@@ -125,55 +128,55 @@ class FlinkRest:
         Raises
         ------
         JobError
-            If the savepoint fails (the job then goes on), or takes longer than ``wait_s``.
+            If the savepoint fails (the job then continues), or takes longer than ``wait_s``.
         """
         body = {"targetDirectory": str(folder), "drain": False}
-        trigger = self._ask(f"/jobs/{job_id}/stop", "POST", body)["request-id"]
-        deadline = time.monotonic() + wait_s
-        while True:
-            reply = self._ask(f"/jobs/{job_id}/savepoints/{trigger}")
-            if reply["status"]["id"] == "COMPLETED":
-                break
-            if time.monotonic() > deadline:
-                raise JobError(
-                    f"job {job_id} at {self.url}: its savepoint took longer than {wait_s:g} s; "
-                    "look at its checkpoints, or cancel it and go on from its last checkpoint"
-                )
-            time.sleep(0.1)
-        operation = reply["operation"]
+        trigger = self._request(f"/jobs/{job_id}/stop", "POST", body)["request-id"]
+        operation: dict[str, Any] = {}
+
+        def completed() -> bool:
+            reply = self._request(f"/jobs/{job_id}/savepoints/{trigger}")
+            operation.update(reply.get("operation") or {})
+            return bool(reply["status"]["id"] == "COMPLETED")
+
+        if not wait_until(completed, wait_s):
+            raise JobError(
+                f"job {job_id} at {self.url}: its savepoint took longer than {wait_s:g} s; "
+                "check its checkpoints, or cancel it and resume from its last checkpoint"
+            )
         if "failure-cause" in operation:
             trace = str(operation["failure-cause"].get("stack-trace", "")).splitlines()
             causes = [line.removeprefix("Caused by: ") for line in trace if line[:1].strip()]
             raise JobError(
-                f"job {job_id} at {self.url}: no savepoint could be made, the job goes on: "
+                f"job {job_id} at {self.url}: the savepoint failed, the job continues: "
                 f"{causes[-1] if causes else operation['failure-cause'].get('class')}"
             )
         self._await_end(job_id, wait_s)
         return str(operation["location"])
 
     def request_drain(self, job_id: str, folder: Path | str) -> None:
-        """Ask for the end of a streaming job: its sources stop, what they have sent is worked
-        off, sinks commit with a savepoint in ``folder``. Does not wait for it."""
-        self._ask(f"/jobs/{job_id}/stop", "POST", {"targetDirectory": str(folder), "drain": True})
+        """Request the end of a streaming job: its sources stop, records in flight are processed,
+        sinks commit with a savepoint in ``folder``. Does not wait for it."""
+        self._request(
+            f"/jobs/{job_id}/stop", "POST", {"targetDirectory": str(folder), "drain": True}
+        )
 
     def _await_end(self, job_id: str, wait_s: float) -> None:
-        deadline = time.monotonic() + wait_s
-        while (state := self.state(job_id)) is not None and state not in ENDED:
-            if time.monotonic() > deadline:
-                raise JobError(f"job {job_id} at {self.url} is {state} after {wait_s:g} s")
-            time.sleep(0.1)
+        if not wait_until(lambda: self.ended(job_id), wait_s):
+            state = self.state(job_id)
+            raise JobError(f"job {job_id} at {self.url} is {state} after {wait_s:g} s")
 
-    def _ask(
+    def _request(
         self, path: str, method: str = "GET", body: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
-        answer = self._reply(path, method, body)
-        assert isinstance(answer, dict), path
-        return answer
+        reply = self._reply(path, method, body)
+        assert isinstance(reply, dict), path
+        return reply
 
-    def _ask_list(self, path: str) -> list[dict[str, Any]]:
-        answer = self._reply(path, "GET", None)
-        assert isinstance(answer, list), path
-        return answer
+    def _get_list(self, path: str) -> list[dict[str, Any]]:
+        reply = self._reply(path, "GET", None)
+        assert isinstance(reply, list), path
+        return reply
 
     def _reply(self, path: str, method: str, body: Mapping[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
@@ -184,19 +187,24 @@ class FlinkRest:
                 text = reply.read()
         except urllib.error.HTTPError as error:
             with error:
-                said = _first_line(error.read())
-            raised = _NotThereError if error.code == 404 else JobError
-            raise raised(f"the cluster {self.url} refused {method} {path}: {said}") from error
+                reason = _first_line(error.read())
+            raised = _NotFoundError if error.code == 404 else JobError
+            raise raised(
+                f"the cluster {self.url} refused {method} {path} ({error.code}): {reason}"
+            ) from error
         except OSError as error:
             raise JobError(
                 f"the cluster {self.url} does not answer ({error}); is it running? "
                 "'paimon-features cluster status' shows the local one"
             ) from error
-        return json.loads(text) if text else {}
+        try:
+            return json.loads(text) if text else {}
+        except ValueError as error:
+            raise JobError(f"{self.url} is no Flink cluster: it does not reply in JSON") from error
 
 
-class _NotThereError(JobError):
-    """The cluster does not know what was asked for."""
+class _NotFoundError(JobError):
+    """The cluster does not know the requested job or operation."""
 
 
 def _first_line(body: bytes) -> str:

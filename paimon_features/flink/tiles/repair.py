@@ -22,11 +22,10 @@ from dataclasses import dataclass, replace
 
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import GenerationError
-from paimon_features.flink.submission import tile_jobs as submission
-from paimon_features.flink.submission.job_progress import job_state, lag_snapshots
-from paimon_features.flink.submission.restart import decide_start
-from paimon_features.flink.submission.target import TileTarget
-from paimon_features.flink.submission.tile_jobs import check_not_running
+from paimon_features.flink.tiles import submission as submission
+from paimon_features.job_control.jobs import check_not_running, job_state, lag_snapshots
+from paimon_features.job_control.restart import decide_start
+from paimon_features.job_control.target import TileTarget
 from paimon_features.offline.retile import DayOfTiles, compare_day
 from paimon_features.tables import latest_snapshot
 from paimon_features.tables.deltas import live_files

@@ -1,0 +1,1 @@
+"""Historical features by Flink batch jobs."""

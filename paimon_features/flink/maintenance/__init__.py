@@ -1,0 +1,1 @@
+"""Maintenance of a project's tables by Paimon's procedures."""

@@ -1,1 +1,0 @@
-"""Tile jobs: where one may start, where it runs, and its progress."""

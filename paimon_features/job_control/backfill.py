@@ -1,0 +1,85 @@
+"""What a backfill records, whichever engine computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from paimon_features.callbacks import OnMessage
+from paimon_features.clock import now_ms
+from paimon_features.errors import GenerationError
+from paimon_features.job_control.restart import decide_backfill
+from paimon_features.job_control.target import TileTarget
+from paimon_features.tables import latest_snapshot
+from paimon_features.tables.consumers import advance_consumer, register_consumer
+from paimon_features.tables.snapshots import Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class TileJobResult:
+    """How a run of a tile job ended, or that it is still running.
+
+    ``state`` is STOPPED, RUNNING (detached) or UNCHANGED (a bounded run without new events).
+    ``resumed`` is the checkpoint it started from, ``checkpoint`` the one the next run resumes from,
+    ``snapshot`` the newest snapshot of the tile table. ``events_read`` of a stream is Flink's
+    count shortly before the end.
+    """
+
+    view: str
+    generation: int
+    state: str
+    job_id: str | None = None
+    resumed: str | None = None
+    checkpoint: str | None = None
+    events_read: int = 0
+    snapshot: int | None = None
+
+
+def begin_backfill(
+    target: TileTarget, job: Mapping[str, Any], rebuild: bool, on_message: OnMessage
+) -> Snapshot:
+    """Record the job, and hold the events that follow the newest snapshot.
+
+    Returns the snapshot of the events table to read. The caller owns the tables; they are empty
+    afterwards, what an unfinished backfill left is removed first.
+
+    Raises
+    ------
+    GenerationError
+        If the generation is not empty, or there are no events.
+    """
+    if rebuild or not decide_backfill(target.ledger()):
+        on_message(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
+    newest = latest_snapshot(target.lake, target.events)
+    if newest is None:
+        raise GenerationError(
+            f"table {target.events!r} has no events, so there is nothing to backfill; "
+            f"'paimon-features submit {target.view.name}' waits for some"
+        )
+    register_consumer(target.lake, target.events, target.consumer, newest.id)
+    user = target.new_commit_user()
+    target.update(job=job, commit_user=user, handover_snapshot=newest.id, backfilled=False)
+    on_message(
+        f"{target}: backfill of {newest.total_records:,} events, "
+        f"{target.events} at snapshot {newest.id}"
+    )
+    return newest
+
+
+def end_backfill(target: TileTarget, job: Mapping[str, Any], begun: Snapshot) -> TileJobResult:
+    """Record that everything is committed, and release the events that were read."""
+    tiles = target.tiles_snapshot()
+    # 'plan' estimates the duration of the next backfill from these
+    seconds = max((now_ms() - job["since_ms"]) / 1000, 0.001)
+    done = {**job, "state": "STOPPED", "events_read": begun.total_records, "seconds": seconds}
+    target.update(job=done, backfilled=True, backfill_snapshot=tiles)
+    advance_consumer(target.lake, target.events, target.consumer, begun.id + 1)
+    return TileJobResult(
+        target.view.name,
+        target.generation,
+        "STOPPED",
+        str(job["job_id"]),
+        events_read=begun.total_records,
+        snapshot=tiles,
+    )

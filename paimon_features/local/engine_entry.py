@@ -1,0 +1,29 @@
+"""The local engine as ``paimon_features.engines`` finds it."""
+
+from __future__ import annotations
+
+from paimon_features.callbacks import OnMessage
+from paimon_features.config import ProjectConfig
+from paimon_features.errors import RequestError
+from paimon_features.job_control.backfill import TileJobResult
+from paimon_features.job_control.target import TileTarget
+
+__all__ = ["backfill", "history_engine"]
+
+
+def backfill(target: TileTarget, **options: object) -> TileJobResult:
+    """Tiles by DuckDB in this process, see ``backfill_job.backfill``."""
+    # imported here: historical features do not need DuckDB
+    from paimon_features.local import backfill_job
+
+    return backfill_job.backfill(target, **options)  # type: ignore[arg-type]
+
+
+def history_engine(
+    config: ProjectConfig, cluster: str | None, on_message: OnMessage | None
+) -> None:
+    """The join in this process; it runs on no cluster."""
+    if cluster is not None:
+        raise RequestError(
+            f"cluster={cluster!r} requires engine='flink'; the local engine is this process"
+        )
