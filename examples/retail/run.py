@@ -298,7 +298,9 @@ class Demo:
         self.wait_for(f"the event of {_utc(event_time_ms)} of customer {customer}", seen, 60)
 
     def tile_job_runs(self) -> bool:
-        return any((row.view, row.state) == (VIEW, "RUNNING") for row in list_jobs(self.project.lake))
+        return any(
+            (row.view, row.state) == (VIEW, "RUNNING") for row in list_jobs(self.project.lake)
+        )
 
     def fetch(self, customer: int, as_of_ms: int) -> OnlineResponse:
         return self.project.get_online_features(SERVICE, {"customer_id": [customer]}, as_of_ms)
