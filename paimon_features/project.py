@@ -21,12 +21,9 @@ from paimon_features.definitions import (
     CompiledTable,
     CompiledView,
     Definitions,
-    FeatureRef,
     FeatureService,
-    Interaction,
     Output,
     Selection,
-    Transformed,
     load_definitions,
 )
 from paimon_features.errors import GenerationError, RequestError
@@ -166,21 +163,9 @@ class Project:
         if isinstance(features, FeatureService):
             return self.definitions.outputs(features.items())
         texts = [features] if isinstance(features, str) else list(features)
-        return self.definitions.outputs([item for text in texts for item in self._items(text)])
-
-    def _items(self, text: str) -> Sequence[FeatureRef | Interaction | Transformed]:
-        defined = self.definitions
-        if ":" in text:
-            return [FeatureRef.parse(text)]
-        if text in defined.services:
-            return defined.services[text].items()
-        if text in defined.views or text in defined.tables:
-            return [FeatureRef(text, f.name) for f in self.any_view(text).features]
-        if text in defined.interactions:
-            return [defined.interactions[text]]
-        if text in defined.transformed:
-            return [defined.transformed[text]]
-        return defined.service(text).items()
+        return self.definitions.outputs(
+            [item for text in texts for item in self.definitions.resolve(text)]
+        )
 
     def views_of(self, refs: Sequence[Output]) -> list[CompiledView]:
         """The feature views that are read for the outputs, each once, in order.
@@ -190,15 +175,7 @@ class Project:
         RequestError
             For a table view, which is not materialized.
         """
-        names = list(dict.fromkeys(ref.view for ref in Selection.of(refs).refs))
-        tables = [name for name in names if name in self.definitions.tables]
-        if tables:
-            raise RequestError(
-                f"table view {tables[0]!r} is read offline only (get_historical_features, "
-                "training sets); for online reads define a FeatureView with Last(...) over "
-                f"its source {self.definitions.tables[tables[0]].source.name!r}"
-            )
-        return [self.view(name) for name in names]
+        return self.definitions.read_views(Selection.of(refs))
 
     def backfill(
         self,

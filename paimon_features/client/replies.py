@@ -7,15 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paimon_features.statuses import STATUS_OF_FEAST
+
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _NEVER = "1970-01-01T00:00:00Z"
-_OUR_STATUS = {
-    "PRESENT": "PRESENT",
-    "OUTSIDE_MAX_AGE": "EXPIRED",
-    "NOT_FOUND": "MISSING",
-    "NULL_VALUE": "ILL_CONDITIONED",
-}
-"""Feast's names of statuses, which the JSON has, and ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +108,7 @@ def reply_of(
     for name, result in zip(metadata["feature_names"], results, strict=True):
         columns[name] = result["values"]
         if name not in keys:
-            theirs = [_OUR_STATUS.get(status, status) for status in result["statuses"]]
+            theirs = [STATUS_OF_FEAST.get(status, status) for status in result["statuses"]]
             statuses[name] = result.get("detailed_statuses", theirs)
             times[name] = result["event_timestamps"]
     freshness = {view: _freshness(told) for view, told in metadata["freshness"].items()}

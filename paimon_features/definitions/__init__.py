@@ -1,5 +1,6 @@
 """What a user writes down: entities, sources, views, interactions, transforms, services."""
 
+from paimon_features.definitions.collection import Definitions, RequestItem
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
 from paimon_features.definitions.derived import (
     CompiledDerived,
@@ -11,7 +12,7 @@ from paimon_features.definitions.derived import (
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.interaction import CompiledInteraction, Interaction
-from paimon_features.definitions.loader import Definitions, load_definitions
+from paimon_features.definitions.loader import load_definitions
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.request import RequestSource
 from paimon_features.definitions.selection import Output, Selection
@@ -52,6 +53,7 @@ __all__ = [
     "Interaction",
     "Numbers",
     "Output",
+    "RequestItem",
     "RequestSource",
     "Selection",
     "SessionView",

@@ -21,6 +21,7 @@ from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.errors import RequestError
 from paimon_features.expressions.evaluate import Program, without_overflow
 from paimon_features.schema import DataType
+from paimon_features.statuses import Status
 
 Computation = CompiledInteraction | CompiledTransformed
 """What is computed of the features that are read."""
@@ -142,19 +143,18 @@ class Selection:
         computation: Computation,
         overflown: npt.NDArray[np.bool_] | None,
         codes: Mapping[FeatureRef, Codes],
-        ill_conditioned: int,
         rows: int,
     ) -> Codes:
-        """The status of what is computed, row by row: the worst of the features it is made of.
+        """Return the status of a computed output, row by row: the worst of its inputs'.
 
-        ``codes`` have the status of each feature, a greater number being worse, 0 being best; where
-        it is ``overflown`` itself, or cannot be transformed, it is ``ill_conditioned``.
+        ``codes`` contains the status of each feature (``Status``). Rows that are ``overflown``, or
+        that cannot be transformed, are ILL_CONDITIONED.
         """
         out = np.zeros(rows, np.int8)
         for ref in computation.refs:
             out = np.maximum(out, codes[ref])
         if overflown is not None:
-            out[overflown] = ill_conditioned
+            out[overflown] = Status.ILL_CONDITIONED
         return out
 
 

@@ -37,16 +37,10 @@ from paimon_features.local.tiling import (
     identifier,
     merged_sql,
 )
-from paimon_features.offline.point_in_time import (
-    EXPIRED,
-    ILL_CONDITIONED,
-    MISSING,
-    PRESENT,
-    STATUSES,
-)
 from paimon_features.offline.row_source import arrow_table
 from paimon_features.offline.rows import event_times, key_columns
 from paimon_features.schema import arrow_schema
+from paimon_features.statuses import STATUS_NAMES, Status
 
 _NUMBER, _HORIZON, _NEWEST = "__number", "__horizon", "__newest"
 
@@ -125,7 +119,7 @@ def features(
         column = values[feature.name].to_arrow(feature.type.arrow)
         asked = asked.append_column(feature.name, column)
     for feature in chosen if statuses else ():
-        codes = pa.DictionaryArray.from_arrays(pa.array(told[feature.name]), pa.array(STATUSES))
+        codes = pa.DictionaryArray.from_arrays(pa.array(told[feature.name]), pa.array(STATUS_NAMES))
         asked = asked.append_column(f"{feature.name}__status", codes)
     return asked
 
@@ -222,16 +216,18 @@ class _Join:
         return canonical([known], {partial: Column.from_arrow(merged)})[partial]
 
     def answers(self, found: pa.Table) -> tuple[dict[str, Column], dict[str, npt.NDArray[np.int8]]]:
-        """Features and statuses (positions in ``STATUSES``) of all rows."""
+        """Features and statuses (``Status``) of all rows."""
         count = len(self.as_of_ms)
         number = found.column(_NUMBER).to_numpy()
         newest = found.column(_NEWEST).to_numpy()
-        status = np.full(count, MISSING, np.int8)
+        status = np.full(count, Status.MISSING, np.int8)
         known = newest >= self.view.known_from(self.as_of_ms)[number]
-        status[number[known]] = PRESENT
+        status[number[known]] = Status.PRESENT
         if self.view.ttl_ms is not None:
-            status[number[known & (newest < self.horizon[number] - self.view.ttl_ms)]] = EXPIRED
-        present = status == PRESENT
+            status[number[known & (newest < self.horizon[number] - self.view.ttl_ms)]] = (
+                Status.EXPIRED
+            )
+        present = status == Status.PRESENT
         values, told = {}, {}
         for i, members in enumerate(self.members):
             ends = _spread(Column.from_arrow(found.column(f"__newest{i}")), number, count)
@@ -252,7 +248,7 @@ class _Join:
 def _with(status: npt.NDArray[np.int8], ill: Bools | None, present: Bools) -> npt.NDArray[np.int8]:
     if ill is None:
         return status
-    return np.where(ill & present, np.int8(ILL_CONDITIONED), status)
+    return np.where(ill & present, np.int8(Status.ILL_CONDITIONED), status)
 
 
 def _spread(found: Column, number: Ints, count: int) -> Column:

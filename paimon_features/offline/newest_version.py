@@ -21,7 +21,7 @@ from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions.table_view import CompiledTable
 from paimon_features.offline.keys import Entities, TimeKeys, positions, sort_order
-from paimon_features.offline.point_in_time import MISSING, PRESENT
+from paimon_features.statuses import Status
 from paimon_features.tables.specs import INGEST_TIME_MS
 
 Statuses = npt.NDArray[np.int8]
@@ -66,7 +66,7 @@ class NewestVersionJoin:
 
     def answers(self) -> tuple[pa.Table, Statuses]:
         """The features of each row, and its status as a number."""
-        status: Statuses = np.full(len(self._q), MISSING, np.int8)
+        status: Statuses = np.full(len(self._q), Status.MISSING, np.int8)
         if not self._found:
             kinds = {f.name: f.type.arrow for f in self.view.features}
             nulls = {name: pa.nulls(len(self._q), kinds[name]) for name in self.features}
@@ -87,7 +87,7 @@ class NewestVersionJoin:
         if self.view.ttl_ms is not None:
             there &= times[version] >= as_of_ms - self.view.ttl_ms
         known, version = known[there], version[there]
-        status[known] = PRESENT
+        status[known] = Status.PRESENT
         chosen = np.full(len(self._q), -1, np.int64)
         chosen[known] = version
         taken = versions.select(self.features).take(pa.array(chosen, mask=chosen < 0))

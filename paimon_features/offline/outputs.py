@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.definitions.selection import Codes
-from paimon_features.offline.point_in_time import STATUSES
+from paimon_features.statuses import STATUS_NAMES
 
 
 def with_outputs(
@@ -20,7 +20,7 @@ def with_outputs(
 ) -> pa.Table:
     """The rows with a column for each output, and one for its status where ``codes`` are given.
 
-    ``values`` and ``codes`` (positions in ``STATUSES``) are those of ``selection.refs`` on these
+    ``values`` and ``codes`` (``Status``) are those of ``selection.refs`` on these
     rows, ``inputs`` what ``row_inputs`` finds in them. Rows do not depend on each other, so they
     may come in pieces.
     """
@@ -36,9 +36,8 @@ def with_outputs(
             own = computed[output]
             rows = rows.append_column(name, own.values)
             if codes is not None:
-                worst = STATUSES.index("ILL_CONDITIONED")
-                told[name] = selection.worst(output, own.overflown, codes, worst, count)
+                told[name] = selection.worst(output, own.overflown, codes, count)
     for name, status in told.items():
-        array = pa.DictionaryArray.from_arrays(pa.array(status), pa.array(STATUSES))
+        array = pa.DictionaryArray.from_arrays(pa.array(status), pa.array(STATUS_NAMES))
         rows = rows.append_column(f"{name}__status", array)
     return rows

@@ -28,11 +28,6 @@ from paimon_features.offline.heads import NO_INTS, RawEdges, concat
 from paimon_features.offline.keys import Entities, TimeKeys, positions, sort_order
 from paimon_features.offline.ranges import RangeIndex
 from paimon_features.offline.result_builder import (
-    EXPIRED,
-    ILL_CONDITIONED,
-    MISSING,
-    PRESENT,
-    STATUSES,
     Answers,
     ResultBuilder,
     by_window,
@@ -41,16 +36,7 @@ from paimon_features.offline.spans import WindowSpans, need_other_tiles
 from paimon_features.tables.specs import TILE_START
 from paimon_features.windows import Window, ceil_ms, floor_ms
 
-__all__ = [
-    "EXPIRED",
-    "ILL_CONDITIONED",
-    "MISSING",
-    "PRESENT",
-    "STATUSES",
-    "Answers",
-    "PointInTimeJoin",
-    "tile_range",
-]
+__all__ = ["Answers", "PointInTimeJoin", "tile_range"]
 
 BLOCK_ROWS = 1 << 17
 """Rows that are answered at a time: what a block works on stays near the processor."""

@@ -18,16 +18,13 @@ from paimon_features.aggregates.fold import newest_tile_end
 from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.columns import Column, numpy_type
 from paimon_features.definitions import CompiledFeature, CompiledView
+from paimon_features.statuses import Status
 from paimon_features.windows import Window
-
-PRESENT, EXPIRED, MISSING, ILL_CONDITIONED = range(4)
-STATUSES = ("PRESENT", "EXPIRED", "MISSING", "ILL_CONDITIONED")
-"""What can be said of a value; the numbers above are positions in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Features of one view, one value per row, and a status (position in ``STATUSES``) for each."""
+    """Features of one view, one value per row, and a status (``Status``) for each."""
 
     columns: dict[str, Column]
     statuses: dict[str, npt.NDArray[np.int8]]
@@ -49,7 +46,7 @@ class ResultBuilder:
 
     def __init__(self, view: CompiledView, features: Sequence[CompiledFeature], rows: int) -> None:
         self.view, self.features = view, tuple(features)
-        self._status = np.full(rows, MISSING, np.int8)
+        self._status = np.full(rows, Status.MISSING, np.int8)
         self._windows = by_window(features)
         self._of_nothing = {f.name: _of_nothing(view, f) for f in self.features}
         self._values = {
@@ -66,12 +63,14 @@ class ResultBuilder:
         self._ill: dict[str, Bools] = {}
 
     def judge(self, target: Ints | slice, as_of_ms: Ints, newest: Ints) -> Bools:
-        """Which rows are PRESENT, by the time of their newest event before the view's horizon."""
+        """Return which rows are PRESENT, by their newest event before the view's horizon."""
         present = newest >= self.view.known_from(as_of_ms)
-        status = np.where(present, np.int8(PRESENT), np.int8(MISSING))
+        status = np.where(present, np.int8(Status.PRESENT), np.int8(Status.MISSING))
         if self.view.ttl_ms is not None:
-            status[present & (newest < self.view.horizon(as_of_ms) - self.view.ttl_ms)] = EXPIRED
-            present = np.equal(status, PRESENT)
+            status[present & (newest < self.view.horizon(as_of_ms) - self.view.ttl_ms)] = (
+                Status.EXPIRED
+            )
+            present = np.equal(status, Status.PRESENT)
         self._status[target] = status
         return present
 
@@ -101,7 +100,7 @@ class ResultBuilder:
     def answers(self) -> Answers:
         """All that was put in."""
         columns, statuses = {}, {}
-        present = self._status == PRESENT
+        present = self._status == Status.PRESENT
         for window, features in self._windows.items():
             seen = present & ~self._empty[window] if window in self._empty else present
             for feature in features:
@@ -111,7 +110,7 @@ class ResultBuilder:
                 columns[name] = Column(self._values[name], valid if null is None else valid & ~null)
                 statuses[name] = self._status
                 if ill is not None:
-                    statuses[name] = np.where(ill, np.int8(ILL_CONDITIONED), self._status)
+                    statuses[name] = np.where(ill, np.int8(Status.ILL_CONDITIONED), self._status)
         return Answers(columns, statuses)
 
     def _put(

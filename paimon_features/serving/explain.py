@@ -40,7 +40,7 @@ from paimon_features.online.keys import ViewKeys, entity_bytes, key_arrays
 from paimon_features.online.markers import Content, ViewState
 from paimon_features.online.store import OnlineStore
 from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.response import Status
+from paimon_features.statuses import Status
 from paimon_features.windows import Window, ceil_ms, floor_ms, format_duration
 
 Document = dict[str, Any]

@@ -31,9 +31,10 @@ from paimon_features.serving.query_groups import (
     SelectionPlan,
     ViewPlanSet,
 )
-from paimon_features.serving.response import OnlineResponse, Status, ViewFreshness
+from paimon_features.serving.response import OnlineResponse, ViewFreshness
 from paimon_features.serving.store_reads import StoreRead, read
 from paimon_features.serving.view_states import ObservedState, ServedView, variants_of
+from paimon_features.statuses import Status
 
 __all__ = ["FeatureFetcher", "OnlineResponse", "Status", "ViewFreshness"]
 

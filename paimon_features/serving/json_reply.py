@@ -20,22 +20,15 @@ from paimon_features.array_types import Ints
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.definitions.selection import Codes
 from paimon_features.serving.plain_values import plain_column, plain_values
-from paimon_features.serving.response import OnlineResponse, ResultBatch, Status, ViewFreshness
+from paimon_features.serving.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.statuses import FEAST_STATUS, STATUS_NAMES, Status
 
-FEAST_STATUS = {
-    Status.PRESENT: "PRESENT",
-    Status.STALE: "PRESENT",
-    Status.EXPIRED: "OUTSIDE_MAX_AGE",
-    Status.MISSING: "NOT_FOUND",
-    Status.ILL_CONDITIONED: "NULL_VALUE",
-}
-"""What Feast calls a status. NULL_VALUE: the entity is known, and this value is not there."""
 SAYS_MORE = (Status.STALE, Status.ILL_CONDITIONED)
 """The statuses that say more than Feast has a word for."""
 
 _encode = msgspec.json.Encoder().encode
 _FEAST_NAMES = np.array([FEAST_STATUS[status] for status in Status], np.object_)
-_OWN_NAMES = np.array([status.name for status in Status], np.object_)
+_OWN_NAMES = np.array(STATUS_NAMES, np.object_)
 _SAYS_MORE = np.array([status in SAYS_MORE for status in Status])
 _NEVER = b'"1970-01-01T00:00:00Z"'
 """The time of an event that never was: Feast's servers write it, and its clients expect a time."""

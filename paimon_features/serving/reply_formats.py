@@ -14,14 +14,12 @@ import msgspec
 import pyarrow as pa
 
 from paimon_features.aggregates.fold import NEVER_MS
-from paimon_features.serving.json_reply import FEAST_STATUS, feast_json, feature_names
+from paimon_features.serving.json_reply import feast_json, feature_names
 from paimon_features.serving.plain_values import plain_column, plain_values
-from paimon_features.serving.response import OnlineResponse, ResultBatch, Status
+from paimon_features.serving.response import OnlineResponse, ResultBatch
+from paimon_features.statuses import STATUS_NAMES, Status
 
-__all__ = ["FEAST_STATUS", "STATUS_NAMES", "arrow_stream", "feast_json", "message_pack"]
-
-STATUS_NAMES = [status.name for status in Status]
-"""What the numbers of compact replies stand for."""
+__all__ = ["arrow_stream", "feast_json", "message_pack"]
 
 _pack = msgspec.msgpack.Encoder().encode
 _json = msgspec.json.Encoder().encode

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import enum
-import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,32 +16,7 @@ from paimon_features.definitions import CompiledView, Selection
 from paimon_features.definitions.selection import Codes
 from paimon_features.online.markers import Content, Marker
 from paimon_features.schema import DataType
-
-
-class Status(enum.IntEnum):
-    """What a value is worth.
-
-    PRESENT: right as of the applied snapshot. STALE: the same, but the store has been behind
-    the tile table for longer than the view's ``max_staleness``. EXPIRED: the entity's newest
-    event is older than the view's ``ttl``; null. MISSING: no event within any window; null.
-    ILL_CONDITIONED: a value exists but its sums cannot tell it to six digits, or it left its
-    type on the way (an interaction that overflows); null.
-
-    The status of an interaction is the worst of the features that it is made of, in this order;
-    its value is what its expression makes of theirs.
-    """
-
-    PRESENT = 0
-    STALE = 1
-    EXPIRED = 2
-    MISSING = 3
-    ILL_CONDITIONED = 4
-
-
-@functools.cache
-def status_names() -> pa.Array:
-    """The name of each status at the place of its number."""
-    return pa.array([status.name for status in Status])
+from paimon_features.statuses import STATUS_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +147,7 @@ class OnlineResponse:
         # the features of a view share one array of codes, so that one array of names is enough
         arrays = {
             id(codes): pa.DictionaryArray.from_arrays(
-                pa.array(codes[self.start : self.stop]), status_names()
+                pa.array(codes[self.start : self.stop]), pa.array(STATUS_NAMES)
             )
             for codes in {id(codes): codes for codes in self.batch.codes}.values()
         }

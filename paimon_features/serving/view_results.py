@@ -16,9 +16,10 @@ from paimon_features.errors import RequestError
 from paimon_features.online.expiry import may_miss_records
 from paimon_features.schema import DataType
 from paimon_features.serving.entity_rows import RowRange
-from paimon_features.serving.response import ResultBatch, Status, ViewProvenance
+from paimon_features.serving.response import ResultBatch, ViewProvenance
 from paimon_features.serving.view_states import ViewVariant
 from paimon_features.serving.window_features import WindowCells, WindowFeatures, newest_before
+from paimon_features.statuses import Status
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,7 +117,7 @@ def result_batch(
         else:
             column, overflown = computed[output]
             columns.append(column)
-            told.append(selection.worst(output, overflown, codes, Status.ILL_CONDITIONED, rows))
+            told.append(selection.worst(output, overflown, codes, rows))
             times.append(_newest_of([newest[ref.view] for ref in output.refs], rows))
             types.append(output.type)
     key_types = {

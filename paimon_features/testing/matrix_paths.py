@@ -23,7 +23,7 @@ from paimon_features.local.engine import Engine
 from paimon_features.local.features import features as local_features
 from paimon_features.materialize import Materializer
 from paimon_features.offline.engines import OfflineEngine
-from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
+from paimon_features.offline.point_in_time import PointInTimeJoin
 from paimon_features.offline.store import OfflineStore
 from paimon_features.online.memory_store import MemoryStore
 from paimon_features.online.store import OnlineStore
@@ -31,6 +31,7 @@ from paimon_features.oracle.features import Event
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.schema import arrow_schema
 from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.statuses import STATUS_NAMES
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.specs import events_spec, tiles_spec
@@ -65,7 +66,7 @@ def from_tiles(cell: Cell, tiles: pa.Table, questions: Sequence[Question]) -> li
     columns = {f.name: answers.columns[f.name].to_arrow(f.type.arrow) for f in view.features}
     values = event_rows(pa.table(columns))
     statuses = [
-        {name: STATUSES[of_feature[i]] for name, of_feature in answers.statuses.items()}
+        {name: STATUS_NAMES[of_feature[i]] for name, of_feature in answers.statuses.items()}
         for i in range(len(questions))
     ]
     return list(zip(values, statuses, strict=True))

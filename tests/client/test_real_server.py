@@ -15,6 +15,7 @@ import pytest
 from paimon_features.aggregates import Count, Last, Sum
 from paimon_features.client import AsyncFeatureClient, FeatureClient
 from paimon_features.definitions import (
+    Definitions,
     Entity,
     EventSource,
     FeatureService,
@@ -23,7 +24,6 @@ from paimon_features.definitions import (
     RequestSource,
     Selection,
 )
-from paimon_features.definitions.loader import Definitions
 from paimon_features.errors import (
     ConfigurationError,
     RequestError,

@@ -26,6 +26,7 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
+from paimon_features.statuses import Status
 from paimon_features.testing.expression_generator import (
     beyond_scale,
     edge_rows,
@@ -40,7 +41,6 @@ COLUMNS = {
 }  # fmt: skip
 ROWS = edge_rows(random.Random(3), 60, COLUMNS)
 TABLE = to_arrow(ROWS, COLUMNS)
-PRESENT, STALE, MISSING, ILL = 0, 1, 3, 4
 
 
 def compiled(name: str, expression: Expression | str) -> CompiledInteraction:
@@ -150,14 +150,14 @@ def test_the_status_is_the_worst_of_the_features_it_is_made_of() -> None:
     computed = selection.compute(values, {}, 4)[both]
     assert computed.values.to_pylist() == [2.0, None, None, None]
     codes = {
-        a: np.array([PRESENT, PRESENT, MISSING, STALE], np.int8),
-        b: np.array([STALE, PRESENT, PRESENT, MISSING], np.int8),
+        a: np.array([Status.PRESENT, Status.PRESENT, Status.MISSING, Status.STALE], np.int8),
+        b: np.array([Status.STALE, Status.PRESENT, Status.PRESENT, Status.MISSING], np.int8),
     }
-    worst = Selection.worst(both, computed.overflown, codes, ILL, 4)
-    assert worst.tolist() == [STALE, ILL, MISSING, MISSING]
+    worst = Selection.worst(both, computed.overflown, codes, 4)
+    assert worst.tolist() == [Status.STALE, Status.ILL_CONDITIONED, Status.MISSING, Status.MISSING]
     given = compiled("given", "bucket(j, 10)")
     own = Selection([given, a]).compute(values, {"j": pa.array([1, 20, 3, 4])}, 4)[given]
-    assert Selection.worst(given, own.overflown, codes, ILL, 4).tolist() == [0, 0, 0, 0]
+    assert Selection.worst(given, own.overflown, codes, 4).tolist() == [0, 0, 0, 0]
 
 
 def test_what_is_read_for_an_interaction_is_read_once_and_not_named() -> None:

@@ -18,11 +18,12 @@ from paimon_features.definitions import Entity, EventSource, FeatureView, load_d
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.local import features, tile_rows, tile_sql
 from paimon_features.local.engine import Engine
-from paimon_features.offline.point_in_time import STATUSES, PointInTimeJoin
+from paimon_features.offline.point_in_time import PointInTimeJoin
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import answer
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Float64, Int64
+from paimon_features.statuses import STATUS_NAMES
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases
 from paimon_features.windows import DAY_MS, HOUR_MS
@@ -87,7 +88,7 @@ def test_it_equals_the_point_in_time_join_on_the_retail_log() -> None:
     for feature in compiled.features:
         twin = found.column(feature.name)
         own = answers.columns[feature.name].to_arrow(feature.type.arrow)
-        told = [STATUSES[i] for i in answers.statuses[feature.name]]
+        told = [STATUS_NAMES[i] for i in answers.statuses[feature.name]]
         assert found.column(f"{feature.name}__status").to_pylist() == told
         if feature.name.startswith("decayed"):
             assert twin.null_count == own.null_count

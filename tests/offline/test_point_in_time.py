@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from paimon_features.aggregates import Count, DecayedSum, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.offline.point_in_time import STATUSES, Answers, PointInTimeJoin
+from paimon_features.offline.point_in_time import Answers, PointInTimeJoin
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Entered, answer, entered
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.schema import Float64, Int64, String, arrow_schema
+from paimon_features.statuses import STATUS_NAMES
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
@@ -57,7 +58,7 @@ def row_of(answers: Answers, view: FeatureView, i: int) -> tuple[dict[str, Any],
         column = answers.columns[f.name]
         value = column.take(np.array([i])).to_arrow(f.type.arrow)
         values[f.name] = event_rows(pa.table({"value": value}))[0]["value"]
-        statuses[f.name] = STATUSES[answers.statuses[f.name][i]]
+        statuses[f.name] = STATUS_NAMES[answers.statuses[f.name][i]]
     return values, statuses
 
 
@@ -147,7 +148,7 @@ def test_answers_come_in_the_order_of_the_rows_with_duplicates() -> None:
     got = join(view, events, keys, [10, 10, 10, 10, 10, 5])
     column = got.columns["sum_x_1h"].to_arrow(pa.float64())
     assert column.to_pylist() == [2.5, None, 1.5, None, 2.5, 1.5]
-    status = [STATUSES[s] for s in got.statuses["sum_x_1h"]]
+    status = [STATUS_NAMES[s] for s in got.statuses["sum_x_1h"]]
     assert status == ["PRESENT", "MISSING", "PRESENT", "MISSING", "PRESENT", "PRESENT"]
 
 
@@ -179,7 +180,7 @@ def test_an_idle_entity_expires_and_is_then_forgotten() -> None:
     assert got.statuses["count_1d"].tolist()[:3] == [0, 0, 0]
     longer = view_of(Count(windows=["7d"]), ttl="2d")
     got = join(longer, clicks((1, 0, 1.0)), users(1, 1), [2 * DAY_MS + 1, 7 * DAY_MS + HOUR_MS])
-    assert [STATUSES[s] for s in got.statuses["count_7d"]] == ["EXPIRED", "MISSING"]
+    assert [STATUS_NAMES[s] for s in got.statuses["count_7d"]] == ["EXPIRED", "MISSING"]
 
 
 def test_times_of_ten_thousand_years_and_the_finest_tile_do_not_overflow() -> None:

@@ -38,12 +38,12 @@ from paimon_features.schema import (
     Timestamp,
 )
 from paimon_features.serving.reply_formats import (
-    STATUS_NAMES,
     arrow_stream,
     feast_json,
     message_pack,
 )
-from paimon_features.serving.response import OnlineResponse, ResultBatch, Status, ViewFreshness
+from paimon_features.serving.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.statuses import STATUS_NAMES, Status
 from paimon_features.testing.sizes import cases
 
 FRESH = ViewFreshness(7, 1_700_000_000_000, 1_699_999_999_999, 1_700_000_000_500, False)
@@ -173,7 +173,7 @@ def test_an_arrow_stream_has_values_statuses_and_freshness() -> None:
     assert table["counts__status"].to_pylist() == [0, 3, 4]
     assert table["v__event_time_ms"].to_pylist() == [5, None, 6]
     told = json.loads(table.schema.metadata[b"paimon_features"])
-    assert told["status_names"] == STATUS_NAMES
+    assert told["status_names"] == list(STATUS_NAMES)
     assert told["freshness"]["v"]["applied_snapshot"] == 7
 
 

@@ -49,7 +49,8 @@ from paimon_features.serving.http.metrics import Counts, CountsFile, page
 from paimon_features.serving.http.request_body import ParsedRequest, decode
 from paimon_features.serving.http.tokens import ANYBODY, Rights, Tokens
 from paimon_features.serving.request_log.log import RequestLog
-from paimon_features.serving.response import OnlineResponse, ResultBatch, Status, ViewFreshness
+from paimon_features.serving.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.statuses import Status
 
 _JSON = b"application/json"
 INTERACTIONS = "interactions"

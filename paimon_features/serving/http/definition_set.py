@@ -18,12 +18,10 @@ import pyarrow as pa
 from paimon_features.definitions import (
     CompiledView,
     Definitions,
-    FeatureRef,
-    Interaction,
+    RequestItem,
     Selection,
-    Transformed,
 )
-from paimon_features.errors import RequestError, UnknownNameError
+from paimon_features.errors import DefinitionError, RequestError
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.store import OnlineStore
 from paimon_features.schema import DataType
@@ -252,32 +250,16 @@ class DefinitionSet:
 
     def _work_out(self, service: str | None, features: tuple[str, ...]) -> RequestPlan:
         defined = self.definitions
-        items: list[FeatureRef | Interaction | Transformed] = []
+        items: list[RequestItem] = []
         if service is not None:
             items.extend(defined.service(service).items())
         for text in features:
-            if ":" in text:
-                try:
-                    items.append(FeatureRef.parse(text))
-                except ValueError as error:
-                    raise RequestRejected(422, "invalid_request", str(error)) from None
-            elif text in defined.interactions:
-                items.append(defined.interactions[text])
-            elif text in defined.transformed:
-                items.append(defined.transformed[text])
-            else:
-                known = [*defined.interactions, *defined.transformed, "features as 'view:feature'"]
-                raise UnknownNameError.of("interaction", text, known)
+            try:
+                items.append(defined.resolve_one(text))
+            except DefinitionError as error:
+                raise RequestRejected(422, "invalid_request", str(error)) from None
         selection = Selection.of(defined.outputs(items))
-        names = list(dict.fromkeys(ref.view for ref in selection.refs))
-        tables = [name for name in names if name in defined.tables]
-        if tables:
-            raise RequestError(
-                f"table view {tables[0]!r} is read offline only (get_historical_features, "
-                "training sets); for online reads define a FeatureView with Last(...) over "
-                f"its source {defined.tables[tables[0]].source.name!r}"
-            )
-        views = tuple(defined.view(name).compiled for name in names)
+        views = tuple(defined.read_views(selection))
         for view in views:
             view.check_online()
         keys = {name: kind for view in views for name, kind in view.keys.items()}

@@ -23,7 +23,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 
-from paimon_features.serving.response import Status, ViewFreshness
+from paimon_features.serving.response import ViewFreshness
+from paimon_features.statuses import Status
 
 PREFIX = "paimon_features_"
 LATENCIES_S = (

@@ -9,7 +9,7 @@ from paimon_features import __version__
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import CODES
 from paimon_features.serving.http.limits import Limits
-from paimon_features.serving.response import Status
+from paimon_features.statuses import FEAST_STATUS_NAMES, STATUS_NAMES
 
 _TYPES: Mapping[str, dict[str, Any]] = {
     "int32": {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1},
@@ -19,7 +19,6 @@ _TYPES: Mapping[str, dict[str, Any]] = {
     "bool": {"type": "boolean"},
     "date": {"type": "string", "format": "date"},
 }
-_FEAST_STATUSES = ("PRESENT", "NULL_VALUE", "NOT_FOUND", "OUTSIDE_MAX_AGE")
 
 
 def document(
@@ -274,8 +273,8 @@ def _request(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, A
 
 
 def _reply() -> dict[str, Any]:
-    statuses = {"type": "array", "items": {"type": "string", "enum": list(_FEAST_STATUSES)}}
-    detailed = {"type": "array", "items": {"type": "string", "enum": [s.name for s in Status]}}
+    statuses = {"type": "array", "items": {"type": "string", "enum": list(FEAST_STATUS_NAMES)}}
+    detailed = {"type": "array", "items": {"type": "string", "enum": list(STATUS_NAMES)}}
     return {
         "type": "object",
         "required": ["metadata", "results"],

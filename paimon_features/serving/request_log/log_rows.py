@@ -28,14 +28,14 @@ from paimon_features.definitions.served import (
     definition_of_computed,
 )
 from paimon_features.schema import DataType, ListType, MapType, arrow_schema
-from paimon_features.serving.response import OnlineResponse, Status, ViewProvenance
+from paimon_features.serving.response import OnlineResponse, ViewProvenance
+from paimon_features.statuses import STATUS_NAMES
 
 SCHEMA = arrow_schema(SERVED_COLUMNS)
 COMPUTED = ""
 """What stands for the view in the row of what is computed for an entity: interactions, and
 transformed features."""
 _EPOCH_DAY = dt.date(1970, 1, 1)
-_STATUS = {status.value: status.name for status in Status}
 
 
 class EntityText:
@@ -237,7 +237,7 @@ def _chosen(kind: DataType, column: Column, rows: Sequence[int]) -> list[Any]:
 
 
 def _names_of(codes: Codes, rows: Sequence[int]) -> list[str]:
-    return [_STATUS[int(codes[row])] for row in rows]
+    return [STATUS_NAMES[int(codes[row])] for row in rows]
 
 
 def _as_text(value: object) -> object:

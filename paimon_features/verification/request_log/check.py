@@ -21,7 +21,7 @@ from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Answer, answer
 from paimon_features.project import Project
 from paimon_features.serving.request_log.log_rows import EntityText, loads
-from paimon_features.serving.response import Status
+from paimon_features.statuses import Status
 from paimon_features.tables import iter_batches
 from paimon_features.tables.generations import GenerationRecord, load
 from paimon_features.tables.snapshots import Snapshot, latest_snapshot, snapshot

@@ -13,7 +13,7 @@ from paimon_features.oracle.interactions import agrees, interaction_value
 from paimon_features.oracle.transformers import agrees_transformed, transformed_value
 from paimon_features.project import Project
 from paimon_features.serving.request_log.log_rows import loads
-from paimon_features.serving.response import Status
+from paimon_features.statuses import Status
 from paimon_features.verification.request_log.log_report import LogReport, log_difference
 from paimon_features.verification.request_log.sampled_rows import LoggedRow, RequestKey
 

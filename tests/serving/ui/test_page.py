@@ -16,6 +16,7 @@ import pytest
 
 from paimon_features.aggregates import Count, Last, Sum
 from paimon_features.definitions import (
+    Definitions,
     Entity,
     EventSource,
     FeatureService,
@@ -23,7 +24,6 @@ from paimon_features.definitions import (
     Interaction,
     RequestSource,
 )
-from paimon_features.definitions.loader import Definitions
 from paimon_features.errors import RequestError
 from paimon_features.online import MemoryStore
 from paimon_features.schema import Bool, Date, Int64, String
