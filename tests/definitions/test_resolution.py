@@ -25,7 +25,6 @@ PLANS = TableSource(
     "plans",
     schema={"user_id": Int64, "t": Int64, "plan": String},
     event_time="t",
-    created_time=None,
 )
 VIEW = FeatureView(
     "activity", source=CLICKS, entity=USER, features=[Count(windows=["1h", "1d"]), Last("t")]
