@@ -1,11 +1,14 @@
-"""Flink ML's algorithms on the iteration runtime, with its parameters, defaults and numbers.
+"""Flink ML's estimators on the iteration runtime, with Flink ML's names, parameters and results.
 
-``fit`` gives a model (``paimon_features.transformers.flink_ml``) that is stored by version,
-pinned and served like any fitted transformer. These are not the transformers of
-``paimon_features.transformers``, which follow scikit-learn.
+``fit`` returns a model of ``paimon_features.transformers.flink_ml``, which is stored by version,
+pinned and served like any fitted transformer.
 
->>> from paimon_features.iteration.algorithms import KMeans
->>> model = KMeans(k=2).fit([[0.0], [1.0], [9.0]])
+``StandardScaler``, ``OneHotEncoder`` and six more names also exist in
+``paimon_features.transformers``, where they follow scikit-learn and return other numbers. A module
+that uses both imports this package under a name that says which:
+
+>>> from paimon_features.iteration import algorithms as flink_ml
+>>> model = flink_ml.KMeans(k=2).fit([[0.0], [1.0], [9.0]])
 >>> sorted(model.model_data["centroids"].ravel().tolist())
 [0.5, 9.0]
 """
@@ -15,7 +18,6 @@ from paimon_features.iteration.algorithms.column_estimators import (
     Interaction,
     KBinsDiscretizer,
     OneHotEncoder,
-    RobustScaler,
 )
 from paimon_features.iteration.algorithms.kmeans import KMeans
 from paimon_features.iteration.algorithms.linear_estimators import (
@@ -37,6 +39,7 @@ from paimon_features.iteration.algorithms.online_training import ModelVersions
 from paimon_features.iteration.algorithms.scaler_estimators import (
     MaxAbsScaler,
     MinMaxScaler,
+    RobustScaler,
     StandardScaler,
 )
 

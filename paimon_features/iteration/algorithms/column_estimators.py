@@ -1,4 +1,4 @@
-"""Flink ML's algorithms by column: quantiles, imputation, bins, one-hot encoding, products."""
+"""Flink ML's estimators on columns: imputation, bins, one-hot encoding, interactions."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import numpy as np
 from paimon_features.array_types import Floats
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import IterationConfig
+from paimon_features.iteration.algorithms.bounded_training import aggregate
 from paimon_features.iteration.algorithms.estimator import (
     ColumnsEstimator,
     TrainingSource,
     VectorEstimator,
 )
 from paimon_features.iteration.algorithms.exact_quantiles import quantiles
-from paimon_features.iteration.algorithms.one_pass import aggregate
-from paimon_features.iteration.algorithms.parameter_checks import at_least, one_of, within
+from paimon_features.iteration.algorithms.parameter_checks import at_least, one_of
 from paimon_features.iteration.algorithms.scaler_estimators import Extremes
 from paimon_features.iteration.algorithms.training_blocks import TrainingBlock
 from paimon_features.transformers.flink_ml import (
@@ -28,64 +28,18 @@ from paimon_features.transformers.flink_ml import (
     InteractionModel,
     KBinsDiscretizerModel,
     OneHotEncoderModel,
-    RobustScalerModel,
 )
 from paimon_features.transformers.flink_ml.column_models import is_missing
 from paimon_features.transformers.flink_ml.vectors import as_table, dense, read_features
 
 
 @dataclass(frozen=True, kw_only=True)
-class RobustScaler(VectorEstimator):
-    """Median and range between the quantiles ``lower`` and ``upper``; NaN is left out.
-
-    Quantiles are elements of the data, at rank ``ceil(q n)``, not interpolated, and exact:
-    ``relative_error``, a bound in Flink ML, is kept by any value.
-
-    >>> model = RobustScaler().fit([[float(v)] for v in range(9)])
-    >>> model.transform([[3.0]]).tolist()
-    [0.75]
-    """
-
-    lower: float = 0.25
-    upper: float = 0.75
-    relative_error: float = 0.001
-    with_centering: bool = False
-    with_scaling: bool = True
-
-    leaves_nan_out = True
-
-    def __post_init__(self) -> None:
-        within(self, 0, 1, "lower", "upper", "relative_error")
-
-    def _program(
-        self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
-    ) -> Callable[[Any], Any]:
-        at = (0.5, self.lower, self.upper)
-        return quantiles(source, at, _medians_and_ranges, parallelism, config)
-
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        return RobustScalerModel(
-            self._only(found),
-            rows=rows,
-            names=names,
-            input_col=self.input_col,
-            output_col=self.output_col,
-            with_centering=self.with_centering,
-            with_scaling=self.with_scaling,
-        )
-
-
-def _medians_and_ranges(found: Floats) -> dict[str, Any]:
-    return {"medians": found[:, 0], "ranges": found[:, 2] - found[:, 1]}
-
-
-@dataclass(frozen=True, kw_only=True)
 class Imputer(ColumnsEstimator):
-    """What stands in for missing values: ``mean``, ``median`` or ``most_frequent``.
+    """Flink ML's imputer: replaces missing values by ``mean``, ``median`` or ``most_frequent``.
 
-    Missing are nulls, NaN and, if it is given, ``missing_value`` (None: NaN) when it is fitted;
-    nulls and ``missing_value`` when it transforms, as in Flink ML. The median is an element of
-    the data, the most frequent value the least of several.
+    In ``fit`` nulls, NaN and ``missing_value`` (None: NaN) are missing; in ``transform`` nulls and
+    ``missing_value``, as in Flink ML. The median is an element of the data; of several most
+    frequent values the smallest is chosen.
 
     >>> Imputer().fit([[1.0], [float("nan")], [3.0]]).transform([[float("nan")]]).tolist()
     [2.0]
@@ -94,6 +48,8 @@ class Imputer(ColumnsEstimator):
     strategy: str = "mean"
     missing_value: float | None = None
     relative_error: float = 0.001
+
+    model = ImputerModel
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -111,22 +67,14 @@ class Imputer(ColumnsEstimator):
             return aggregate(source, _Means(self.missing_value), parallelism, config)
         return aggregate(source, _Frequencies(self.missing_value), parallelism, config)
 
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        surrogates = self._only(found)
-        for index, surrogate in enumerate(surrogates):
+    def _model_data(self, found: Any) -> Any:
+        for index, surrogate in enumerate(found):
             if np.isnan(surrogate):
-                label = names[index] if names else index
+                label = self.input_cols[index] if self.input_cols else index
                 raise TransformError(
                     f"Imputer: all values in column {label} are null, NaN or the missing value"
                 )
-        return ImputerModel(
-            {"surrogates": surrogates},
-            rows=rows,
-            names=names,
-            input_cols=self.input_cols,
-            output_cols=self.output_cols,
-            missing_value=self.missing_value,
-        )
+        return {"surrogates": found}
 
 
 def _first(found: Floats) -> Floats:
@@ -139,14 +87,14 @@ class _Means:
 
     def of(self, block: TrainingBlock) -> tuple[Floats, Floats]:
         rows = dense(block.features)
-        there = ~np.isnan(rows) & ~is_missing(rows, self._missing)
-        return np.where(there, rows, 0.0).sum(axis=0), there.sum(axis=0).astype(np.float64)
+        known = ~np.isnan(rows) & ~is_missing(rows, self._missing)
+        return np.where(known, rows, 0.0).sum(axis=0), known.sum(axis=0).astype(np.float64)
 
     def merge(self, left: Any, right: Any) -> tuple[Floats, Floats]:
         return left[0] + right[0], left[1] + right[1]
 
-    def finish(self, whole: tuple[Floats, Floats]) -> Floats:
-        sums, counts = whole
+    def finish(self, merged: tuple[Floats, Floats]) -> Floats:
+        sums, counts = merged
         return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
@@ -157,26 +105,26 @@ class _Frequencies:
     def of(self, block: TrainingBlock) -> list[Counter[float]]:
         out = []
         for column in dense(block.features).T:
-            there = column[~np.isnan(column) & ~is_missing(column, self._missing)]
-            values, counts = np.unique(there, return_counts=True)
+            known = column[~np.isnan(column) & ~is_missing(column, self._missing)]
+            values, counts = np.unique(known, return_counts=True)
             out.append(Counter(dict(zip(values.tolist(), counts.tolist(), strict=True))))
         return out
 
     def merge(self, left: Any, right: Any) -> list[Counter[float]]:
         return [a + b for a, b in zip(left, right, strict=True)]
 
-    def finish(self, whole: list[Counter[float]]) -> Floats:
+    def finish(self, merged: list[Counter[float]]) -> Floats:
         return np.array(
-            [min(c, key=lambda value: (-c[value], value)) if c else np.nan for c in whole]
+            [min(c, key=lambda value: (-c[value], value)) if c else np.nan for c in merged]
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class KBinsDiscretizer(VectorEstimator):
-    """Bins of each column: of ``uniform`` width, by ``quantile``, or by ``kmeans``.
+    """Flink ML's discretizer: bins of ``uniform`` width, by ``quantile``, or by ``kmeans``.
 
-    The last two look at ``sub_samples`` rows at most, drawn by ``seed``. A constant column has one
-    bin, and bins without width are left out.
+    The last two use at most ``sub_samples`` rows, drawn by ``seed``. A constant column has one
+    bin, and bins without width are omitted.
 
     >>> model = KBinsDiscretizer(strategy="uniform", num_bins=2).fit([[0.0], [4.0]])
     >>> model.transform([[1.0], [2.0], [9.0]]).tolist()
@@ -187,6 +135,8 @@ class KBinsDiscretizer(VectorEstimator):
     num_bins: int = 5
     sub_samples: int = 200_000
     seed: int = 0
+
+    model = KBinsDiscretizerModel
 
     def __post_init__(self) -> None:
         one_of(self, "strategy", ("uniform", "quantile", "kmeans"))
@@ -199,24 +149,17 @@ class KBinsDiscretizer(VectorEstimator):
             return aggregate(source, Extremes(), parallelism, config)
         return aggregate(source, _Sample(self.sub_samples, self.seed), parallelism, config)
 
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        seen = self._only(found)
+    def _model_data(self, found: Any) -> Any:
         if self.strategy == "uniform":
-            pairs = zip(seen["minVector"].tolist(), seen["maxVector"].tolist(), strict=True)
+            pairs = zip(found["minVector"].tolist(), found["maxVector"].tolist(), strict=True)
             edges = [_uniform(low, high, self.num_bins) for low, high in pairs]
         else:
-            edges = [_edges(np.sort(column), self.strategy, self.num_bins) for column in seen.T]
-        return KBinsDiscretizerModel(
-            {"binEdges": edges},
-            rows=rows,
-            names=names,
-            input_col=self.input_col,
-            output_col=self.output_col,
-        )
+            edges = [_edges(np.sort(column), self.strategy, self.num_bins) for column in found.T]
+        return {"binEdges": edges}
 
 
 class _Sample:
-    """Up to ``size`` rows: each gets a random key, and those with the least keys are kept."""
+    """At most ``size`` rows: each gets a random key, and the rows with the smallest keys stay."""
 
     def __init__(self, size: int, seed: int) -> None:
         self._size = size
@@ -224,19 +167,19 @@ class _Sample:
 
     def of(self, block: TrainingBlock) -> tuple[Floats, Floats]:
         rows = dense(block.features)
-        # of the rows themselves: the same rows are drawn however they were dealt
+        # seeded by the rows themselves: the sample does not depend on how rows were dealt
         first = np.ascontiguousarray(rows[0]).view(np.uint64)
         generator = np.random.default_rng([self._seed, len(rows), *first.tolist()])
-        return self._least(generator.random(len(rows)), rows)
+        return self._smallest(generator.random(len(rows)), rows)
 
     def merge(self, left: Any, right: Any) -> tuple[Floats, Floats]:
         keys = np.concatenate([left[0], right[0]])
-        return self._least(keys, np.concatenate([left[1], right[1]]))
+        return self._smallest(keys, np.concatenate([left[1], right[1]]))
 
-    def finish(self, whole: tuple[Floats, Floats]) -> Floats:
-        return whole[1]
+    def finish(self, merged: tuple[Floats, Floats]) -> Floats:
+        return merged[1]
 
-    def _least(self, keys: Floats, rows: Floats) -> tuple[Floats, Floats]:
+    def _smallest(self, keys: Floats, rows: Floats) -> tuple[Floats, Floats]:
         if len(rows) <= self._size:
             return keys, rows
         kept = np.sort(np.argsort(keys, kind="stable")[: self._size])
@@ -246,7 +189,7 @@ class _Sample:
 def _uniform(low: float, high: float, bins: int) -> Sequence[float]:
     if low == high:
         return []
-    # added up step by step, as Flink ML does
+    # added step by step, as Flink ML does
     return np.cumsum([low, *[(high - low) / bins] * bins]).tolist()
 
 
@@ -264,7 +207,7 @@ def _edges(values: Floats, strategy: str, bins: int) -> Sequence[float]:
 
 
 def _kmeans_of_sorted(values: Floats, centres: Floats) -> Floats:
-    """k-means of sorted numbers: at most 300 rounds, until the loss changes by 1e-4 or less."""
+    """k-means of sorted numbers: at most 300 rounds, until the loss changes by at most 1e-4."""
     old_loss = np.inf
     for _ in range(300):
         chosen = np.argmin(np.abs(values[:, None] - centres), axis=1)
@@ -280,9 +223,9 @@ def _kmeans_of_sorted(values: Floats, centres: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class OneHotEncoder(ColumnsEstimator):
-    """The greatest index of each column; values are whole numbers from 0.
+    """Flink ML's one-hot encoder: values are integer indices from 0.
 
-    With ``drop_last`` (the default) the greatest has no place of its own.
+    With ``drop_last`` (the default) the largest index has no output of its own.
 
     >>> OneHotEncoder(drop_last=False).fit([[0.0], [1.0]]).transform([[1.0]]).tolist()
     [[0.0, 1.0]]
@@ -291,6 +234,8 @@ class OneHotEncoder(ColumnsEstimator):
     drop_last: bool = True
     handle_invalid: str = "error"
 
+    model = OneHotEncoderModel
+
     def __post_init__(self) -> None:
         super().__post_init__()
         one_of(self, "handle_invalid", ("error",))
@@ -298,11 +243,11 @@ class OneHotEncoder(ColumnsEstimator):
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
         block = super()._rows(X, y, sample_weight)
         values = dense(block.features)
-        wrong = ~((values >= 0) & (values == np.floor(values)))
-        if wrong.any():
+        invalid = ~((values >= 0) & (values == np.floor(values)))
+        if invalid.any():
             raise TransformError(
-                f"OneHotEncoder: the value {values[wrong][0]} cannot be parsed as an index; "
-                "expected whole numbers from 0"
+                f"OneHotEncoder: the value {values[invalid][0]} cannot be parsed as an index; "
+                "expected integers from 0"
             )
         return block
 
@@ -311,20 +256,13 @@ class OneHotEncoder(ColumnsEstimator):
     ) -> Callable[[Any], Any]:
         return aggregate(source, Extremes(), parallelism, config)
 
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        return OneHotEncoderModel(
-            {"maxIndex": self._only(found)["maxVector"]},
-            rows=rows,
-            names=names,
-            input_cols=self.input_cols,
-            output_cols=self.output_cols,
-            drop_last=self.drop_last,
-        )
+    def _model_data(self, found: Any) -> Any:
+        return {"maxIndex": found["maxVector"]}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interaction:
-    """All products of one value of each column; nothing is learnt.
+    """Flink ML's interaction: all products of one value of each column; stateless.
 
     >>> import pyarrow as pa
     >>> table = pa.table({"a": [[1.0, 2.0]], "b": [[3.0, 4.0]]})
@@ -338,10 +276,10 @@ class Interaction:
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_cols", tuple(self.input_cols))
         if not self.input_cols:
-            raise DefinitionError("Interaction: input_cols names no column")
+            raise DefinitionError("Interaction: input_cols is empty")
 
     def fit(self, X: Any) -> InteractionModel:
-        """The model for vectors of the sizes that they have in a table, to be stored and served."""
+        """Return the model for vectors of the sizes in this table, to be stored and served."""
         found = as_table(X)
         if found is None:
             raise TransformError(f"Interaction: got {type(X).__name__}; expected a table")
@@ -359,5 +297,5 @@ class Interaction:
         )
 
     def transform(self, X: Any) -> Any:
-        """The table with the products; null where one of the columns is."""
+        """Return the table with the products; null where one of the columns is null."""
         return self.fit(X).transform(X)

@@ -1,4 +1,4 @@
-"""What the algorithms have in common: parameters, data in, programs, executors."""
+"""The base classes of the estimators: parameters, input data, programs, executors."""
 
 from __future__ import annotations
 
@@ -27,41 +27,45 @@ from paimon_features.transformers.flink_ml.vectors import (
 )
 
 MODEL = "model"
-"""The name of the stream that a program gives: model data, one record for each version."""
+"""The output stream of a program: model data, one record per version."""
 
 
 @dataclass(frozen=True)
 class TrainingSource:
-    """Where the rows come from: of a job its stream, and in the body blocks of it.
+    """The rows to train on: a stream of the job, and in the iteration body blocks of it.
 
-    ``to_block`` makes a block of a record; without it records are blocks, each for the subtask
-    that it names. What a table gives stays with the subtask that read it.
+    ``to_block`` converts a record to a block, which stays at the subtask that read it. Without it
+    records are blocks already, and each goes to the subtask that it names.
     """
 
     read: Callable[[Any], IterationStream]
     to_block: Any = None
 
     def blocks(self, stream: IterationStream) -> IterationStream:
-        """The stream in the body, as blocks at their subtasks."""
+        """Return the stream in the body as blocks at their subtasks."""
         if self.to_block is None:
             return to_its_subtask(stream)
         return stream.map(self.to_block)
 
 
 class Executor(Protocol):
-    """What runs a program: a ``ReferenceExecutor``, or an ``IterationJob`` on Flink."""
+    """Runs a program: a ``ReferenceExecutor``, or an ``IterationJob`` on Flink."""
 
     def run(self, build: Callable[[Any], Any]) -> Any:
-        """The output values of the streams that ``build`` gives, by their names."""
+        """Return the values of the output streams of ``build``, by name."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Estimator(ABC):
-    """Parameters under the names of Flink ML's Python API, with its defaults.
+    """Parameters with the names and defaults of Flink ML's Python API.
 
-    ``set_<parameter>(value)`` gives one with another value, as jobs that come from there say it.
+    ``set_<parameter>(value)`` returns a copy with another value, as code written for Flink ML
+    calls it. A subclass names its ``model``, whose settings are the parameters of the same names.
     """
+
+    model: ClassVar[type[Model]]
+    """The class of the fitted model."""
 
     def __getattr__(self, name: str) -> Any:
         parameter = name.removeprefix("set_")
@@ -87,7 +91,7 @@ class Estimator(ABC):
         parallelism: int = 1,
         config: IterationConfig | None = None,
     ) -> Any:
-        """Fit on a table, or on vectors with labels ``y`` and weights beside them.
+        """Fit on a table, or on vectors with labels ``y`` and weights ``sample_weight``.
 
         Parameters
         ----------
@@ -95,17 +99,16 @@ class Estimator(ABC):
             An Arrow, pandas or Polars table with the columns that the parameters name; or
             vectors: an array (rows, width), rows of numbers, ``SparseVector``s, a SciPy matrix.
         initial
-            The model to start from, of an earlier fit say.
+            The model to start from, for example that of an earlier fit.
         executor
-            What runs it: by default a ``ReferenceExecutor`` in this process, on Flink an
-            ``IterationJob``.
+            By default a ``ReferenceExecutor`` in this process; on Flink an ``IterationJob``.
         parallelism
             Number of subtasks.
 
         Raises
         ------
         TransformError
-            For an empty training set, missing columns, nulls, or labels that are none.
+            For an empty training set, missing columns, nulls, or invalid labels.
         """
         rows = self._rows(X, y, sample_weight)
         if not len(rows):
@@ -115,7 +118,7 @@ class Estimator(ABC):
         found = (executor or ReferenceExecutor()).run(
             self._program(_collection(blocks), start, parallelism, config or IterationConfig())
         )
-        return self._model(list(found[MODEL]), len(rows), self._names(X))
+        return self._model(list(found[MODEL]), len(rows))
 
     def program(
         self,
@@ -125,21 +128,19 @@ class Estimator(ABC):
         parallelism: int = 1,
         config: IterationConfig | None = None,
     ) -> Callable[[Any], Any]:
-        """The program that fits on a stream: for ``IterationJob.run`` or a ``ReferenceExecutor``.
+        """Build the program that fits on a stream, for ``IterationJob.run`` or an executor.
 
-        ``source(job)`` gives record batches with the columns that the parameters name, such as
-        ``lambda job: job.from_table(table, columns)``; each subtask keeps those that it read.
-        The output ``"model"`` is model data, of which ``model_of`` makes the model.
+        ``source(job)`` returns a stream of record batches with the columns that the parameters
+        name, such as ``lambda job: job.from_table(table, columns)``; each subtask keeps the rows
+        that it read. ``model_of`` converts the output ``"model"`` to the model.
         """
         start = self._start(None, initial)
         rows = TrainingSource(source, _ToBlock(self))
         return self._program(rows, start, parallelism, config or IterationConfig())
 
     def model_of(self, output: Sequence[Any], rows: int = 0) -> Any:
-        """The model (of an online algorithm: the versions) of what ``program`` put out."""
-        return self._model(list(output), rows, self._names(None))
-
-    # -- what an algorithm has to say ---------------------------------------------------
+        """Return the model (of an online algorithm: the versions) from a program's output."""
+        return self._model(list(output), rows)
 
     @abstractmethod
     def _program(
@@ -147,51 +148,84 @@ class Estimator(ABC):
     ) -> Callable[[Any], Any]: ...
 
     @abstractmethod
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any: ...
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
+        """Return the checked training data."""
 
     @abstractmethod
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock: ...
-
-    @abstractmethod
-    def _names(self, X: Any) -> tuple[str, ...] | None: ...
+    def _names(self) -> tuple[str, ...] | None:
+        """Return the names of the features that are columns of their own."""
 
     def _blocks(self, rows: TrainingBlock, parallelism: int) -> list[TrainingBlock]:
         return deal(rows, parallelism)
 
     def _start(self, rows: TrainingBlock | None, initial: Model | None) -> Any:
-        """What the iteration starts from."""
+        """Return the initial variable of the iteration."""
         if initial is not None:
             raise DefinitionError(f"{type(self).__name__} does not start from an earlier model")
         return None
 
-    def _only(self, found: list[Any]) -> Any:
+    def _model(self, found: list[Any], rows: int) -> Any:
         if len(found) != 1:
             raise TransformError(
-                f"{type(self).__name__}: the program gave {len(found)} models; expected one"
+                f"{type(self).__name__}: the program returned {len(found)} models; expected one"
             )
-        return found[0]
+        return self._new_model(self._model_data(found[0]), rows)
+
+    def _model_data(self, found: Any) -> Any:
+        """Return the model data from the record that the program outputs."""
+        return found
+
+    def _new_model(self, model_data: Any, rows: int) -> Model:
+        settings = {n: getattr(self, n) for n in self.model.defaults if hasattr(self, n)}
+        return self.model(model_data, rows=rows, names=self._names(), **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorEstimator(Estimator):
-    """An algorithm over one column of vectors."""
+    """An estimator on one column of vectors."""
 
     input_col: str | tuple[str, ...] = "input"
     output_col: str = "output"
 
-    leaves_nan_out: ClassVar[bool] = False
+    allows_nan: ClassVar[bool] = False
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
         rows = TrainingBlock(_vectors(X, self.input_col))
-        return rows if self.leaves_nan_out else finite(self, rows)
+        return rows if self.allows_nan else finite(self, rows)
 
-    def _names(self, X: Any) -> tuple[str, ...] | None:
-        return names_of(self.input_col, X)
+    def _names(self) -> tuple[str, ...] | None:
+        return _names_of(self.input_col)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictionEstimator(Estimator):
+    """An estimator whose model predicts from a column of features."""
+
+    features_col: str | tuple[str, ...] = "features"
+    prediction_col: str = "prediction"
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
+        return finite(self, labelled(X, None, None, (self.features_col, None, None)))
+
+    def _names(self) -> tuple[str, ...] | None:
+        return _names_of(self.features_col)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisedEstimator(PredictionEstimator):
+    """An estimator that learns from labels, optionally weighted."""
+
+    label_col: str = "label"
+    weight_col: str | None = None
+
+    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
+        columns = (self.features_col, self.label_col, self.weight_col)
+        return finite(self, labelled(X, y, sample_weight, columns))
 
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnsEstimator(Estimator):
-    """An algorithm over several columns of numbers."""
+    """An estimator on several columns of numbers."""
 
     input_cols: tuple[str, ...] = ()
     output_cols: tuple[str, ...] = ()
@@ -207,23 +241,22 @@ class ColumnsEstimator(Estimator):
         if not self.input_cols or len(self.input_cols) != len(self.output_cols):
             raise DefinitionError(
                 f"{type(self).__name__}: {len(self.input_cols)} input columns and "
-                f"{len(self.output_cols)} output columns; expected as many, and one at least"
+                f"{len(self.output_cols)} output columns; expected equal numbers, at least one"
             )
-        return TrainingBlock(
-            np.column_stack([read_nullable(found[0], name) for name in self.input_cols])
-        )
+        columns = [read_nullable(found[0], name) for name in self.input_cols]
+        return TrainingBlock(np.column_stack(columns))
 
-    def _names(self, X: Any) -> tuple[str, ...] | None:
+    def _names(self) -> tuple[str, ...] | None:
         return self.input_cols or None
 
 
 def _collection(blocks: list[TrainingBlock]) -> TrainingSource:
-    """A source of blocks that are dealt to the subtasks that they name."""
+    """Return a source of blocks, each for the subtask that it names."""
     return TrainingSource(lambda job: job.from_collection(blocks))
 
 
 class _ToBlock:
-    """A record batch as a block; what is a block already stays one."""
+    """Converts a record batch to a block; a block is returned as it is."""
 
     def __init__(self, estimator: Estimator) -> None:
         self._estimator = estimator
@@ -236,7 +269,7 @@ class _ToBlock:
 
 
 def to_its_subtask(stream: IterationStream) -> IterationStream:
-    """Records to the subtasks that they name."""
+    """Partition records by the subtask that they name."""
     return stream.partition_custom(to_subtask, _subtask_of)
 
 
@@ -244,27 +277,26 @@ def _subtask_of(record: Any) -> int:
     return int(record.subtask)
 
 
-def names_of(columns: str | Sequence[str], X: Any) -> tuple[str, ...] | None:
-    """The names of the features where they are columns of their own."""
+def _names_of(columns: str | Sequence[str]) -> tuple[str, ...] | None:
     return None if isinstance(columns, str) else tuple(columns)
 
 
 def labelled(
     X: Any, y: Any, sample_weight: Any, columns: tuple[Any, str | None, str | None]
 ) -> TrainingBlock:
-    """Rows of a table by its columns (features, label, weight), or of arrays."""
+    """Read rows from the columns (features, label, weight) of a table, or from arrays."""
     features_col, label_col, weight_col = columns
     found = as_table(X)
     if found is None:
         features = read_matrix(X)
-        labels, weights = (_beside(values, len(features)) for values in (y, sample_weight))
+        labels, weights = (_per_row(values, len(features)) for values in (y, sample_weight))
         if labels is None and label_col is not None:
-            raise TransformError("vectors without labels: give them as y")
+            raise TransformError("vectors without labels; pass them as y")
         return TrainingBlock(features, labels, weights)
     if y is not None or sample_weight is not None:
         raise TransformError(
             f"a table has its labels in {label_col!r} and its weights in {weight_col!r}; "
-            "y and sample_weight stand beside arrays only"
+            "pass y and sample_weight only with arrays"
         )
     table = found[0]
     return TrainingBlock(
@@ -279,10 +311,10 @@ def _vectors(X: Any, columns: str | Sequence[str]) -> Matrix:
     return read_matrix(X) if found is None else read_features(found[0], columns)
 
 
-def _beside(values: Any, rows: int) -> Floats | None:
+def _per_row(values: Any, rows: int) -> Floats | None:
     if values is None:
         return None
     out = np.asarray(values, np.float64)
     if out.shape != (rows,):
-        raise TransformError(f"got values of the shape {out.shape} beside {rows} rows")
+        raise TransformError(f"got values of shape {out.shape} for {rows} rows")
     return out

@@ -1,11 +1,11 @@
-"""Exact quantiles on the runtime: no summary of the data, but questions about ranks.
+"""Exact quantiles on the iteration runtime, by a distributed search over ranks.
 
-Each subtask sorts its columns once. Then, epoch after epoch, all are asked how many of their
-values are not above some bounds, and the answers narrow the place of each quantile, until one
-value is left. Bounds are chosen among the float64 numbers by their order, so that 16 to 17
-rounds of 15 bounds reach any value, however the data are spread. The quantile ``q`` of ``n``
-values is the one at rank ``ceil(q n)``, counted from 1: Flink ML's summary gives it within its
-relative error, this one exactly.
+Each subtask sorts its columns once. In every epoch all subtasks count how many of their values
+are at or below a set of bounds, and the counts narrow the interval of each quantile until a
+single value is left. Bounds are chosen in the order of the float64 numbers, so 16 to 17 rounds of
+15 bounds find any value, whatever the distribution. The quantile ``q`` of ``n`` values is the
+value at rank ``ceil(q n)``, counted from 1: Flink ML's summary approximates it within its
+relative error, this search returns it exactly.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ import numpy as np
 
 from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
-from paimon_features.iteration import (
-    DataStreamList,
-    IterationBodyResult,
-    IterationConfig,
-    IterationListener,
-    IterationStream,
+from paimon_features.iteration import IterationConfig
+from paimon_features.iteration.algorithms.bounded_training import (
+    BlockKeeper,
+    SubtaskCombiner,
+    train_bounded,
 )
-from paimon_features.iteration.algorithms.bounded_training import BlockKeeper, over_rows
 from paimon_features.iteration.algorithms.estimator import MODEL, TrainingSource
 from paimon_features.iteration.algorithms.training_blocks import TrainingBlock
 from paimon_features.transformers.flink_ml.column_models import is_missing
@@ -35,29 +33,29 @@ _BOUNDS = 15
 _SIGN = 1 << 63
 
 
-def place(value: float) -> int:
-    """The place of a number among all float64 numbers in ascending order.
+def float_order(value: float) -> int:
+    """Return the position of a number among all float64 numbers in ascending order.
 
-    >>> place(-1.0) < place(-0.5) < place(0.0) == place(-0.0) < place(5e-324)
+    >>> float_order(-1.0) < float_order(-0.5) < float_order(0.0) == float_order(-0.0)
     True
     """
     bits = int(np.float64(value + 0.0).view(np.int64))
     return bits if bits >= 0 else -(bits + _SIGN)
 
 
-def number(at: int) -> float:
-    """The number at a place.
+def float_at(position: int) -> float:
+    """Return the number at a position; the inverse of ``float_order``.
 
-    >>> [number(place(value)) for value in (-1.5, 0.0, 1e300)]
+    >>> [float_at(float_order(value)) for value in (-1.5, 0.0, 1e300)]
     [-1.5, 0.0, 1e+300]
     """
-    bits = at if at >= 0 else -at - _SIGN
+    bits = position if position >= 0 else -position - _SIGN
     return float(np.int64(bits).view(np.float64))
 
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """Where a quantile of a column can still be: places ``[low, high]``, and its rank."""
+    """The positions ``[low, high]`` that a quantile of a column can still have, and its rank."""
 
     column: int
     rank: int
@@ -65,13 +63,13 @@ class Search:
     high: int
 
     def bounds(self) -> list[int]:
-        """Places that divide what is left in equal parts; the last is ``high``."""
+        """Return positions that divide the interval into equal parts, all below ``high``."""
         span = self.high - self.low
         steps = sorted({self.low + span * k // (_BOUNDS + 1) for k in range(1, _BOUNDS + 1)})
         return [step for step in steps if step < self.high]
 
     def narrowed(self, counts: Sequence[int]) -> Search:
-        """What is left after the numbers of values that are not above each bound."""
+        """Return the search after the number of values at or below each bound is known."""
         low, high = self.low, self.high
         for bound, count in zip(self.bounds(), counts, strict=True):
             if count >= self.rank:
@@ -82,24 +80,21 @@ class Search:
 
 def quantiles(
     source: TrainingSource,
-    at: Sequence[float],
+    shares: Sequence[float],
     finish: Callable[[Floats], Any],
     parallelism: int,
     config: IterationConfig,
     missing_value: float | None = None,
 ) -> Callable[[Any], Any]:
-    """The program that gives ``finish`` of the quantiles, index (columns, quantiles)."""
-
-    def follow(answers: IterationStream, _: IterationStream) -> IterationBodyResult:
-        asked = answers.process(_Ask(tuple(at), finish)).set_parallelism(1).name("ask")
-        found = asked.get_side_output(MODEL)
-        return IterationBodyResult(DataStreamList.of(asked), DataStreamList.of(found))
-
-    return over_rows(source, (), _Answer(missing_value), follow, parallelism, config)
+    """Build the program that outputs ``finish(quantiles)``, index (columns, quantiles)."""
+    count, narrow = _CountBelow(missing_value), _NarrowSearches(tuple(shares), finish)
+    return train_bounded(source, (), count, narrow, parallelism, config)
 
 
-class _Answer(BlockKeeper):
-    """Sorted columns; each epoch, how many values are not above each bound."""
+class _CountBelow(BlockKeeper):
+    """Sorts its columns; in each epoch counts the values at or below each bound."""
+
+    name = "count"
 
     def __init__(self, missing_value: float | None) -> None:
         self._missing = missing_value
@@ -109,18 +104,19 @@ class _Answer(BlockKeeper):
         ctx.state.value("searches").update(searches)
 
     def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
-        if self._sorted is None:  # and again after a restore
+        if self._sorted is None:  # also after a restore
             self._sorted = self._columns(ctx.state.list("blocks").get())
         if epoch == 0:
             ends = [(len(c), c[0], c[-1]) if len(c) else (0, np.inf, -np.inf) for c in self._sorted]
-            out.collect((ctx.subtask, ends))
+            if ends:
+                out.collect((ctx.subtask, ends))
             return
-        answers = []
+        counts = []
         for search in ctx.state.value("searches").value():
-            bounds = [number(bound) for bound in search.bounds()]
+            bounds = [float_at(bound) for bound in search.bounds()]
             column = self._sorted[search.column] if self._sorted else np.zeros(0)
-            answers.append(np.searchsorted(column, bounds, side="right"))
-        out.collect((ctx.subtask, answers))
+            counts.append(np.searchsorted(column, bounds, side="right"))
+        out.collect((ctx.subtask, counts))
 
     def _columns(self, blocks: Sequence[TrainingBlock]) -> list[Floats]:
         if not blocks:
@@ -130,45 +126,42 @@ class _Answer(BlockKeeper):
         return [np.sort(column) for column in known]
 
 
-class _Ask(IterationListener):
-    """Narrows the searches by the answers of all subtasks, and asks again."""
+class _NarrowSearches(SubtaskCombiner):
+    """Narrows the searches by the counts of all subtasks, and broadcasts them again."""
 
-    def __init__(self, at: tuple[float, ...], finish: Callable[[Floats], Any]) -> None:
-        self._at = at
+    name = "narrow"
+
+    def __init__(self, shares: tuple[float, ...], finish: Callable[[Floats], Any]) -> None:
+        self._shares = shares
         self._finish = finish
 
-    def process_element(self, part: tuple[int, Any], ctx: Any, out: Any) -> None:
-        ctx.state.list("parts").add(part[1])
-
-    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
-        parts, state = ctx.state.list("parts").get(), ctx.state.value("searches")
-        ctx.state.list("parts").clear()
+    def combine(self, epoch: int, results: Sequence[Any], ctx: Any, out: Any) -> None:
+        state = ctx.state.value("searches")
         if epoch == 0:
-            searches = self._first([part for part in parts if part])
+            searches = self._first(results)
         else:
             searches = []
             for index, search in enumerate(state.value()):
-                counts = np.sum([answers[index] for answers in parts], axis=0)
+                counts = np.sum([each[index] for each in results], axis=0)
                 searches.append(search.narrowed(counts.tolist()))
         state.update(searches)
         if all(search.low == search.high for search in searches):
-            values = [number(search.low) for search in searches]
-            out.side(MODEL, self._finish(np.array(values).reshape(-1, len(self._at))))
+            values = [float_at(search.low) for search in searches]
+            out.side(MODEL, self._finish(np.array(values).reshape(-1, len(self._shares))))
         else:
             out.collect(searches)
 
-    def _first(self, parts: Sequence[Any]) -> list[Search]:
-        if not parts:
-            raise TransformError("the training set is empty")
+    def _first(self, results: Sequence[Any]) -> list[Search]:
         out = []
-        for column, ends in enumerate(zip(*parts, strict=True)):
+        for column, ends in enumerate(zip(*results, strict=True)):
             counts, lows, highs = zip(*ends, strict=True)
             n = sum(counts)
             if not n:
                 raise TransformError(
                     f"column {column}: all values are null, NaN or the missing value"
                 )
-            for q in self._at:
-                rank = min(max(int(np.ceil(q * n)), 1), n)
-                out.append(Search(column, rank, place(min(lows)), place(max(highs))))
+            low, high = float_order(min(lows)), float_order(max(highs))
+            for share in self._shares:
+                rank = min(max(int(np.ceil(share * n)), 1), n)
+                out.append(Search(column, rank, low, high))
         return out

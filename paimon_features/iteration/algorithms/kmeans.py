@@ -1,8 +1,8 @@
-"""k-means on the runtime: points kept, Lloyd's algorithm, one round an epoch."""
+"""k-means on the iteration runtime: Lloyd's algorithm, one round per epoch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,42 +10,32 @@ import numpy as np
 
 from paimon_features.array_types import Floats
 from paimon_features.errors import DefinitionError, TransformError
-from paimon_features.iteration import (
-    DataStreamList,
-    IterationBodyResult,
-    IterationConfig,
-    IterationListener,
-    IterationStream,
-    terminate_on_max_iter,
+from paimon_features.iteration import IterationConfig, terminate_on_max_iter
+from paimon_features.iteration.algorithms.bounded_training import (
+    BlockKeeper,
+    SubtaskCombiner,
+    train_bounded,
 )
-from paimon_features.iteration.algorithms.bounded_training import BlockKeeper, over_rows
 from paimon_features.iteration.algorithms.estimator import (
     MODEL,
-    Estimator,
+    PredictionEstimator,
     TrainingSource,
-    labelled,
-    names_of,
 )
-from paimon_features.iteration.algorithms.parameter_checks import (
-    at_least,
-    finite,
-    one_of,
-    started_from,
-)
+from paimon_features.iteration.algorithms.parameter_checks import at_least, initial_data, one_of
 from paimon_features.iteration.algorithms.training_blocks import TrainingBlock
 from paimon_features.transformers.flink_ml import KMeansModel, Model
+from paimon_features.transformers.flink_ml.kmeans_model import MEASURES
 from paimon_features.transformers.flink_ml.vectors import Matrix, dense, take
 
-MEASURES = ("euclidean", "manhattan", "cosine")
-_PIECE = 4096
+_CHUNK_ROWS = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class KMeans(Estimator):
-    """Centroids of ``k`` clusters after ``max_iter`` rounds.
+class KMeans(PredictionEstimator):
+    """Flink ML's k-means: the centroids of ``k`` clusters after ``max_iter`` rounds.
 
     It starts from ``k`` of the rows, drawn by ``seed``, or from the model ``initial``. A centroid
-    that loses all its points stays where it is. ``distance_measure`` is ``euclidean``,
+    that loses all its points keeps its position. ``distance_measure`` is ``euclidean``,
     ``manhattan`` or ``cosine``.
 
     >>> points = [[0.0, 0.0], [0.0, 0.3], [0.3, 0.0], [9.0, 0.0], [9.0, 0.6], [9.6, 0.0]]
@@ -59,8 +49,8 @@ class KMeans(Estimator):
     distance_measure: str = "euclidean"
     init_mode: str = "random"
     seed: int = 0
-    features_col: str | tuple[str, ...] = "features"
-    prediction_col: str = "prediction"
+
+    model = KMeansModel
 
     def __post_init__(self) -> None:
         at_least(self, 2, "k")
@@ -68,88 +58,75 @@ class KMeans(Estimator):
         one_of(self, "distance_measure", MEASURES)
         one_of(self, "init_mode", ("random",))
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
-        return finite(self, labelled(X, None, None, (self.features_col, None, None)))
-
-    def _names(self, X: Any) -> tuple[str, ...] | None:
-        return names_of(self.features_col, X)
-
     def _start(self, rows: TrainingBlock | None, initial: Model | None) -> Any:
         if initial is not None:
-            return started_from(self, initial, "centroids")["centroids"]
-        if rows is None:
+            centroids = initial_data(self, initial, "centroids")["centroids"]
+        elif rows is None:
             raise DefinitionError(
-                "KMeans.program: initial= is missing; rows can be drawn only from data at hand: "
+                "KMeans.program: initial= is missing; centroids can be drawn only from local data: "
                 "fit some rows with max_iter=1 and start from that model"
             )
-        drawn = np.random.default_rng(self.seed).choice(
-            len(rows), min(self.k, len(rows)), replace=False
-        )
-        return dense(take(rows.features, np.sort(drawn)))
+        else:
+            drawn = np.random.default_rng(self.seed).choice(
+                len(rows), min(self.k, len(rows)), replace=False
+            )
+            centroids = dense(take(rows.features, np.sort(drawn)))
+        return centroids, np.zeros(len(centroids))
 
     def _program(
         self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
     ) -> Callable[[Any], Any]:
-        def follow(partial: IterationStream, centroids: IterationStream) -> IterationBodyResult:
-            model = partial.process(_Move()).set_parallelism(1).name("move")
-            return IterationBodyResult(
-                DataStreamList.of(model.map(_centroids)),
-                DataStreamList.of(model.get_side_output(MODEL)),
-                centroids.flat_map(terminate_on_max_iter(self.max_iter)),
-            )
-
-        assign = _Assign(self.distance_measure)
-        return over_rows(source, start, assign, follow, parallelism, config)
-
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        centroids, weights = self._only(found)
-        return KMeansModel(
-            {"centroids": centroids, "weights": weights},
-            rows=rows,
-            names=names,
-            features_col=self.features_col,
-            prediction_col=self.prediction_col,
-            distance_measure=self.distance_measure,
+        until = terminate_on_max_iter(self.max_iter)
+        return train_bounded(
+            source,
+            start,
+            _AssignPoints(self.distance_measure),
+            _MoveCentroids(),
+            parallelism,
+            config,
+            criteria=lambda _, centroids: centroids.flat_map(until),
         )
 
+    def _model_data(self, found: Any) -> Any:
+        centroids, weights = found
+        return {"centroids": centroids, "weights": weights}
 
-class _Assign(BlockKeeper):
-    """Keeps points; each epoch the sums and numbers of those closest to each centroid."""
+
+class _AssignPoints(BlockKeeper):
+    """Keeps points; in each epoch sums and counts the points closest to each centroid."""
+
+    name = "assign"
 
     def __init__(self, measure: str) -> None:
         self._measure = measure
 
-    def process_element2(self, centroids: Floats, ctx: Any, out: Any) -> None:
-        ctx.state.value("centroids").update(centroids)
+    def process_element2(self, model: tuple[Floats, Floats], ctx: Any, out: Any) -> None:
+        ctx.state.value("centroids").update(model[0])
 
     def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
         centroids = ctx.state.value("centroids").value()
         sums, counts = np.zeros_like(centroids), np.zeros(len(centroids))
         for block in ctx.state.list("blocks").get():
             add_closest(block.features, centroids, self._measure, sums, counts)
-        out.collect((ctx.subtask, centroids, sums, counts))
+        out.collect((ctx.subtask, (centroids, sums, counts)))
 
 
-class _Move(IterationListener):
-    """New centroids of the sums of all subtasks."""
+class _MoveCentroids(SubtaskCombiner):
+    """Moves centroids to the means of their points."""
 
-    def process_element(self, part: tuple[Any, ...], ctx: Any, out: Any) -> None:
-        ctx.state.list("parts").add(part)
+    name = "move"
 
-    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
-        parts = ctx.state.list("parts")
-        ordered = sorted(parts.get(), key=lambda part: part[0])
-        parts.clear()
-        centroids = ordered[0][1]
+    def combine(self, epoch: int, results: Sequence[Any], ctx: Any, out: Any) -> None:
+        centroids = results[0][0]
         sums, counts = np.zeros_like(centroids), np.zeros(len(centroids))
-        for _, _, of_subtask, number in ordered:
-            sums += of_subtask
-            counts += number
+        for _, subtask_sums, subtask_counts in results:
+            sums += subtask_sums
+            counts += subtask_counts
         if not counts.any():
             raise TransformError("the training set is empty")
-        there = counts > 0
+        occupied = counts > 0
         moved = centroids.copy()
-        moved[there] = sums[there] / counts[there, None]
+        moved[occupied] = sums[occupied] / counts[occupied, None]
         ctx.state.value("model").update((moved, counts))
         out.collect((moved, counts))
 
@@ -157,41 +134,37 @@ class _Move(IterationListener):
         out.side(MODEL, ctx.state.value("model").value())
 
 
-def _centroids(model: tuple[Floats, Floats]) -> Floats:
-    return model[0]
-
-
 def add_closest(
     features: Matrix, centroids: Floats, measure: str, sums: Floats, counts: Floats
 ) -> None:
-    """Add each point to the sum and the number of its closest centroid."""
+    """Add each point to the sum and the count of its closest centroid, in place."""
     if features.shape[1] != centroids.shape[1]:
         raise TransformError(
             f"points of {features.shape[1]} features; the centroids have {centroids.shape[1]}"
         )
-    for start in range(0, len(features), _PIECE):
-        rows = np.arange(start, min(start + _PIECE, len(features)))
+    for start in range(0, len(features), _CHUNK_ROWS):
+        rows = np.arange(start, min(start + _CHUNK_ROWS, len(features)))
         points = dense(take(features, rows))
         chosen = closest(points, centroids, measure)
         for c in np.unique(chosen):
-            of_centroid = points[chosen == c]
-            sums[c] += of_centroid.sum(axis=0)
-            counts[c] += len(of_centroid)
+            assigned = points[chosen == c]
+            sums[c] += assigned.sum(axis=0)
+            counts[c] += len(assigned)
 
 
 def closest(points: Floats, centroids: Floats, measure: str) -> Any:
-    """The number of the closest centroid of each point, the first of equally close ones."""
+    """Return the index of the closest centroid of each point; of equally close ones the first."""
     if measure == "cosine":
         lengths = np.sqrt(np.einsum("ij,ij->i", points, points))
-        of_centroids = np.sqrt(np.einsum("ij,ij->i", centroids, centroids))
-        if not lengths.all() or not of_centroids.all():
-            raise TransformError("the cosine distance of a vector of zeros is not defined")
-        return np.argmin(1 - points @ centroids.T / lengths[:, None] / of_centroids, axis=1)
+        centroid_lengths = np.sqrt(np.einsum("ij,ij->i", centroids, centroids))
+        if not lengths.all() or not centroid_lengths.all():
+            raise TransformError("the cosine distance of a zero vector is not defined")
+        return np.argmin(1 - points @ centroids.T / lengths[:, None] / centroid_lengths, axis=1)
     distances = np.empty((len(points), len(centroids)))
     for c, centroid in enumerate(centroids):
-        away = points - centroid
+        difference = points - centroid
         if measure == "manhattan":
-            distances[:, c] = np.abs(away).sum(axis=1)
+            distances[:, c] = np.abs(difference).sum(axis=1)
         else:
-            distances[:, c] = np.einsum("ij,ij->i", away, away)
+            distances[:, c] = np.einsum("ij,ij->i", difference, difference)
     return np.argmin(distances, axis=1)

@@ -1,4 +1,4 @@
-"""Linear models by stochastic gradient descent; there is no intercept, as in Flink ML."""
+"""Linear models fitted by stochastic gradient descent; without intercept, as in Flink ML."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from paimon_features.iteration import IterationConfig
-from paimon_features.iteration.algorithms.estimator import (
-    Estimator,
-    TrainingSource,
-    labelled,
-    names_of,
-)
+from paimon_features.iteration.algorithms.estimator import SupervisedEstimator, TrainingSource
 from paimon_features.iteration.algorithms.parameter_checks import (
     at_least,
-    finite,
+    initial_data,
     one_of,
-    started_from,
     within,
     zero_or_one,
 )
@@ -34,11 +28,7 @@ from paimon_features.transformers.flink_ml import (
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LinearEstimator(Estimator):
-    features_col: str | tuple[str, ...] = "features"
-    label_col: str = "label"
-    weight_col: str | None = None
-    prediction_col: str = "prediction"
+class _LinearEstimator(SupervisedEstimator):
     max_iter: int = 20
     learning_rate: float = 0.1
     global_batch_size: int = 32
@@ -46,25 +36,17 @@ class _LinearEstimator(Estimator):
     reg: float = 0.0
     elastic_net: float = 0.0
 
-    model: ClassVar[type[Model]]
     loss: ClassVar[str]
-    """Its loss, a key of ``LOSSES``."""
+    """A key of ``LOSSES``."""
 
     def __post_init__(self) -> None:
         at_least(self, 1, "max_iter", "global_batch_size")
         at_least(self, 0, "learning_rate", "tol", "reg")
         within(self, 0, 1, "elastic_net")
 
-    def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
-        columns = (self.features_col, self.label_col, self.weight_col)
-        return finite(self, labelled(X, y, sample_weight, columns))
-
-    def _names(self, X: Any) -> tuple[str, ...] | None:
-        return names_of(self.features_col, X)
-
     def _start(self, rows: TrainingBlock | None, initial: Model | None) -> Any:
         if initial is not None:
-            data = started_from(self, initial, "coefficient")
+            data = initial_data(self, initial, "coefficient")
             return np.asarray(data["coefficient"], np.float64)
         return None if rows is None else np.zeros(rows.width)
 
@@ -82,17 +64,13 @@ class _LinearEstimator(Estimator):
         )
         return descend(source, start, descent, parallelism, config)
 
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        data = {"coefficient": self._only(found)}
-        return type(self).model(data, rows=rows, names=names, **self._settings())
-
-    def _settings(self) -> dict[str, Any]:
-        return {"features_col": self.features_col, "prediction_col": self.prediction_col}
+    def _model_data(self, found: Any) -> Any:
+        return {"coefficient": found}
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinearRegression(_LinearEstimator):
-    """Least squares.
+    """Flink ML's linear regression: least squares.
 
     >>> rows = [[2.0, 1.0], [3.0, 2.0], [1.0, 2.0]]
     >>> model = LinearRegression(max_iter=500, tol=0.0).fit(rows, y=[4.0, 7.0, 5.0])
@@ -111,13 +89,10 @@ class _LinearClassifier(_LinearEstimator):
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
         return zero_or_one(self, super()._rows(X, y, sample_weight))
 
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "raw_prediction_col": self.raw_prediction_col}
-
 
 @dataclass(frozen=True, kw_only=True)
 class LogisticRegression(_LinearClassifier):
-    """Logistic regression of labels 0 and 1.
+    """Flink ML's logistic regression, on labels 0 and 1.
 
     >>> model = LogisticRegression().fit([[1.0], [-1.0]], y=[1.0, 0.0])
     >>> model.transform([[3.0], [-3.0]])[:, 0].tolist()
@@ -136,7 +111,7 @@ class LogisticRegression(_LinearClassifier):
 
 @dataclass(frozen=True, kw_only=True)
 class LinearSVC(_LinearClassifier):
-    """Linear support vectors (hinge loss) for labels 0 and 1.
+    """Flink ML's linear support vector classifier (hinge loss), on labels 0 and 1.
 
     >>> model = LinearSVC().fit([[1.0], [-1.0]], y=[1.0, 0.0])
     >>> model.transform([[3.0], [-3.0]])[:, 0].tolist()
@@ -147,6 +122,3 @@ class LinearSVC(_LinearClassifier):
 
     model = LinearSVCModel
     loss = "hinge"
-
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "threshold": self.threshold}

@@ -1,4 +1,4 @@
-"""The online standard scaler: a version for each window, of all rows until its end."""
+"""The online standard scaler: a version per window, of all rows until its end."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ import pyarrow as pa
 
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import IterationConfig
+from paimon_features.iteration.algorithms.bounded_training import aggregate
 from paimon_features.iteration.algorithms.estimator import TrainingSource, VectorEstimator
-from paimon_features.iteration.algorithms.one_pass import aggregate
 from paimon_features.iteration.algorithms.online_training import (
     CountCutter,
-    ModelVersions,
+    OnlineEstimator,
     check_batch,
-    in_turn,
     train_online,
 )
-from paimon_features.iteration.algorithms.scaler_estimators import Seen, Spread
-from paimon_features.iteration.algorithms.training_blocks import TrainingBlock, in_order
+from paimon_features.iteration.algorithms.scaler_estimators import MeanAndDeviation, RowMoments
+from paimon_features.iteration.algorithms.training_blocks import TrainingBlock, deal
 from paimon_features.transformers.flink_ml import Model, StandardScalerModel
 from paimon_features.transformers.flink_ml.vectors import as_table
 
@@ -33,16 +32,16 @@ class GlobalWindows:
 
 @dataclass(frozen=True, slots=True)
 class CountTumblingWindows:
-    """Windows of ``size`` rows; rows that do not fill the last one make no version."""
+    """Windows of ``size`` rows; rows that do not fill the last one produce no version."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class EventTimeTumblingWindows:
-    """Windows of ``size_ms`` milliseconds, from 1970 on, of rows that come in order of time.
+    """Windows of ``size_ms`` milliseconds, aligned to the Unix epoch, of rows ordered by time.
 
-    A window ends when a row of a later one comes, or when the rows end.
+    A window ends when a row of a later one arrives, or when the rows end.
     """
 
     size_ms: int
@@ -52,8 +51,8 @@ Windows = GlobalWindows | CountTumblingWindows | EventTimeTumblingWindows
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineStandardScaler(VectorEstimator):
-    """Mean and deviation of all rows so far, a version (from 0) for each window.
+class OnlineStandardScaler(OnlineEstimator, VectorEstimator):
+    """Flink ML's online standard scaler: moments of all rows so far, a version (from 0) per window.
 
     ``timestamp_col`` is the column of times (milliseconds) of ``EventTimeTumblingWindows``; a
     version's ``timestamp`` is then the last millisecond of its window.
@@ -69,6 +68,9 @@ class OnlineStandardScaler(VectorEstimator):
     windows: Windows = GlobalWindows()
     timestamp_col: str = "timestamp"
     model_version_col: str | None = "version"
+
+    model = StandardScalerModel
+    version_name = "version"
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
         rows = super()._rows(X, y, sample_weight)
@@ -86,8 +88,8 @@ class OnlineStandardScaler(VectorEstimator):
 
     def _blocks(self, rows: TrainingBlock, parallelism: int) -> list[TrainingBlock]:
         if isinstance(self.windows, GlobalWindows):
-            return super()._blocks(rows, parallelism)
-        blocks = in_order(rows)
+            return deal(rows, parallelism)
+        blocks = super()._blocks(rows, parallelism)
         if isinstance(self.windows, EventTimeTumblingWindows):
             blocks.append(_end_of(blocks))
         return blocks
@@ -100,7 +102,7 @@ class OnlineStandardScaler(VectorEstimator):
         self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
     ) -> Callable[[Any], Any]:
         if isinstance(self.windows, GlobalWindows):
-            return aggregate(source, _Whole(), parallelism, config)
+            return aggregate(source, _SingleVersion(), parallelism, config)
         if isinstance(self.windows, CountTumblingWindows):
             check_batch("OnlineStandardScaler", self.windows.size, parallelism)
             cutter: Any = CountCutter(self.windows.size)
@@ -108,24 +110,7 @@ class OnlineStandardScaler(VectorEstimator):
             raise DefinitionError(f"OnlineStandardScaler: {self.windows}; expected 1 ms or more")
         else:
             cutter = _TimeCutter(self.windows.size_ms)
-        return train_online(source, start, _Running(), cutter, parallelism, config)
-
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        return ModelVersions(
-            [
-                StandardScalerModel(
-                    data,
-                    rows=rows,
-                    names=names,
-                    input_col=self.input_col,
-                    output_col=self.output_col,
-                    with_mean=self.with_mean,
-                    with_std=self.with_std,
-                    model_version_col=self.model_version_col,
-                )
-                for data in in_turn(found, "version")
-            ]
-        )
+        return train_online(source, start, _RunningMoments(), cutter, parallelism, config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +118,7 @@ class _TimeCutter:
     size_ms: int
 
     def cut(self, blocks: Sequence[TrainingBlock]) -> tuple[int, int | None] | None:
-        """The rows of the first window once a row of a later one is there."""
+        """Return the rows of the first window once a row of a later one has arrived."""
         times = np.concatenate([block.times_ms for block in blocks])
         if not len(times):
             return None
@@ -143,34 +128,34 @@ class _TimeCutter:
 
 
 def _end_of(blocks: Sequence[TrainingBlock]) -> TrainingBlock:
-    """A row after all times: it closes the last window, and no window of its own ever ends."""
+    """Return a row after all times: it closes the last window, and its own never ends."""
     last = blocks[-1].part(len(blocks[-1]) - 1, len(blocks[-1]))
     return TrainingBlock(last.features, times_ms=np.array([np.iinfo(np.int64).max]))
 
 
-class _Whole(Spread):
-    """The one version of all rows."""
+class _SingleVersion(MeanAndDeviation):
+    """The only version, of all rows."""
 
-    def finish(self, whole: Seen) -> dict[str, Any]:
-        return {**super().finish(whole), "version": 0, "timestamp": None}
+    def finish(self, merged: RowMoments) -> dict[str, Any]:
+        return {**super().finish(merged), "version": 0, "timestamp": None}
 
 
-class _Running:
-    """Moments of all rows so far, with the version and the window's end."""
+class _RunningMoments:
+    """Moments of all rows so far, with the version and the end of the window."""
 
-    def partial(self, state: Any, part: TrainingBlock, parallelism: int) -> Seen | None:
-        """Those of a part of the window."""
-        return Spread().of(part) if len(part) else None
+    def partial(self, state: Any, part: TrainingBlock, parallelism: int) -> RowMoments | None:
+        """Return the moments of a part of the window."""
+        return MeanAndDeviation().of(part) if len(part) else None
 
     def combine(self, state: Any, partials: Sequence[Any], end_ms: int | None) -> Any:
-        """Those until the end of the window."""
-        whole, version, _ = state
-        for seen in partials:
-            if seen is not None:
-                whole = seen if whole is None else Spread().merge(whole, seen)
-        return whole, version + 1, end_ms
+        """Return the moments of all rows until the end of the window."""
+        total, version, _ = state
+        for moments in partials:
+            if moments is not None:
+                total = moments if total is None else MeanAndDeviation().merge(total, moments)
+        return total, version + 1, end_ms
 
     def model_data(self, state: Any) -> dict[str, Any]:
-        """Mean, deviation, version and the last millisecond of the window."""
-        whole, version, end_ms = state
-        return {**Spread().finish(whole), "version": version, "timestamp": end_ms}
+        """Return mean, deviation, version and the last millisecond of the window."""
+        total, version, end_ms = state
+        return {**MeanAndDeviation().finish(total), "version": version, "timestamp": end_ms}

@@ -1,19 +1,20 @@
-"""Online algorithms on the runtime: a new version of the model for each global batch.
+"""Online training on the iteration runtime: a new version of the model per global batch.
 
 ::
 
-    rows ──► batches (of exactly n rows, cut for the subtasks) ──► part + model ──► partial results
+    rows ──► batches (of exactly n rows, cut for the subtasks) ──► part + state ──► partial results
                                                    ▲                                      │
-                                                   └──────── new version ◄── combined ◄───┘
+                                                   └───────── next state ◄── combine ◄────┘
 
-Batches are in the order of the rows, so the source has one subtask, or its order decides.
-Rows that do not fill a last batch make no version.
+Batches follow the order of the rows, so the source needs one subtask; with several, the order in
+which their rows arrive decides. Rows that do not fill a last batch produce no version.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, overload
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol, overload
 
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import (
@@ -22,37 +23,47 @@ from paimon_features.iteration import (
     IterationConfig,
     iterate_unbounded_streams,
 )
-from paimon_features.iteration.algorithms.estimator import MODEL, TrainingSource, to_its_subtask
-from paimon_features.iteration.algorithms.training_blocks import TrainingBlock, join, window
+from paimon_features.iteration.algorithms.estimator import (
+    MODEL,
+    Estimator,
+    TrainingSource,
+    to_its_subtask,
+)
+from paimon_features.iteration.algorithms.training_blocks import (
+    TrainingBlock,
+    in_order,
+    join,
+    window,
+)
 from paimon_features.transformers.flink_ml import Model
 
 
-class Online(Protocol):
-    """One version after the other: what goes around is the state, with the version in it."""
+class OnlineAlgorithm(Protocol):
+    """The steps of an online algorithm; the state circulates and contains the version."""
 
     def partial(self, state: Any, part: TrainingBlock, parallelism: int) -> Any:
-        """What a subtask's part of a batch adds."""
+        """Return the contribution of a subtask's part of a batch."""
         ...
 
     def combine(self, state: Any, partials: Sequence[Any], end_ms: int | None) -> Any:
-        """The next state, of what all parts add, in the order of the subtasks."""
+        """Return the next state from the contributions of all parts, in subtask order."""
         ...
 
     def model_data(self, state: Any) -> Any:
-        """The model data of a state."""
+        """Return the model data of a state."""
         ...
 
 
-class Cutter(Protocol):
-    """Where a batch ends."""
+class BatchCutter(Protocol):
+    """Decides where a batch ends."""
 
     def cut(self, blocks: Sequence[TrainingBlock]) -> tuple[int, int | None] | None:
-        """The number of rows of the first batch, and its end if it has one; None: not yet."""
+        """Return the rows of the first batch and its end time, if any; None: incomplete."""
         ...
 
 
 class CountCutter:
-    """A batch is a number of rows."""
+    """Cuts batches of a fixed number of rows."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -62,7 +73,7 @@ class CountCutter:
 
 
 class ModelVersions(Sequence[Model]):
-    """The versions of an online model, oldest first; it transforms by the newest."""
+    """The versions of an online model, oldest first; ``transform`` uses the newest."""
 
     def __init__(self, versions: Sequence[Model]) -> None:
         self._versions = list(versions)
@@ -83,24 +94,43 @@ class ModelVersions(Sequence[Model]):
         return self._newest().model_data
 
     def transform(self, X: Any) -> Any:
-        """``X`` by the newest version."""
+        """Transform ``X`` by the newest version."""
         return self._newest().transform(X)
 
     def _newest(self) -> Model:
         if not self._versions:
-            raise TransformError("there is no version: the rows did not fill one batch")
+            raise TransformError("there is no version: the rows did not fill a batch")
         return self._versions[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineEstimator(Estimator):
+    """An estimator whose program outputs the model data of each version."""
+
+    version_name: ClassVar[str]
+    """Where the model data have the version."""
+
+    def _blocks(self, rows: TrainingBlock, parallelism: int) -> list[TrainingBlock]:
+        return in_order(rows)
+
+    def _model(self, found: list[Any], rows: int) -> ModelVersions:
+        # an engine may return versions in another order
+        ordered = sorted(found, key=lambda data: data[self.version_name])
+        known = self.model.data_names
+        return ModelVersions(
+            [self._new_model({n: data[n] for n in known if n in data}, rows) for data in ordered]
+        )
 
 
 def train_online(
     source: TrainingSource,
     start: Any,
-    online: Online,
-    cutter: Cutter,
+    online: OnlineAlgorithm,
+    cutter: BatchCutter,
     parallelism: int,
     config: IterationConfig | None,
 ) -> Callable[[Any], Any]:
-    """The program that gives the model data of each version."""
+    """Build the program that outputs the model data of each version."""
 
     def body(variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
         parts = source.blocks(data.get(0)).process(_Batches(cutter, parallelism)).set_parallelism(1)
@@ -129,22 +159,17 @@ def train_online(
 
 
 def check_batch(name: str, rows: int, parallelism: int) -> None:
-    """DefinitionError for batches with fewer rows than subtasks: some would wait for ever."""
+    """Raise DefinitionError for batches smaller than the parallelism: subtasks would starve."""
     if rows < parallelism:
         raise DefinitionError(
             f"{name}: batches of {rows} rows for {parallelism} subtasks; expected a row for each"
         )
 
 
-def in_turn(found: Sequence[Any], version: str) -> list[Any]:
-    """Model data by their versions; an engine may give them in another order."""
-    return sorted(found, key=lambda data: data[version])
-
-
 class _Batches:
-    """Rows in batches, each cut into a part for every subtask."""
+    """Cuts rows into batches, and each batch into one part per subtask."""
 
-    def __init__(self, cutter: Cutter, parallelism: int) -> None:
+    def __init__(self, cutter: BatchCutter, parallelism: int) -> None:
         self._cutter = cutter
         self._parallelism = parallelism
 
@@ -156,7 +181,7 @@ class _Batches:
             rows, end_ms = cut
             batch = join(list(window(blocks, 0, rows)))
             for part in self._parts(batch):
-                out.collect(_Part(part.subtask, part, end_ms))
+                out.collect(_BatchPart(part.subtask, part, end_ms))
             blocks = list(window(blocks, rows, sum(map(len, blocks)) - rows))
         if blocks is before:
             waiting.add(block)
@@ -164,61 +189,56 @@ class _Batches:
             waiting.update(blocks)
 
     def _parts(self, batch: TrainingBlock) -> list[TrainingBlock]:
-        whole, over = divmod(len(batch), self._parallelism)
+        rows, remainder = divmod(len(batch), self._parallelism)
         out, start = [], 0
         for subtask in range(self._parallelism):
-            end = start + whole + (subtask < over)
-            part = batch.part(start, end)
-            out.append(
-                TrainingBlock(part.features, part.labels, part.weights, part.times_ms, subtask)
-            )
+            end = start + rows + (subtask < remainder)
+            out.append(replace(batch.part(start, end), subtask=subtask))
             start = end
         return out
 
 
-class _Part:
+@dataclass(frozen=True, slots=True)
+class _BatchPart:
     """A subtask's part of a batch, and when the batch ends."""
 
-    __slots__ = ("block", "end_ms", "subtask")
-
-    def __init__(self, subtask: int, block: TrainingBlock, end_ms: int | None) -> None:
-        self.subtask = subtask
-        self.block = block
-        self.end_ms = end_ms
+    subtask: int
+    block: TrainingBlock
+    end_ms: int | None
 
 
 class _Partial:
-    """Waits for a part of a batch and for the model to be applied to it."""
+    """Pairs each part of a batch with the state that it applies to."""
 
-    def __init__(self, online: Online) -> None:
+    def __init__(self, online: OnlineAlgorithm) -> None:
         self._online = online
 
-    def process_element1(self, part: _Part, ctx: Any, out: Any) -> None:
+    def process_element1(self, part: _BatchPart, ctx: Any, out: Any) -> None:
         ctx.state.list("parts").add(part)
-        self._go(ctx, out)
+        self._emit_ready(ctx, out)
 
     def process_element2(self, state: Any, ctx: Any, out: Any) -> None:
         ctx.state.value("state").update(state)
-        self._go(ctx, out)
+        self._emit_ready(ctx, out)
 
-    def _go(self, ctx: Any, out: Any) -> None:
-        parts, held = ctx.state.list("parts"), ctx.state.value("state")
-        waiting, state = parts.get(), held.value()
+    def _emit_ready(self, ctx: Any, out: Any) -> None:
+        parts, current = ctx.state.list("parts"), ctx.state.value("state")
+        waiting, state = parts.get(), current.value()
         if not waiting or state is None:
             return
         first, *rest = waiting
-        made = self._online.partial(state, first.block, ctx.parallelism)
+        partial = self._online.partial(state, first.block, ctx.parallelism)
         # one copy of the state is enough
         carried = state if ctx.subtask == 0 else None
-        held.clear()
+        current.clear()
         parts.update(rest)
-        out.collect((ctx.subtask, made, carried, first.end_ms))
+        out.collect((ctx.subtask, partial, carried, first.end_ms))
 
 
 class _Combine:
-    """The next state when the partial results of all subtasks have come."""
+    """Computes the next state once the contributions of all subtasks have arrived."""
 
-    def __init__(self, online: Online, parallelism: int) -> None:
+    def __init__(self, online: OnlineAlgorithm, parallelism: int) -> None:
         self._online = online
         self._parallelism = parallelism
 
@@ -230,5 +250,5 @@ class _Combine:
             return
         waiting.clear()
         partials.sort(key=lambda each: each[0])
-        made = [each[1] for each in partials]
-        out.collect(self._online.combine(partials[0][2], made, partials[0][3]))
+        _, _, state, end_ms = partials[0]
+        out.collect(self._online.combine(state, [each[1] for each in partials], end_ms))

@@ -1,4 +1,4 @@
-"""Flink ML's scalers that need one pass over the rows."""
+"""Flink ML's scalers: statistics of each column, computed in one pass or by exact quantiles."""
 
 from __future__ import annotations
 
@@ -11,35 +11,38 @@ import numpy as np
 from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.iteration import IterationConfig
+from paimon_features.iteration.algorithms.bounded_training import aggregate
 from paimon_features.iteration.algorithms.estimator import TrainingSource, VectorEstimator
-from paimon_features.iteration.algorithms.one_pass import aggregate
+from paimon_features.iteration.algorithms.exact_quantiles import quantiles
+from paimon_features.iteration.algorithms.parameter_checks import within
 from paimon_features.iteration.algorithms.training_blocks import TrainingBlock
 from paimon_features.transformers.column_moments import Moments
 from paimon_features.transformers.flink_ml import (
     MaxAbsScalerModel,
     MinMaxScalerModel,
+    RobustScalerModel,
     StandardScalerModel,
 )
 from paimon_features.transformers.flink_ml.vectors import SparseRows, dense
 
-Seen = tuple[int, Moments]
+RowMoments = tuple[int, Moments]
 """Number of rows, and the moments of their columns."""
 
 
-class Spread:
-    """Mean and deviation, merged without loss (Chan, Golub and LeVeque 1983).
+class MeanAndDeviation:
+    """Mean and standard deviation, merged without loss (Chan, Golub and LeVeque 1983).
 
-    Flink ML adds squares up, which loses a deviation that is small beside the mean.
+    Flink ML sums squares, which loses a deviation that is small compared to the mean.
     """
 
-    def of(self, block: TrainingBlock) -> Seen:
+    def of(self, block: TrainingBlock) -> RowMoments:
         return len(block), Moments.of(dense(block.features))
 
-    def merge(self, left: Seen, right: Seen) -> Seen:
+    def merge(self, left: RowMoments, right: RowMoments) -> RowMoments:
         return left[0] + right[0], left[1].merge(right[1])
 
-    def finish(self, whole: Seen) -> dict[str, Any]:
-        rows, moments = whole
+    def finish(self, merged: RowMoments) -> dict[str, Any]:
+        rows, moments = merged
         if (moments.count < rows).any():
             column = int(np.flatnonzero(moments.count < rows)[0])
             raise TransformError(f"feature {column} has NaN; impute missing values first")
@@ -48,7 +51,7 @@ class Spread:
 
 
 class Extremes:
-    """Least and greatest value of each column."""
+    """Minimum and maximum of each column."""
 
     def of(self, block: TrainingBlock) -> tuple[Floats, Floats]:
         rows = dense(block.features)
@@ -57,12 +60,12 @@ class Extremes:
     def merge(self, left: Any, right: Any) -> tuple[Floats, Floats]:
         return np.minimum(left[0], right[0]), np.maximum(left[1], right[1])
 
-    def finish(self, whole: tuple[Floats, Floats]) -> dict[str, Any]:
-        return {"minVector": whole[0], "maxVector": whole[1]}
+    def finish(self, merged: tuple[Floats, Floats]) -> dict[str, Any]:
+        return {"minVector": merged[0], "maxVector": merged[1]}
 
 
-class Largest:
-    """Greatest absolute value of each column."""
+class LargestMagnitude:
+    """Maximum absolute value of each column."""
 
     def of(self, block: TrainingBlock) -> Floats:
         if isinstance(block.features, SparseRows):
@@ -74,13 +77,13 @@ class Largest:
     def merge(self, left: Floats, right: Floats) -> Floats:
         return np.maximum(left, right)
 
-    def finish(self, whole: Floats) -> dict[str, Any]:
-        return {"maxVector": whole}
+    def finish(self, merged: Floats) -> dict[str, Any]:
+        return {"maxVector": merged}
 
 
 @dataclass(frozen=True, kw_only=True)
 class StandardScaler(VectorEstimator):
-    """Mean and deviation (of n - 1); ``with_mean`` subtracts, ``with_std`` divides.
+    """Flink ML's standard scaler: ``with_mean`` subtracts, ``with_std`` divides (ddof 1).
 
     >>> model = StandardScaler(with_mean=True).fit([[1.0], [3.0], [5.0]])
     >>> model.transform([[7.0]]).tolist()
@@ -90,26 +93,17 @@ class StandardScaler(VectorEstimator):
     with_mean: bool = False
     with_std: bool = True
 
+    model = StandardScalerModel
+
     def _program(
         self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
     ) -> Callable[[Any], Any]:
-        return aggregate(source, Spread(), parallelism, config)
-
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        return StandardScalerModel(
-            self._only(found),
-            rows=rows,
-            names=names,
-            input_col=self.input_col,
-            output_col=self.output_col,
-            with_mean=self.with_mean,
-            with_std=self.with_std,
-        )
+        return aggregate(source, MeanAndDeviation(), parallelism, config)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MinMaxScaler(VectorEstimator):
-    """Stretches each column to ``[min, max]``.
+    """Flink ML's min-max scaler: maps each column to ``[min, max]``.
 
     >>> MinMaxScaler().fit([[0.0], [200.0]]).transform([[50.0]]).tolist()
     [0.25]
@@ -118,41 +112,64 @@ class MinMaxScaler(VectorEstimator):
     min: float = 0.0
     max: float = 1.0
 
+    model = MinMaxScalerModel
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "min", float(self.min))
+        object.__setattr__(self, "max", float(self.max))
+
     def _program(
         self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
     ) -> Callable[[Any], Any]:
         return aggregate(source, Extremes(), parallelism, config)
 
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        return MinMaxScalerModel(
-            self._only(found),
-            rows=rows,
-            names=names,
-            input_col=self.input_col,
-            output_col=self.output_col,
-            min=float(self.min),
-            max=float(self.max),
-        )
-
 
 @dataclass(frozen=True, kw_only=True)
 class MaxAbsScaler(VectorEstimator):
-    """Divides each column by its greatest absolute value; sparse vectors stay sparse.
+    """Flink ML's max-abs scaler: divides by the maximum absolute value; keeps sparse vectors.
 
     >>> MaxAbsScaler().fit([[-4.0], [2.0]]).transform([[1.0]]).tolist()
     [0.25]
     """
 
+    model = MaxAbsScalerModel
+
     def _program(
         self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
     ) -> Callable[[Any], Any]:
-        return aggregate(source, Largest(), parallelism, config)
+        return aggregate(source, LargestMagnitude(), parallelism, config)
 
-    def _model(self, found: list[Any], rows: int, names: tuple[str, ...] | None) -> Any:
-        return MaxAbsScalerModel(
-            self._only(found),
-            rows=rows,
-            names=names,
-            input_col=self.input_col,
-            output_col=self.output_col,
-        )
+
+@dataclass(frozen=True, kw_only=True)
+class RobustScaler(VectorEstimator):
+    """Flink ML's robust scaler: median and range between the quantiles ``lower`` and ``upper``.
+
+    NaN is skipped. Quantiles are elements of the data, at rank ``ceil(q n)``, not interpolated,
+    and exact: they satisfy any ``relative_error``, which bounds the error in Flink ML.
+
+    >>> model = RobustScaler().fit([[float(v)] for v in range(9)])
+    >>> model.transform([[3.0]]).tolist()
+    [0.75]
+    """
+
+    lower: float = 0.25
+    upper: float = 0.75
+    relative_error: float = 0.001
+    with_centering: bool = False
+    with_scaling: bool = True
+
+    model = RobustScalerModel
+    allows_nan = True
+
+    def __post_init__(self) -> None:
+        within(self, 0, 1, "lower", "upper", "relative_error")
+
+    def _program(
+        self, source: TrainingSource, start: Any, parallelism: int, config: IterationConfig
+    ) -> Callable[[Any], Any]:
+        shares = (0.5, self.lower, self.upper)
+        return quantiles(source, shares, _medians_and_ranges, parallelism, config)
+
+
+def _medians_and_ranges(found: Floats) -> dict[str, Any]:
+    return {"medians": found[:, 0], "ranges": found[:, 2] - found[:, 1]}

@@ -1,16 +1,16 @@
-"""Stochastic gradient descent on the runtime: rows kept, a global batch each epoch.
+"""Stochastic gradient descent on the iteration runtime: one global batch per epoch.
 
 ::
 
-    coefficients ──broadcast──► trainer (cached blocks) ──► sum of the subtasks ──► feedback
-                                   │ at the end                   └──► loss > tol and rounds left
-                                   └──► model
+    sums ──broadcast──► gradient (cached blocks) ──► sum over the subtasks ──► feedback
+                           │ at the end                 └──► loss > tol and rounds left
+                           └──► model
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,29 +18,26 @@ import numpy as np
 
 from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
-from paimon_features.iteration import (
-    DataStreamList,
-    IterationBodyResult,
-    IterationConfig,
-    IterationListener,
-    IterationStream,
-    terminate_on_max_iter_or_tol,
+from paimon_features.iteration import IterationConfig, terminate_on_max_iter_or_tol
+from paimon_features.iteration.algorithms.bounded_training import (
+    BlockKeeper,
+    SubtaskCombiner,
+    train_bounded,
 )
-from paimon_features.iteration.algorithms.bounded_training import BlockKeeper, over_rows
 from paimon_features.iteration.algorithms.estimator import MODEL, TrainingSource
 from paimon_features.iteration.algorithms.training_blocks import TrainingBlock, width_of, window
 from paimon_features.transformers.flink_ml.vectors import SparseRows, dot, weighted_sum
 
 Loss = Callable[[Floats, Floats], tuple[Floats, Floats]]
-"""Of products of features and coefficients, and labels: losses, and slopes by the products."""
+"""From dot products and labels to losses and their derivatives by the dot product."""
 
 _CACHED_BYTES = 1 << 20
-"""Rows are gone through twice (products, then gradient) in pieces that stay in the cache."""
+"""Size of the pieces that a block is processed in: read twice, they stay in the CPU cache."""
 
 
 def logistic(product: Floats, labels: Floats) -> tuple[Floats, Floats]:
-    """log(1 + exp(-margin)), margin = (2 label - 1) product; safe for any margin."""
-    # one array after the other in place: memory is what this costs
+    """log(1 + exp(-margin)) with margin = (2 label - 1) product; stable for any margin."""
+    # in place: the cost is memory traffic
     away = labels * -2.0
     away += 1.0
     missed = product * away  # the negative margin
@@ -71,7 +68,7 @@ LOSSES: dict[str, Loss] = {"hinge": hinge, "least_square": least_square, "logist
 
 @dataclass(frozen=True, slots=True)
 class Descent:
-    """The parameters of stochastic gradient descent, as Flink ML has them."""
+    """Flink ML's parameters of stochastic gradient descent."""
 
     loss: Loss
     max_iter: int
@@ -82,12 +79,12 @@ class Descent:
     elastic_net: float
 
     def batch_size(self, subtask: int, parallelism: int) -> int:
-        """How many rows of a global batch are a subtask's."""
-        whole, over = divmod(self.global_batch_size, parallelism)
-        return whole + (subtask < over)
+        """Return the number of rows of a global batch that a subtask processes."""
+        rows, remainder = divmod(self.global_batch_size, parallelism)
+        return rows + (subtask < remainder)
 
     def gradient(self, block: TrainingBlock, coefficient: Floats) -> Floats:
-        """Sums over the rows: the gradient, then their weight, then their loss."""
+        """Return sums over the rows: the gradient, then weight and loss as the last two items."""
         out = np.zeros(len(coefficient) + 2)
         rows = max(_CACHED_BYTES // (8 * max(block.width, 1)), 64)
         if isinstance(block.features, SparseRows):
@@ -107,7 +104,7 @@ class Descent:
         return out
 
     def step(self, coefficient: Floats, sums: Floats) -> Floats:
-        """The coefficients after the gradient of a global batch."""
+        """Return the coefficients after applying the gradient of a global batch."""
         weight = sums[-2]
         if not weight > 0:
             return coefficient
@@ -124,14 +121,16 @@ class Descent:
         return coefficient - rate * (lasso + (1 - self.elastic_net) * self.reg * coefficient)
 
 
-class Trainer(BlockKeeper):
-    """Keeps its rows and the coefficients, and takes one local batch of rows an epoch."""
+class _Gradient(BlockKeeper):
+    """Keeps rows and coefficients; in each epoch sums the gradient over one local batch."""
+
+    name = "gradient"
 
     def __init__(self, descent: Descent) -> None:
         self._descent = descent
 
     def process_element2(self, sums: Any, ctx: Any, out: Any) -> None:
-        """The first coefficients (None: zeros); afterwards the sums of the epoch before."""
+        """Receive the initial coefficients (None: zeros), later the sums of the last epoch."""
         ctx.state.value("received").update(sums)
 
     def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
@@ -144,21 +143,21 @@ class Trainer(BlockKeeper):
             return
         if width_of(blocks) != len(coefficient):
             raise TransformError(
-                f"the training data have {width_of(blocks)} features and the model to start from "
-                f"has {len(coefficient)}"
+                f"the training data have {width_of(blocks)} features; the initial model has "
+                f"{len(coefficient)}"
             )
-        rows, place = sum(map(len, blocks)), ctx.state.value("place")
-        start, size = place.value(0), self._descent.batch_size(ctx.subtask, ctx.parallelism)
+        rows, position = sum(map(len, blocks)), ctx.state.value("position")
+        start, size = position.value(0), self._descent.batch_size(ctx.subtask, ctx.parallelism)
         sums = np.zeros(len(coefficient) + 2)
-        # what overflows is seen in the model
+        # the model reports overflows
         with np.errstate(over="ignore", invalid="ignore"):
             for block in window(blocks, start, size):
                 sums += self._descent.gradient(block, coefficient)
-        place.update(start + size if start + size < rows else 0)
+        position.update(start + size if start + size < rows else 0)
         out.collect((ctx.subtask, sums))
 
     def on_iteration_terminated(self, ctx: Any, out: Any) -> None:
-        # the last sums have been delivered, but no watermark after them
+        # the last sums were delivered without a watermark after them
         if ctx.subtask == 0:
             out.side(MODEL, self._stepped(1, ctx))
         super().on_iteration_terminated(ctx, out)
@@ -168,37 +167,26 @@ class Trainer(BlockKeeper):
         if epoch == 0:
             return received
         coefficient = ctx.state.value("coefficient").value()
-        if coefficient is None:  # a subtask without a row
+        if coefficient is None:  # this subtask has no rows
             coefficient = np.zeros(len(received) - 2)
         return self._descent.step(coefficient, received)
 
 
-class SubtaskSum(IterationListener):
-    """The sum of the subtasks' arrays, always in the order of the subtasks."""
+class _SumGradients(SubtaskCombiner):
+    """Adds the sums of all subtasks."""
 
-    def process_element(self, part: tuple[int, Floats], ctx: Any, out: Any) -> None:
-        """Keep a subtask's array until all have come."""
-        ctx.state.list("parts").add(part)
+    name = "sum"
 
-    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
-        parts = ctx.state.list("parts")
-        ordered = [array for _, array in sorted(parts.get(), key=_subtask)]
-        parts.clear()
-        if not ordered:
-            raise TransformError("the training set is empty")
-        total = ordered[0].copy()
-        for array in ordered[1:]:
-            total += array
+    def combine(self, epoch: int, results: Sequence[Floats], ctx: Any, out: Any) -> None:
+        total = results[0].copy()
+        for sums in results[1:]:
+            total += sums
         out.collect(total)
 
 
 def mean_loss(sums: Floats) -> float:
-    """The mean loss of a global batch; infinite where no row has a weight: it says nothing."""
+    """Return the mean loss of a global batch; infinite if no row has a weight."""
     return float(sums[-1] / sums[-2]) if sums[-2] > 0 else math.inf
-
-
-def _subtask(part: tuple[int, Any]) -> int:
-    return part[0]
 
 
 def descend(
@@ -208,15 +196,15 @@ def descend(
     parallelism: int,
     config: IterationConfig,
 ) -> Callable[[Any], Any]:
-    """The program that gives the coefficients after the last iteration."""
-
-    def follow(partial: IterationStream, _: IterationStream) -> IterationBodyResult:
-        total = partial.process(SubtaskSum()).set_parallelism(1).name("sum")
-        criteria = total.map(mean_loss).flat_map(
-            terminate_on_max_iter_or_tol(descent.max_iter, descent.tol)
-        )
-        return IterationBodyResult(
-            DataStreamList.of(total), DataStreamList.of(partial.get_side_output(MODEL)), criteria
-        )
-
-    return over_rows(source, start, Trainer(descent), follow, parallelism, config)
+    """Build the program that outputs the coefficients after the last iteration."""
+    until = terminate_on_max_iter_or_tol(descent.max_iter, descent.tol)
+    return train_bounded(
+        source,
+        start,
+        _Gradient(descent),
+        _SumGradients(),
+        parallelism,
+        config,
+        criteria=lambda total, _: total.map(mean_loss).flat_map(until),
+        model_from_subtasks=True,
+    )

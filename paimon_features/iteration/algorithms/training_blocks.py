@@ -1,25 +1,25 @@
-"""Training data as blocks: arrays of many rows, which travel and are cached as one record."""
+"""Training data in blocks: arrays of many rows that travel and are cached as one record."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import TransformError
-from paimon_features.transformers.flink_ml.vectors import Matrix, SparseRows, joined, part, take
+from paimon_features.transformers.flink_ml.vectors import Matrix, joined, part, take
 
 BLOCK_ROWS = 8192
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class TrainingBlock:
-    """Some rows: features, and where there are some, labels, weights and times.
+    """Some rows: features, and optionally labels, weights and times.
 
-    ``subtask`` says which subtask gets it, -1 leaves it where it was read.
+    ``subtask`` is the subtask that the block is for; -1: the one that read it.
     """
 
     features: Matrix
@@ -33,11 +33,11 @@ class TrainingBlock:
 
     @property
     def width(self) -> int:
-        """How many features a row has."""
+        """Number of features."""
         return int(self.features.shape[1])
 
     def part(self, start: int, stop: int) -> TrainingBlock:
-        """The rows from ``start`` to ``stop`` (exclusive), not copied."""
+        """Return the rows from ``start`` to ``stop`` (exclusive), not copied."""
         return TrainingBlock(
             part(self.features, start, stop),
             None if self.labels is None else self.labels[start:stop],
@@ -47,7 +47,7 @@ class TrainingBlock:
         )
 
     def take(self, rows: Ints, subtask: int) -> TrainingBlock:
-        """The rows with these numbers, for a subtask."""
+        """Return the rows with these indices, for a subtask."""
         return TrainingBlock(
             take(self.features, rows),
             None if self.labels is None else self.labels[rows],
@@ -56,57 +56,52 @@ class TrainingBlock:
             subtask,
         )
 
-    @property
-    def is_sparse(self) -> bool:
-        """Whether its features are sparse vectors."""
-        return isinstance(self.features, SparseRows)
-
 
 def join(blocks: Sequence[TrainingBlock]) -> TrainingBlock:
-    """The rows of several blocks in one."""
+    """Return the rows of several blocks as one."""
     if len(blocks) == 1:
         return blocks[0]
-    first = blocks[0]
 
-    def all_of(name: str) -> Any:
+    def concatenated(name: str) -> Any:
         values = [getattr(block, name) for block in blocks]
         return None if values[0] is None else np.concatenate(values)
 
-    features = joined([block.features for block in blocks])
     return TrainingBlock(
-        features, all_of("labels"), all_of("weights"), all_of("times_ms"), first.subtask
+        joined([block.features for block in blocks]),
+        concatenated("labels"),
+        concatenated("weights"),
+        concatenated("times_ms"),
+        blocks[0].subtask,
     )
 
 
 def deal(
     rows: TrainingBlock, parallelism: int, block_rows: int = BLOCK_ROWS
 ) -> list[TrainingBlock]:
-    """Rows in blocks for each subtask: row ``i`` for subtask ``i % parallelism``, in order.
+    """Split rows into blocks per subtask: row ``i`` goes to subtask ``i % parallelism``.
 
-    So a global batch whose size ``parallelism`` divides has the same rows at any parallelism.
+    A global batch whose size is a multiple of ``parallelism`` thus has the same rows at any
+    parallelism.
     """
-    out = []
-    for subtask in range(parallelism):
-        share = (
-            TrainingBlock(rows.features, rows.labels, rows.weights, rows.times_ms, 0)
-            if parallelism == 1
-            else rows.take(np.arange(subtask, len(rows), parallelism), subtask)
+    if parallelism == 1:
+        return in_order(replace(rows, subtask=0), block_rows)
+    return [
+        block
+        for subtask in range(parallelism)
+        for block in in_order(
+            rows.take(np.arange(subtask, len(rows), parallelism), subtask), block_rows
         )
-        out += [
-            share.part(start, min(start + block_rows, len(share)))
-            for start in range(0, len(share), block_rows)
-        ]
-    return out
+    ]
 
 
 def in_order(rows: TrainingBlock, block_rows: int = BLOCK_ROWS) -> list[TrainingBlock]:
-    """Rows in blocks, in their order."""
-    ends = range(0, len(rows), block_rows)
-    return [rows.part(start, min(start + block_rows, len(rows))) for start in ends]
+    """Split rows into blocks, in their order."""
+    starts = range(0, len(rows), block_rows)
+    return [rows.part(start, min(start + block_rows, len(rows))) for start in starts]
 
 
 def window(blocks: Sequence[TrainingBlock], start: int, size: int) -> Iterator[TrainingBlock]:
-    """The rows ``[start, start + size)`` of blocks that stand below each other."""
+    """Yield the rows ``[start, start + size)`` of consecutive blocks."""
     at = 0
     for block in blocks:
         first, last = max(start - at, 0), min(start + size - at, len(block))
@@ -116,7 +111,7 @@ def window(blocks: Sequence[TrainingBlock], start: int, size: int) -> Iterator[T
 
 
 def width_of(blocks: Sequence[TrainingBlock]) -> int:
-    """How many features all rows have; TransformError if not all have as many."""
+    """Return the number of features of all rows; TransformError if it differs between them."""
     widths = {block.width for block in blocks}
     if len(widths) > 1:
         raise TransformError(
@@ -126,5 +121,5 @@ def width_of(blocks: Sequence[TrainingBlock]) -> int:
 
 
 def to_subtask(subtask: int, parallelism: int) -> int:
-    """Where a record goes that names its subtask."""
+    """Partition by the subtask that a record names."""
     return subtask % parallelism

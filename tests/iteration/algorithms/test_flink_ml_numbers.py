@@ -148,7 +148,8 @@ def test_kmeans_of_fewer_distinct_points_than_clusters() -> None:
 
 
 def random_start() -> KMeansModel:
-    return OnlineKMeans().random_model(k=2, dim=2)
+    centroids = np.random.default_rng(0).random((2, 2))
+    return KMeansModel({"centroids": centroids, "weights": np.zeros(2)})
 
 
 def test_online_kmeans() -> None:

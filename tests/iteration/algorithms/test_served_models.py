@@ -27,7 +27,7 @@ shop = pf.EventSource("shop", event_time="t", schema={
     "customer_id": pf.Int64, "t": pf.Int64, "amount": pf.Float64})
 customer = pf.Entity("customer", keys={"customer_id": pf.Int64})
 spend = pf.FeatureView("spend", source=shop, entity=customer,
-    features=[pf.SubtaskSum("amount", windows=["30d"], scale=2), pf.Count(windows=["30d"])])
+    features=[pf.Sum("amount", windows=["30d"], scale=2), pf.Count(windows=["30d"])])
 plain = pf.FeatureService("plain", [spend])
 """
 PINNED = """
