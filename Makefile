@@ -4,6 +4,7 @@
 #   make test     all tests, a process for each core (at most four);
 #                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
 #   make lint     style, types, import layers
+#   make docs     the documentation site, in site/; links and anchors are checked
 #   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
 #   make chaos    a hundred kills of the tile job, the failure matrix of iterations and a hundred
 #                 random failures in them, many random views through real jobs, random faults
@@ -18,7 +19,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench chaos fuzz lock clean
+.PHONY: help demo test lint docs bench chaos fuzz lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
@@ -29,7 +30,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 export PYTHON ARGS
 
 help:
-	@sed -n '3,16s/^# *//p' Makefile
+	@sed -n '3,17s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -45,6 +46,10 @@ lint:
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+docs:
+	@tools/setup.sh docs
+	NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict --quiet $(ARGS)
 
 bench:
 	@tools/setup.sh test
@@ -69,5 +74,5 @@ lock:
 	tools/lock.sh $(ARGS)
 
 clean:
-	rm -rf demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf demo build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

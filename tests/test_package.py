@@ -15,7 +15,8 @@ import paimon_features as pf
 
 ROOT = Path(__file__).parents[1]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-LOCKS = ["requirements.lock", "locks/bootstrap.txt", "locks/demo.txt", "locks/test.txt"]
+PROFILES = ["locks/demo.txt", "locks/docs.txt", "locks/test.txt"]
+LOCKS = ["requirements.lock", "locks/bootstrap.txt", *PROFILES]
 
 
 @pytest.mark.parametrize("name", pf.__all__)
@@ -78,7 +79,7 @@ def pins(lock: str) -> dict[str, set[str]]:
     return found
 
 
-@pytest.mark.parametrize("lock", ["locks/demo.txt", "locks/test.txt"])
+@pytest.mark.parametrize("lock", PROFILES)
 def test_a_profile_has_the_versions_of_the_whole_lock(lock: str) -> None:
     whole = pins("requirements.lock")
     for name, versions in pins(lock).items():
@@ -104,6 +105,7 @@ def requirements(extras: set[str]) -> set[str]:
     [
         ("requirements.lock", set(PYPROJECT["project"]["optional-dependencies"])),
         ("locks/demo.txt", {"demo"}),
+        ("locks/docs.txt", {"docs"}),
         ("locks/test.txt", {"dev"}),
     ],
 )
@@ -111,9 +113,9 @@ def test_a_lock_pins_all_that_pyproject_asks_for(lock: str, extras: set[str]) ->
     assert requirements(extras) <= pins(lock).keys(), "run: make lock"
 
 
-def test_all_means_every_extra_but_dev() -> None:
+def test_all_means_every_extra_but_dev_and_docs() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"]
-    assert requirements({"all"}) == requirements(set(extras) - {"dev"})
+    assert requirements({"all"}) == requirements(set(extras) - {"dev", "docs"})
 
 
 def test_the_base_install_has_no_engine() -> None:

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Makes .venv ready for a profile (demo or test) from nothing but Python 3.11 or 3.12:
+# Makes .venv ready for a profile (demo, docs or test) from nothing but Python 3.11 or 3.12:
 # uv and the hashed lock of the profile into .venv, the Flink jars into the user's cache.
 # A second run finds everything and takes a fraction of a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-profile=${1:?usage: tools/setup.sh demo|test}
+profile=${1:?usage: tools/setup.sh demo|docs|test}
 lock=locks/$profile.txt
 stamp=.venv/.ready-$profile
 
 say() { echo "set-up: $*" >&2; }
 
 case $profile in
-demo | test) ;;
+demo | docs | test) ;;
 *)
-    say "there is no profile '$profile'; there is: demo, test"
+    say "there is no profile '$profile'; there is: demo, docs, test"
     exit 2
     ;;
 esac
@@ -60,4 +60,6 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     echo "$wanted" >"$stamp"
 fi
 
-.venv/bin/paimon-features jars --quiet
+if [ "$profile" != docs ]; then
+    .venv/bin/paimon-features jars --quiet
+fi

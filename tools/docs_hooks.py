@@ -1,0 +1,169 @@
+"""Hooks of the documentation site: pages and parts of pages that are generated from the code.
+
+A comment in a page is replaced when the site is built:
+
+- ``<!-- api: PACKAGE -->``: every public name of the package (its ``__all__``), by mkdocstrings;
+- ``<!-- api: PACKAGE NAME NAME -->``: these names of it;
+- ``<!-- http -->``: the operations and schemas of the feature server's OpenAPI document;
+- ``<!-- configuration -->``: the keys of ``paimon-features.toml`` with types and defaults.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import html
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+
+
+def on_config(config: Any) -> Any:
+    """List the pages of internals/ in the navigation: a new page there needs no entry."""
+    for section in config.nav:
+        if "Internals" in section:
+            section["Internals"] = _internals()
+    return config
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace the comments that stand for generated parts."""
+    markdown = re.sub(r"<!-- api: ([\w.]+)((?: \w+)*) -->", _api, markdown)
+    markdown = re.sub(r"<!-- http -->", lambda _: "\n".join(_http()), markdown)
+    return re.sub(r"<!-- configuration -->", lambda _: "\n".join(_configuration()), markdown)
+
+
+def _internals() -> list[str | dict[str, list[str]]]:
+    folder = DOCS / "internals"
+    pages = sorted(path.name for path in folder.glob("*.md") if path.name != "index.md")
+    decisions = sorted(path.name for path in (folder / "decisions").glob("*.md"))
+    decisions.sort(key=lambda name: name != "index.md")
+    return [
+        "internals/index.md",
+        *(f"internals/{name}" for name in pages),
+        {"Decisions": [f"internals/decisions/{name}" for name in decisions]},
+    ]
+
+
+def _api(found: re.Match[str]) -> str:
+    package = found[1]
+    names = found[2].split() or public_names(package)
+    return "\n\n".join(f"::: {package}.{name}" for name in names)
+
+
+def public_names(package: str) -> list[str]:
+    """The classes and functions in ``__all__`` of a package, in its order."""
+    path = ROOT.joinpath(*package.split("."))
+    source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            names: list[str] = ast.literal_eval(node.value)
+            return [name for name in names if not name.isupper()]
+    raise LookupError(f"{source} has no __all__")
+
+
+def _http() -> Iterator[str]:
+    from paimon_features.config import ServeConfig
+    from paimon_features.serving.http.limits import Limits
+    from paimon_features.serving.http.openapi import document
+
+    api = document(None, Limits.of(ServeConfig()), with_tokens=True)
+    for path, operations in api["paths"].items():
+        for method, operation in operations.items():
+            yield f"## `{method.upper()} {path}` {{ #{_slug(method, path)} }}\n"
+            yield f"{operation.get('description') or operation.get('summary', '')}\n"
+            if parameters := operation.get("parameters"):
+                yield "| parameter | in | required | type | meaning |\n|---|---|---|---|---|"
+                for item in parameters:
+                    required = "yes" if item.get("required") else "no"
+                    text = _cell(item.get("description", ""))
+                    kind = _type(item["schema"])
+                    yield f"| `{item['name']}` | {item['in']} | {required} | {kind} | {text} |"
+                yield ""
+            if body := operation.get("requestBody"):
+                yield f"Request body: {', '.join(f'`{media}`' for media in body['content'])}.\n"
+            yield "| status | meaning |\n|---|---|"
+            for status, reply in operation["responses"].items():
+                yield f"| {status} | {_cell(reply.get('description', ''))} |"
+            yield ""
+    yield "## Schemas\n"
+    for name, schema in api["components"]["schemas"].items():
+        yield f"### `{name}`\n"
+        if text := schema.get("description"):
+            yield f"{text}\n"
+        required = set(schema.get("required", ()))
+        yield "| field | type | required | meaning |\n|---|---|---|---|"
+        for field, item in schema.get("properties", {}).items():
+            needed = "yes" if field in required else "no"
+            yield f"| `{field}` | {_type(item)} | {needed} | {_cell(item.get('description', ''))} |"
+        yield ""
+
+
+def _slug(method: str, path: str) -> str:
+    return f"{method}-{path.strip('/').replace('/', '-').replace('.', '-')}".lower()
+
+
+def _cell(text: str) -> str:
+    return html.escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[`{name}`](#{name.lower()})"
+    for key in ("oneOf", "anyOf"):
+        if key in schema:
+            return " or ".join(_type(item) for item in schema[key])
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    kind = schema.get("type", "any")
+    if kind == "array":
+        return f"array of {_type(schema.get('items', {}))}"
+    return " or ".join(kind) if isinstance(kind, list) else str(kind)
+
+
+def _configuration() -> Iterator[str]:
+    from paimon_features import config
+
+    defaults = {
+        field.name: field.default
+        for table in (config.ServeConfig, config.FlinkConfig)
+        for field in dataclasses.fields(table)
+    }
+    for table, keys in config._KNOWN.items():
+        yield f"## `[{table}]`\n"
+        yield "| key | type | default |\n|---|---|---|"
+        for key, kind in keys.items():
+            known = defaults.get(key, defaults.get(f"{key}_ms", _DEFAULTS.get((table, key), "")))
+            text = f"`{known}` ms" if f"{key}_ms" in defaults else f"`{known}`"
+            yield f"| `{key}` | {kind.__name__} | {'' if known in ('', None) else text} |"
+        yield ""
+        yield f"{_MEANING[table]}\n"
+
+
+_DEFAULTS: Mapping[tuple[str, str], str] = {
+    ("project", "definitions"): "features.py",
+    ("project", "name"): "the folder's name",
+    ("project", "state"): ".paimon-features",
+    ("lake", "warehouse"): "lake",
+    ("lake", "database"): "features",
+    ("online", "url"): "redis://127.0.0.1:6379/0",
+}
+_MEANING: Mapping[str, str] = {
+    "project": "The name becomes part of every key in the online store. `state` contains "
+    "checkpoints, logs and leases of the project's jobs.",
+    "lake": "`warehouse` is a folder or an address (`s3:`, `oss:`, `hdfs:`); `options` are the "
+    "options of a [remote warehouse](../how-to/training/loading-remote.md).",
+    "online": "The environment variables `PAIMON_FEATURES_ONLINE_URL` and "
+    "`PAIMON_FEATURES_ONLINE_PASSWORD` take precedence. Timeouts are durations such as `\"500ms\"`. "
+    "See [the online store](../how-to/serving/online-store.md).",
+    "flink": "`checkpoint_interval` is a duration. It is also the interval at which tiles are "
+    "committed, and so a lower bound of freshness.",
+    "serve": "See [the feature server](../how-to/serving/feature-server.md). `max_wait` and "
+    "`cache` are durations.",
+}
