@@ -4,6 +4,7 @@ A comment in a page is replaced when the site is built:
 
 - ``<!-- api: PACKAGE -->``: every public name of the package (its ``__all__``), by mkdocstrings;
 - ``<!-- api: PACKAGE NAME NAME -->``: these names of it;
+- ``<!-- commands -->``: every command with its help text, by the headings of ``--help``;
 - ``<!-- http -->``: the operations and schemas of the feature server's OpenAPI document;
 - ``<!-- configuration -->``: the keys of ``paimon-features.toml`` with types and defaults.
 """
@@ -17,6 +18,8 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import click
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -34,6 +37,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the comments that stand for generated parts."""
     markdown = re.sub(r"<!-- api: ([\w.]+)((?: \w+)*) -->", _api, markdown)
     markdown = re.sub(r"<!-- http -->", lambda _: "\n".join(_http()), markdown)
+    markdown = re.sub(r"<!-- commands -->", lambda _: "\n".join(_commands()), markdown)
     return re.sub(r"<!-- configuration -->", lambda _: "\n".join(_configuration()), markdown)
 
 
@@ -67,6 +71,29 @@ def public_names(package: str) -> list[str]:
     raise LookupError(f"{source} has no __all__")
 
 
+def _commands() -> Iterator[str]:
+    from paimon_features.cli import COMMANDS
+
+    for heading, section in COMMANDS.items():
+        yield f"## {heading}\n"
+        for name, lazy in section.items():
+            yield from _command(lazy.load(), f"paimon-features {name}", "###")
+
+
+def _command(command: click.Command, name: str, level: str) -> Iterator[str]:
+    # the width of the page's text in characters
+    context = click.Context(
+        command, info_name=name, help_option_names=["-h", "--help"], max_content_width=88
+    )
+    context.terminal_width = 88
+    yield f"{level} {name.removeprefix('paimon-features ')}\n"
+    yield f"```text\n{command.get_help(context)}\n```\n"
+    if isinstance(command, click.Group):
+        for part in command.list_commands(context):
+            if inner := command.get_command(context, part):
+                yield from _command(inner, f"{name} {part}", level + "#")
+
+
 def _http() -> Iterator[str]:
     from paimon_features.config import ServeConfig
     from paimon_features.serving.http.limits import Limits
@@ -96,11 +123,11 @@ def _http() -> Iterator[str]:
         yield f"### `{name}`\n"
         if text := schema.get("description"):
             yield f"{text}\n"
-        required = set(schema.get("required", ()))
+        needed = set(schema.get("required", ()))
         yield "| field | type | required | meaning |\n|---|---|---|---|"
         for field, item in schema.get("properties", {}).items():
-            needed = "yes" if field in required else "no"
-            yield f"| `{field}` | {_type(item)} | {needed} | {_cell(item.get('description', ''))} |"
+            always = "yes" if field in needed else "no"
+            yield f"| `{field}` | {_type(item)} | {always} | {_cell(item.get('description', ''))} |"
         yield ""
 
 
@@ -160,7 +187,7 @@ _MEANING: Mapping[str, str] = {
     "lake": "`warehouse` is a folder or an address (`s3:`, `oss:`, `hdfs:`); `options` are the "
     "options of a [remote warehouse](../how-to/training/loading-remote.md).",
     "online": "The environment variables `PAIMON_FEATURES_ONLINE_URL` and "
-    "`PAIMON_FEATURES_ONLINE_PASSWORD` take precedence. Timeouts are durations such as `\"500ms\"`. "
+    "`PAIMON_FEATURES_ONLINE_PASSWORD` take precedence. Timeouts are durations (`500ms`). "
     "See [the online store](../how-to/serving/online-store.md).",
     "flink": "`checkpoint_interval` is a duration. It is also the interval at which tiles are "
     "committed, and so a lower bound of freshness.",
