@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.project import Project
 
 if TYPE_CHECKING:

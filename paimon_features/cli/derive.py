@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli.options import AS_OF, JSON, MEMORY, PROJECT, pins, time_ms
+from paimon_features.cli._options import AS_OF, JSON, MEMORY, PROJECT, pins, time_ms
 from paimon_features.project import Project
 
 

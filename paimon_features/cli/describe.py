@@ -1,17 +1,17 @@
-"""``describe`` and ``graph``: what a project holds, and what is made of what."""
+"""``describe``: what a project defines."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.lineage import describe_all, lineage, to_svg, to_text
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._tables import text_table
+from paimon_features.lineage import describe_all
 from paimon_features.lineage import descriptions as describe_one
 from paimon_features.project import Project
 from paimon_features.windows import format_duration
@@ -38,56 +38,15 @@ def describe(name: str | None, path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
     elif name is None:
-        click.echo("\n".join(_table([_row(document) for document in found])))
+        click.echo("\n".join(text_table([_row(document) for document in found])))
     else:
         click.echo("\n\n".join("\n".join(_whole(document)) for document in found))
-
-
-@click.command()
-@click.argument("name", required=False)
-@click.option(
-    "--format", "form", type=click.Choice(["text", "svg", "json"]), default="text",
-    show_default=True, help="A tree, a picture, or nodes and edges.",
-)  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path), help="A file instead of the screen.")
-@PROJECT
-def graph(name: str | None, form: str, output: Path | None, path: str) -> None:
-    """Draw what is made of what: sources, feature views, interactions, services, training sets.
-
-    With NAME only what it is made of and what is made of it.
-
-    \b
-    paimon-features graph
-    paimon-features graph customer_spend --format svg --output lineage.svg
-    """
-    project = Project.open(path)
-    found = lineage(project.definitions, project.lake)
-    if name is not None:
-        found = found.around(found.find(name))
-    if form == "text":
-        drawn = to_text(found) + "\n"
-    elif form == "svg":
-        drawn = to_svg(found, f"{project.name}: {name or 'lineage'}")
-    else:
-        drawn = json.dumps(found.to_document(), indent=2) + "\n"
-    if output is None:
-        click.echo(drawn, nl=False)
-    else:
-        output.write_text(drawn, "utf-8")
-        click.echo(f"{output}: {len(found.nodes)} nodes, {len(found.edges)} edges")
 
 
 def _row(document: Document) -> list[str]:
     tags = ", ".join(f"{key}={value}" for key, value in document["tags"].items())
     about = (document["state"], document["owner"], tags, document["description"])
     return [_words(document["kind"]), document["name"], *about]
-
-
-def _table(rows: Sequence[Sequence[str]], indent: str = "") -> list[str]:
-    """Rows in columns of equal width; columns with nothing in them are left out."""
-    used = [i for i, column in enumerate(zip(*rows, strict=True)) if any(column)]
-    widths = {i: max(len(row[i]) for row in rows) for i in used}
-    return [indent + "  ".join(row[i].ljust(widths[i]) for i in used).rstrip() for row in rows]
 
 
 _HEAD = ("description", "owner", "tags", "expression", "of", "fitted", "type",
@@ -101,25 +60,25 @@ def _whole(document: Document) -> Iterator[str]:
     facts = [
         [_words(k.removesuffix("_ms")), _fact(k, document[k])] for k in _HEAD if document.get(k)
     ]
-    yield from _table(facts, "  ")
+    yield from text_table(facts, "  ")
     features = document.get("features", [])
     if features and isinstance(features[0], str):
         yield "  features"
         yield from (f"    {feature}" for feature in features)
     elif features:
         yield f"  features ({len(features)})"
-        yield from _table([_feature(feature) for feature in features], "    ")
+        yield from text_table([_feature(feature) for feature in features], "    ")
     for what in ("generations", "tables"):
         if document.get(what):
             yield f"  {what}"
-            yield from _table([_stored(table) for table in document[what]], "    ")
+            yield from text_table([_stored(table) for table in document[what]], "    ")
     for what in ("made_of", "used_by"):
         if document.get(what):
             others = (f"{_words(other['kind'])} {other['name']}" for other in document[what])
             yield f"  {_words(what)}: {', '.join(others)}"
     if document["versions"]:
         yield "  versions"
-        yield from _table([_version(version) for version in document["versions"]], "    ")
+        yield from text_table([_version(version) for version in document["versions"]], "    ")
 
 
 def _fact(key: str, value: Any) -> str:

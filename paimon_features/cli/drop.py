@@ -6,7 +6,7 @@ import json
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.clock import now_ms
 from paimon_features.planning.drop import KINDS, Drop, plan_drop, rows_of
 from paimon_features.project import Project

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
 from paimon_features.cli.lookup import COLOURS, WIDTH, parse_entities
-from paimon_features.cli.options import JSON, PROJECT, time_ms, time_text
 from paimon_features.clock import now_ms
 from paimon_features.errors import RequestError
 from paimon_features.project import Project

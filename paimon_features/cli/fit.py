@@ -9,9 +9,9 @@ from typing import Any
 import click
 
 from paimon_features.callbacks import OnProgress
-from paimon_features.cli.options import JSON, PROJECT, time_ms, time_text
-from paimon_features.cli.progress import steps
-from paimon_features.cli.stopping import stop_event
+from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
+from paimon_features.cli._progress_bar import steps
+from paimon_features.cli._signals import stop_event
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError
 from paimon_features.monitoring.fitting import Fit

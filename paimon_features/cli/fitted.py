@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT, time_text
+from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.project import Project
 from paimon_features.tables.fitted import fitted_names, fitted_versions
 from paimon_features.transformers import FittedVersion

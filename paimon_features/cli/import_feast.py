@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli.options import JSON
+from paimon_features.cli._options import JSON
 from paimon_features.definitions import load_definitions
 from paimon_features.errors import ConfigurationError
 from paimon_features.feast_import import convert, read_repository

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.project import Project
 from paimon_features.tables.catalog import Lake

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT, message_printer
 from paimon_features.flink.maintenance.tables import Maintained
 from paimon_features.flink.maintenance.tables import maintain as run
 from paimon_features.flink.sql.maintenance import Size
@@ -49,14 +49,13 @@ def maintain(
 
     Exit code 1 when a table was left out.
     """
-    say = (lambda _: None) if as_json else (lambda line: click.echo(line, err=True))
     done = run(
         Project.open(path),
         tables,
         compact=not no_compact,
         keep_newest=keep_newest,
         pause=pause,
-        on_message=say,
+        on_message=message_printer(as_json),
     )
     if as_json:
         click.echo(json.dumps([asdict(each) for each in done], indent=2))

@@ -13,8 +13,8 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.cli.stopping import stop_event
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._signals import stop_event
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
 from paimon_features.materialize import Materializer, Progress

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from paimon_features.cli._options import JSON, PROJECT, time_ms
+from paimon_features.cli._progress_bar import steps
 from paimon_features.cli.lookup import WIDTH
-from paimon_features.cli.options import JSON, PROJECT, time_ms
-from paimon_features.cli.progress import steps
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.monitoring.feature_values import newest_event_ms

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT, message_printer
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def repair(
         target,
         *days,
         fix=fix,
-        on_message=(lambda _: None) if as_json else (lambda line: click.echo(line, err=True)),
+        on_message=message_printer(as_json),
     )
     if as_json:
         click.echo(json.dumps(_document(report), indent=2, default=str))

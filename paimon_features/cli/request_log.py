@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.cli.stopping import stop_event
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._signals import stop_event
 from paimon_features.errors import ConfigurationError, OwnershipError
 from paimon_features.project import Project
 from paimon_features.windows import parse_duration

@@ -7,8 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.cli.progress import steps
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._progress_bar import steps
 from paimon_features.project import Project
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.config import LOG_LEVELS, find_root, read_config
 from paimon_features.errors import MissingExtraError
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.online.sizing import Total, ViewSize, measured_size, size_of, total
 from paimon_features.project import Project

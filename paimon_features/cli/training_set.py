@@ -6,7 +6,7 @@ import json
 
 import click
 
-from paimon_features.cli.options import (
+from paimon_features.cli._options import (
     AS_OF,
     CLUSTER,
     ENGINE,
@@ -16,10 +16,10 @@ from paimon_features.cli.options import (
     ROWS,
     SPILL,
     check_engine,
+    message_printer,
     pins,
-    teller,
 )
-from paimon_features.cli.progress import steps
+from paimon_features.cli._progress_bar import steps
 from paimon_features.project import Engine, Project
 
 
@@ -74,7 +74,7 @@ def training_set(
             spill_folder=spill_folder,
             engine=engine,
             cluster=cluster,
-            on_message=teller(as_json),
+            on_message=message_printer(as_json),
         )
     if as_json:
         click.echo(json.dumps(built.to_document(), indent=2))

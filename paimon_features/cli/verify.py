@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT, time_ms
+from paimon_features.cli._options import JSON, PROJECT, time_ms
 from paimon_features.clock import now_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.project import Project

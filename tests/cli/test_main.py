@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
+import paimon_features.cli
 from paimon_features import __version__
-from paimon_features.cli import COMMANDS, LazyCommand, cli
+from paimon_features.cli import COMMANDS, cli, load_command
 from paimon_features.errors import (
     ConfigurationError,
     DefinitionError,
@@ -23,7 +25,6 @@ from paimon_features.errors import (
 )
 
 NAMES = [name for section in COMMANDS.values() for name in section]
-LAZY = {name: command for section in COMMANDS.values() for name, command in section.items()}
 
 
 def test_help_lists_every_command_and_imports_none_of_them() -> None:
@@ -48,10 +49,34 @@ def test_help_lists_every_command_and_imports_none_of_them() -> None:
 def test_every_command_can_be_imported_and_its_help_teaches(name: str) -> None:
     answer = CliRunner().invoke(cli, [name, "--help"])
     assert answer.exit_code == 0, answer.output
-    command = LAZY[name].load()
+    command = load_command(name)
     assert command.name == name
     if not isinstance(command, click.Group):
         assert f"paimon-features {name}" in answer.output.split("Options:")[0].split("\n", 1)[1]
+
+
+def test_every_command_has_its_file_and_every_file_its_command() -> None:
+    folder = Path(paimon_features.cli.__file__).parent
+    files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
+    commands = {name.replace("-", "_") for name in NAMES}
+    groups = [load_command(name) for name in NAMES]
+    # a subcommand large enough for a file of its own: <group>_<subcommand>.py
+    nested = {
+        f"{group.name}_{name}"
+        for group in groups
+        if isinstance(group, click.Group)
+        for name, command in group.commands.items()
+        if command.callback is not None
+        and command.callback.__module__.endswith(f".{group.name}_{name}")
+    }
+    assert files == commands | nested
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_command_is_defined_in_its_own_file(name: str) -> None:
+    callback = load_command(name).callback
+    assert callback is not None
+    assert callback.__module__ == f"paimon_features.cli.{name.replace('-', '_')}"
 
 
 def test_an_unknown_command_is_wrong_use() -> None:
@@ -85,7 +110,7 @@ def test_our_errors_are_a_line_with_notes_and_an_exit_code(
         raised.add_note("while doing something")
         raise raised
 
-    monkeypatch.setattr(LazyCommand, "load", lambda self: failing)
+    monkeypatch.setattr("paimon_features.cli.load_command", lambda name: failing)
     answer = CliRunner().invoke(cli, ["doctor"])
     assert answer.exit_code == code
     assert answer.stderr == "error: the thing, got and expected\n  while doing something\n"
@@ -97,5 +122,5 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch: pytest.Monke
     def failing() -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(LazyCommand, "load", lambda self: failing)
+    monkeypatch.setattr("paimon_features.cli.load_command", lambda name: failing)
     assert isinstance(CliRunner().invoke(cli, ["doctor"]).exception, ZeroDivisionError)

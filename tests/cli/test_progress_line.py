@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from paimon_features.cli.progress_line import ProgressLine
+from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.flink.ingest.job import IngestProgress
 
 

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.cli.iterate import Watch, load_program
+from paimon_features.cli.jobs_iterate import Watch, load_program
 from paimon_features.errors import ConfigurationError
 
 PROGRAM = """
@@ -65,7 +65,7 @@ def program(tmp_path: Path) -> Path:
 def test_a_program_is_found_by_file_or_by_module(program: Path) -> None:
     assert load_program(str(program)).__name__ == "build"
     assert load_program(f"{program}:build").__name__ == "build"
-    assert load_program("paimon_features.cli.iterate:load_program").__name__ == "load_program"
+    assert load_program("paimon_features.cli.jobs_iterate:load_program").__name__ == "load_program"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_program_is_found_by_file_or_by_module(program: Path) -> None:
         ("there/is/none.py", "no file"),
         ("there_is.none:build", "no module 'there_is.none'"),
         (
-            "paimon_features.cli.iterate:nothing",
+            "paimon_features.cli.jobs_iterate:nothing",
             "no function .nothing.; it has: .*load_program",
         ),
     ],

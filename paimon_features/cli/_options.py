@@ -64,7 +64,7 @@ def check_engine(engine: str, cluster: str | None) -> None:
         raise click.UsageError("--cluster goes with --engine flink")
 
 
-def teller(quiet: bool) -> Callable[[str], None]:
+def message_printer(quiet: bool) -> Callable[[str], None]:
     """Prints a line of text to stderr."""
     return (lambda _: None) if quiet else (lambda line: click.echo(line, err=True))
 

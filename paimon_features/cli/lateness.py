@@ -1,14 +1,13 @@
-"""``lateness`` and ``release``: events that come late, and events that come too early."""
+"""``lateness``: how late the events of a source arrive."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from itertools import pairwise
 
 import click
 
-from paimon_features.cli.options import JSON, PROJECT, time_text
+from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.clock import now_ms
 from paimon_features.project import Project
 from paimon_features.tables.lateness import EDGES_MS, Lateness
@@ -41,41 +40,6 @@ def lateness(source: str, since: str | None, path: str, as_json: bool) -> None:
         click.echo(json.dumps(_document(found), indent=2))
     else:
         click.echo("\n".join(_drawn(found)))
-
-
-@click.command()
-@click.argument("source")
-@PROJECT
-@JSON
-def release(source: str, path: str, as_json: bool) -> None:
-    """Let events of SOURCE enter whose time has come since they were rejected.
-
-    An event ahead of the clock by more than the source's max_skew waits in rejected_SOURCE
-    (reason time_in_future). 'ingest' releases what is due at the start of each run; this does it
-    by itself. Each event enters once, however often it is called. No job may write the source.
-
-    \b
-    paimon-features release retail
-    """
-    from paimon_features.tables import lease
-    from paimon_features.tables.release import release_due
-
-    project = Project.open(path)
-    lake, defined = project.lake, project.definitions.source(source)
-    purpose = f"release events of {source!r}"
-    with (
-        lease.acquire(lake, defined.table, purpose=purpose),
-        lease.acquire(lake, defined.rejected_table, purpose=purpose),
-    ):
-        done = release_due(lake, defined, now_ms())
-    if as_json:
-        click.echo(json.dumps(asdict(done), indent=2))
-        return
-    click.echo(f"{done.events:,} events entered {defined.table}")
-    if done.duplicates:
-        click.echo(f"{done.duplicates:,} had entered before by another row with their id")
-    if done.next_ms is not None:
-        click.echo(f"{done.waiting:,} wait, the first of them until {time_text(done.next_ms)}")
 
 
 def _drawn(found: Lateness) -> list[str]:

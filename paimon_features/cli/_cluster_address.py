@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paimon_features.cli.options import CLUSTER
+from paimon_features.cli._options import CLUSTER
 
 __all__ = ["CLUSTER", "cluster_address"]
 

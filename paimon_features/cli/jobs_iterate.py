@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paimon_features.cli.cluster_option import CLUSTER, cluster_address
-from paimon_features.cli.options import JSON, PROJECT
-from paimon_features.cli.progress_line import ProgressLine
+from paimon_features.cli._cluster_address import CLUSTER, cluster_address
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.project import Project
 

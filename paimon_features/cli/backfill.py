@@ -1,0 +1,85 @@
+"""``backfill``: compute the tiles of all past events of a view."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+
+import click
+
+from paimon_features.cli._cluster_address import CLUSTER, cluster_address
+from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._progress_line import ProgressLine
+from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
+from paimon_features.flink.tiles import submission
+from paimon_features.local import backfill_job as local_backfill
+
+
+@click.command()
+@click.argument("view")
+@click.option(
+    "--engine",
+    type=click.Choice(["flink", "local"]),
+    default="flink",
+    show_default=True,
+    help="Flink, or DuckDB in this process, which needs no Java.",
+)
+@click.option("--memory", help="With --engine local: what DuckDB may use, such as 4GB.")
+@REBUILD
+@CLUSTER
+@PARALLELISM
+@GENERATION
+@PROJECT
+@JSON
+def backfill(
+    view: str,
+    engine: str,
+    memory: str | None,
+    rebuild: bool,
+    cluster: str | None,
+    parallelism: int | None,
+    generation: int | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Compute the tiles of all past events of VIEW in one commit.
+
+    For an empty generation. Events that come later are held until 'submit' goes on behind it.
+
+    \b
+    paimon-features backfill customer_spend
+    paimon-features backfill customer_spend --engine local   # DuckDB, without Java
+    paimon-features submit customer_spend
+    """
+    if engine == "local" and cluster is not None:
+        raise click.UsageError("--engine local runs in this process; it takes no --cluster")
+    if engine != "local" and memory is not None:
+        raise click.UsageError("--memory goes with --engine local")
+    target = tile_target(path, view, generation, parallelism)
+    began = time.monotonic()
+    if engine == "local":
+        with ProgressLine(as_json) as line:
+            outcome = local_backfill.backfill(
+                target,
+                memory=memory,
+                threads=parallelism,
+                rebuild=rebuild,
+                report=line,
+                on_message=message_printer(as_json),
+            )
+    else:
+        outcome = submission.backfill(
+            target,
+            cluster=cluster_address(target.state_dir, cluster),
+            rebuild=rebuild,
+            on_message=message_printer(as_json),
+        )
+    if as_json:
+        click.echo(json.dumps(asdict(outcome), indent=2))
+        return
+    elapsed = time.monotonic() - began
+    click.echo(
+        f"{outcome.events_read:,} events in {elapsed:.1f} s; tiles at snapshot "
+        f"{outcome.snapshot}. 'paimon-features submit {view}' goes on with what comes"
+    )

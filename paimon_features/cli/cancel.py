@@ -1,0 +1,29 @@
+"""``cancel``: stop the tile job of a view with a savepoint."""
+
+from __future__ import annotations
+
+import click
+
+from paimon_features.cli._options import PROJECT
+from paimon_features.cli._tile_jobs import GENERATION, tile_target
+from paimon_features.job_control import jobs as job_control
+
+
+@click.command()
+@click.argument("view")
+@GENERATION
+@PROJECT
+def cancel(view: str, generation: int | None, path: str) -> None:
+    """Stop the tile job of VIEW with a savepoint, wherever it runs.
+
+    'submit' goes on from it.
+
+    \b
+    paimon-features cancel customer_spend
+    """
+    target = tile_target(path, view, generation, None)
+    savepoint = job_control.cancel(target)
+    if savepoint is None:
+        click.echo(f"the backfill of {target} is cancelled; nothing of it counts")
+    else:
+        click.echo(f"stopped, savepoint {savepoint}; 'paimon-features submit {view}' goes on")

@@ -1,0 +1,46 @@
+"""``graph``: the lineage graph."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from paimon_features.cli._options import PROJECT
+from paimon_features.lineage import lineage, to_svg, to_text
+from paimon_features.project import Project
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option(
+    "--format", "form", type=click.Choice(["text", "svg", "json"]), default="text",
+    show_default=True, help="A tree, a picture, or nodes and edges.",
+)  # fmt: skip
+@click.option("--output", type=click.Path(path_type=Path), help="A file instead of the screen.")
+@PROJECT
+def graph(name: str | None, form: str, output: Path | None, path: str) -> None:
+    """Draw what is made of what: sources, feature views, interactions, services, training sets.
+
+    With NAME only what it is made of and what is made of it.
+
+    \b
+    paimon-features graph
+    paimon-features graph customer_spend --format svg --output lineage.svg
+    """
+    project = Project.open(path)
+    found = lineage(project.definitions, project.lake)
+    if name is not None:
+        found = found.around(found.find(name))
+    if form == "text":
+        drawn = to_text(found) + "\n"
+    elif form == "svg":
+        drawn = to_svg(found, f"{project.name}: {name or 'lineage'}")
+    else:
+        drawn = json.dumps(found.to_document(), indent=2) + "\n"
+    if output is None:
+        click.echo(drawn, nl=False)
+    else:
+        output.write_text(drawn, "utf-8")
+        click.echo(f"{output}: {len(found.nodes)} nodes, {len(found.edges)} edges")

@@ -1,0 +1,76 @@
+"""``jobs``: the newest tile job of each generation; and the subcommand ``jobs iterate``."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+
+import click
+
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._tables import text_table
+from paimon_features.cli.jobs_iterate import iterate
+from paimon_features.job_control import jobs as job_control
+from paimon_features.job_control.jobs import JobRow
+from paimon_features.project import Project
+
+
+@click.group(invoke_without_command=True)
+@click.option(
+    "--release",
+    metavar="TABLE",
+    help="End the lease of this table by force: only if its holder is certainly gone.",
+)
+@PROJECT
+@JSON
+@click.pass_context
+def jobs(context: click.Context, release: str | None, path: str, as_json: bool) -> None:
+    """List the newest tile job of each generation, running or not; or run an iteration.
+
+    LOST and FAILED jobs ended without a last checkpoint: 'submit' goes on from the one before.
+    UNKNOWN: the job's cluster does not answer.
+
+    \b
+    paimon-features jobs
+    paimon-features jobs --json
+    paimon-features jobs --release tiles_customer_spend_g1
+    paimon-features jobs iterate train.py --watch
+    """
+    if context.invoked_subcommand is not None:
+        return
+    project = Project.open(path)
+    if release is not None:
+        ended = job_control.release(project.lake, release)
+        text = "nobody held it" if ended is None else f"{ended.holder} does not hold it any more"
+        click.echo(f"{release}: {text}", err=as_json)
+    rows = job_control.list_jobs(project.lake)
+    if as_json:
+        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
+    elif not rows:
+        click.echo("no job was started yet; 'paimon-features submit VIEW' starts one")
+    else:
+        click.echo("\n".join(text_table([_HEADINGS, *map(_cells, rows)])))
+
+
+jobs.add_command(iterate)
+
+
+_HEADINGS = ("VIEW", "GEN", "KIND", "JOB", "STATE", "WHERE", "SINCE (UTC)", "TILES AT", "LAG")
+
+
+def _cells(row: JobRow) -> tuple[str, ...]:
+    at = "-" if row.snapshot is None else f"snapshot {row.snapshot}"
+    if row.committed_checkpoint is not None:
+        at += f", checkpoint {row.committed_checkpoint}"
+    return (
+        row.view,
+        str(row.generation),
+        row.kind,
+        row.job_id,
+        row.state,
+        row.where,
+        time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(row.since_ms / 1000)),
+        at,
+        f"{row.lag_snapshots} snapshots",
+    )

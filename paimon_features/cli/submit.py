@@ -1,0 +1,96 @@
+"""``submit``: run the tile job of a view."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from paimon_features.cli._cluster_address import CLUSTER, cluster_address
+from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._progress_line import ProgressLine
+from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
+from paimon_features.flink.tiles import submission
+from paimon_features.job_control.backfill import TileJobResult
+
+
+@click.command()
+@click.argument("view")
+@click.option("--bounded", is_flag=True, help="Stop once everything that is there now is read.")
+@click.option("--resume", is_flag=True, help="Only go on where the last run ended; do not begin.")
+@click.option("--rollback", is_flag=True, help="Take tables back that are ahead of the checkpoint.")
+@REBUILD
+@click.option(
+    "--checkpoint",
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="With --rollback: go on from this folder, .../<job id>/chk-N.",
+)
+@CLUSTER
+@PARALLELISM
+@GENERATION
+@PROJECT
+@JSON
+def submit(
+    view: str,
+    bounded: bool,
+    resume: bool,
+    rollback: bool,
+    rebuild: bool,
+    checkpoint: Path | None,
+    cluster: str | None,
+    parallelism: int | None,
+    generation: int | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Run the tile job of VIEW: events become tiles, each event once.
+
+    In the foreground, until Ctrl-C stops it with a last checkpoint; or detached, with --cluster.
+    It begins on an empty generation, or behind a backfill, or goes on where the last run ended.
+
+    \b
+    paimon-features submit customer_spend                    # until Ctrl-C
+    paimon-features submit customer_spend --bounded          # what is there now
+    paimon-features submit customer_spend --cluster          # on 'paimon-features cluster'
+
+    Events are never counted twice. If the job may not start, the error names what helps:
+
+    \b
+    --rollback    the checkpoint is older than the tiles: takes the tiles back to it
+    --rebuild     no checkpoint is left: empties the generation and begins anew
+    """
+    target = tile_target(path, view, generation, parallelism)
+    if (resume or rollback) and rebuild:
+        raise click.UsageError("--rebuild begins anew; it does not go with --resume or --rollback")
+    if checkpoint is not None and not rollback:
+        raise click.UsageError("--checkpoint goes with --rollback")
+    with ProgressLine(as_json) as line:
+        outcome = submission.submit(
+            target,
+            cluster=cluster_address(target.state_dir, cluster),
+            bounded=bounded,
+            resume=resume,
+            rollback=rollback,
+            rebuild=rebuild,
+            checkpoint=checkpoint,
+            report=line,
+            on_message=message_printer(as_json),
+        )
+    if as_json:
+        click.echo(json.dumps(asdict(outcome), indent=2))
+        return
+    click.echo(_ending(outcome))
+
+
+def _ending(outcome: TileJobResult) -> str:
+    again = f"'paimon-features submit {outcome.view}'"
+    if outcome.state == "UNCHANGED":
+        return "nothing to do"
+    if outcome.state == "RUNNING":
+        return (
+            f"job {outcome.job_id} runs; 'paimon-features jobs' shows it, "
+            f"'paimon-features cancel {outcome.view}' stops it"
+        )
+    return f"stopped with checkpoint {outcome.checkpoint}; {again} goes on from there"
