@@ -11,7 +11,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.errors import ConfigurationError, UnknownNameError
-from paimon_features.online.sizing import Total, ViewSize, measured_size, size_of, total
+from paimon_features.online.sizing import TotalSize, ViewSize, measured_size, size_of, total
 from paimon_features.project import Project
 
 GIB = 1 << 30
@@ -99,7 +99,7 @@ def _counts(text: str) -> list[int]:
 
 
 def _document(
-    sizes: Sequence[ViewSize], totals: Sequence[Total], left_out: Sequence[str]
+    sizes: Sequence[ViewSize], totals: Sequence[TotalSize], left_out: Sequence[str]
 ) -> dict[str, Any]:
     return {
         "views": [{**asdict(size), "entity_bytes": size.entity_bytes} for size in sizes],
@@ -110,7 +110,7 @@ def _document(
 
 def _lines(
     sizes: Sequence[ViewSize],
-    totals: Sequence[Total],
+    totals: Sequence[TotalSize],
     left_out: Sequence[str],
     node_memory: float,
     headroom: float,

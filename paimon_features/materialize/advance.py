@@ -13,7 +13,7 @@ from paimon_features.materialize.progress import Progress, RebuildNeeded, Work
 from paimon_features.materialize.reading import read_contributions
 from paimon_features.materialize.shard import Shard
 from paimon_features.online.keys import BucketKeys
-from paimon_features.online.markers import Content, Marker
+from paimon_features.online.markers import EpochContent, Marker
 from paimon_features.tables.deltas import DataFile, read_delta
 from paimon_features.tables.snapshots import Snapshot, latest_snapshot, snapshot, snapshots
 
@@ -26,7 +26,7 @@ Files = list[tuple[int, DataFile]]
 """Files with the snapshot that added each, ascending by snapshot."""
 
 
-def advance(shard: Shard, work: Work, content: Content, epoch: str) -> Progress:
+def advance(shard: Shard, work: Work, content: EpochContent, epoch: str) -> Progress:
     """Apply the snapshots that this shard's buckets of ``epoch`` do not hold yet.
 
     Raises
@@ -82,7 +82,7 @@ class _Pass:
         self,
         shard: Shard,
         work: Work,
-        content: Content,
+        content: EpochContent,
         epoch: str,
         markers: Mapping[int, Marker],
         latest: Snapshot | None,

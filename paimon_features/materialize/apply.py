@@ -9,7 +9,7 @@ import numpy as np
 from paimon_features.errors import OnlineStoreError
 from paimon_features.materialize.fold import TileDelta, merge
 from paimon_features.online.codec import HEADER_SIZE, RecordLayout
-from paimon_features.online.expiry import forget_after_ms
+from paimon_features.online.expiry import expire_after_ms
 from paimon_features.online.keys import BucketKeys
 from paimon_features.online.store import OnlineStore, Write
 
@@ -43,7 +43,7 @@ class BucketWriter:
         self._incarnation = incarnation
         self._run = run
         self._alive = alive
-        self._expire_ms = forget_after_ms(layout.view)
+        self._expire_ms = expire_after_ms(layout.view)
 
     def apply(self, new: TileDelta, snapshot: int, high_ms: int) -> int:
         """Merge the rows into the stored records; repeating it changes nothing.

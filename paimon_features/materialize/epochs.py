@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.keys import ViewKeys, new_epoch
-from paimon_features.online.markers import Building, Content, Marker, ViewState
+from paimon_features.online.markers import Building, EpochContent, Marker, ViewState
 from paimon_features.online.store import OnlineStore, Write
 
 _ATTEMPTS = 20
@@ -28,7 +28,7 @@ class Epochs:
         """What the store says now; an empty state where there is none."""
         return self._read()[1]
 
-    def begin(self, content: Content, now_ms: int, *, spoiled: str | None = None) -> Building:
+    def begin(self, content: EpochContent, now_ms: int, *, spoiled: str | None = None) -> Building:
         """The epoch that is being built from ``content``; a new one where there is none.
 
         ``spoiled`` is an epoch that cannot be completed any more and is replaced.
@@ -83,7 +83,7 @@ class Epochs:
             stale = self._stale([key for key in page if not self._keys.is_marker(key)])
             orphans: dict[bytes, list[bytes]] = {}
             for key in stale:
-                orphans.setdefault(self._keys.marker_beside(key), []).append(key)
+                orphans.setdefault(self._keys.marker_of_key(key), []).append(key)
             self._store.delete_orphans(orphans)
             yield len(stale)
 

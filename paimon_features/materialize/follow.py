@@ -23,7 +23,7 @@ from paimon_features.materialize.progress import Progress, RebuildNeeded, Work
 from paimon_features.materialize.reading import MAX_ROWS
 from paimon_features.materialize.rebuild import build
 from paimon_features.materialize.shard import Shard
-from paimon_features.online.markers import Content, ViewState
+from paimon_features.online.markers import EpochContent, ViewState
 from paimon_features.online.store import OnlineStore
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.generations import GenerationRecord
@@ -68,7 +68,7 @@ class Materializer:
         )
         self._rebuild = False
         self._checked = False
-        self._served: Content | None = None
+        self._served: EpochContent | None = None
         self._sweep: Iterator[int] | None = None
 
     def run_once(self) -> Progress:
@@ -162,7 +162,7 @@ class Materializer:
             self._sweep = self._shard.epochs.sweep()
         return result
 
-    def _content(self) -> Content:
+    def _content(self) -> EpochContent:
         """What the store should hold."""
         record = self._generation()
         if record.fingerprint != self.view.fingerprint:
@@ -171,7 +171,7 @@ class Materializer:
                 f"{record.generation} holds; run 'paimon-features plan' to see the difference"
             )
         self._shard.lake.table(record.table)  # the first time this loads pypaimon: not our work
-        return Content(
+        return EpochContent(
             record.table,
             record.generation,
             record.incarnation,
@@ -179,7 +179,7 @@ class Materializer:
             record.buckets,
         )
 
-    def _epoch_to_advance(self, state: ViewState, content: Content) -> str:
+    def _epoch_to_advance(self, state: ViewState, content: EpochContent) -> str:
         """The epoch that deltas can bring forward; RebuildNeeded if there is none."""
         if self._rebuild:
             raise RebuildNeeded("asked for")
@@ -198,7 +198,7 @@ class Materializer:
             raise RebuildNeeded("another shard asked for it")
         return state.epoch
 
-    def _was_redefined(self, stored: Content | None, content: Content) -> bool:
+    def _was_redefined(self, stored: EpochContent | None, content: EpochContent) -> bool:
         """Whether the store held these tiles by our definition, and holds them by another."""
         if stored is None or self._served != content:
             return False

@@ -16,7 +16,7 @@ from paimon_features.materialize.plan import identity, oldest_needed, partition_
 from paimon_features.materialize.progress import Progress, Work
 from paimon_features.materialize.reading import read_contributions
 from paimon_features.materialize.shard import Shard
-from paimon_features.online.markers import Building, Content, Marker
+from paimon_features.online.markers import Building, EpochContent, Marker
 from paimon_features.tables.deltas import DataFile, live_files, read_file
 from paimon_features.tables.rollups import Rollups
 from paimon_features.tables.snapshots import Snapshot, latest_snapshot
@@ -29,7 +29,7 @@ class _Spoiled(Exception):  # noqa: N818 - a change of course, not an error
     """An epoch that was begun cannot be completed."""
 
 
-def build(shard: Shard, work: Work, content: Content, reason: str) -> Progress:
+def build(shard: Shard, work: Work, content: EpochContent, reason: str) -> Progress:
     """Build this shard's buckets of a new epoch; switch to it once all shards have theirs.
 
     Until then readers keep what there is. ``rebuilding`` of the result says what is waited

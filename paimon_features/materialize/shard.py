@@ -15,7 +15,7 @@ from paimon_features.materialize.progress import RebuildNeeded
 from paimon_features.materialize.reading import MAX_ROWS
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import BucketKeys, ViewKeys
-from paimon_features.online.markers import Content, Marker
+from paimon_features.online.markers import EpochContent, Marker
 from paimon_features.online.store import Lease, OnlineStore, Write
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import (
@@ -71,7 +71,7 @@ class Shard:
         self._other_cut = re.compile(rf"{prefix}\d+-of-(?!{shards}$)\d+")
         self._holds: tuple[str, int] | None = None
 
-    def own_buckets(self, content: Content) -> list[int]:
+    def own_buckets(self, content: EpochContent) -> list[int]:
         """The buckets of this shard, ascending."""
         return list(range(self._index, content.buckets, self._shards))
 
@@ -86,7 +86,9 @@ class Shard:
         """A call that keeps the lease of a bucket, and raises LeaseLost once it is not ours."""
         return lambda: self.leases.keep(keys.lease)
 
-    def writer(self, keys: BucketKeys, bucket: int, content: Content, run: str) -> BucketWriter:
+    def writer(
+        self, keys: BucketKeys, bucket: int, content: EpochContent, run: str
+    ) -> BucketWriter:
         """What brings the bucket's records forward, under the server's ``run``."""
         return BucketWriter(
             self.store,

@@ -1,4 +1,4 @@
-"""Record bytes: what the online store holds for one entity of one view.
+"""The binary format of records: the stored state of one entity of one view.
 
 ::
 
@@ -8,16 +8,16 @@
       snapshot i8, event_high i8, pruned_high i8, bucket_high i8
     cells, ascending by key                      8 * (1 + partials) + validity bytes each
       key i8 = level << 56 | tile index + 2^55   (tile index = tile start // level's step)
-      partials in the view's order: i8, f8, or for a text or bytes (offset u4, length u4) in
-      the tail
-      validity bits of the partials that can be null
-    tail                                         the texts, UTF-8, and bytes
+      partials in the view's order: i8, f8, or for strings and bytes (offset u4, length u4)
+      into the tail
+      validity bits of the nullable partials
+    tail                                         strings in UTF-8, and bytes
 
-``snapshot`` is the newest snapshot of the tile table that the record has its share of;
-``event_high`` the newest event time of the entity; ``pruned_high`` the newest event time among
-what was pruned; ``bucket_high`` the newest event time of the bucket by which it was pruned (all
-ms). The lifetime cell (level 127) holds everything before the kept cells of the top level.
-Equal headers of one epoch mean equal records, so a compare-and-set compares headers.
+``snapshot`` is the newest snapshot of the tile table applied to the record; ``event_high`` the
+newest event time of the entity; ``pruned_high`` the newest event time among pruned cells;
+``bucket_high`` the newest event time of the bucket when it was pruned (all ms). The lifetime
+cell (level 127) contains everything before the retained cells of the top level. Within an
+epoch, equal headers mean equal records, so a compare-and-set compares headers.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ def cell_key(level: int, index: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Cells with their texts: what is between bytes and columns.
+    """Cells with their tail: the form between bytes and columns.
 
-    ``rows`` has the layout's cell type, shape ``(cells,)``. Texts are (offset, length) into
-    ``text``, which may hold more than what is referred to.
+    ``rows`` has the layout's cell type, shape ``(cells,)``. Strings are (offset, length) into
+    ``text``, which may contain unreferenced bytes.
     """
 
     rows: Array
@@ -93,22 +93,22 @@ class Cells:
         return len(self.rows)
 
     def take(self, indices: npt.NDArray[Any]) -> Cells:
-        """The cells at ``indices``, or where a mask is True."""
+        """The cells at ``indices``, or those selected by a boolean mask."""
         return Cells(_plain(self.rows)[indices].view(self.rows.dtype), self.text)
 
     def copy_of_rows(self) -> Array:
-        """Rows that may be written to."""
+        """A writable copy of the rows."""
         return _plain(self.rows).copy().view(self.rows.dtype)
 
 
 def _plain(rows: Array) -> Array:
-    """The rows as runs of bytes: NumPy copies those ten times faster than field by field."""
+    """The rows as opaque bytes, which NumPy copies ten times faster than structured rows."""
     return rows.view(f"V{rows.dtype.itemsize}")
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Decoded records: headers, and all cells one after another.
+    """Decoded records: headers, and the concatenated cells.
 
     The cells of record ``i`` are ``offsets[i]:offsets[i + 1]``.
     """
@@ -119,13 +119,13 @@ class Records:
 
 
 class RecordLayout:
-    """Bytes to arrays and back, for the records of one view, many at a time."""
+    """Encode and decode the records of one view, in batches."""
 
     def __init__(self, view: CompiledView) -> None:
         self.view = view
         self.id = int(view.online_fingerprint[:8], 16)
         self.texts = tuple(p.name for p in view.partials if p.type.text in ("string", "bytes"))
-        """Partials of variable length: those in the tail."""
+        """Partials of variable length, stored in the tail."""
         always = {p.name for p in HIDDEN_PARTIALS}
         nullable = [p.name for p in view.partials if p.name not in always]
         self._bit = {name: divmod(i, 8) for i, name in enumerate(nullable)}
@@ -136,13 +136,13 @@ class RecordLayout:
         self.cell = np.dtype(fields)
 
     def empty(self) -> Cells:
-        """No cells."""
+        """An empty sequence of cells."""
         return Cells(np.empty(0, self.cell))
 
     # -- columns and cells -----------------------------------------------------------------
 
     def cells(self, keys: Ints, columns: Mapping[str, Column]) -> Cells:
-        """Cells of these keys (see ``cell_keys``) from a column per partial."""
+        """Cells with these keys (see ``cell_keys``) from one column per partial."""
         rows = np.zeros(len(keys), self.cell)
         rows["key"] = keys
         texts: list[bytes] = []
@@ -163,7 +163,7 @@ class RecordLayout:
                 texts += encoded
                 size += int(lengths.sum())
             else:
-                # a slot without a value is zero, so that equal cells have equal bytes
+                # null slots are zero, so that equal cells have equal bytes
                 values = column.values
                 rows[partial.name] = values if mask is None else np.where(mask, values, 0)
             if partial.name in self._bit:
@@ -196,7 +196,7 @@ class RecordLayout:
         return Column(values, valid)
 
     def concat(self, parts: Sequence[Cells]) -> Cells:
-        """Cells of several parts, one after another."""
+        """Concatenate cells."""
         rows = np.concatenate([_plain(part.rows) for part in parts]).view(self.cell)
         if not self.texts:
             return Cells(rows)
@@ -207,10 +207,10 @@ class RecordLayout:
         return Cells(rows, b"".join([part.text for part in parts]))
 
     def packed(self, cells: Cells) -> Cells:
-        """The same cells with their texts one after another, and nothing else in ``text``."""
+        """The same cells with their strings in order and no unreferenced bytes in ``text``."""
         if not self.texts:
             return cells
-        # axes: cells, text partials: in this order the texts are laid down
+        # axes: (cells, text partials), the order in which strings are stored
         spans = np.stack([cells.rows[name] for name in self.texts], axis=1).astype(np.int64)
         starts, lengths = spans[..., 0].ravel(), spans[..., 1].ravel()
         begins = np.cumsum(lengths) - lengths
@@ -225,8 +225,8 @@ class RecordLayout:
     def encode(self, headers: Array, cells: Cells, offsets: Ints) -> list[bytes]:
         """The bytes of each record; cells of record ``i`` are ``offsets[i]:offsets[i + 1]``.
 
-        The cells of a record have to be ascending by key. Format, layout, flags and sizes of
-        the headers are filled in here.
+        The cells of a record must be ascending by key. Format, layout, flags and sizes of the
+        headers are set here.
         """
         rows, tails = self._tails(cells, offsets)
         counts = np.diff(offsets)
@@ -255,7 +255,7 @@ class RecordLayout:
         Raises
         ------
         OnlineStoreError
-            For bytes that are no record of this layout.
+            For bytes that are not a record of this layout.
         """
         heads = b"".join([record[:HEADER_SIZE] for record in records])
         lengths = np.fromiter(map(len, records), np.int64, len(records))
@@ -270,10 +270,10 @@ class RecordLayout:
         counts = headers["cells"].astype(np.int64)
         ends = HEADER_SIZE + counts * self.cell.itemsize
         if (ends + headers["tail"] != lengths).any():
-            raise self._corrupt("a record's length does not fit its header")
+            raise self._corrupt("the length of a record does not match its header")
         stops = ends.tolist()
         body = b"".join(
-            # views: a slice of bytes would be one more copy
+            # memoryviews: slicing bytes would copy once more
             [
                 memoryview(record)[HEADER_SIZE:stop]
                 for record, stop in zip(records, stops, strict=True)
@@ -293,12 +293,12 @@ class RecordLayout:
         return Records(headers, Cells(rows, text), offsets)
 
     def _tails(self, cells: Cells, offsets: Ints) -> tuple[Array, list[bytes] | None]:
-        """Cells whose texts are relative to their record's tail, and the tails."""
+        """Cells with offsets relative to their record's tail, and the tails."""
         if not self.texts:
             return cells.rows, None
         packed = self.packed(cells)
         rows = packed.rows
-        # where the first text of each cell begins, and behind the last cell the end of all
+        # the offset of each cell's first string, and the end of the last one
         begins = np.append(rows[self.texts[0]][:, 0].astype(np.int64), len(packed.text))
         edges = begins[offsets]
         bases = np.repeat(edges[:-1], np.diff(offsets)).astype(np.uint32)
@@ -309,8 +309,8 @@ class RecordLayout:
 
     def _corrupt(self, what: str) -> OnlineStoreError:
         return OnlineStoreError(
-            f"feature view {self.view.name!r}: {what}; another version or definition wrote them: "
-            "run 'paimon-features materialize --rebuild'"
+            f"feature view {self.view.name!r}: {what}; the records were written by another version "
+            "or definition: run 'paimon-features materialize --rebuild'"
         )
 
 

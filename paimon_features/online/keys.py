@@ -1,16 +1,15 @@
-"""Key bytes: where records, markers and states are in the online store.
+"""Keys of records, markers and view states in the online store.
 
 ::
 
     pf:{shop:spend:1a2b3c4d:7}:12346      record of entity 12346, bucket 7, epoch 1a2b3c4d
-    pf:{shop:spend:1a2b3c4d:7}#marker     how far this bucket is applied
-    pf:{shop:spend:1a2b3c4d:7}#lease      who applies it now
-    pf:{shop:spend}#state                 which epoch is read
+    pf:{shop:spend:1a2b3c4d:7}#marker     the snapshot applied to this bucket
+    pf:{shop:spend:1a2b3c4d:7}#lease      the materializer that owns the bucket
+    pf:{shop:spend}#state                 the epoch that readers use
 
-The hash tag (what stands in braces) puts a bucket's records and its marker on one node of a
-cluster, so that one command reads both at one time. Equal entities have equal bytes and
-different entities different ones: the parts of a composite key are joined by ``|``, and a text
-writes ``|`` as ``\\|`` and ``\\`` as ``\\\\``.
+The hash tag (the part in braces) places a bucket's records and its marker on one node of a
+cluster, so that one command reads both atomically. The encoding is injective: the parts of a
+composite key are joined by ``|``, and strings escape ``|`` as ``\\|`` and ``\\`` as ``\\\\``.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
 
 PREFIX = "pf:"
-"""What keys begin with by default; a store tells its own (``OnlineStore.key_prefix``)."""
+"""The default key prefix; a store's own is ``OnlineStore.key_prefix``."""
 _SEPARATOR = b"|"
 
 
 def new_epoch() -> str:
-    """A name for a set of records that was never used before: eight hexadecimal digits."""
+    """A new random epoch name: eight hexadecimal digits."""
     return secrets.token_hex(4)
 
 
@@ -48,26 +47,26 @@ class ViewKeys:
 
     @property
     def all_epochs(self) -> bytes:
-        """What the keys of all epochs begin with; the state's key does not."""
+        """The common prefix of the keys of all epochs, which the state key does not share."""
         return f"{self._stem}:".encode()
 
     def epoch(self, epoch: str) -> bytes:
-        """What all keys of an epoch begin with."""
+        """The common prefix of all keys of an epoch."""
         return f"{self._stem}:{epoch}:".encode()
 
     def epoch_of(self, key: bytes) -> str:
-        """The epoch of a key that begins with ``all_epochs``."""
+        """The epoch of a key with the prefix ``all_epochs``."""
         return key[len(self.all_epochs) :].split(b":", 1)[0].decode()
 
     def is_marker(self, key: bytes) -> bool:
-        """Whether a key that begins with ``all_epochs`` is a bucket's marker."""
-        return key == self.marker_beside(key)
+        """Whether a key with the prefix ``all_epochs`` is a bucket's marker."""
+        return key == self.marker_of_key(key)
 
-    def marker_beside(self, key: bytes) -> bytes:
-        """The marker of the bucket that a key which begins with ``all_epochs`` is in.
+    def marker_of_key(self, key: bytes) -> bytes:
+        """The marker key of the bucket of a key with the prefix ``all_epochs``.
 
         >>> keys = ViewKeys("shop", "spend")
-        >>> keys.marker_beside(b"pf:{shop:spend:1a2b3c4d:7}:some|}#marker")
+        >>> keys.marker_of_key(b"pf:{shop:spend:1a2b3c4d:7}:some|}#marker")
         b'pf:{shop:spend:1a2b3c4d:7}#marker'
         """
         start = len(self.all_epochs)
@@ -85,7 +84,7 @@ class BucketKeys:
 
     def __init__(self, stem: bytes) -> None:
         self.record_stem = stem + b":"
-        """What the bucket's record keys begin with; the entity's bytes follow."""
+        """The prefix of the bucket's record keys; the entity's bytes follow."""
         self.marker = stem + b"#marker"
         self.lease = stem + b"#lease"
 
@@ -103,7 +102,7 @@ def entity_bytes(types: Sequence[DataType], columns: Sequence[pa.Array]) -> list
     Raises
     ------
     RequestError
-        For a type that no entity key can have.
+        For a type that is not supported in entity keys.
     """
     parts = [_part(kind, column) for kind, column in zip(types, columns, strict=True)]
     if len(parts) == 1:
@@ -133,13 +132,13 @@ def key_arrays(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> 
     ------
     RequestError
         For a missing column, a null, columns of different lengths, or a value that is not of
-        the key's type. Nothing is rounded or parsed: ``"12346"`` and ``12346.5`` are no Int64.
+        the key's type. Nothing is rounded or parsed: ``"12346"`` and ``12346.5`` are not Int64.
     """
     missing = [name for name in keys if name not in entities]
     if missing:
         raise RequestError(
-            f"the request has no entity key {missing[0]!r}; "
-            f"it has: {', '.join(entities) or 'none'}, expected: {', '.join(keys)}"
+            f"missing entity key {missing[0]!r}; "
+            f"got: {', '.join(entities) or 'none'}, expected: {', '.join(keys)}"
         )
     arrays = [_key_array(name, kind, entities[name]) for name, kind in keys.items()]
     lengths = {name: len(array) for name, array in zip(keys, arrays, strict=True)}
@@ -155,7 +154,7 @@ def _key_array(name: str, kind: DataType, values: object) -> pa.Array:
         raise RequestError(f"entity key {name!r}: expected {kind!r} values; {error}") from error
     if array.null_count:
         row = array.is_null().to_pylist().index(True)
-        raise RequestError(f"entity key {name!r} is null in row {row}; a null is no entity")
+        raise RequestError(f"entity key {name!r} is null in row {row}; expected a value")
     return array
 
 
@@ -166,7 +165,7 @@ def _as_arrow(values: Any, kind: DataType) -> pa.Array:
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     if not isinstance(values, pa.Array):
         if isinstance(values, list | tuple):
-            # arrow would cut 5.5 down to 5 where it is told the type
+            # Arrow would truncate 5.5 to 5 when given the type
             odd = next((v for v in values if isinstance(v, float)), None)
             if odd is not None:
                 raise TypeError(f"got {odd!r}")

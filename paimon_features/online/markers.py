@@ -1,7 +1,7 @@
-"""What the online store says about itself: which epoch is read, and how far it is applied.
+"""Metadata in the online store: the epoch that readers use, and the snapshot applied to it.
 
-A marker per bucket is small and fixed, because a request reads one for each bucket it touches;
-a view's state changes only when another epoch is built or switched to, and is JSON.
+The marker of a bucket is small and of fixed size, because a request reads one for each bucket
+it touches; the state of a view is JSON and changes only when an epoch is built or switched to.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _COMPLETE = 1
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """How far one bucket is applied. All times are UTC milliseconds.
+    """The materialization progress of one bucket. All times are UTC milliseconds.
 
-    ``applied_snapshot`` is the newest snapshot of the tile table of which every record of the
-    bucket has its share, ``commit_time_ms`` when it was committed and ``identity`` tells it
-    from another snapshot with the same number. ``high_ms`` is the newest event time applied.
-    ``current_ms`` is the newest time at which the bucket was known to hold all that the table
-    held. ``built_ms`` is when the building of the epoch began, ``fence`` the number of the
-    lease under which the marker was written. ``complete`` is false while the bucket is built.
+    ``applied_snapshot`` is the newest snapshot of the tile table that has been applied to every
+    record of the bucket, ``commit_time_ms`` its commit time; ``identity`` distinguishes it from
+    another snapshot with the same id. ``high_ms`` is the newest event time applied.
+    ``current_ms`` is the newest time at which the bucket was known to be up to date with the
+    table. ``built_ms`` is the time at which the build of the epoch started, ``fence`` the fencing
+    number of the lease that wrote the marker. ``complete`` is false while the bucket is built.
     """
 
     applied_snapshot: int
@@ -40,7 +40,7 @@ class Marker:
     complete: bool = True
 
     def to_bytes(self) -> bytes:
-        """The 64 bytes in which it is stored (little endian)."""
+        """The stored form: 64 bytes, little endian."""
         return _MARKER.pack(
             FORMAT,
             _COMPLETE if self.complete else 0,
@@ -66,8 +66,9 @@ class Marker:
         """
         if len(data) != _MARKER.size or data[0] != FORMAT:
             raise OnlineStoreError(
-                f"a marker of {len(data)} bytes and format {data[:1].hex() or 'none'}; expected "
-                f"{_MARKER.size} bytes and format {FORMAT:02x}: another version wrote it, "
+                f"unsupported marker of {len(data)} bytes, format {data[:1].hex() or 'none'}; "
+                f"expected "
+                f"{_MARKER.size} bytes, format {FORMAT:02x}: it was written by another version, "
                 "run 'paimon-features materialize --rebuild'"
             )
         _, flags, _, incarnation, fence, applied, commit, high, current, built, identity = (
@@ -87,8 +88,8 @@ class Marker:
 
 
 @dataclass(frozen=True, slots=True)
-class Content:
-    """What an epoch of a view is made from; two epochs of equal content have equal records."""
+class EpochContent:
+    """The source of an epoch's records; epochs with equal sources have equal records."""
 
     table: str
     generation: int
@@ -99,25 +100,25 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """An epoch that is being built and is not read yet."""
+    """An epoch under construction, not yet visible to readers."""
 
     epoch: str
-    content: Content
+    content: EpochContent
     since_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
-    """Which epoch of a view is read, and which one is being built.
+    """The epoch of a view that readers use, and the one under construction.
 
-    >>> content = Content("tiles_spend_g1", 1, 0, "aa", 4)
+    >>> content = EpochContent("tiles_spend_g1", 1, 0, "aa", 4)
     >>> state = ViewState("1a2b3c4d", content)
     >>> ViewState.from_bytes(state.to_bytes()) == state
     True
     """
 
     epoch: str | None = None
-    content: Content | None = None
+    content: EpochContent | None = None
     building: Building | None = field(default=None)
 
     def to_bytes(self) -> bytes:
@@ -141,15 +142,15 @@ class ViewState:
             content, building = document["content"], document["building"]
             return cls(
                 document["epoch"],
-                None if content is None else Content(**content),
+                None if content is None else EpochContent(**content),
                 None
                 if building is None
                 else Building(
-                    building["epoch"], Content(**building["content"]), building["since_ms"]
+                    building["epoch"], EpochContent(**building["content"]), building["since_ms"]
                 ),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OnlineStoreError(
-                f"the online store holds a view state that is not ours ({error}): {data[:80]!r}; "
-                "another version wrote it, run 'paimon-features materialize --rebuild'"
+                f"the online store contains an unreadable view state ({error}): {data[:80]!r}; "
+                "it was written by another version, run 'paimon-features materialize --rebuild'"
             ) from error

@@ -1,4 +1,4 @@
-"""An online store in a dictionary: for tests, notebooks, and to tell what Redis has to do."""
+"""An online store in a dictionary: for tests and notebooks, and the reference for Redis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PAGE = 1_000
 
 
 class MemoryStore:
-    """Keys and values of this process, gone with it. Safe to use from several threads.
+    """Keys and values in the memory of this process. Thread safe.
 
     >>> store = MemoryStore()
     >>> store.compare_and_set_many([Write(b"k", None, b"head|1"), Write(b"k", b"other", b"2")])
@@ -39,7 +39,9 @@ class MemoryStore:
     def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
         with self._lock:
             if run is not None and run != self._run:
-                raise OnlineStoreError("the online store was restarted; what was written is unsure")
+                raise OnlineStoreError(
+                    "the online store was restarted; its recent writes may be lost"
+                )
             return [self._compare_and_set(write) for write in writes]
 
     def run_and_values(self, keys: Sequence[bytes]) -> tuple[str, list[bytes | None]]:
@@ -89,7 +91,7 @@ class MemoryStore:
         pass
 
     def restart(self, *, keep: bool) -> None:
-        """As if the server was stopped and started, with what it held or empty."""
+        """Simulate a restart of the server, with its data or empty."""
         with self._lock:
             self._run = uuid.uuid4().hex
             if not keep:

@@ -1,4 +1,4 @@
-"""Opens the online store, or a queue on it, that the settings name."""
+"""Open the configured online store, or a queue on the same servers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from paimon_features.online.store import OnlineStore
 
 
 def open_store(where: str | OnlineSettings) -> OnlineStore:
-    """The store of these settings, or at this address with all else by default.
+    """The store of these settings, or at this address with default settings.
 
-    It connects when it is first used. ``memory://`` is a new, empty store of this process.
+    It connects on first use. ``memory://`` is a new, empty store in this process.
 
     Raises
     ------
     ConfigurationError
-        For an address of another form.
+        For an address that is not supported.
     MissingExtraError
         If the Redis client is not installed.
     """
@@ -33,12 +33,12 @@ def open_store(where: str | OnlineSettings) -> OnlineStore:
 def open_queue(where: str | OnlineSettings, name: str) -> Queue:
     """The queue of this name, on the servers of these settings or at this address.
 
-    It connects when it is first used. ``memory://`` is a new, empty queue of this process.
+    It connects on first use. ``memory://`` is a new, empty queue in this process.
 
     Raises
     ------
     ConfigurationError
-        For an address of another form.
+        For an address that is not supported.
     MissingExtraError
         If the Redis client is not installed.
     """

@@ -1,8 +1,8 @@
-"""A queue between hosts: many append, one reads; and notes by which that one answers.
+"""A queue between hosts with many producers and one consumer, and notes from that consumer.
 
-It may lose what was appended (a server that restarts without its memory) and have a message
-twice (an append whose reply was lost). Whoever appends therefore keeps a message until a note
-says that it arrived; see ``trainer_bridge.feedback.queue``.
+It may lose messages (a server that restarts without persistence) and duplicate them (an append
+whose reply was lost). A producer therefore keeps a message until a note acknowledges it; see
+``trainer_bridge.feedback.queue``.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 BEGINNING = b"0-0"
-"""The id before the first message."""
+"""The id that precedes every message."""
 
 
 class Queue(Protocol):
-    """Messages in the order in which they were appended. Safe to use from several threads."""
+    """Messages in append order. Thread safe."""
 
     def append(self, messages: Sequence[bytes]) -> list[bytes]:
-        """Append messages in their order; returns their ids."""
+        """Append messages in order and return their ids."""
 
-    def holds(self, message_id: bytes) -> bool:
-        """Whether a message is there: neither deleted nor lost."""
+    def contains(self, message_id: bytes) -> bool:
+        """Whether a message is present: neither deleted nor lost."""
 
     def read(self, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        """Up to ``most`` messages behind an id, the oldest first, as (id, message)."""
+        """Up to ``most`` messages after an id, oldest first, as (id, message)."""
 
     def delete(self, message_ids: Sequence[bytes]) -> None:
-        """Remove messages; harmless where there is none."""
+        """Remove messages; ids that do not exist are ignored."""
 
     def note(self, notes: Mapping[str, int]) -> None:
-        """Set notes; others stay as they are."""
+        """Set notes; other notes are unchanged."""
 
     def noted(self, name: str) -> int | None:
-        """One note, or None."""
+        """The value of a note, None if it is not set."""
 
     def forget_notes(self) -> None:
         """Remove all notes."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 class MemoryQueue:
-    """A queue of this process.
+    """A queue in this process.
 
     >>> queue = MemoryQueue()
     >>> first, second = queue.append([b"a", b"b"])
     >>> queue.delete([first])
-    >>> queue.read(BEGINNING, 10) == [(second, b"b")], queue.holds(first)
+    >>> queue.read(BEGINNING, 10) == [(second, b"b")], queue.contains(first)
     (True, False)
     """
 
@@ -66,7 +66,7 @@ class MemoryQueue:
             self._next = ids.stop
         return [b"%d-0" % number for number in ids]
 
-    def holds(self, message_id: bytes) -> bool:
+    def contains(self, message_id: bytes) -> bool:
         return _number(message_id) in self._messages
 
     def read(self, after: bytes, most: int) -> list[tuple[bytes, bytes]]:

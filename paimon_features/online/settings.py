@@ -1,4 +1,4 @@
-"""Where the online store is and how it is talked to: ``[online]`` and the environment, checked."""
+"""Connection settings of the online store, from ``[online]`` and the environment, validated."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Mode = Literal["memory", "server", "cluster", "sentinel"]
 class OnlineSettings:
     """How to reach the online store. Times are milliseconds.
 
-    ``hosts`` are the server, the cluster nodes that are asked first, or the sentinels.
-    ``timeout_ms`` is the longest that a read takes in all, its repetitions included;
-    ``write_timeout_ms`` that of everything else. ``retries`` is how often a call is repeated
-    that failed before the time was over, ``connections`` how many are open at most to a server.
+    ``hosts`` are the server, the cluster's seed nodes, or the sentinels. ``timeout_ms`` bounds a
+    read including its retries, ``write_timeout_ms`` every other call. ``retries`` is the number
+    of retries of a call that failed before its deadline, ``connections`` the size of the
+    connection pool per server.
 
     >>> url = "redis+sentinel://app:pw@a,b:26380/main/2"
     >>> settings = OnlineSettings.of({"url": url}, environ={})
@@ -72,16 +72,16 @@ class OnlineSettings:
         root: Path | None = None,
         environ: Mapping[str, str] = os.environ,
     ) -> OnlineSettings:
-        """The settings that ``[online]`` and the environment give.
+        """Settings from ``[online]`` and the environment.
 
-        ``values`` are the entries of ``[online]``, their types already right; paths are
+        ``values`` are the entries of ``[online]``, already type-checked; paths are
         relative to ``root``. PAIMON_FEATURES_ONLINE_URL replaces ``url``; a password comes from
         PAIMON_FEATURES_ONLINE_PASSWORD, else from the address.
 
         Raises
         ------
         ConfigurationError
-            For a setting that cannot be right; a password is never in the message.
+            For an invalid setting; the message never contains a password.
         """
         values = dict(values or {})
         url = environ.get(URL_VARIABLE) or values.get("url", DEFAULT_URL)
@@ -102,7 +102,7 @@ class OnlineSettings:
         }
         prefix = values.get("key_prefix", PREFIX)
         if not re.fullmatch(r"[A-Za-z0-9:._/-]{1,64}", prefix):
-            # braces would make another hash tag of it, and scatter a bucket over a cluster
+            # braces would change the hash tag and scatter a bucket over a cluster
             raise ConfigurationError(
                 f"[online] key_prefix = {prefix!r}; expected 1 to 64 letters, digits or : . _ / -"
             )
@@ -125,7 +125,7 @@ class OnlineSettings:
 
     @property
     def where(self) -> str:
-        """The address as it may stand in a log: without user and password."""
+        """The address without user and password, safe to log."""
         if self.mode == "memory":
             return "memory://"
         scheme = "rediss" if self.tls else "redis"
@@ -136,13 +136,14 @@ class OnlineSettings:
 
     @property
     def plain_url(self) -> str:
-        """The address of one server without TLS, with its password: never to be shown."""
+        """The URL of a single server without TLS, including its password: never log it."""
         secret = f"{quote(self.user or '', safe='')}:{quote(self.password or '', safe='')}@"
         login = secret if self.password else ""
         return f"redis://{login}{host_and_port(*self.hosts[0])}/{self.db}"
 
     def for_writing(self) -> OnlineSettings:
-        """The same with the patience of a writer for reads too: a late answer beats none."""
+        """These settings with ``write_timeout_ms`` for reads too: a writer prefers late to
+        failed."""
         return replace(self, timeout_ms=max(self.timeout_ms, self.write_timeout_ms))
 
 
@@ -152,22 +153,22 @@ def host_and_port(host: str, port: int) -> str:
 
 
 def from_url(url: str) -> OnlineSettings:
-    """The settings that an address alone gives.
+    """Settings from an address alone.
 
     Raises
     ------
     ConfigurationError
-        For an address of another form.
+        For an address that is not supported.
     """
     scheme, separator, rest = url.partition("://")
     match = re.fullmatch(r"(redis|rediss)(?:\+(cluster|sentinel))?", scheme)
     if scheme == "memory" and separator and not rest:
         return OnlineSettings(mode="memory", hosts=())
     if match is None or not separator:
-        raise _wrong(url, f"expected {FORMS}")
+        raise _invalid(url, f"expected {FORMS}")
     mode: Mode = match[2] or "server"  # type: ignore[assignment]
     if "?" in rest:
-        raise _wrong(url, "options behind '?' are not taken; [online] has a setting for each")
+        raise _invalid(url, "query options are not supported; use the settings of [online]")
     place, _, path = rest.partition("/")
     credentials, _, hosts = place.rpartition("@")
     user, _, password = credentials.partition(":")
@@ -189,32 +190,32 @@ def _hosts(url: str, mode: Mode, text: str) -> tuple[tuple[str, int], ...]:
         match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^:@/\[\]\s]+))(?::([0-9]{1,5}))?", part)
         port = _DEFAULT_PORTS[mode] if match is None or match[3] is None else int(match[3])
         if match is None or not 0 < port < 65_536:
-            raise _wrong(url, f"{part!r} is no host[:port]; expected {FORMS}")
+            raise _invalid(url, f"{part!r} is not host[:port]; expected {FORMS}")
         hosts.append((match[1] or match[2], port))
     if mode == "server" and len(hosts) > 1:
-        raise _wrong(
+        raise _invalid(
             url, f"{len(hosts)} hosts; several servers are redis+cluster:// or redis+sentinel://"
         )
     return tuple(hosts)
 
 
 def _path(url: str, mode: Mode, path: str) -> tuple[str, int]:
-    """The sentinels' service name and the number of the database."""
+    """The sentinels' service name and the database number."""
     service = ""
     if mode == "sentinel":
         service, _, path = path.partition("/")
         if not service:
-            raise _wrong(url, "no service name; expected redis+sentinel://host:port,.../service")
+            raise _invalid(url, "no service name; expected redis+sentinel://host:port,.../service")
     if path and not path.isdecimal():
-        raise _wrong(url, f"{path!r} is no number of a database")
+        raise _invalid(url, f"{path!r} is not a database number")
     db = int(path or 0)
     if mode == "cluster" and db:
-        raise _wrong(url, f"database {db}; a cluster has database 0 only")
+        raise _invalid(url, f"database {db}; a cluster has only database 0")
     return unquote(service), db
 
 
-def _wrong(url: str, why: str) -> ConfigurationError:
-    # up to the last @, wherever it stands: a password may hold any character by mistake
+def _invalid(url: str, why: str) -> ConfigurationError:
+    # up to the last @: an unescaped password may contain any character
     scheme, separator, rest = url.partition("://")
     head, at, tail = (rest if separator else url).rpartition("@")
     secret = head.rpartition(":")[2]
@@ -244,11 +245,11 @@ def _check_tls(settings: OnlineSettings, paths: Mapping[str, Path], verify_given
     given = [*paths, *(["tls_verify"] if verify_given else [])]
     if given and not settings.tls and settings.mode != "memory":
         raise ConfigurationError(
-            f"[online] {given[0]} is for TLS, and {settings.where} is not: write rediss "
+            f"[online] {given[0]} requires TLS, but the address is {settings.where}: use rediss "
             "instead of redis, or remove it"
         )
     if settings.tls_key is not None and settings.tls_cert is None:
-        raise ConfigurationError("[online] tls_key needs tls_cert, the certificate it belongs to")
+        raise ConfigurationError("[online] tls_key requires tls_cert, the certificate of that key")
     for name, path in paths.items():
         if not path.is_file():
-            raise ConfigurationError(f"[online] {name}: there is no file {path}")
+            raise ConfigurationError(f"[online] {name}: file not found: {path}")

@@ -1,7 +1,7 @@
-"""How much memory the online store needs: from definitions, and from records that are there.
+"""Estimate the memory of the online store, from definitions or from stored records.
 
-A key costs its record (header, cells, texts), its own bytes, and what the server keeps for it.
-The last is measured (see docs/how-to/serving/online-store.md), the others are exact.
+A key costs its record (header, cells, strings), its own bytes, and the overhead of the server.
+The overhead is measured (see docs/how-to/serving/online-store.md), the rest is exact.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from paimon_features.online.store import OnlineStore
 from paimon_features.windows import DAY_MS, HOUR_MS, format_duration
 
 KEY_OVERHEAD = 85
-"""Bytes that a server keeps for a key with an expiry: measured 71 to 86 (Valkey 9.1)."""
-UNTOLD = 35
-"""Bytes of these that MEMORY USAGE leaves out: places in the tables of keys and of expiries."""
+"""Server overhead in bytes of a key with an expiry: 71 to 86 measured (Valkey 9.1)."""
+UNREPORTED_OVERHEAD = 35
+"""The part of it that MEMORY USAGE omits: entries of the key and expiry hash tables."""
 TEXT_BYTES = 24
-"""Bytes of a text in a cell where nothing was measured: a time and a word, of First or Last."""
+"""Assumed bytes of a string in a cell: the time and the word of a First or Last."""
 _KEY_BYTES = {"int64": 10, "int32": 9, "bool": 1, "date": 5}
 _PHASES_MS = [d * DAY_MS + h * HOUR_MS for d in range(0, 370, 5) for h in (0, 7, 18, 23)]
 
 
 @runtime_checkable
-class TellsMemory(Protocol):
-    """A store that can say what its keys cost."""
+class ReportsMemory(Protocol):
+    """A store that can report the memory of its keys."""
 
     def memory_of(self, keys: Sequence[bytes]) -> list[int | None]:
-        """Bytes of memory of each key; None where there is none."""
+        """Bytes of memory of each key; None for absent keys."""
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
-    """Cells of one size: how many an entity has at most, and how many it is taken to have."""
+class LevelSize:
+    """Cells of one size: the maximum per entity, and the expected number."""
 
     step: str
     most: int
@@ -49,11 +49,12 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class ViewSize:
-    """What one entity of a view costs, in bytes; ``basis`` says where the cells are from."""
+    """The size of one entity of a view, in bytes; ``basis`` describes the source of the
+    estimate."""
 
     view: str
     basis: str
-    levels: tuple[Level, ...]
+    levels: tuple[LevelSize, ...]
     cells: float
     cell_bytes: int
     text_bytes: float
@@ -63,16 +64,16 @@ class ViewSize:
 
     @property
     def entity_bytes(self) -> float:
-        """Record, key and what the server adds."""
+        """Record, key and server overhead."""
         return self.record_bytes + self.key_bytes + self.overhead_bytes
 
 
 def most_cells(view: CompiledView) -> tuple[int, ...]:
-    """How many cells of each level a record holds at most: of an entity that is never idle."""
+    """The maximum number of cells per level: those of an entity that is never idle."""
     base_ms = 20_000 * DAY_MS
     most = [0] * len(view.levels_ms)
     for phase_ms, (level, step) in itertools.product(_PHASES_MS, enumerate(view.levels_ms)):
-        # just before a border, when the newest cell of the level is as far from the first one
+        # just before a boundary, where the newest cell is farthest from the first one
         high_ms = base_ms + phase_ms + HOUR_MS - 1
         first = view.keep_from(level, high_ms) // step
         most[level] = max(most[level], high_ms // step - first + 1)
@@ -80,17 +81,17 @@ def most_cells(view: CompiledView) -> tuple[int, ...]:
 
 
 def size_of(view: CompiledView, project: str, events_per_day: float | None = None) -> ViewSize:
-    """The size by the definitions alone.
+    """Estimate the size from the definitions alone.
 
-    ``events_per_day`` is the mean of an entity that is in the store, its events taken to come at
-    random times; those of real people come in bursts, and take fewer cells. None: an event in
-    every tile, which no entity has more than.
+    ``events_per_day`` is the mean rate of a stored entity, assuming independent event times;
+    real events come in bursts and need fewer cells. None: an event in every tile, the upper
+    bound.
     """
     layout = RecordLayout(view)
     levels = []
     for step, most in zip(view.levels_ms, most_cells(view), strict=True):
         share = 1.0 if events_per_day is None else -math.expm1(-events_per_day * step / DAY_MS)
-        levels.append(Level(format_duration(step), most, most * share))
+        levels.append(LevelSize(format_duration(step), most, most * share))
     cells = sum(level.cells for level in levels) + view.has_lifetime
     texts = cells * len(layout.texts) * TEXT_BYTES
     basis = "an event in every tile"
@@ -112,14 +113,14 @@ def size_of(view: CompiledView, project: str, events_per_day: float | None = Non
 def measured_size(
     view: CompiledView, project: str, store: OnlineStore, sample: int = 1_000
 ) -> ViewSize:
-    """The size by ``sample`` records that the store holds of the epoch that is read.
+    """Measure the size on ``sample`` stored records of the epoch that readers use.
 
     Raises
     ------
     StoreNotReadyError
-        If the store holds no records of the view, or those of another definition.
+        If the store contains no records of the view, or those of another definition.
     OnlineStoreError
-        If the store does not answer.
+        If the store is unavailable.
     """
     keys = ViewKeys(project, view.name, store.key_prefix)
     raw = store.get_many([keys.state])[0]
@@ -130,21 +131,25 @@ def measured_size(
     pairs = zip(found, store.get_many(found), strict=True)
     there = {key: value for key, value in pairs if value is not None}
     if not there:
-        raise StoreNotReadyError(f"the online store holds no record of feature view {view.name!r}")
+        raise StoreNotReadyError(
+            f"the online store contains no record of feature view {view.name!r}"
+        )
     layout = RecordLayout(view)
     records = layout.decode(list(there.values()))
     per_level = records.cells.rows["key"] >> 56
     levels = tuple(
-        Level(format_duration(step), most, float((per_level == level).sum()) / len(there))
+        LevelSize(format_duration(step), most, float((per_level == level).sum()) / len(there))
         for level, (step, most) in enumerate(zip(view.levels_ms, most_cells(view), strict=True))
     )
     record_bytes = sum(map(len, there.values())) / len(there)
     key_bytes = sum(map(len, there)) / len(there)
     overhead: float = KEY_OVERHEAD
-    if isinstance(store, TellsMemory):
-        told = [size for size in store.memory_of(list(there)) if size is not None]
-        if told:
-            overhead = sum(told) / len(told) + UNTOLD - record_bytes - key_bytes
+    if isinstance(store, ReportsMemory):
+        reported = [size for size in store.memory_of(list(there)) if size is not None]
+        if reported:
+            overhead = (
+                sum(reported) / len(reported) + UNREPORTED_OVERHEAD - record_bytes - key_bytes
+            )
     return ViewSize(
         view.name,
         f"{len(there):,} records measured",
@@ -159,8 +164,8 @@ def measured_size(
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
-    """Bytes for so many entities of each view; ``peak`` while the largest view is built anew."""
+class TotalSize:
+    """Bytes for ``entities`` of each view; ``peak_bytes`` during a rebuild of the largest view."""
 
     entities: int
     bytes: float
@@ -170,16 +175,16 @@ class Total:
 
 def total(
     sizes: Sequence[ViewSize], entities: int, node_bytes: float, headroom: float = 0.25
-) -> Total:
-    """The memory for ``entities`` of each view, and the nodes of ``node_bytes`` that hold it.
+) -> TotalSize:
+    """The memory for ``entities`` of each view, and the number of nodes of ``node_bytes``.
 
     A rebuild keeps the old records until the new ones are complete, one view at a time, and
-    ``headroom`` of each node stays free: for fragmentation, replicas, clients.
+    a share of ``headroom`` of each node stays free for fragmentation, replicas and clients.
     """
     each = [size.entity_bytes * entities for size in sizes]
     peak = sum(each) + max(each, default=0.0)
     nodes = max(1, math.ceil(peak / (node_bytes * (1 - headroom))))
-    return Total(entities, sum(each), peak, nodes)
+    return TotalSize(entities, sum(each), peak, nodes)
 
 
 def _key_bytes(view: CompiledView, project: str) -> float:

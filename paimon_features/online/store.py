@@ -1,7 +1,7 @@
-"""What an online store can do: the contract of Redis, of the memory store, of any other.
+"""The contract of online stores: Redis, the memory store, and any other.
 
-A store maps keys to bytes. Records and markers change by compare-and-set only, so that writers
-that do not know of each other cannot undo one another's work.
+A store maps keys to bytes. Records and markers change only by compare-and-set, so that
+uncoordinated writers cannot overwrite one another's work.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 class Write(NamedTuple):
     """One compare-and-set.
 
-    The write happens if the stored value begins with ``expected`` (None: if there is no value).
-    ``expire_ms`` removes the key so long after the write; None keeps it, and lifts an earlier
-    expiry.
+    The write is applied if the stored value starts with ``expected`` (None: if the key is
+    absent). ``expire_ms`` is the time to live of the key; None stores it without expiry, also
+    where it had one.
     """
 
     key: bytes
@@ -25,7 +25,7 @@ class Write(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """Who holds a lease: ``fence`` grows whenever another owner takes it."""
+    """The owner of a lease; ``fence`` increases with every change of owner."""
 
     owner: str
     fence: int
@@ -34,61 +34,62 @@ class Lease(NamedTuple):
 
 @runtime_checkable
 class OnlineStore(Protocol):
-    """Bytes by key. Every method raises ``OnlineStoreError`` if the store cannot be asked.
+    """Bytes by key. Every method raises ``OnlineStoreError`` if the store is unavailable.
 
-    A *run* names one life of the server that holds a bucket: after a restart or a failover,
-    which may have lost the newest writes, it is another one.
+    A *run* identifies one incarnation of the server of a bucket: it changes with a restart or
+    a failover, which may have lost the newest writes.
     """
 
     key_prefix: str
-    """What all keys of the project begin with (see ``keys``)."""
+    """The common prefix of all keys (see ``keys``)."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of ``keys`` in their order; None where there is none.
+        """The values of ``keys`` in their order; None for absent keys.
 
-        Those with one hash tag (a bucket's records and its marker) are read at one time. Those
-        with several are too on one server, but not on a cluster, where a view's state may be
-        some moments older or newer than its buckets. So a reader reads an epoch only if a state
-        named it as complete, and believes a record only beside the marker of its bucket.
+        Keys with one hash tag (a bucket's records and its marker) are read atomically. Keys with
+        several hash tags are too on a single server, but not on a cluster, where a view's state
+        may be slightly older or newer than its buckets. A reader therefore reads an epoch only
+        if a state named it as complete, and trusts a record only together with the marker of its
+        bucket.
         """
 
     def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
-        """Do each write whose expectation holds, and say which were done.
+        """Apply each write whose expectation is met; return which were applied.
 
         All keys belong to one bucket. With ``run``, nothing is written (OnlineStoreError)
-        unless the server is still in this run. If OnlineStoreError is raised, any of the writes
-        may have been done, or be done a little later.
+        unless the server is still in that run. If OnlineStoreError is raised, any of the writes
+        may have been applied, or may be applied shortly after.
         """
 
     def run_and_values(self, keys: Sequence[bytes]) -> tuple[str, list[bytes | None]]:
-        """The server's run and the values of ``keys`` (of one bucket), at one time."""
+        """The server's run and the values of ``keys`` (of one bucket), read atomically."""
 
     def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> Lease:
-        """Take the lease if it is free or ours already, for ``ttl_ms`` from now."""
+        """Acquire or renew the lease for ``ttl_ms`` from now, if it is free or already owned."""
 
     def release_lease(self, key: bytes, owner: str) -> None:
-        """Give the lease back if it is ours."""
+        """Release the lease if ``owner`` has it."""
 
     def delete(self, keys: Sequence[bytes]) -> None:
-        """Remove keys; harmless where there is none."""
+        """Remove keys; absent keys are ignored."""
 
     def delete_orphans(self, orphans: Mapping[bytes, Sequence[bytes]]) -> None:
-        """Remove the keys of each bucket for which the key they stand under is not there.
+        """Remove the keys of each bucket whose guard key (the mapping's key) is absent.
 
-        That one, the bucket's marker, is of the same bucket, and is looked at in the same step.
-        So records go only where no reader believes them, whatever happened to the server since
-        the marker was deleted: one that was restarted may have an older marker back.
+        The guard is the bucket's marker, in the same bucket, and is checked in the same atomic
+        step. Records are thus removed only where no reader trusts them, whatever happened to the
+        server since the marker was deleted: a restarted one may have an older marker back.
         """
 
     def scan(self, prefix: bytes) -> Iterator[list[bytes]]:
-        """The keys that begin with ``prefix``, page by page.
+        """The keys with this prefix, page by page.
 
-        A key that is there from the first page to the last comes at least once, unless a
-        cluster moves it to another node meanwhile.
+        A key that exists during the complete scan is returned at least once, unless a cluster
+        moves it to another node meanwhile.
         """
 
     def check(self) -> None:
-        """Raise OnlineStoreError unless the store answers, can be written to, and drops no keys."""
+        """Raise OnlineStoreError unless the store is reachable, writable and never evicts keys."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""

@@ -37,7 +37,7 @@ from paimon_features.online.codec import (
     Records,
 )
 from paimon_features.online.keys import ViewKeys, entity_bytes, key_arrays
-from paimon_features.online.markers import Content, ViewState
+from paimon_features.online.markers import EpochContent, ViewState
 from paimon_features.online.store import OnlineStore
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.statuses import Status
@@ -175,7 +175,7 @@ class _DecodedRecord:
     features: Sequence[CompiledFeature]
     layout: RecordLayout
     epoch: str
-    content: Content
+    content: EpochContent
     bucket: int
     size_bytes: int | None
     records: Records

@@ -14,7 +14,7 @@ from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView, Selection
 from paimon_features.definitions.selection import Codes
-from paimon_features.online.markers import Content, Marker
+from paimon_features.online.markers import EpochContent, Marker
 from paimon_features.schema import DataType
 from paimon_features.statuses import STATUS_NAMES
 
@@ -50,7 +50,7 @@ class ViewProvenance:
 
     view: CompiledView
     epoch: str
-    content: Content
+    content: EpochContent
     bucket_of: Sequence[int]
     markers: Mapping[int, Marker]
     snapshots: Ints

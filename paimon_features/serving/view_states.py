@@ -9,7 +9,7 @@ from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError, PaimonFeaturesError, StoreNotReadyError
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import BucketKeys, ViewKeys
-from paimon_features.online.markers import Content, Marker, ViewState
+from paimon_features.online.markers import EpochContent, Marker, ViewState
 from paimon_features.schema import DataType
 from paimon_features.serving.entities import Buckets
 
@@ -39,7 +39,7 @@ def variants_of(views: Iterable[CompiledView]) -> dict[str, list[ViewVariant]]:
 class Epoch:
     """The records that are read of a view: their keys, and markers that were seen."""
 
-    def __init__(self, keys: ViewKeys, name: str, content: Content, variant: ViewVariant) -> None:
+    def __init__(self, keys: ViewKeys, name: str, content: EpochContent, variant: ViewVariant) -> None:
         self.name = name
         self.content = content
         self.layout = variant.layout
@@ -48,7 +48,7 @@ class Epoch:
         self._bucket_keys: dict[int, BucketKeys] = {}
         self._markers: dict[int, tuple[bytes, Marker]] = {}
 
-    def is_named(self, name: str, content: Content) -> bool:
+    def is_named(self, name: str, content: EpochContent) -> bool:
         """Whether it is the epoch of this name and content."""
         return self.name == name and self.content == content
 

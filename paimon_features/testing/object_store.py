@@ -89,7 +89,10 @@ def object_store(bucket: str) -> Iterator[ObjectStore]:
             answer: Iterable[bytes] = moto(environ, start_response)
             return answer
         status, body = fault
-        headers = [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))]
+        headers = [
+            ("Content-Type", "application/xml"),
+            ("Content-Length", str(len(body))),
+        ]
         start_response(status, headers)
         return [body]
 

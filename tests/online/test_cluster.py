@@ -53,7 +53,9 @@ def fill(store: OnlineStore, keys: list[bytes]) -> None:
     assert all(store.compare_and_set_many([Write(key, None, key) for key in keys]))
 
 
-def test_a_cluster_is_told_from_one_server(cluster: ClusterServers, redis_url: str) -> None:
+def test_a_cluster_is_distinguished_from_a_single_server(
+    cluster: ClusterServers, redis_url: str
+) -> None:
     alone = redis_url.replace("redis://", "redis+cluster://")
     expected = "not part of a cluster; use redis://"
     with closing(open_store(alone)) as store, pytest.raises(OnlineStoreError, match=expected):
@@ -64,7 +66,7 @@ def test_a_cluster_is_told_from_one_server(cluster: ClusterServers, redis_url: s
         one.get_many(bucket_of(cluster, 1))
 
 
-def test_one_pipeline_goes_to_each_node(cluster: ClusterServers, store: OnlineStore) -> None:
+def test_each_node_receives_one_pipeline(cluster: ClusterServers, store: OnlineStore) -> None:
     keys = [key for number in range(30) for key in bucket(number, 2)]
     assert store.get_many(keys) == [None] * 60
 
@@ -126,7 +128,7 @@ def test_keys_are_read_and_written_while_their_slot_moves(
     step()
 
 
-def test_a_node_that_is_down_concerns_its_own_keys_only(
+def test_a_failed_node_affects_only_its_own_keys(
     cluster: ClusterServers, store: OnlineStore
 ) -> None:
     lost, others = bucket_of(cluster, 2), bucket_of(cluster, 1)
@@ -152,7 +154,7 @@ def test_a_node_that_is_down_concerns_its_own_keys_only(
     store.check()
 
 
-def test_readers_go_on_after_a_failover(cluster: ClusterServers, store: OnlineStore) -> None:
+def test_readers_continue_after_a_failover(cluster: ClusterServers, store: OnlineStore) -> None:
     """A writer moves records, then their marker, on; a reading never has the marker ahead."""
     records, stop = bucket_of(cluster, 0, 2), threading.Event()
     others = bucket_of(cluster, 1, 2)

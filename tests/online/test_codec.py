@@ -20,7 +20,7 @@ from paimon_features.online.codec import (
     cell_key,
     cell_keys,
 )
-from paimon_features.online.markers import Building, Content, Marker, ViewState
+from paimon_features.online.markers import Building, EpochContent, Marker, ViewState
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import seeds
@@ -96,7 +96,7 @@ def test_marker_and_state_bytes_are_pinned() -> None:
         "ffffffffffffffff" "d007000000000000" "b80b000000000000" "1032547698badcfe"
     )  # fmt: skip
     assert Marker.from_bytes(marker.to_bytes()) == marker
-    content = Content("tiles_spend_g1", 1, 0, "ab", 4)
+    content = EpochContent("tiles_spend_g1", 1, 0, "ab", 4)
     state = ViewState("1a2b3c4d", content, Building("5e6f7a8b", content, 9))
     assert ViewState.from_bytes(state.to_bytes()) == state
     assert state.to_bytes() == (
@@ -108,19 +108,19 @@ def test_marker_and_state_bytes_are_pinned() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"\x02" + bytes(63), bytes(64), b"x" * 65])
-def test_markers_of_another_format_are_refused(data: bytes) -> None:
+def test_markers_of_another_format_are_rejected(data: bytes) -> None:
     with pytest.raises(OnlineStoreError, match="--rebuild"):
         Marker.from_bytes(data)
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"format":2}', b"null", b"\xff", b'{"format":1}'])
-def test_states_of_another_format_are_refused(data: bytes) -> None:
+def test_states_of_another_format_are_rejected(data: bytes) -> None:
     with pytest.raises(OnlineStoreError, match="--rebuild"):
         ViewState.from_bytes(data)
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_decoding_gives_back_what_was_encoded(seed: int) -> None:
+def test_decoding_inverts_encoding(seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng).compiled
     layout = RecordLayout(view)
@@ -165,7 +165,7 @@ def random_column(rng: random.Random, kind: str, rows: int) -> Column:
     return Column(np.array(values, np.int64), None if rng.random() < 0.3 else valid)
 
 
-def test_bytes_that_are_no_record_are_refused() -> None:
+def test_bytes_that_are_not_a_record_are_rejected() -> None:
     layout, headers, cells = golden()
     record = layout.encode(headers, cells, np.array([0, 3]))[0]
     bad = [
@@ -181,7 +181,7 @@ def test_bytes_that_are_no_record_are_refused() -> None:
             layout.decode([record, data])
 
 
-def test_no_records_are_decoded_to_none() -> None:
+def test_zero_records_decode_to_zero_records() -> None:
     layout = RecordLayout(VIEW)
     records = layout.decode([])
     assert len(records.headers) == len(records.cells) == 0

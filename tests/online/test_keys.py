@@ -42,7 +42,7 @@ def test_entity_bytes_are_pinned() -> None:
     ]
 
 
-def test_no_two_composite_keys_have_the_same_bytes() -> None:
+def test_different_composite_keys_have_different_bytes() -> None:
     rng = random.Random(0)
     texts = ["".join(rng.choices("ab|\\:}", k=rng.randrange(4))) for _ in range(3000)]
     pairs = {(texts[i], texts[i + 1]) for i in range(0, 3000, 2)}
@@ -61,7 +61,7 @@ def test_a_bucket_and_its_marker_share_their_hash_tag() -> None:
     assert tag(record) == tag(bucket.marker) == tag(bucket.lease)
 
 
-def test_epochs_are_never_named_twice() -> None:
+def test_epoch_names_are_unique() -> None:
     assert len({new_epoch() for _ in range(1000)}) == 1000
 
 
@@ -77,11 +77,11 @@ def test_epochs_are_never_named_twice() -> None:
         [np.int64(1), 2],
     ],
 )
-def test_entities_come_as_any_sequence(values: object) -> None:
+def test_entities_may_be_any_sequence(values: object) -> None:
     assert key_arrays({"id": Int64}, {"id": values})[0].to_pylist() == [1, 2]
 
 
-def test_texts_and_dates_come_as_they_are() -> None:
+def test_strings_and_dates_are_accepted() -> None:
     keys = {"word": String, "day": Date}
     days = [dt.date(2011, 1, 1)] * 2
     arrays = key_arrays(keys, {"word": np.array(["a", ""], object), "day": days})
@@ -102,13 +102,13 @@ def test_texts_and_dates_come_as_they_are() -> None:
         (7, "Int64"),
     ],
 )
-def test_values_of_another_type_are_refused_never_rounded(values: object, message: str) -> None:
+def test_values_of_another_type_are_rejected_never_rounded(values: object, message: str) -> None:
     with pytest.raises(RequestError, match="entity key 'id'.*" + message):
         key_arrays({"id": Int64}, {"id": values})
 
 
-def test_missing_keys_and_different_lengths_are_refused() -> None:
-    with pytest.raises(RequestError, match="no entity key 'shop'; it has: user"):
+def test_missing_keys_and_different_lengths_are_rejected() -> None:
+    with pytest.raises(RequestError, match="missing entity key 'shop'; got: user"):
         key_arrays({"user": Int64, "shop": String}, {"user": [1]})
     with pytest.raises(RequestError, match="different lengths"):
         key_arrays({"user": Int64, "shop": String}, {"user": [1], "shop": ["a", "b"]})

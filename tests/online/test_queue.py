@@ -40,13 +40,13 @@ def agree(queue: Queue, seed: int, steps: int) -> None:
         assert [message for _, message in found] == [message for _, message in wanted]
         ids = {other: one for one, other in pairs}
         assert [number for number, _ in found] == [ids[number] for number, _ in wanted]
-        assert queue.holds(one) == naive.holds(other)
+        assert queue.contains(one) == naive.contains(other)
         name = dice.choice(names)
         assert queue.noted(name) == naive.noted(name)
 
 
 @pytest.mark.redis
-def test_a_redis_stream_is_the_queue_in_memory(redis_url: str) -> None:
+def test_a_redis_stream_equals_the_queue_in_memory(redis_url: str) -> None:
     for seed in range(5):
         agree(open_queue(redis_url, f"q{seed}"), seed, 60)
 
@@ -70,12 +70,12 @@ def test_queues_have_names_and_hold_large_messages(redis_url: str) -> None:
 
 
 @pytest.mark.redis
-def test_a_server_that_was_away_is_found_again_and_one_that_is_gone_is_told() -> None:
+def test_a_restarted_server_is_used_again_and_a_stopped_one_is_reported() -> None:
     with RedisServer() as server:
         queue = open_queue(server.url, "q")
         (number,) = queue.append([b"lost"])
         server.restart()
-        assert not queue.holds(number)
+        assert not queue.contains(number)
         queue.append([b"kept"])
         assert [message for _, message in queue.read(BEGINNING, 9)] == [b"kept"]
         server.stop()
@@ -83,7 +83,7 @@ def test_a_server_that_was_away_is_found_again_and_one_that_is_gone_is_told() ->
             queue.append([b"refused"])
 
 
-def test_a_queue_of_this_process_needs_no_server() -> None:
+def test_a_memory_queue_needs_no_server() -> None:
     assert isinstance(open_queue("memory://", "q"), MemoryQueue)
     with pytest.raises(ConfigurationError, match="expected redis"):
         open_queue("kafka://", "q")

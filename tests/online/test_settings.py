@@ -15,7 +15,7 @@ def of(environ: dict[str, str] | None = None, **values: Any) -> OnlineSettings:
     return OnlineSettings.of(values, environ=environ or {})
 
 
-def test_without_settings_it_is_the_server_of_this_host() -> None:
+def test_the_default_is_the_server_on_this_host() -> None:
     assert of() == OnlineSettings()
     assert of().where == "redis://127.0.0.1:6379"
 
@@ -45,13 +45,13 @@ def test_addresses_of_every_form(
     assert settings.tls == url.startswith("rediss")
 
 
-def test_users_and_passwords_may_have_any_character() -> None:
+def test_users_and_passwords_may_contain_any_character() -> None:
     settings = of(url="redis://a%40b:p%2Fw%3A%40@h")
     assert (settings.user, settings.password) == ("a@b", "p/w:@")
     assert settings.plain_url == "redis://a%40b:p%2Fw%3A%40@h:6379/0"
 
 
-def test_the_environment_goes_before_the_file_and_its_password_before_the_addresss() -> None:
+def test_the_environment_overrides_the_file_and_its_password_the_address() -> None:
     environ = {
         "PAIMON_FEATURES_ONLINE_URL": "redis://u:inurl@env:1/1",
         "PAIMON_FEATURES_ONLINE_PASSWORD": "own",
@@ -89,16 +89,16 @@ def test_everything_else_comes_from_the_file(tmp_path: Path) -> None:
     [
         ({"url": "http://h"}, "'http://h': expected redis://"),
         ({"url": "redis:/h"}, "expected redis://"),
-        ({"url": "redis://"}, "'' is no host"),
-        ({"url": "redis://h:70000"}, "'h:70000' is no host"),
-        ({"url": "redis://h:x"}, "'h:x' is no host"),
-        ({"url": "redis://h/x"}, "'x' is no number of a database"),
+        ({"url": "redis://"}, "'' is not host"),
+        ({"url": "redis://h:70000"}, "'h:70000' is not host"),
+        ({"url": "redis://h:x"}, "'h:x' is not host"),
+        ({"url": "redis://h/x"}, "'x' is not a database number"),
         ({"url": "redis://a,b"}, "2 hosts; several servers are redis.cluster"),
-        ({"url": "redis+cluster://a/1"}, "a cluster has database 0 only"),
+        ({"url": "redis+cluster://a/1"}, "a cluster has only database 0"),
         ({"url": "redis+sentinel://a"}, "no service name"),
         ({"url": "redis+other://a"}, "expected redis://"),
         ({"url": "memory://x"}, "expected redis://"),
-        ({"url": "redis://h?ssl_cert_reqs=none"}, "behind '.'"),
+        ({"url": "redis://h?ssl_cert_reqs=none"}, "query options"),
         ({"user": "app"}, "'app' has no password; set PAIMON_FEATURES_ONLINE_PASSWORD"),
         ({"key_prefix": "a{b}"}, "key_prefix = 'a{b}'; expected"),
         ({"key_prefix": ""}, "key_prefix = ''; expected"),
@@ -106,13 +106,13 @@ def test_everything_else_comes_from_the_file(tmp_path: Path) -> None:
         ({"connect_timeout": "1"}, r"\[online\] connect_timeout: duration '1'"),
         ({"retries": -1}, "retries = -1; expected 0 to 20"),
         ({"connections": 0}, "connections = 0; expected 1 to"),
-        ({"tls_ca": "ca.pem"}, "tls_ca is for TLS.*write rediss"),
-        ({"tls_verify": False}, "tls_verify is for TLS"),
-        ({"url": "rediss://h", "tls_key": "k"}, "tls_key needs tls_cert"),
-        ({"url": "rediss://h", "tls_ca": "/nowhere/ca.pem"}, "no file /nowhere/ca.pem"),
+        ({"tls_ca": "ca.pem"}, "tls_ca requires TLS.*use rediss"),
+        ({"tls_verify": False}, "tls_verify requires TLS"),
+        ({"url": "rediss://h", "tls_key": "k"}, "tls_key requires tls_cert"),
+        ({"url": "rediss://h", "tls_ca": "/nowhere/ca.pem"}, "file not found: /nowhere/ca.pem"),
     ],
 )
-def test_what_cannot_be_right_is_refused_by_its_name(values: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_rejected_by_name(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         of(**values)
 
@@ -136,7 +136,7 @@ def test_no_error_shows_a_password(url: str) -> None:
     assert "s3cret" not in str(raised.value)
 
 
-def test_no_text_of_the_settings_shows_a_password() -> None:
+def test_no_representation_of_the_settings_shows_a_password() -> None:
     settings = of({"PAIMON_FEATURES_ONLINE_SENTINEL_PASSWORD": "s3cret2"}, url="redis://:s3cret@h")
     assert settings.password == "s3cret"
     assert "s3cret" not in f"{settings!r} {settings} {settings.where}"

@@ -18,7 +18,7 @@ from paimon_features.errors import StoreNotReadyError
 from paimon_features.online import MemoryStore, OnlineStore, Write, open_store
 from paimon_features.online.codec import HEADER, Cells, RecordLayout, cell_keys
 from paimon_features.online.keys import ViewKeys
-from paimon_features.online.markers import Content, ViewState
+from paimon_features.online.markers import EpochContent, ViewState
 from paimon_features.online.sizing import measured_size, most_cells, size_of, total
 from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
@@ -56,7 +56,7 @@ def fill(store: OnlineStore, view: CompiledView, entities: int, events_per_day: 
                 ]
             )
         )
-    content = Content("tiles_spend_g1", 1, 0, view.online_fingerprint, 16)
+    content = EpochContent("tiles_spend_g1", 1, 0, view.online_fingerprint, 16)
     state = ViewState("1a2b3c4d", content).to_bytes()
     assert store.compare_and_set_many([Write(keys.state, None, state)]) == [True]
 
@@ -68,7 +68,7 @@ def used(server: RedisServer) -> int:
 
 @pytest.mark.redis
 @pytest.mark.parametrize("events_per_day", [0.3, 3.0])
-def test_the_estimate_is_what_a_server_needs(events_per_day: float) -> None:
+def test_the_estimate_matches_a_server(events_per_day: float) -> None:
     view, entities = VIEW.compiled, 100_000
     with RedisServer() as server, closing(open_store(server.url)) as store:
         store.check()
@@ -104,7 +104,7 @@ def test_an_entity_that_is_never_idle_has_the_most_cells(tmp_path: Path) -> None
     assert [level.most for level in found.levels] == [level.most for level in most.levels]
 
 
-def test_totals_count_the_view_that_is_built_anew_and_what_stays_free() -> None:
+def test_totals_include_the_view_under_rebuild_and_the_headroom() -> None:
     one = size_of(VIEW.compiled, PROJECT, 1.0)
     two = replace(one, key_bytes=one.key_bytes + 100)
     found = total([one, two], 1000, node_bytes=one.entity_bytes * 1000, headroom=0.5)
@@ -113,7 +113,7 @@ def test_totals_count_the_view_that_is_built_anew_and_what_stays_free() -> None:
     assert found.nodes == 7
 
 
-def test_what_is_not_there_cannot_be_measured() -> None:
+def test_an_empty_store_cannot_be_measured() -> None:
     store = MemoryStore()
     with pytest.raises(StoreNotReadyError, match="'spend' is not in the online store"):
         measured_size(VIEW.compiled, PROJECT, store)
@@ -128,7 +128,7 @@ def _sizing(folder: Path, *arguments: str) -> str:
     return done.output
 
 
-def test_the_command_tells_views_and_totals(tmp_path: Path) -> None:
+def test_the_command_prints_views_and_totals(tmp_path: Path) -> None:
     folder = tmp_path / "churn"
     assert CliRunner().invoke(cli, ["init", str(folder)]).exit_code == 0
     text = _sizing(folder, "--events-per-day", "2", "--entities", "1e6,25000000")
@@ -144,7 +144,7 @@ def test_the_command_tells_views_and_totals(tmp_path: Path) -> None:
 
 
 @pytest.mark.redis
-def test_the_command_measures_what_the_projects_store_holds(
+def test_the_command_measures_the_projects_store(
     tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)

@@ -47,7 +47,7 @@ class TestMemoryStore(OnlineStoreContract):
 
         return sleep
 
-    def test_a_restart_begins_another_run(self) -> None:
+    def test_a_restart_starts_another_run(self) -> None:
         store = MemoryStore()
         run, _ = store.run_and_values([b"k"])
         store.compare_and_set_many([Write(b"k", None, b"v")])
@@ -140,7 +140,7 @@ class TestLockedStore(_OnServers):
         with closing(open_store(unchecked)) as store:
             assert store.get_many([b"pf:k"]) == [None]
 
-    def test_a_wrong_password_is_told_and_never_shown(
+    def test_a_wrong_password_is_reported_and_never_shown(
         self, locked: tuple[RedisServer, TlsProxy]
     ) -> None:
         _, proxy = locked
@@ -154,7 +154,7 @@ class TestLockedStore(_OnServers):
         shown = f"{raised.value!r}{raised.value.__cause__!r}{store!r}{settings!r}{settings.where}"
         assert "wr0ng" not in shown
 
-    def test_a_key_outside_of_the_rights_is_told(
+    def test_a_key_without_permission_is_reported(
         self, locked: tuple[RedisServer, TlsProxy]
     ) -> None:
         with closing(open_store(locked_settings(locked[1]))) as store:
@@ -165,7 +165,7 @@ class TestLockedStore(_OnServers):
 
 
 @pytest.mark.redis
-def test_projects_of_other_prefixes_do_not_meet(redis_url: str) -> None:
+def test_projects_with_different_prefixes_are_isolated(redis_url: str) -> None:
     stores = [
         open_store(OnlineSettings.of({"url": redis_url, "key_prefix": prefix}, environ={}))
         for prefix in ("pf:", "team/b:")
@@ -186,7 +186,7 @@ def test_a_memory_address_is_a_store_of_its_own() -> None:
     assert (one.get_many([b"k"]), two.get_many([b"k"])) == ([b"v"], [None])
 
 
-def test_another_kind_of_address_is_refused() -> None:
+def test_an_unsupported_address_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="redis://"):
         open_store("http://localhost:6379")
     with pytest.raises(ConfigurationError, match="redis://"):

@@ -79,7 +79,7 @@ def test_no_reply_mixes_epochs_or_takes_a_lost_record_for_none(
                     wait_for(lambda: not node.running, "the node is gone")
                     node.start()  # empty
                     wait_for(cluster.is_well, "the cluster is well")
-                    wait_for(lambda: bool(worker.run_once()), "it is built anew")
+                    wait_for(lambda: bool(worker.run_once()), "it is rebuilt")
                 elif number % 3 == 0:
                     worker.rebuild()
                 else:

@@ -20,7 +20,7 @@ from paimon_features.errors import (
     UnknownNameError,
 )
 from paimon_features.online import MemoryStore, ViewState, Write
-from paimon_features.online.expiry import forget_after_ms
+from paimon_features.online.expiry import expire_after_ms
 from paimon_features.online.keys import ViewKeys
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher
@@ -228,7 +228,7 @@ def test_an_old_time_is_refused_once_records_may_have_left(tmp_path: Path) -> No
     view = view_of(Sum("x", windows=["1h"]))
     clock = FakeClock(NOW + 400 * DAY_MS)  # a replay: events are much older than the clock
     _, store, fetcher = ready(tmp_path, view, [click(1, NOW)], clock=clock)
-    kept_ms = forget_after_ms(view.compiled)
+    kept_ms = expire_after_ms(view.compiled)
     assert kept_ms is not None
     clock.now_ms += kept_ms - 2 * HOUR_MS
     assert fetcher.get(refs(view), {"user": [1]}, NOW + 1).to_pydict()["sum_x_1h"] == [1.0]
@@ -245,7 +245,7 @@ def test_a_lifetime_never_leaves(tmp_path: Path) -> None:
     view = view_of(Sum("x", windows=[None]))
     clock = FakeClock(NOW + 400 * DAY_MS)
     _, _, fetcher = ready(tmp_path, view, [click(1, NOW)], clock=clock)
-    assert forget_after_ms(view.compiled) is None
+    assert expire_after_ms(view.compiled) is None
     clock.now_ms += 4000 * DAY_MS
     for as_of_ms in (NOW + 1, clock.now_ms):
         assert fetcher.get(refs(view), {"user": [1]}, as_of_ms).to_pydict()["sum_x"] == [1.0]

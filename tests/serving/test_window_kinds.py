@@ -12,7 +12,7 @@ from paimon_features.aggregates import Count, DecayedSum, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.errors import RequestError
 from paimon_features.online import MemoryStore
-from paimon_features.online.expiry import READ_BEHIND_MS, forget_after_ms
+from paimon_features.online.expiry import READ_BEHIND_MS, expire_after_ms
 from paimon_features.schema import Float64, Int64
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.testing.generators import random_view
@@ -116,7 +116,7 @@ def test_today_begins_at_midnight_in_the_time_zone(tmp_path: Path) -> None:
 def test_a_record_stays_as_long_as_a_read_at_the_clock_can_need_it(seed: int) -> None:
     rng = random.Random(seed)
     compiled = random_view(rng).compiled
-    kept_ms = forget_after_ms(compiled)
+    kept_ms = expire_after_ms(compiled)
     if kept_ms is None:
         assert compiled.has_lifetime
         return

@@ -86,7 +86,7 @@ class HandOver:
         poll_s = _FIRST_POLL_S
         while True:
             # in this order: the drain notes a message before it deletes it
-            there = self._sent is not None and self._queue.holds(self._sent[1])
+            there = self._sent is not None and self._queue.contains(self._sent[1])
             noted = self._queue.noted(self._user)
             if noted is not None and noted >= last:
                 self._sent = None

@@ -1,4 +1,4 @@
-"""Not asking a server that does not answer, except now and then to see whether it is back."""
+"""A circuit breaker per server: fail fast while it is down, probe for its recovery."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ import threading
 import time
 
 FAILURES = 3
-"""So many failures in a row open the breaker; one that took the whole timeout counts twice."""
+"""Consecutive failures that open the breaker; a timeout counts twice."""
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 0.5
-"""Together with the time of a probe below two seconds: so soon is a server found that is back."""
+"""With the duration of a probe below two seconds: the delay until a recovery is noticed."""
 
 
-class BreakerOpen(Exception):  # noqa: N818 - it becomes an OnlineStoreError with the address
-    """The server failed lately and is not asked now."""
+class BreakerOpen(Exception):  # noqa: N818 - becomes an OnlineStoreError with the address
+    """The server failed recently; no request is sent to it now."""
 
 
 class Breaker:
-    """Lets calls to one server through, or not. Safe to use from several threads.
+    """Admits or rejects calls to one server. Thread safe.
 
-    Closed: all calls. Open: none, for a pause that grows from 0.1 to 0.5 s. Then half-open: one
-    call goes through as a probe; its success closes the breaker, its failure opens it again.
+    Closed: all calls are admitted. Open: none, for a pause that grows from 0.1 to 0.5 s. Then
+    half-open: one call is admitted as a probe; its success closes the breaker, its failure opens
+    it again.
 
     >>> breaker = Breaker()
     >>> for _ in range(3): breaker.failed("no route to host")
     >>> breaker.admit()
     Traceback (most recent call last):
     ...
-    paimon_features.online.redis_store.breaker.BreakerOpen: no route to host; tried again in 0...
+    paimon_features.online.redis_store.breaker.BreakerOpen: no route to host; retry in 0...
     """
 
     def __init__(self) -> None:
@@ -37,13 +38,13 @@ class Breaker:
         self._pause_s = FIRST_PAUSE_S
         self._until: float | None = None
         self._reason = ""
-        # read without the lock in each call
+        # read by every call, without the lock
         self.troubled = False
 
     def admit(self, probe_s: float = 1.0) -> bool:
-        """Whether this call is the probe, which takes up to ``probe_s``; BreakerOpen if none may.
+        """Admit a call; return whether it is the probe, which may take up to ``probe_s``.
 
-        False: the breaker is closed.
+        False: the breaker is closed. Raises BreakerOpen while it is open.
         """
         if not self.troubled:
             return False
@@ -53,13 +54,13 @@ class Breaker:
             now = time.monotonic()
             if now < self._until:
                 wait_s = self._until - now
-                raise BreakerOpen(f"{self._reason}; tried again in {wait_s:.1f} s")
-            # others wait for this one; should it never tell how it ended, the next one goes
+                raise BreakerOpen(f"{self._reason}; retry in {wait_s:.1f} s")
+            # other calls wait for the probe; if it never reports, the next one becomes the probe
             self._until = now + probe_s
             return True
 
     def failed(self, reason: str, *, timed_out: bool = False) -> None:
-        """A call got no answer."""
+        """Record a call without a reply."""
         with self._lock:
             self.troubled = True
             self._failures += 2 if timed_out else 1
@@ -69,7 +70,7 @@ class Breaker:
                 self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def succeeded(self) -> None:
-        """A call got an answer, of whatever kind."""
+        """Record a call with a reply of any kind."""
         if self.troubled:
             with self._lock:
                 self.troubled = False

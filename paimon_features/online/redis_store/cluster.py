@@ -1,7 +1,7 @@
-"""Redis Cluster: which node is in charge of which keys, and one pipeline to each of them.
+"""Redis Cluster: the slot map, and one pipeline to each node.
 
-A bucket's records and its marker share a hash tag, hence a slot and a node, and are read by one
-MGET at one time. What lies in several slots is not: see ``OnlineStore.get_many``.
+A bucket's records and its marker share a hash tag, hence a slot and a node, and are read
+atomically by one MGET. Keys in several slots are not: see ``OnlineStore.get_many``.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from paimon_features.online.settings import OnlineSettings, host_and_port
 
 SLOTS = 16_384
 MAP_EVERY_S = 0.2
-"""The map is not asked for more often than this, however much fails."""
+"""The minimum interval between two requests of the slot map."""
 MAP_TIMEOUT_S = 0.5
 MOVES = 16
-"""After so many redirections the map is asked for."""
+"""The number of redirections after which the slot map is refreshed."""
 _TAGS = 100_000
 
 
 class Cluster(Sender):
-    """Keys on the nodes of a cluster. Any node tells the map, again when it turns out wrong."""
+    """Keys on the nodes of a cluster; the slot map is refreshed when it proves outdated."""
 
     def __init__(self, settings: OnlineSettings) -> None:
         super().__init__(settings)
@@ -46,7 +46,7 @@ class Cluster(Sender):
         self._owners: list[Address | None] = []
         self._nodes: dict[Address, Server] = {}
         self._doubtful = True
-        self._learnt_at = float("-inf")
+        self._map_taken_at = float("-inf")
         self._slots: dict[bytes, int] = {}
         self._moves = 0
         self._hint: Address | None = None
@@ -73,12 +73,12 @@ class Cluster(Sender):
         return found
 
     def unlinks(self, keys: Sequence[bytes]) -> list[Job]:
-        """Jobs that remove the keys; key by key, because a slot's may be on two nodes."""
+        """Jobs that delete the keys one by one, because a migrating slot is on two nodes."""
         return [Job(key, pack("UNLINK", key)) for key in keys]
 
     def servers(self) -> list[Server]:
         deadline = time.monotonic() + self._settings.write_timeout_ms / 1_000
-        self._learn(deadline)
+        self._refresh_map(deadline)
         with self._lock:
             owners = dict.fromkeys(owner for owner in self._owners if owner is not None)
             return [self._node(owner) for owner in owners]
@@ -96,10 +96,10 @@ class Cluster(Sender):
             node.forget()
 
     def _get_moving(self, keys: Sequence[bytes], deadline: float) -> list[bytes | None]:
-        """The values of one slot at one time, while its keys move to another node one by one.
+        """The values of one slot, read consistently while its keys migrate to another node.
 
-        No command sees both nodes. Two readings one after the other that are equal tell what
-        was there between them: what is stored never changes back.
+        No command sees both nodes. Two equal consecutive reads show the values at a time between
+        them: a stored value never changes back.
         """
         before: list[bytes | None] | None = None
         while True:
@@ -125,11 +125,11 @@ class Cluster(Sender):
             self._slots[tag] = slot
         return slot
 
-    # -- the loop of sending --------------------------------------------------------------
+    # -- the send and retry loop ----------------------------------------------------------
 
     def _batches(self, jobs: Sequence[Job], deadline: float) -> Iterable[tuple[Server, list[Job]]]:
         if self._doubtful:
-            self._learn(deadline)
+            self._refresh_map(deadline)
         batches: dict[Address, list[Job]] = {}
         owners = self._owners
         for job in jobs:
@@ -137,14 +137,14 @@ class Cluster(Sender):
             if address is None:
                 self._doubtful = True
                 slot = self._slot(job.key)
-                job.trouble = NoReplyError(f"no node serves slot {slot}", sent=False)
+                job.trouble = NoReplyError(f"no node owns slot {slot}", sent=False)
             else:
                 batches.setdefault(address, []).append(job)
         return [(self._node(address), batch) for address, batch in batches.items()]
 
     def _failed(self, server: Server, batch: Iterable[Job], error: Exception) -> None:
         super()._failed(server, batch, error)
-        self._doubtful = True  # another node may have taken over
+        self._doubtful = True  # a failover may have taken place
 
     def _refused(self, server: Server, job: Job, reply: str) -> None:
         word, _, rest = reply.partition(" ")
@@ -157,17 +157,17 @@ class Cluster(Sender):
             else:
                 self._moved(int(slot), address)
             job.trouble, job.redirected = job.reply, True
-        elif word != "TRYAGAIN":  # our caller knows what to do about that
+        elif word != "TRYAGAIN":  # handled by our caller
             super()._refused(server, job, reply)
             self._doubtful |= job.trouble is not None
 
-    # -- the map --------------------------------------------------------------------------
+    # -- the slot map ---------------------------------------------------------------------
 
     def _moved(self, slot: int, address: Address) -> None:
-        """Another node is in charge of a slot, which not all nodes need to know yet."""
+        """Record the new owner of a slot, which other nodes may not know yet."""
         self._owners[slot] = address
         self._moves += 1
-        if self._moves % MOVES == 0:  # more than a slot or two: a whole node's, or many by hand
+        if self._moves % MOVES == 0:  # more than single slots: a failover or a resharding
             self._hint, self._doubtful = address, True
 
     def _node(self, address: Address) -> Server:
@@ -177,31 +177,35 @@ class Cluster(Sender):
             node = self._nodes.setdefault(address, node)
         return node
 
-    def _learn(self, deadline: float) -> None:
-        """Ask for the map, if it is in doubt and was not asked for a moment ago.
+    def _refresh_map(self, deadline: float) -> None:
+        """Request the map, if it is in doubt and was not requested very recently.
 
         Raises
         ------
         OnlineStoreError
-            If there is no map yet, and no node tells it.
+            If there is no map yet, and no node returns it.
         """
-        if self._owners:  # one thread asks, the others go by the map there is
-            asks = self._lock.acquire(blocking=False)
+        if self._owners:  # one thread refreshes, the others use the present map
+            refreshes = self._lock.acquire(blocking=False)
         else:
-            asks = self._lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
+            refreshes = self._lock.acquire(timeout=max(0.0, deadline - time.monotonic()))
         try:
-            if asks and self._doubtful and time.monotonic() >= self._learnt_at + MAP_EVERY_S:
-                trouble = self._ask_for_map(deadline)
+            if (
+                refreshes
+                and self._doubtful
+                and time.monotonic() >= self._map_taken_at + MAP_EVERY_S
+            ):
+                trouble = self._request_map(deadline)
             else:
                 trouble = None
         finally:
-            if asks:
+            if refreshes:
                 self._lock.release()
         if not self._owners:
             raise self._no_map(trouble)
 
-    def _ask_for_map(self, deadline: float) -> Exception | None:
-        """Take the map from the first node that tells it; what the first one else said."""
+    def _request_map(self, deadline: float) -> Exception | None:
+        """Take the map of the first node that returns it; return the first failure."""
         known = list(self._nodes)
         random.shuffle(known)
         known.sort(key=lambda address: self._nodes[address].breaker.troubled)
@@ -221,7 +225,7 @@ class Cluster(Sender):
                 self._doubtful = False
                 break
         if self._owners:
-            self._learnt_at = time.monotonic()
+            self._map_taken_at = time.monotonic()
         return trouble
 
     def _take_map(self, address: Address, timeout_s: float) -> None:
@@ -243,5 +247,7 @@ class Cluster(Sender):
                 f"online store {self._settings.where}: the server is not part of a cluster; "
                 "use redis:// or redis+sentinel://"
             )
-        late = NoReplyError("no node told the slots of the cluster", sent=False, timed_out=True)
+        late = NoReplyError(
+            "no node returned the slot map of the cluster", sent=False, timed_out=True
+        )
         return explain(self._settings, trouble or late)

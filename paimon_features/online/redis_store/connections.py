@@ -1,8 +1,8 @@
-"""Connections to one server: made by redis-py, used directly.
+"""Connections to one server: opened by redis-py, used directly.
 
-redis-py knows how to connect, with TLS and without, and how to hang up. Between that, a read is
-one packed command sent and one reply parsed; doing it here costs a third of the time that the
-client's layers take, and ends when it has to.
+redis-py connects, with and without TLS, and disconnects. In between, a read is one packed command
+and one parsed reply; doing that here takes a third of the time of the client's layers and honours
+the deadline.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ReplyError: type[Exception] = hiredis.ReplyError
 
 
 class NoReplyError(Exception):
-    """A command got no reply.
+    """A command received no reply.
 
-    ``sent``: the server may have done it. ``reused``: on a connection that had been idle, so
-    that it tells nothing about the server now. ``timed_out``: the time was over.
+    ``sent``: the server may have executed it. ``reused``: it used an idle connection, so the
+    failure says nothing about the server's present state. ``timed_out``: the deadline passed.
     """
 
     def __init__(
@@ -49,18 +49,18 @@ class NoReplyError(Exception):
         self.sent, self.reused, self.timed_out = sent, reused, timed_out
 
 
-class Refused(Exception):  # noqa: N818 - it becomes an OnlineStoreError
-    """The server does not let us in, or we do not trust it: no use in asking again."""
+class Refused(Exception):  # noqa: N818 - becomes an OnlineStoreError
+    """The server rejected the login, or failed certificate verification: no retry helps."""
 
 
 def pack(*words: bytes | str | int) -> Packed:
-    """One command as it is sent."""
+    """Encode one command in the Redis protocol."""
     packed: Packed = hiredis.pack_command(words)  # type: ignore[arg-type]
     return packed
 
 
 class Link:
-    """One connection, in the hands of one thread at a time."""
+    """One connection, used by one thread at a time."""
 
     __slots__ = ("_connection", "_reader", "_sock", "_timeout_s", "born", "reused")
 
@@ -73,17 +73,17 @@ class Link:
         self.reused = False
 
     def send(self, packed: Packed, timeout_s: float) -> None:
-        """Send commands; OSError if the connection is gone."""
+        """Send commands; OSError if the connection is closed."""
         if timeout_s != self._timeout_s:
             self._sock.settimeout(timeout_s)
             self._timeout_s = timeout_s
         self._sock.sendall(packed)
 
     def receive(self, count: int, deadline: float) -> list[Any]:
-        """The next ``count`` replies, error replies among them; OSError if they do not come."""
+        """The next ``count`` replies, error replies included; OSError if they do not arrive."""
         replies: list[Any] = []
         reader, sock = self._reader, self._sock
-        self._hurry(deadline)  # another server may have used up the time
+        self._hurry(deadline)  # an earlier server may have used most of the time
         while True:
             while (reply := reader.gets()) is not _MORE:
                 replies.append(reply)
@@ -95,7 +95,7 @@ class Link:
             reader.feed(data)
             if time.monotonic() > deadline:
                 raise TimeoutError("timed out")
-            self._hurry(deadline)  # a reply that comes in drops has no more time for each
+            self._hurry(deadline)  # a reply in many small packets shares one deadline
 
     def _hurry(self, deadline: float) -> None:
         left_s = deadline - time.monotonic()
@@ -104,15 +104,15 @@ class Link:
             self._sock.settimeout(self._timeout_s)
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         self._connection.disconnect()
 
 
 class Server:
-    """One server: its connections and its breaker. Safe to use from several threads.
+    """One server: its connection pool and its breaker. Thread safe.
 
-    ``address`` is asked whenever a connection is opened, so that it may change; ``check`` looks
-    at the connection before it is used. ``name`` begins what failures tell.
+    ``address`` is called for every new connection, so that the address may change; ``check``
+    validates a connection before its first use. ``name`` is the prefix of failure messages.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Server:
         self._address = address
         self._check = check
         self.breaker = Breaker()
-        self._idle: list[Link] = []  # the one used last is taken first; append and pop are atomic
+        self._idle: list[Link] = []  # last in, first out; append and pop are atomic
         self._open = 0
         self._waiting = 0
         self._age = 0
@@ -135,12 +135,12 @@ class Server:
         _SERVERS.add(self)
 
     def begin(self, packed: Packed, timeout_s: float) -> Link:
-        """Send commands on a connection; ``end`` takes the replies from it.
+        """Send commands on a connection; ``end`` receives the replies from it.
 
         Raises
         ------
-        BreakerOpen, Unanswered, Refused
-            Nothing has been done, unless ``NoReplyError.sent``.
+        BreakerOpen, NoReplyError, Refused
+            Nothing was executed, unless ``NoReplyError.sent``.
         """
         if self.breaker.admit(timeout_s / 2):
             timeout_s /= 2
@@ -155,7 +155,7 @@ class Server:
         return link
 
     def end(self, link: Link, count: int, deadline: float) -> list[Any]:
-        """The replies to ``count`` commands, in their order; error replies are among them."""
+        """The replies to ``count`` commands in order, error replies included."""
         try:
             replies = link.receive(count, deadline)
         except BaseException as error:
@@ -165,15 +165,15 @@ class Server:
         return replies
 
     def exchange(self, packed: Packed, count: int, timeout_s: float) -> list[Any]:
-        """``begin`` and ``end`` in one."""
+        """``begin`` followed by ``end``."""
         return self.end(self.begin(packed, timeout_s), count, time.monotonic() + timeout_s)
 
     def abandon(self, link: Link) -> None:
-        """Hang up a connection whose replies nobody waits for."""
+        """Close a connection whose replies will not be read."""
         self._drop(link)
 
     def forget(self) -> None:
-        """Hang up what is idle, and what is in use once it is given back."""
+        """Close idle connections now, and connections in use when they are returned."""
         with self._changed:
             self._age += 1
             idle, self._idle = self._idle, []
@@ -197,14 +197,14 @@ class Server:
             self._changed.notify()
 
     def _lost(self, link: Link, error: BaseException) -> BaseException:
-        """What a failure on a connection means; the connection is gone."""
+        """Translate a failure on a connection, which is closed."""
         self._drop(link)
         if not isinstance(error, OSError | hiredis.ProtocolError):
-            return error  # Ctrl-C and the like: its replies must not be read by the next call
+            return error  # an interrupt: the next call must not read its replies
         timed_out = isinstance(error, TimeoutError)
         reason = f"{self.name}: {_words(error)}" if self.name else _words(error)
         if link.reused and not timed_out:
-            self.forget()  # the others are as old
+            self.forget()  # the other idle connections are as old
         else:
             self.breaker.failed(reason, timed_out=timed_out)
         return NoReplyError(reason, sent=True, reused=link.reused, timed_out=timed_out)
@@ -260,7 +260,7 @@ def open_link(
     *,
     sentinel: bool = False,
 ) -> Link:
-    """A connection to ``address``, logged in; Unanswered or Refused if there is none."""
+    """An authenticated connection to ``address``; raises NoReplyError or Refused."""
     deadline = time.monotonic() + timeout_s
     connect_s = min(timeout_s, settings.connect_timeout_ms / 1_000)
     options: dict[str, Any] = {
@@ -269,7 +269,7 @@ def open_link(
         "socket_connect_timeout": connect_s,
         "socket_timeout": timeout_s,
         "socket_keepalive": True,
-        # the login is ours: all of it, drop by drop, has to end by the deadline
+        # we log in ourselves, because the login must end by the deadline too
         "redis_connect_func": lambda connection: None,
     }
     make: Any = redis.Connection
@@ -303,7 +303,7 @@ def open_link(
 def _log_in(
     link: Link, settings: OnlineSettings, where: str, deadline: float, *, sentinel: bool
 ) -> None:
-    """Password and database, in one round trip; nothing where neither is set."""
+    """Send password and database in one round trip; nothing if neither is set."""
     password = settings.sentinel_password if sentinel else settings.password
     commands = []
     if password is not None:
@@ -327,9 +327,9 @@ def _log_in(
 
 
 def _words(error: BaseException) -> str:
-    """A failure in words: the innermost one's, which says most."""
+    """The message of a failure: of the innermost exception, the most specific one."""
     if isinstance(error, TimeoutError | redis.TimeoutError):
-        return "no answer in time"
+        return "no reply before the deadline"
     inner = error.__context__ if isinstance(error, RedisError) else error
     if isinstance(inner, OSError) and inner.strerror:
         return inner.strerror
@@ -344,7 +344,7 @@ _SERVERS: weakref.WeakSet[Server] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
-    """A child has connections of its own: two processes on one would read each other's replies."""
+    """Reset the pools in a child: processes sharing a connection would mix up replies."""
     for server in list(_SERVERS):
         server._changed = threading.Condition()
         server._idle, server._open, server._waiting = [], 0, 0

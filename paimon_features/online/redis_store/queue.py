@@ -1,11 +1,11 @@
-"""A queue as a Redis stream, its notes in a hash beside it.
+"""A queue as a Redis stream, with its notes in a hash.
 
 ::
 
     pf:{queue:NAME}          the stream; an entry's field m is the message
     pf:{queue:NAME}#notes    name -> number
 
-No consumer group: there is one reader, and what it has read it deletes once it is done with it.
+There is no consumer group: the single consumer deletes messages after processing them.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _BYTES_PER_ROUND = 1 << 24
 class RedisQueue:
     """See :class:`paimon_features.online.queue.Queue`.
 
-    Raises OnlineStoreError where the servers do not answer or refuse. A message is in their
-    memory: it survives their restart as far as they are configured to persist.
+    Raises OnlineStoreError if the servers are unavailable or reject a command. Messages are in
+    server memory: they survive a restart as far as persistence is configured.
     """
 
     def __init__(self, settings: OnlineSettings, name: str) -> None:
@@ -51,12 +51,12 @@ class RedisQueue:
             size += len(message)
         return ids + self._do(packed)
 
-    def holds(self, message_id: bytes) -> bool:
+    def contains(self, message_id: bytes) -> bool:
         return bool(self._do([pack("XRANGE", self._key, message_id, message_id)])[0])
 
     def read(self, after: bytes, most: int) -> list[tuple[bytes, bytes]]:
-        asked = pack("XRANGE", self._key, b"(" + after, "+", "COUNT", most)
-        return [(message_id, fields[1]) for message_id, fields in self._do([asked])[0]]
+        command = pack("XRANGE", self._key, b"(" + after, "+", "COUNT", most)
+        return [(message_id, fields[1]) for message_id, fields in self._do([command])[0]]
 
     def delete(self, message_ids: Sequence[bytes]) -> None:
         if message_ids:

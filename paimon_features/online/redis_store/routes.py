@@ -1,8 +1,8 @@
-"""Sending commands to the server in charge of their keys, and sending them again.
+"""Send commands to the server that owns their keys, with retries.
 
-Reads, deletions and leases do no harm when they are done twice. A compare-and-set is repeated in
-another form once its reply was lost: see ``scripts``. So everything is repeated while there is
-time, but for what timed out, because then there is none.
+Reads, deletions and leases are idempotent. A compare-and-set whose reply was lost is retried in
+another form: see ``scripts``. So every command is retried until the deadline, except after a
+timeout, which used it up.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ FIRST_BACKOFF_S = 0.02
 LONGEST_BACKOFF_S = 0.5
 MOST_ROUNDS = 8
 NOT_DONE = ("LOADING ", "CLUSTERDOWN ", "TRYAGAIN ", "MASTERDOWN ", "BUSY ")
-"""Replies that say that nothing was done, and that it may be in a moment."""
+"""Error replies of commands that were not executed and may succeed shortly."""
 
 
 class Job:
-    """One command about keys of one slot, and its reply once it is there.
+    """One command on keys of one slot, and its reply once received.
 
-    ``again`` gives the command as it is sent once a reply was lost; by default it is the same.
+    ``again`` returns the command to send after a lost reply; by default the same one.
     """
 
     __slots__ = ("again", "ask", "key", "packed", "redirected", "reply", "trouble")
@@ -50,43 +50,43 @@ class Job:
         self.again = again
         self.reply: Any = None
         self.trouble: Exception | None = None
-        self.redirected = False  # the trouble is that another node is in charge
-        self.ask: Address | None = None  # where a moving key is, for the next time only
+        self.redirected = False  # the failure was a redirection to another node
+        self.ask: Address | None = None  # the node of a migrating key, for the next attempt only
 
 
 class Route(Protocol):
-    """Which server is in charge of what."""
+    """The mapping from keys to servers."""
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of keys, those of one slot at one time."""
+        """The values of keys, atomically for those of one slot."""
 
     def do(self, jobs: Sequence[Job], timeout_s: float) -> None:
-        """Send the jobs and fill in their replies, error replies among them.
+        """Send the jobs and set their replies, error replies included.
 
         Raises
         ------
         OnlineStoreError
-            If a job has no reply when the time or the attempts are over.
+            If a job has no reply after the last attempt or at the deadline.
         """
 
     def servers(self) -> list[Server]:
-        """All servers that keys are on, to be asked one by one (scan, check)."""
+        """All servers with keys, for calls to each of them (scan, check)."""
 
     def key_on(self, server: Server, stem: str) -> bytes:
-        """A key that belongs on this server; ``stem`` opens its hash tag."""
+        """A key that this server owns; ``stem`` opens its hash tag."""
 
     def ask(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
-        """The replies of one server to harmless commands, error replies among them."""
+        """The replies of one server to idempotent commands, error replies included."""
 
     def unlinks(self, keys: Sequence[bytes]) -> list[Job]:
-        """Jobs that remove keys."""
+        """Jobs that delete keys."""
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
 
 
 class Sender:
-    """The loop of sending, and of sending again what was not done. Routes build on it."""
+    """The send and retry loop that the routes share."""
 
     def __init__(self, settings: OnlineSettings) -> None:
         self._settings = settings
@@ -100,7 +100,7 @@ class Sender:
             jobs = [job for job in jobs if job.trouble is not None]
             if not jobs:
                 return
-            # to follow a redirection, or to replace a stale connection, is no second attempt
+            # following a redirection or replacing a stale connection does not count as an attempt
             at_once = round_ < MOST_ROUNDS and all(map(_is_free, jobs))
             pause_s = 0.0 if at_once else backoff_s(attempt)
             attempt += not at_once
@@ -112,7 +112,7 @@ class Sender:
             time.sleep(pause_s)
 
     def ask(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
-        """The replies of one server to harmless commands, error replies among them."""
+        """The replies of one server to idempotent commands, error replies included."""
         deadline = time.monotonic() + timeout_s
         for attempt in count():
             try:
@@ -125,7 +125,7 @@ class Sender:
         raise AssertionError  # count() does not end
 
     def _repeat(self, job: Job) -> bool:
-        """Make the job ready to be sent again; False if that is of no use."""
+        """Prepare the job for a retry; False if a retry cannot help."""
         if isinstance(job.trouble, BreakerOpen | Refused):
             return False
         if isinstance(job.trouble, NoReplyError):
@@ -137,17 +137,17 @@ class Sender:
         return True
 
     def _give_up(self, jobs: Sequence[Job]) -> None:
-        """Raise for a job without any reply; an error reply is a reply."""
+        """Raise for the first job without a reply; an error reply is a reply."""
         for job in jobs:
             if job.trouble is not None and not isinstance(job.trouble, ReplyError):
                 raise explain(self._settings, job.trouble) from job.trouble
 
     def _send(self, jobs: Sequence[Job], deadline: float) -> None:
-        """One round: all servers are asked before the first one's replies are waited for."""
+        """One round: send to all servers before waiting for the first replies."""
         begun: list[tuple[Server, list[Job], Link]] = []
         try:
             for server, batch in self._batches(jobs, deadline):
-                packed = b"".join([_asking(job) for job in batch])
+                packed = b"".join([_with_asking(job) for job in batch])
                 left_s = max(0.001, deadline - time.monotonic())
                 try:
                     begun.append((server, batch, server.begin(packed, left_s)))
@@ -163,7 +163,7 @@ class Sender:
                 else:
                     self._received(server, batch, replies)
         finally:
-            for server, _, link in begun:  # an interrupt: their replies come too late
+            for server, _, link in begun:  # an interrupt: nobody reads their replies
                 server.abandon(link)
 
     def _received(self, server: Server, batch: Iterable[Job], replies: list[Any]) -> None:
@@ -175,7 +175,7 @@ class Sender:
             if isinstance(job.reply, ReplyError):
                 self._refused(server, job, str(job.reply))
 
-    # -- what differs between one server and a cluster ------------------------------------
+    # -- differs between a single server and a cluster ------------------------------------
 
     def _batches(self, jobs: Sequence[Job], deadline: float) -> Iterable[tuple[Server, list[Job]]]:
         raise NotImplementedError
@@ -185,7 +185,7 @@ class Sender:
             job.ask, job.trouble = None, error
 
     def _refused(self, server: Server, job: Job, reply: str) -> None:
-        """An error reply: ``job.trouble`` is set if the job is to be sent again."""
+        """Handle an error reply: set ``job.trouble`` if the job is to be retried."""
         if reply.startswith(NOT_DONE):
             job.trouble = job.reply
 
@@ -236,7 +236,7 @@ class OneServer(Sender):
         return [(self._server, list(jobs))]
 
 
-def _asking(job: Job) -> Packed:
+def _with_asking(job: Job) -> Packed:
     return job.packed if job.ask is None else pack("ASKING") + job.packed
 
 
@@ -245,6 +245,6 @@ def _is_free(job: Job) -> bool:
 
 
 def backoff_s(attempt: int) -> float:
-    """A pause before the next attempt: doubling, and of random length, so that callers spread."""
+    """The pause before the next attempt: exponential, with jitter, so that callers spread."""
     longest_s: float = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2**attempt)
     return longest_s * random.uniform(0.5, 1.0)

@@ -1,7 +1,7 @@
-"""The Lua scripts: each a step of its own on the server, over keys of one bucket.
+"""The Lua scripts: each an atomic step on the server, over keys of one bucket.
 
-A *run* is the server's process and its replication history: a promoted replica, and a primary
-that was replaced and came back, begin another one, because either may lack the newest writes.
+A *run* is the server's process and its replication history: a promoted replica, and a former
+primary that returns, start another one, because either may lack the newest writes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 
 
 class Script:
-    """A script and the digest by which a server knows it."""
+    """A script and the digest that identifies it on a server."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -25,8 +25,8 @@ local function run_id()
 end
 """
 
-# ARGV: run or '', milliseconds to live or '', '1' if this is sent again after a lost reply, then
-# expected and new value of each key. A repeated write that finds its own value was done before.
+# ARGV: run or '', time to live in ms or '', '1' for a retry after a lost reply, then the expected
+# and the new value of each key. A retried write that finds its own value was applied before.
 COMPARE_AND_SET = Script(
     _RUN
     + """
@@ -56,14 +56,14 @@ return done
 
 RUN_AND_VALUES = Script(_RUN + "return {run_id(), redis.call('MGET', unpack(KEYS))}")
 
-# KEYS: the one that has to be gone, and those to remove
+# KEYS: the guard that must be absent, then the keys to delete
 DELETE_ORPHANS = Script("""
 if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
 return redis.call('UNLINK', unpack(KEYS, 2))
 """)
 
-# KEYS: the lease and its fence, a number that grows with every new owner, also when the lease ran
-# out in between. Taking it twice is keeping it, so that a lost reply harms nothing.
+# KEYS: the lease and its fence, a number that increases with every new owner, also after an expiry
+# of the lease. Acquiring it twice renews it, so that a lost reply is harmless.
 ACQUIRE = Script("""
 local found = redis.call('GET', KEYS[1])
 if not found then

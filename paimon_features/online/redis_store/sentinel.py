@@ -1,4 +1,4 @@
-"""Finding the primary of a service that sentinels watch over, and going where it goes."""
+"""Discover the primary of a service through its sentinels, and follow failovers."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ _LOOK_S = 0.2
 
 
 class Sentinels:
-    """Asks the sentinels where the primary is, the one that answered last first."""
+    """Queries the sentinels for the primary, the last responsive one first."""
 
     def __init__(self, settings: OnlineSettings) -> None:
         self._settings = settings
         self._hosts = list(settings.hosts)
 
     def primary(self, deadline: float) -> Address:
-        """The address of the primary now.
+        """The current address of the primary.
 
         Raises
         ------
-        Unanswered
-            If no sentinel answers, or none knows the service.
+        NoReplyError
+            If no sentinel replies, or none knows the service.
         """
         troubles: list[str] = []
         timed_out = False
         for host in list(self._hosts):
-            # one that is gone must not use up the time of the others
+            # an unreachable sentinel must not use up the time of the others
             left_s = max(0.001, (deadline - time.monotonic()) / 2)
             try:
                 found = self._ask(host, left_s)
@@ -54,10 +54,11 @@ class Sentinels:
             if isinstance(found, list) and len(found) == 2:
                 self._hosts.sort(key=lambda other: other != host)
                 return found[0].decode(), int(found[1])
-            what = "it does not know the service" if found is None else str(found)
+            what = "unknown service" if found is None else str(found)
             troubles.append(f"{host_and_port(*host)}: {what} {self._settings.service!r}")
         raise NoReplyError(
-            f"no sentinel tells the primary of {self._settings.service!r}: {'; '.join(troubles)}",
+            f"no sentinel returned the primary of {self._settings.service!r}: "
+            + "; ".join(troubles),
             sent=False,
             timed_out=timed_out,
         )
@@ -80,29 +81,27 @@ class Sentinels:
 
 
 def check_primary(link: Link, deadline: float) -> None:
-    """Unanswered unless this is a primary: sentinels may not have agreed yet."""
+    """Raise NoReplyError unless this is a primary: sentinels may not agree yet."""
     try:
         link.send(pack("ROLE"), max(0.001, deadline - time.monotonic()))
         reply = link.receive(1, deadline)[0]
     except OSError as error:
         timed_out = isinstance(error, TimeoutError)
-        raise NoReplyError(
-            f"no answer to ROLE: {error}", sent=False, timed_out=timed_out
-        ) from error
-    # a user who may not ask is not kept out: then the first write tells
+        raise NoReplyError(f"no reply to ROLE: {error}", sent=False, timed_out=timed_out) from error
+    # a user without permission for ROLE is accepted: the first write will show
     if not isinstance(reply, ReplyError) and reply[0] != b"master":
         raise NoReplyError(
-            f"the sentinels name {reply[0].decode()}, not a primary; a failover is under way",
+            f"the sentinels returned a {reply[0].decode()}, not a primary; a failover is in "
+            f"progress",
             sent=False,
         )
 
 
 class Primary(OneServer):
-    """All keys on the primary that the sentinels name.
+    """All keys on the primary that the sentinels report.
 
-    One that was replaced may not know it for ten seconds, and answers and takes writes, which
-    are lost then. So the sentinels are asked once a second whether it is still the one, as far
-    as there are calls.
+    A replaced primary may accept reads and writes for another ten seconds, and those writes are
+    lost. So calls check with the sentinels once a second whether it is still the primary.
     """
 
     def __init__(self, settings: OnlineSettings) -> None:
@@ -128,7 +127,7 @@ class Primary(OneServer):
         if self._known is None or now < self._look_at_s:
             return
         self._look_at_s = now + LOOK_EVERY_S
-        with contextlib.suppress(NoReplyError, Refused):  # then the one that is known has to do
+        with contextlib.suppress(NoReplyError, Refused):  # keep the known primary
             self._address(now + _LOOK_S)
 
     def _address(self, deadline: float) -> Address:
@@ -141,5 +140,5 @@ class Primary(OneServer):
     def _refused(self, server: Server, job: Job, reply: str) -> None:
         super()._refused(server, job, reply)
         if reply.startswith("READONLY"):
-            server.forget()  # it was replaced as primary: the sentinels know by whom
+            server.forget()  # no longer the primary: the sentinels know the new one
             job.trouble = job.reply

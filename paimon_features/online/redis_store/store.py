@@ -1,8 +1,8 @@
 """The online store in Redis (6.2 and later) or Valkey: one server, sentinels, or a cluster.
 
-Each write is a compare-and-set in a Lua script, which the server runs as one step; scripts take
-many keys of one bucket at once, because calls cost more than the comparison. Scripts are sent by
-their digest and loaded again where a server does not know them.
+Each write is a compare-and-set in a Lua script, which the server executes atomically; a script
+takes many keys of one bucket, because calls cost more than comparisons. Scripts are sent by digest
+and loaded again on a server that does not know them.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _ORPHANS_PER_SCRIPT = 1_000
 
 
 class RedisStore:
-    """Records and markers on servers that speak Redis' protocol. Safe to use from several threads.
+    """Records and markers on servers with the Redis protocol. Thread safe.
 
-    Connections are opened when they are needed, and again after a server was away. Nothing is
-    sent until the first call; ``check`` tells whether the store is there and fit.
+    Connections are opened on demand and reopened after an outage. Nothing is sent before the
+    first call; ``check`` verifies that the store is reachable and suitable.
     """
 
     def __init__(self, settings: OnlineSettings) -> None:
@@ -59,9 +59,9 @@ class RedisStore:
         done: list[bool] = []
         for chunks in _rounds(_chunks(writes)):
             jobs = self._answered([_write_job(chunk, run) for chunk in chunks])
-            # a server that was started anew does not know the script
+            # a restarted server does not know the script
             self._again(jobs, chunks, "NOSCRIPT", lambda chunk: [_write_job(chunk, run, text=True)])
-            # keys that move to another node of a cluster cannot be written by one script
+            # keys that migrate to another cluster node cannot be written by one script
             self._again(jobs, chunks, "TRYAGAIN", lambda chunk: _one_by_one(chunk, run))
             for job in jobs:
                 self._raise_if_error(job)
@@ -95,7 +95,7 @@ class RedisStore:
         for job, keys in zip(jobs, chunks, strict=True):
             if _is_refused(job, "NOSCRIPT"):
                 (job,) = self._answered([_orphan_job(keys, text=True)])
-            # a bucket that is on its way to another node of a cluster: another sweep finds it
+            # the bucket migrates to another cluster node: the next sweep finds it
             if not _is_refused(job, "TRYAGAIN"):
                 self._raise_if_error(job)
 
@@ -104,7 +104,7 @@ class RedisStore:
             yield from self._scan_one(server, _escaped(prefix) + b"*")
 
     def memory_of(self, keys: Sequence[bytes]) -> list[int | None]:
-        """Bytes of memory that each key takes, as far as the server tells; None if it is gone."""
+        """Memory of each key in bytes, as reported by the server; None for absent keys."""
         jobs = self._answered([Job(key, pack("MEMORY", "USAGE", key)) for key in keys])
         for job in jobs:
             self._raise_if_error(job)
@@ -134,7 +134,7 @@ class RedisStore:
         word: str,
         instead: Callable[[Sequence[Write]], list[Job]],
     ) -> None:
-        """Do the jobs that were refused with ``word`` by other ones, and take their replies."""
+        """Replace the jobs that failed with ``word`` by other ones, and take their replies."""
         for job, chunk in zip(jobs, chunks, strict=True):
             if _is_refused(job, word):
                 parts = self._answered(instead(chunk))
@@ -160,7 +160,7 @@ class RedisStore:
             info, page = self._ask(server, pack("INFO", "server") + page_of, 2)
             found = _fields(info).get("run_id")
             if run is not None and found != run:
-                cursor, run = b"0", found  # another process knows nothing of our cursor
+                cursor, run = b"0", found  # a restarted process does not know our cursor
                 continue
             run = found
             cursor, keys = page
@@ -170,27 +170,27 @@ class RedisStore:
                 return
 
     def _check_one(self, server: Server) -> None:
-        asked = pack("INFO", "memory") + pack("INFO", "replication")
-        memory, replication = map(_fields, self._ask(server, asked, 2))
+        commands = pack("INFO", "memory") + pack("INFO", "replication")
+        memory, replication = map(_fields, self._ask(server, commands, 2))
         policy = memory.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             raise OnlineStoreError(
-                f"{self!r} has maxmemory-policy {policy!r}: it drops keys when it is full, and a "
-                "dropped record would be read as an entity without events. Set it to "
+                f"{self!r} has maxmemory-policy {policy!r}: it evicts keys when it is full, and an "
+                "evicted record would be read as an entity without events. Set it to "
                 "'noeviction' (CONFIG SET maxmemory-policy noeviction)"
             )
         if replication.get("role") == "slave":
             primary = f"{replication.get('master_host')}:{replication.get('master_port')}"
             raise OnlineStoreError(
-                f"{self!r} is a replica of {primary}, and records are written to a primary: point "
-                "'url' under [online] there, or use redis+sentinel://, which finds it"
+                f"{self!r} is a replica of {primary}, but records are written to a primary: set "
+                "'url' under [online] to it, or use redis+sentinel://, which finds it"
             )
-        # a write tells what else is in the way: a full memory, a full disk, an ACL
+        # a write detects the rest: full memory, a full disk, an ACL
         key = self._route.key_on(server, f"{self.key_prefix}{{check")
         self._ask(server, pack("SET", key, "1", "PX", 1_000) + pack("UNLINK", key), 2)
 
     def _ask(self, server: Server, packed: bytes, count: int) -> list[Any]:
-        """Replies of one server to harmless commands; an error reply is raised."""
+        """The replies of one server to idempotent commands; an error reply is raised."""
         replies = self._route.ask(server, packed, count, self._write_s)
         for reply in replies:
             if isinstance(reply, ReplyError):
@@ -199,7 +199,7 @@ class RedisStore:
 
 
 def route_of(settings: OnlineSettings) -> Route:
-    """Which server is in charge of what, for these settings."""
+    """The route for these settings."""
     if settings.mode == "cluster":
         return Cluster(settings)
     if settings.mode == "sentinel":
@@ -229,7 +229,7 @@ def _one_by_one(chunk: Sequence[Write], run: str | None) -> list[Job]:
 
 
 def _rounds(chunks: Iterable[Sequence[Write]]) -> Iterator[list[Sequence[Write]]]:
-    """Chunks to be sent together: of bounded size, so that each round has its time."""
+    """Groups of chunks to send together, of bounded size, so that a round meets its deadline."""
     found: list[Sequence[Write]] = []
     size = 0
     for chunk in chunks:
@@ -243,7 +243,7 @@ def _rounds(chunks: Iterable[Sequence[Write]]) -> Iterator[list[Sequence[Write]]
 
 
 def _chunks(writes: Sequence[Write]) -> Iterator[Sequence[Write]]:
-    """Runs of writes of one script each: of bounded size, and of one expiry."""
+    """Runs of writes for one script each: of bounded size and equal expiry."""
     start = size = 0
     for i, write in enumerate(writes):
         full = i - start == _KEYS_PER_SCRIPT or size > _BYTES_PER_SCRIPT
@@ -260,12 +260,12 @@ def _is_refused(job: Job, word: str) -> bool:
 
 
 def _fields(info: bytes) -> dict[str, str]:
-    """The lines of INFO by name."""
+    """The fields of an INFO reply by name."""
     return dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
 
 
 def _escaped(prefix: bytes) -> bytes:
-    """A prefix as part of a glob pattern: only itself fits it."""
+    """A prefix escaped for a glob pattern."""
     for special in (b"\\", b"*", b"?", b"["):
         prefix = prefix.replace(special, b"\\" + special)
     return prefix

@@ -30,7 +30,8 @@ def page() -> bytes:
 
 @functools.cache
 def content_security_policy() -> str:
-    """The value of the header ``Content-Security-Policy``: the page's own style and script only.
+    """The value of the header ``Content-Security-Policy``: the page's own style and script
+    only.
 
     No frame may hold it, so that no other site can have its buttons clicked.
     """

@@ -24,7 +24,7 @@ from paimon_features.materialize.fold import contributions, merge
 from paimon_features.online import MemoryStore
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import ViewKeys
-from paimon_features.online.markers import Content, Marker, ViewState
+from paimon_features.online.markers import EpochContent, Marker, ViewState
 from paimon_features.online.store import Write
 from paimon_features.oracle.compare import differs
 from paimon_features.oracle.features import Entered, entered
@@ -130,7 +130,7 @@ class ExpectedFromTiles:
 def _store_of(view: CompiledView, snapshot: int, tiles: pa.Table, high_ms: int) -> MemoryStore:
     """The tiles as records of a store; nothing that a read at ``high_ms`` needs is pruned."""
     layout, keys, store = RecordLayout(view), ViewKeys(_PROJECT, view.name), MemoryStore()
-    content = Content("tiles", 1, 0, view.online_fingerprint, buckets=1)
+    content = EpochContent("tiles", 1, 0, view.online_fingerprint, buckets=1)
     bucket = keys.bucket(_EPOCH, 0)
     # never stale: whether it was is told by the log alone
     marker = Marker(snapshot, 0, 0, high_ms, current_ms=MAX_TIME_MS, built_ms=high_ms)

@@ -16,7 +16,7 @@ from typing import Any
 from paimon_features.definitions import load_definitions
 from paimon_features.online import Marker, OnlineSettings, ViewState, open_store
 from paimon_features.online.keys import ViewKeys
-from paimon_features.online.markers import Content
+from paimon_features.online.markers import EpochContent
 from paimon_features.oracle.features import Answer, Event, answer
 from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
@@ -198,7 +198,7 @@ class Look:
         self._settings = OnlineSettings.of(given, environ={})
         self._keys = ViewKeys("shop", "clicks")
 
-    def markers(self) -> tuple[Content | None, list[Marker]]:
+    def markers(self) -> tuple[EpochContent | None, list[Marker]]:
         """What is read and the markers of its buckets; none if one is missing."""
         store = open_store(self._settings)  # a new one: it waits for no circuit breaker
         try:
