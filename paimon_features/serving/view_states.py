@@ -39,7 +39,9 @@ def variants_of(views: Iterable[CompiledView]) -> dict[str, list[ViewVariant]]:
 class Epoch:
     """The records that are read of a view: their keys, and markers that were seen."""
 
-    def __init__(self, keys: ViewKeys, name: str, content: EpochContent, variant: ViewVariant) -> None:
+    def __init__(
+        self, keys: ViewKeys, name: str, content: EpochContent, variant: ViewVariant
+    ) -> None:
         self.name = name
         self.content = content
         self.layout = variant.layout
