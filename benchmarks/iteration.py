@@ -33,7 +33,7 @@ from threadpoolctl import threadpool_limits
 
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.iteration import (
-    Files,
+    FileOutput,
     IterationJob,
     IterationSettings,
     open_stream_environment,
@@ -170,7 +170,7 @@ def run(job: IterationJob, build: Any, folder: Path) -> tuple[float, float]:
             seen.append((float(status[0]["at"]), int(status[0]["epoch"])))
 
     began = time.time()
-    job.execute_async(build, {"result": Files(folder)}).wait(note)
+    job.execute_async(build, {"result": FileOutput(folder)}).wait(note)
     (first_s, first), (last_s, last) = seen[0], seen[-1]
     return first_s - began, (last_s - first_s) / max(1, last - first)
 
@@ -188,7 +188,7 @@ def checkpoints(job: IterationJob, address: str, build: Any, folder: Path) -> st
                 if one["trigger_timestamp"] > began_ms and not one["is_savepoint"]:
                     seen[one["id"]] = one
 
-    running = job.execute_async(build, {"result": Files(folder)})
+    running = job.execute_async(build, {"result": FileOutput(folder)})
     running.wait(note)
     # Flink tells of the newest ten only, every few seconds; and the last of all may have been
     # begun when the iteration had ended

@@ -26,7 +26,7 @@ import pyarrow as pa
 import paimon_features as pf
 from benchmarks.iteration import cluster, run
 from paimon_features.flink.iteration import IterationJob, IterationSettings
-from paimon_features.flink.iteration.superstep_runner import FlinkRunner
+from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -36,7 +36,7 @@ from paimon_features.iteration import (
     ReplayableDataStreamList,
     iterate_bounded_streams_until_termination,
 )
-from paimon_features.iteration.supersteps.executor import Runner, SuperstepExecutor
+from paimon_features.iteration.supersteps.executor import SuperstepExecutor, SuperstepRunner
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import Lake, TableSpec, append_arrow
 
@@ -102,7 +102,7 @@ def program(lake: Lake, rounds: int, parallelism: int) -> Callable[[Any], Any]:
     return build
 
 
-def supersteps_s(lake: Lake, name: str, build: Any, runner: Runner | None) -> float:
+def supersteps_s(lake: Lake, name: str, build: Any, runner: SuperstepRunner | None) -> float:
     """Seconds between two commits, the median."""
     commits: list[float] = []
     executor = SuperstepExecutor(
@@ -141,7 +141,7 @@ def main() -> None:
                 threads = mode == "thread"
                 settings = IterationSettings(mode=mode, wire=redis.url, checkpoint_interval_ms=500)
                 job = IterationJob(settings=settings, cluster=address, state_dir=root / "state")
-                runner = FlinkRunner(address, mode=mode, state_dir=root / "state")
+                runner = FlinkSuperstepRunner(address, mode=mode, state_dir=root / "state")
                 few, many = (10, 100) if threads else (2, 20)
                 p = arguments.parallelism
                 run(job, program(lake, few, p), root / f"{mode}-warm")

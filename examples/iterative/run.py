@@ -189,11 +189,11 @@ def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
         if cluster is not None:
             import cloudpickle
 
-            from paimon_features.flink.iteration.superstep_runner import FlinkRunner
+            from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
 
             for module in SHIPPED:
                 cloudpickle.register_pickle_by_value(module)
-            runner = FlinkRunner(cluster)
+            runner = FlinkSuperstepRunner(cluster)
 
         def run(step: str, program: Any) -> Any:
             def told(state: Any) -> None:

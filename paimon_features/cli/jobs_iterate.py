@@ -21,7 +21,7 @@ from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
-    from paimon_features.flink.iteration.settings import Mode
+    from paimon_features.flink.iteration.job_settings import Mode
 
 SHOWN_VALUES = 10
 
@@ -136,7 +136,7 @@ def iterate(
     build = load_program(program)
     name = program.rpartition("/")[2].replace(":", ".").replace(".py", "")
     folder = (output or config.state_dir / "iterations" / f"{name}-{int(time.time())}").absolute()
-    from paimon_features.flink.iteration import Files, IterationJob, IterationSettings
+    from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings
 
     if wire is None:
         wire = "memory" if address is None else str(config.online["url"])
@@ -150,10 +150,10 @@ def iterate(
         resume=resume,
         parallelism=parallelism or config.flink.parallelism,
     )
-    files: dict[str, Files] = {}
+    files: dict[str, FileOutput] = {}
 
-    def sink(output_name: str) -> Files:
-        files[output_name] = Files(folder / output_name)
+    def sink(output_name: str) -> FileOutput:
+        files[output_name] = FileOutput(folder / output_name)
         return files[output_name]
 
     began = time.monotonic()

@@ -8,19 +8,19 @@ from paimon_features.iteration.body import (
     iterate_unbounded_streams,
 )
 from paimon_features.iteration.config import IterationConfig, OperatorLifeCycle
-from paimon_features.iteration.functions import IterationListener
 from paimon_features.iteration.library import (
     forward_inputs_of_last_round,
     terminate_on_max_iter,
     terminate_on_max_iter_or_tol,
 )
-from paimon_features.iteration.lists import DataStreamList, ReplayableDataStreamList
 from paimon_features.iteration.reference.executor import ReferenceExecutor
+from paimon_features.iteration.stream_lists import DataStreamList, ReplayableDataStreamList
 from paimon_features.iteration.streams import (
     ConnectedIterationStreams,
     IterationStream,
     KeyedIterationStream,
 )
+from paimon_features.iteration.user_functions import IterationListener
 
 __all__ = [
     "ConnectedIterationStreams",

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.config import IterationConfig, OperatorLifeCycle
-from paimon_features.iteration.graph import Graph, Iteration, Link, NodeKind, Scope
-from paimon_features.iteration.lists import DataStreamList, ReplayableDataStreamList
+from paimon_features.iteration.dataflow import (
+    DataflowGraph,
+    InputLink,
+    Iteration,
+    NodeKind,
+    StreamScope,
+)
+from paimon_features.iteration.stream_lists import DataStreamList, ReplayableDataStreamList
 from paimon_features.iteration.streams import IterationStream
 from paimon_features.iteration.validation import (
     check_arguments,
     check_inputs,
-    check_part,
-    check_part_result,
     check_result,
+    check_round_inputs,
+    check_round_outputs,
     streams_of,
 )
 
@@ -50,14 +56,14 @@ class IterationBody:
         raise NotImplementedError
 
 
-Body = IterationBody | Callable[[DataStreamList, DataStreamList], IterationBodyResult]
+BodyFunction = IterationBody | Callable[[DataStreamList, DataStreamList], IterationBodyResult]
 
 
 def iterate_bounded_streams_until_termination(
     init_variables: DataStreamList,
     data: ReplayableDataStreamList,
     config: IterationConfig,
-    body: Body,
+    body: BodyFunction,
 ) -> DataStreamList:
     """Iterate over bounded streams until a round has no record or the criteria are empty.
 
@@ -92,7 +98,7 @@ def iterate_bounded_streams_until_termination(
 def iterate_unbounded_streams(
     init_variables: DataStreamList,
     data: DataStreamList,
-    body: Body,
+    body: BodyFunction,
     config: IterationConfig | None = None,
 ) -> DataStreamList:
     """Iterate over streams that may never end.
@@ -124,14 +130,14 @@ def for_each_round(
     DefinitionError
         There is no input, it is called outside of a body, or the part uses other streams.
     """
-    streams = check_part(inputs)
+    streams = check_round_inputs(inputs)
     graph = streams[0]._graph
     outer = graph.scope
-    part = Scope(outer.iteration, OperatorLifeCycle.PER_ROUND)
+    part = StreamScope(outer.iteration, OperatorLifeCycle.PER_ROUND)
     with graph.inside(part):
-        result = sub_body(DataStreamList(*(_moved(stream, part) for stream in streams)))
-        made = check_part_result(result, graph)
-    return DataStreamList(*(_moved(stream, outer) for stream in made))
+        result = sub_body(DataStreamList(*(_in_scope(stream, part) for stream in streams)))
+        made = check_round_outputs(result, graph)
+    return DataStreamList(*(_in_scope(stream, outer) for stream in made))
 
 
 def _iterate(
@@ -139,7 +145,7 @@ def _iterate(
     replayed: tuple[IterationStream, ...],
     not_replayed: tuple[IterationStream, ...],
     config: IterationConfig,
-    body: Body,
+    body: BodyFunction,
     *,
     bounded: bool,
 ) -> DataStreamList:
@@ -148,25 +154,25 @@ def _iterate(
     graph = check_inputs(variables, (*replayed, *not_replayed), config, bounded=bounded)
     outer = graph.scope
     iteration = Iteration(len(graph.iterations), config, bounded)
-    inner = Scope(iteration.id, config.lifecycle)
+    inner = StreamScope(iteration.id, config.lifecycle)
     graph.iterations.append(iteration)
     with graph.inside(inner):
         heads = [
-            _enter(graph, NodeKind.HEAD, f"variable {index}", index, stream)
+            _append_node(graph, NodeKind.HEAD, f"variable {index}", index, stream)
             for index, stream in enumerate(variables)
         ]
         replays = [
-            _enter(graph, NodeKind.REPLAY, f"replayed data {index}", index, stream)
+            _append_node(graph, NodeKind.REPLAY, f"replayed data {index}", index, stream)
             for index, stream in enumerate(replayed)
         ]
-        data = [*replays, *(_moved(stream, inner) for stream in not_replayed)]
+        data = [*replays, *(_in_scope(stream, inner) for stream in not_replayed)]
         build = body.process if isinstance(body, IterationBody) else body
         result = build(DataStreamList(*heads), DataStreamList(*data))
         check_result(result, heads, graph, bounded=bounded)
-        iteration.heads = [_node(stream) for stream in heads]
-        iteration.replays = [_node(stream) for stream in replays]
+        iteration.heads = [_node_id(stream) for stream in heads]
+        iteration.replays = [_node_id(stream) for stream in replays]
         iteration.tails = [
-            _node(_enter(graph, NodeKind.TAIL, f"feedback {index}", index, stream))
+            _node_id(_append_node(graph, NodeKind.TAIL, f"feedback {index}", index, stream))
             for index, stream in enumerate(result.feedback)
         ]
         if result.termination_criteria is not None:
@@ -179,24 +185,24 @@ def _iterate(
             )
             iteration.criteria = tail.id
         outputs = [
-            _enter(graph, NodeKind.OUTPUT, f"output {index}", index, stream)
+            _append_node(graph, NodeKind.OUTPUT, f"output {index}", index, stream)
             for index, stream in enumerate(result.outputs)
         ]
-        iteration.outputs = [_node(stream) for stream in outputs]
-    return DataStreamList(*(_moved(stream, outer) for stream in outputs))
+        iteration.outputs = [_node_id(stream) for stream in outputs]
+    return DataStreamList(*(_in_scope(stream, outer) for stream in outputs))
 
 
-def _enter(
-    graph: Graph, kind: NodeKind, name: str, index: int, stream: IterationStream
+def _append_node(
+    graph: DataflowGraph, kind: NodeKind, name: str, index: int, stream: IterationStream
 ) -> IterationStream:
     """A node of the runtime's own after a stream, with the stream's parallelism."""
     node = graph.add(kind, name, stream.parallelism, (stream._links,), index=index)
-    return IterationStream(graph, graph.scope, (Link(node.id),))
+    return IterationStream(graph, graph.scope, (InputLink(node.id),))
 
 
-def _moved(stream: IterationStream, scope: Scope) -> IterationStream:
+def _in_scope(stream: IterationStream, scope: StreamScope) -> IterationStream:
     return IterationStream(stream._graph, scope, stream._links)
 
 
-def _node(stream: IterationStream) -> int:
+def _node_id(stream: IterationStream) -> int:
     return stream._links[0].node

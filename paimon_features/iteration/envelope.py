@@ -39,7 +39,7 @@ class Envelope(NamedTuple):
     keys: list[Any] | None = None
 
 
-class Message(NamedTuple):
+class StageMessage(NamedTuple):
     """Envelopes for one subtask of one stage, in order."""
 
     stage: int

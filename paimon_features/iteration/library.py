@@ -7,7 +7,7 @@ from typing import Any
 
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.epochs import END, NONE
-from paimon_features.iteration.functions import Collector, Context, IterationListener
+from paimon_features.iteration.user_functions import Collector, Context, IterationListener
 
 
 class TerminateOnMaxIter(IterationListener):

@@ -177,7 +177,7 @@ class MapState:
         self._cache.remember(key, {})
 
 
-class States:
+class NamedStates:
     """State of one instance of a function, made on first use of a name.
 
     ``value``, ``list`` and ``map`` are those of the current key where the function reads keyed

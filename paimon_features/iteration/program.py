@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paimon_features.errors import DefinitionError
-from paimon_features.iteration.graph import Graph, Link, NodeKind
-from paimon_features.iteration.plan import Plan, make_plan
-from paimon_features.iteration.sources import CollectionSource, TableSource
+from paimon_features.iteration.dataflow import DataflowGraph, InputLink, NodeKind
+from paimon_features.iteration.execution_plan import ExecutionPlan, make_plan
+from paimon_features.iteration.sources import CollectionSource, SnapshotSource
 from paimon_features.iteration.streams import IterationStream
 from paimon_features.iteration.validation import check_source
 
@@ -21,7 +21,7 @@ class JobBuilder:
     """The ``job`` that a program's ``build`` is given; engines add sources of their own."""
 
     def __init__(self, parallelism: int = 1) -> None:
-        self.graph = Graph()
+        self.graph = DataflowGraph()
         self.parallelism = parallelism
         """What whoever runs the program asked for; a program may give it to its sources."""
 
@@ -80,24 +80,24 @@ class JobBuilder:
             raise DefinitionError(f"block_rows is {block_rows}; it is at least 1")
         from paimon_features.tables.splits import plan_splits
 
-        source = TableSource(plan_splits(lake, table, columns), block_rows)
+        source = SnapshotSource(plan_splits(lake, table, columns), block_rows)
         return self.from_source(source, parallelism, table)
 
     def from_source(self, source: Any, parallelism: int, name: str) -> IterationStream:
         """A stream of what an engine can read."""
         check_source(self.graph, name)
         node = self.graph.add(NodeKind.SOURCE, name, parallelism, source=source)
-        return IterationStream(self.graph, self.graph.scope, (Link(node.id),))
+        return IterationStream(self.graph, self.graph.scope, (InputLink(node.id),))
 
 
-Result = IterationStream | Iterable[IterationStream] | Mapping[str, IterationStream]
+BuildResult = IterationStream | Iterable[IterationStream] | Mapping[str, IterationStream]
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class IterationProgram:
     """A built program: its plan, and how its results are given back."""
 
-    plan: Plan
+    plan: ExecutionPlan
     shape: str
     """``"one"``, ``"list"`` or ``"dict"``."""
 
@@ -111,7 +111,7 @@ class Program:
         return results
 
 
-def build_program(job: JobBuilder, build: Callable[[Any], Result]) -> Program:
+def build_program(job: JobBuilder, build: Callable[[Any], BuildResult]) -> IterationProgram:
     """Call ``build`` and plan what it returns.
 
     Raises
@@ -139,4 +139,4 @@ def build_program(job: JobBuilder, build: Callable[[Any], Result]) -> Program:
             )
         stream._check(name)
         job.graph.add(NodeKind.RESULT, name, stream.parallelism, (stream._links,), index=index)
-    return Program(make_plan(job.graph), shape)
+    return IterationProgram(make_plan(job.graph), shape)

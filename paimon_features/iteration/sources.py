@@ -25,7 +25,7 @@ class CollectionSource:
 
 
 @dataclass(frozen=True, slots=True)
-class TableSource:
+class SnapshotSource:
     """A snapshot of a table; each subtask reads whole splits, dealt by their sizes."""
 
     plan: SplitPlan
@@ -44,10 +44,12 @@ class TableSource:
 
     def read(self, subtask: int, parallelism: int) -> Iterator[list[Any]]:
         """The record batches of one subtask, in lists."""
-        return blocks(self.plan.read(self.deal(parallelism)[subtask]), self.block_rows)
+        return split_batches(self.plan.read(self.deal(parallelism)[subtask]), self.block_rows)
 
 
-def blocks(batches: Iterable[pa.RecordBatch], block_rows: int) -> Iterator[list[pa.RecordBatch]]:
+def split_batches(
+    batches: Iterable[pa.RecordBatch], block_rows: int
+) -> Iterator[list[pa.RecordBatch]]:
     """The same rows in record batches of at most ``block_rows``, each with buffers of its own.
 
     A slice shares the buffers of the whole, and its pickle holds all of them.

@@ -7,17 +7,28 @@ from dataclasses import replace
 from typing import Any, NoReturn, Self
 
 from paimon_features.errors import DefinitionError
-from paimon_features.iteration.graph import Graph, Link, Node, NodeKind, Partition, Scope
-from paimon_features.iteration.operators.transforms import (
-    CoMap,
-    CoProcess,
-    Filter,
-    FlatMap,
-    Map,
-    Process,
-    Reduce,
+from paimon_features.iteration.dataflow import (
+    DataflowGraph,
+    DataflowNode,
+    InputLink,
+    NodeKind,
+    Partition,
+    StreamScope,
 )
-from paimon_features.iteration.operators.windows import CountWindow, EndWindow, JoinAtEnd
+from paimon_features.iteration.operators.record_operators import (
+    CoMapOperator,
+    CoProcessOperator,
+    FilterOperator,
+    FlatMapOperator,
+    MapOperator,
+    ProcessOperator,
+    ReduceOperator,
+)
+from paimon_features.iteration.operators.window_operators import (
+    CountWindowOperator,
+    EndJoinOperator,
+    EndWindowOperator,
+)
 
 KeySelector = Callable[[Any], Any]
 
@@ -31,7 +42,9 @@ class IterationStream:
     otherwise.
     """
 
-    def __init__(self, graph: Graph, scope: Scope, links: tuple[Link, ...]) -> None:
+    def __init__(
+        self, graph: DataflowGraph, scope: StreamScope, links: tuple[InputLink, ...]
+    ) -> None:
         self._graph = graph
         self._scope = scope
         self._links = links
@@ -51,7 +64,7 @@ class IterationStream:
                 f"parallelism of {node.name!r} is given where it is made; "
                 "set that of a map after it instead"
             )
-        if isinstance(node.operator, CountWindow) and parallelism != 1:
+        if isinstance(node.operator, CountWindowOperator) and parallelism != 1:
             raise DefinitionError(f"{node.name!r} counts all records: its parallelism is 1")
         node.parallelism = parallelism
         return self
@@ -65,19 +78,19 @@ class IterationStream:
 
     def map(self, function: Any) -> IterationStream:
         """One value for each value: a callable, or an object with ``map(value)``."""
-        return self._apply("map", Map(function))
+        return self._apply("map", MapOperator(function))
 
     def flat_map(self, function: Any) -> IterationStream:
         """Any number of values for each: a callable, or ``flat_map(value)``, giving an iterable."""
-        return self._apply("flat_map", FlatMap(function))
+        return self._apply("flat_map", FlatMapOperator(function))
 
     def filter(self, function: Any) -> IterationStream:
         """The values for which the callable (or ``filter(value)``) is true."""
-        return self._apply("filter", Filter(function))
+        return self._apply("filter", FilterOperator(function))
 
     def process(self, function: Any) -> IterationStream:
         """Anything: an object with ``process_element(value, ctx, out)``, see ``functions``."""
-        return self._apply("process", Process(function))
+        return self._apply("process", ProcessOperator(function))
 
     # more than one stream
 
@@ -129,7 +142,7 @@ class IterationStream:
     def get_side_output(self, tag: str) -> IterationStream:
         """What the function that made this stream emitted with ``out.side(tag, value)``."""
         node = self._maker("get_side_output")
-        return IterationStream(self._graph, self._scope, (Link(node.id, tag),))
+        return IterationStream(self._graph, self._scope, (InputLink(node.id, tag),))
 
     # windows
 
@@ -138,7 +151,7 @@ class IterationStream:
 
         What is left at the end and does not fill a window is dropped, as Flink does.
         """
-        stream = self._apply("count_window_all", CountWindow(function, size))
+        stream = self._apply("count_window_all", CountWindowOperator(function, size))
         return stream.set_parallelism(1)
 
     def window_all_at_end(self, function: Any) -> IterationStream:
@@ -147,7 +160,7 @@ class IterationStream:
         The end is that of the iteration for an all-round function, that of the epoch for a
         per-round one.
         """
-        return self._apply("window_all_at_end", EndWindow(function))
+        return self._apply("window_all_at_end", EndWindowOperator(function))
 
     # what a body may not do
 
@@ -186,7 +199,7 @@ class IterationStream:
         )
         return IterationStream(self._graph, self._scope, links)
 
-    def _maker(self, what: str) -> Node:
+    def _maker(self, what: str) -> DataflowNode:
         self._check(what)
         if len(self._links) != 1:
             raise DefinitionError(f"bare-union: {what} of a union; put a map after it")
@@ -206,11 +219,11 @@ class KeyedIterationStream(IterationStream):
 
     def reduce(self, function: Any) -> IterationStream:
         """Running ``function(reduced so far, value)`` of each key, emitted for every record."""
-        return self._apply("reduce", Reduce(function))
+        return self._apply("reduce", ReduceOperator(function))
 
     def window_at_end(self, function: Any) -> IterationStream:
         """``function(key, list of values) -> iterable`` once per key, at the end of the input."""
-        return self._apply("window_at_end", EndWindow(function, keyed=True))
+        return self._apply("window_at_end", EndWindowOperator(function, keyed=True))
 
 
 class ConnectedIterationStreams:
@@ -227,11 +240,11 @@ class ConnectedIterationStreams:
 
     def map(self, function: Any) -> IterationStream:
         """An object with ``map1(value)`` and ``map2(value)``."""
-        return _operation("co_map", CoMap(function), self._first, self._second)
+        return _operation("co_map", CoMapOperator(function), self._first, self._second)
 
     def process(self, function: Any) -> IterationStream:
         """An object with ``process_element1`` and ``process_element2`` ``(value, ctx, out)``."""
-        return _operation("co_process", CoProcess(function), self._first, self._second)
+        return _operation("co_process", CoProcessOperator(function), self._first, self._second)
 
 
 class JoinedStreams:
@@ -255,7 +268,7 @@ class JoinedStreams:
         for stream in (self._left, self._right):
             if not isinstance(stream, KeyedIterationStream):
                 raise DefinitionError("a join needs where(key) and equal_to(key) before apply")
-        return _operation("join", JoinAtEnd(function), self._left, self._right)
+        return _operation("join", EndJoinOperator(function), self._left, self._right)
 
 
 def _check_streams(what: str, *streams: Any) -> None:
@@ -276,4 +289,4 @@ def _operation(name: str, operator: Any, *streams: IterationStream) -> Iteration
         tuple(stream._links for stream in streams),
         operator=operator,
     )
-    return IterationStream(graph, scope, (Link(node.id),))
+    return IterationStream(graph, scope, (InputLink(node.id),))

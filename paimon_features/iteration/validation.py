@@ -9,7 +9,7 @@ from paimon_features.errors import DefinitionError
 
 if TYPE_CHECKING:
     from paimon_features.iteration.config import IterationConfig
-    from paimon_features.iteration.graph import Graph
+    from paimon_features.iteration.dataflow import DataflowGraph
     from paimon_features.iteration.streams import IterationStream
 
 
@@ -53,7 +53,7 @@ def check_inputs(
     config: IterationConfig,
     *,
     bounded: bool,
-) -> Graph:
+) -> DataflowGraph:
     """Refuse an iteration without variables, inside another one, or over streams unfit for it."""
     if not variables:
         raise DefinitionError(
@@ -82,7 +82,7 @@ def check_inputs(
 
 
 def check_result(
-    result: Any, heads: Sequence[IterationStream], graph: Graph, *, bounded: bool
+    result: Any, heads: Sequence[IterationStream], graph: DataflowGraph, *, bounded: bool
 ) -> None:
     """Refuse feedback that does not fit the variables, and misplaced criteria."""
     for name in ("feedback", "outputs", "termination_criteria"):
@@ -119,7 +119,7 @@ def check_result(
         stream._check(f"output {index}")
 
 
-def check_part(inputs: Iterable[IterationStream]) -> tuple[IterationStream, ...]:
+def check_round_inputs(inputs: Iterable[IterationStream]) -> tuple[IterationStream, ...]:
     """Refuse ``for_each_round`` of nothing, or where there are no rounds."""
     streams = streams_of(inputs, "the input of for_each_round")
     if not streams:
@@ -136,7 +136,7 @@ def check_part(inputs: Iterable[IterationStream]) -> tuple[IterationStream, ...]
     return streams
 
 
-def check_part_result(result: Any, graph: Graph) -> tuple[IterationStream, ...]:
+def check_round_outputs(result: Any, graph: DataflowGraph) -> tuple[IterationStream, ...]:
     """Refuse what a part of a body may not return."""
     streams = streams_of(result, "the result of for_each_round")
     for stream in streams:
@@ -145,7 +145,7 @@ def check_part_result(result: Any, graph: Graph) -> tuple[IterationStream, ...]:
     return streams
 
 
-def check_source(graph: Graph, name: str) -> None:
+def check_source(graph: DataflowGraph, name: str) -> None:
     """Refuse a source inside a body."""
     if graph.scope.iteration is not None:
         raise DefinitionError(
@@ -168,7 +168,7 @@ def check_mode(runtime_mode: str) -> None:
         )
 
 
-def _endless(stream: IterationStream, graph: Graph) -> str | None:
+def _endless(stream: IterationStream, graph: DataflowGraph) -> str | None:
     """Name of a source of the stream that never ends."""
     links = list(stream._links)
     while links:
@@ -179,7 +179,7 @@ def _endless(stream: IterationStream, graph: Graph) -> str | None:
     return None
 
 
-def _check_edge(stream: IterationStream, graph: Graph, what: str) -> None:
+def _check_edge(stream: IterationStream, graph: DataflowGraph, what: str) -> None:
     _check_same_graph(stream, graph)
     stream._check(what)
     if len(stream._links) != 1:
@@ -188,7 +188,7 @@ def _check_edge(stream: IterationStream, graph: Graph, what: str) -> None:
         )
 
 
-def _check_same_graph(stream: IterationStream, graph: Graph) -> None:
+def _check_same_graph(stream: IterationStream, graph: DataflowGraph) -> None:
     if stream._graph is not graph:
         raise DefinitionError(
             "captured-stream: streams of two jobs are used together; "

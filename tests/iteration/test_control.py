@@ -15,9 +15,9 @@ from paimon_features.iteration import (
     ReplayableDataStreamList,
     iterate_bounded_streams_until_termination,
 )
-from paimon_features.iteration.envelope import ACK, CLOSED, DELIVER, HELLO, WATERMARK, Message
+from paimon_features.iteration.envelope import ACK, CLOSED, DELIVER, HELLO, WATERMARK, StageMessage
+from paimon_features.iteration.execution_plan import ControlPlan
 from paimon_features.iteration.operators.control import ControlHead
-from paimon_features.iteration.plan import ControlPlan
 from paimon_features.iteration.program import JobBuilder, build_program
 from paimon_features.iteration.wires import ENTRY, INIT_ENDED, ROUND_CLOSED, Notice
 from paimon_features.iteration.wires.memory import MemoryWire, discard
@@ -59,7 +59,7 @@ class Loop:
         self.publish(entry, Notice(ROUND_CLOSED, self.tail, subtask, 1, records=1))
 
 
-def kinds(messages: list[Message]) -> list[tuple[int, int]]:
+def kinds(messages: list[StageMessage]) -> list[tuple[int, int]]:
     return [(one.kind, one.epoch) for message in messages for one in message.envelopes]
 
 

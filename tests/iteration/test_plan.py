@@ -15,19 +15,19 @@ from paimon_features.iteration import (
     ReplayableDataStreamList,
     iterate_bounded_streams_until_termination,
 )
-from paimon_features.iteration.graph import Partition
-from paimon_features.iteration.plan import Plan
+from paimon_features.iteration.dataflow import Partition
+from paimon_features.iteration.execution_plan import ExecutionPlan
 from paimon_features.iteration.program import JobBuilder, build_program
 from paimon_features.testing.sizes import seeds
 from tests.iteration.test_naive_differential import some_program
 from tests.iteration.translation import builder
 
 
-def planned(build: Any) -> Plan:
+def planned(build: Any) -> ExecutionPlan:
     return build_program(JobBuilder(), build).plan
 
 
-def names(plan: Plan) -> list[list[str]]:
+def names(plan: ExecutionPlan) -> list[list[str]]:
     return [[node.name for node in stage.nodes] for stage in plan.stages]
 
 

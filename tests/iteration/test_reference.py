@@ -19,7 +19,7 @@ from paimon_features.iteration import (
 )
 from paimon_features.iteration.operators import tail
 from paimon_features.iteration.reference.attempt import InjectedFailure
-from paimon_features.iteration.sources import blocks
+from paimon_features.iteration.sources import split_batches
 from paimon_features.tables import Lake, TableSpec, append_arrow
 from paimon_features.testing.sizes import seeds
 from tests.iteration.loops import bounded
@@ -193,6 +193,6 @@ class _Block:
 
 def test_a_block_of_a_large_batch_does_not_carry_the_whole_batch() -> None:
     batch = pa.record_batch({"a": pa.array(range(10_000)), "b": pa.array(["x"] * 10_000)})
-    cut = [block for (block,) in blocks([batch], 1000)]
+    cut = [block for (block,) in split_batches([batch], 1000)]
     assert pa.Table.from_batches(cut).equals(pa.Table.from_batches([batch]))
     assert all(block.get_total_buffer_size() < batch.nbytes / 5 for block in cut)

@@ -12,12 +12,12 @@ from paimon_features.errors import JobError
 from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.envelope import CONTROL, RECORDS, WATERMARK, Envelope
 from paimon_features.iteration.epochs import END
+from paimon_features.iteration.execution_plan import ExecutionPlan
 from paimon_features.iteration.operators import replay
 from paimon_features.iteration.operators.replay import ReplayRunner
-from paimon_features.iteration.operators.subtask import Sent, SubtaskRunner
-from paimon_features.iteration.plan import Plan
+from paimon_features.iteration.operators.subtask import SubtaskRunner, TaskOutput
 from paimon_features.iteration.program import JobBuilder, build_program
-from paimon_features.iteration.reference.wire import QueueWire
+from paimon_features.iteration.reference.queue_wire import QueueWire
 from paimon_features.iteration.state_backend import MemoryState
 from tests.iteration.loops import bounded
 
@@ -41,7 +41,7 @@ class Subtask:
     """The subtask that replays, and what leaves it."""
 
     def __init__(self, memory: ReplayMemory, state: MemoryState | None = None) -> None:
-        plan: Plan = build_program(JobBuilder(), program).plan
+        plan: ExecutionPlan = build_program(JobBuilder(), program).plan
         (stage,) = (s for s in plan.stages if any(n.kind.value == "replay" for n in s.nodes))
         (self.node,) = (node.id for node in stage.nodes if node.kind.value == "replay")
         self.state = state or MemoryState()
@@ -62,12 +62,12 @@ class Subtask:
         self.runner.handle([Envelope(self.node, WATERMARK, END)])
         self.runner.flush()
 
-    def decide(self, epoch: int) -> Iterator[Sent]:
+    def decide(self, epoch: int) -> Iterator[TaskOutput]:
         envelope = Envelope(self.node, WATERMARK, epoch, channel=CONTROL)
         return self.runner.handle_in_parts([envelope])
 
 
-def values_of(sents: list[Sent]) -> list[float]:
+def values_of(sents: list[TaskOutput]) -> list[float]:
     envelopes = [e for sent in sents for message in sent.messages for e in message.envelopes]
     return sorted(float(v[0]) for e in envelopes if e.kind == RECORDS for v in e.values)
 

@@ -14,8 +14,12 @@ from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.operators.subtask import SubtaskRunner
 from paimon_features.iteration.operators.tail import TailRunner
 from paimon_features.iteration.program import JobBuilder, build_program
-from paimon_features.iteration.reference.attempt import Attempt, Checkpoint, InjectedFailure
-from paimon_features.iteration.reference.wire import QueueWire
+from paimon_features.iteration.reference.attempt import (
+    Attempt,
+    InjectedFailure,
+    ReferenceCheckpoint,
+)
+from paimon_features.iteration.reference.queue_wire import QueueWire
 from paimon_features.iteration.state_backend import MemoryState
 from paimon_features.testing.sizes import seeds
 from tests.iteration.faults import POINTS, PROGRAMS, FailOnce, failing
@@ -151,7 +155,7 @@ class Haunted:
         program = build_program(JobBuilder(), build)
         rng = self.rng
         wires = [QueueWire(rng.choice([0, 2**20])) for _ in program.plan.controls]
-        latest: Checkpoint | None = None
+        latest: ReferenceCheckpoint | None = None
         committed: list[tuple[int, int, Any]] = []
         zombies: list[Attempt] = []
         failures = 3

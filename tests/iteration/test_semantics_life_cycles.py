@@ -14,7 +14,7 @@ from paimon_features.iteration import (
 )
 from paimon_features.iteration.program import JobBuilder, build_program
 from paimon_features.iteration.reference.attempt import Attempt
-from paimon_features.iteration.reference.wire import QueueWire
+from paimon_features.iteration.reference.queue_wire import QueueWire
 from tests.iteration.loops import bounded, nothing, orders, run, widths
 from tests.iteration.probes import Hold, Probe, epochs, of_subtask, values
 

@@ -30,8 +30,13 @@ from paimon_features.iteration import (
     iterate_bounded_streams_until_termination,
     iterate_unbounded_streams,
 )
-from paimon_features.iteration.supersteps.executor import Done, LocalRunner, SuperstepExecutor, Work
-from paimon_features.iteration.supersteps.variable_table import Committed, VariableTable
+from paimon_features.iteration.supersteps.executor import (
+    EpochTask,
+    LocalSuperstepRunner,
+    NodeOutput,
+    SuperstepExecutor,
+)
+from paimon_features.iteration.supersteps.variable_table import CommittedEpoch, VariableTable
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, TableSpec, append_arrow, snapshots
 from paimon_features.tables.lease import ProcessHolder, acquire
@@ -157,13 +162,13 @@ def test_data_of_a_table_are_those_of_one_snapshot_in_all_epochs_and_runs(lake: 
 # whoever fails, whenever
 
 
-class Failing(LocalRunner):
+class Failing(LocalSuperstepRunner):
     """Fails at chosen calls, after the work of the epoch was done and written."""
 
     def __init__(self, fails_at: set[int]) -> None:
         self.fails_at, self.calls = fails_at, 0
 
-    def run(self, work: Work) -> list[Done]:
+    def run(self, work: EpochTask) -> list[NodeOutput]:
         done = super().run(work)
         self.calls += 1
         if self.calls in self.fails_at:
@@ -194,7 +199,7 @@ def test_a_finished_iteration_is_read_and_not_run(lake: Lake) -> None:
 
 
 def test_the_snapshot_tells_the_epoch_and_older_variables_can_be_read(lake: Lake) -> None:
-    states: list[Committed] = []
+    states: list[CommittedEpoch] = []
     SuperstepExecutor(lake, "sums", on_epoch=states.append).run(loop(witness(2), [[1]], [[10]]))
     told = [(state.snapshot_id, state.epoch, state.phase) for state in states]
     assert told == [
@@ -212,10 +217,10 @@ def test_the_snapshot_tells_the_epoch_and_older_variables_can_be_read(lake: Lake
 KILLED = """
 import sys, time
 from tests.iteration.superstep_programs import loop, witness
-from paimon_features.iteration.supersteps.executor import LocalRunner, SuperstepExecutor
+from paimon_features.iteration.supersteps.executor import LocalSuperstepRunner, SuperstepExecutor
 from paimon_features.tables import Lake
 
-class Slow(LocalRunner):
+class Slow(LocalSuperstepRunner):
     def run(self, work):
         time.sleep(0.02)
         done = super().run(work)

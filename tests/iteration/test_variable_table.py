@@ -13,13 +13,13 @@ import pytest
 
 from paimon_features.errors import JobError, TableError
 from paimon_features.iteration.supersteps.variable_table import (
-    Committed,
+    CommittedEpoch,
     VariableTable,
     check_shape,
 )
 from paimon_features.tables import Lake
 
-BEGUN = Committed(0, "running", feedback=3, criteria=0, shape="one variable")
+BEGUN = CommittedEpoch(0, "running", feedback=3, criteria=0, shape="one variable")
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def table(tmp_path: Path) -> VariableTable:
     return made
 
 
-def begin(table: VariableTable) -> Committed:
+def begin(table: VariableTable) -> CommittedEpoch:
     part = table.write(0, 0, {(0, 0): [1, 2], (0, 1): ["three"]}, {})
     return table.commit(None, BEGUN, [part], readers=2)
 

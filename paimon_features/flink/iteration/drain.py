@@ -18,7 +18,7 @@ MOST_AWAITED_S = 10.0
 """How long they are waited for at most, however rarely they come."""
 
 
-class Drain:
+class JobDrain:
     """Asks over REST, from within the job; it is known there by its name, which no other has."""
 
     def __init__(self, cluster: str, job_name: str, folder: str) -> None:

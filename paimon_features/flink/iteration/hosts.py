@@ -17,27 +17,27 @@ from pyflink.common import Row
 from pyflink.datastream import KeyedProcessFunction, OutputTag, ProcessFunction
 
 from paimon_features.errors import JobError
-from paimon_features.flink.iteration.drain import Drain
-from paimon_features.flink.iteration.keyed_state import FlinkState
-from paimon_features.flink.iteration.located import located
-from paimon_features.flink.iteration.memory import Memory
-from paimon_features.flink.iteration.messages import (
+from paimon_features.flink.iteration.drain import JobDrain
+from paimon_features.flink.iteration.edge_messages import (
     KICK,
-    Feed,
-    Splits,
+    SourceRecords,
+    SourceSplits,
     message_type,
     pack,
     text_type,
 )
-from paimon_features.iteration.envelope import Envelope, Message, dumps, encode
+from paimon_features.flink.iteration.error_location import errors_located
+from paimon_features.flink.iteration.keyed_state import FlinkStateBackend
+from paimon_features.flink.iteration.memory_limits import MemoryLimits
+from paimon_features.iteration.envelope import Envelope, StageMessage, dumps, encode
+from paimon_features.iteration.execution_plan import ControlPlan, ExecutionStage
 from paimon_features.iteration.operators.control import ControlHead
 from paimon_features.iteration.operators.subtask import (
-    Sent,
     SubtaskRunner,
+    TaskOutput,
     source_end,
     source_records,
 )
-from paimon_features.iteration.plan import ControlPlan, Stage
 from paimon_features.iteration.wires import ENTRY, Notice, Wire
 from paimon_features.iteration.wires.spec import WireSpec
 
@@ -56,7 +56,7 @@ REPORT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
+class StageAddresses:
     """Where messages of one function go: the key of every subtask of every next stage.
 
     The stage ``main`` is reached by the main output, the others by a side output each.
@@ -98,7 +98,7 @@ def result_values(line: str) -> list[Any]:
 class _Sender:
     """Turns the core's messages into rows on Flink's edges."""
 
-    def __init__(self, addresses: Addresses, memory: Memory, name: str) -> None:
+    def __init__(self, addresses: StageAddresses, memory: MemoryLimits, name: str) -> None:
         self._memory = memory
         self._what = f"iteration: what {name!r} sends"
         self._main = addresses.main
@@ -106,7 +106,7 @@ class _Sender:
         self._tags = addresses.tags()
         self._results: dict[int, OutputTag] = {}
 
-    def rows(self, messages: list[Message]) -> Iterator[Any]:
+    def rows(self, messages: list[StageMessage]) -> Iterator[Any]:
         for stage, subtask, envelopes in messages:
             data = self._memory.checked(encode(envelopes), self._what)
             row = Row(self._keys[stage][subtask], data)
@@ -127,9 +127,9 @@ class StageHost(KeyedProcessFunction):
         self,
         stage: bytes,
         own_keys: tuple[int, ...],
-        addresses: Addresses,
+        addresses: StageAddresses,
         wires: WireSpec,
-        memory: Memory,
+        memory: MemoryLimits,
     ) -> None:
         self._pickled = stage
         self._own_keys = own_keys
@@ -140,13 +140,13 @@ class StageHost(KeyedProcessFunction):
         self._key: Any = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._stage: Stage = pickle.loads(self._pickled)
+        self._stage: ExecutionStage = pickle.loads(self._pickled)
         self._sender = _Sender(self._addresses, self._memory, self._stage.name)
         self._opened: dict[int, Wire] = {}
-        self._state = FlinkState(runtime_context, self._memory)
+        self._state = FlinkStateBackend(runtime_context, self._memory)
 
     def process_element(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
-        with located():
+        with errors_located():
             yield from self._process(value, ctx)
 
     def _process(self, value: bytes, ctx: KeyedProcessFunction.Context) -> Iterator[Any]:
@@ -171,8 +171,10 @@ class StageHost(KeyedProcessFunction):
         for wire in self._opened.values():
             _close(wire)
 
-    def _feed(self, runner: SubtaskRunner, item: Feed | Splits) -> Iterator[Sent]:
-        if isinstance(item, Splits):
+    def _feed(
+        self, runner: SubtaskRunner, item: SourceRecords | SourceSplits
+    ) -> Iterator[TaskOutput]:
+        if isinstance(item, SourceSplits):
             for values in item.blocks():
                 yield from runner.handle_in_parts(source_records(item.node, values))
             return
@@ -201,7 +203,7 @@ class StageHost(KeyedProcessFunction):
         return self._opened[iteration]
 
 
-class _Reports:
+class _ThrottledWire:
     """A wire that tells who watches not more than ten times a second, but every change of state;
     with the attempt's beginning, and what was last heard of each reporter."""
 
@@ -257,10 +259,10 @@ class ControlHost(ProcessFunction):
     def __init__(
         self,
         plan: bytes,
-        addresses: Addresses,
+        addresses: StageAddresses,
         wires: WireSpec,
-        memory: Memory,
-        drain: Drain | None,
+        memory: MemoryLimits,
+        drain: JobDrain | None,
         gather_ms: int,
     ) -> None:
         self._pickled = plan
@@ -275,7 +277,7 @@ class ControlHost(ProcessFunction):
         self._plan: ControlPlan = pickle.loads(self._pickled)
         self._wire = self._wires.open(self._plan.iteration)
         self._sender = _Sender(self._addresses, self._memory, "head")
-        self._reports = _Reports(self._wire)
+        self._reports = _ThrottledWire(self._wire)
         self._head = ControlHead(self._plan, self._reports, self._gather_ms)
 
     def process_element(self, value: int, ctx: ProcessFunction.Context) -> Iterator[Any]:
@@ -299,7 +301,7 @@ def _close(wire: Any) -> None:
 class StreamFeed(ProcessFunction):
     """Deals the records of a user's stream to the subtasks of a source node."""
 
-    def __init__(self, node: int, keys: tuple[int, ...], memory: Memory) -> None:
+    def __init__(self, node: int, keys: tuple[int, ...], memory: MemoryLimits) -> None:
         self._node = node
         self._keys = keys
         self._memory = memory
@@ -307,7 +309,7 @@ class StreamFeed(ProcessFunction):
 
     def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterator[Row]:
         self._next = (self._next + 1) % len(self._keys)
-        data = pack(Feed(self._node, [value]))
+        data = pack(SourceRecords(self._node, [value]))
         what = "iteration: a record of job.from_stream"
         yield Row(self._keys[self._next], self._memory.checked(data, what))
 
@@ -326,7 +328,7 @@ class StreamEnd(KeyedProcessFunction):
             yield Row(_key(ctx), value)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Row]:
-        yield Row(_key(ctx), pack(Feed(self._node, [], ended=True)))
+        yield Row(_key(ctx), pack(SourceRecords(self._node, [], ended=True)))
 
 
 def _key(ctx: Any) -> int:

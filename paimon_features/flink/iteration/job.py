@@ -16,25 +16,34 @@ from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.flink.environment import flink_errors
 from paimon_features.flink.gateway import start_gateway
-from paimon_features.flink.iteration.drain import Drain
-from paimon_features.flink.iteration.memory import Heap, Memory, memory_of
-from paimon_features.flink.iteration.modes import decided_mode
-from paimon_features.flink.iteration.outputs import Files, Output, ToStream
-from paimon_features.flink.iteration.running import RunningIteration
-from paimon_features.flink.iteration.settings import (
-    ELSEWHERE,
+from paimon_features.flink.iteration.drain import JobDrain
+from paimon_features.flink.iteration.execution_mode import resolve_mode
+from paimon_features.flink.iteration.job_settings import (
+    UNKNOWN_CLUSTER,
     IterationSettings,
+    execution_target,
     has_workers,
     open_stream_environment,
-    place_of,
 )
+from paimon_features.flink.iteration.memory_limits import (
+    MemoryLimits,
+    TaskManagerHeap,
+    memory_limits,
+)
+from paimon_features.flink.iteration.outputs import FileOutput, IterationOutput, SinkOutput
+from paimon_features.flink.iteration.running_job import RunningIteration
 from paimon_features.flink.iteration.source_functions import FlinkSource
-from paimon_features.flink.iteration.table_outputs import Ownership
+from paimon_features.flink.iteration.table_outputs import TableOwnership
 from paimon_features.flink.iteration.topology import Topology
 from paimon_features.flink_rest import FlinkRest
-from paimon_features.iteration.graph import NodeKind
-from paimon_features.iteration.plan import Plan
-from paimon_features.iteration.program import JobBuilder, Program, Result, build_program
+from paimon_features.iteration.dataflow import NodeKind
+from paimon_features.iteration.execution_plan import ExecutionPlan
+from paimon_features.iteration.program import (
+    BuildResult,
+    IterationProgram,
+    JobBuilder,
+    build_program,
+)
 from paimon_features.iteration.streams import IterationStream
 from paimon_features.iteration.wires.spec import WireSpec
 from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder
@@ -43,8 +52,8 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 
-Build = Callable[[Any], Result]
-Sink = Output | Callable[["DataStream"], Any]
+Build = Callable[[Any], BuildResult]
+Sink = IterationOutput | Callable[["DataStream"], Any]
 Sinks = Mapping[str, Sink] | Callable[[str], Sink]
 
 _RESUME = "execution.state-recovery.path"
@@ -136,7 +145,7 @@ class IterationJob:
         """
         program = self._program(build)
         folder = self.state_dir / "outputs" / secrets.token_hex(4)
-        outputs = [Files(folder / str(index)) for index in range(len(program.plan.results))]
+        outputs = [FileOutput(folder / str(index)) for index in range(len(program.plan.results))]
         self._start(program.plan, outputs, None).wait()
         return program.give([output.read() for output in outputs])
 
@@ -148,10 +157,10 @@ class IterationJob:
     ) -> None:
         """Run a program to its end, its outputs into ``sinks`` by their names.
 
-        A sink is an ``Output`` (``Files``, ``PaimonTable``) or a function that adds a sink of Flink
-        to a stream of values; ``sinks`` may be a function of the name, too. An output is named as
-        ``build`` named it in its dictionary, ``result`` if it gave one stream, and ``result 0``,
-        ``result 1`` for a list of them.
+        A sink is an ``IterationOutput`` (``FileOutput``, ``PaimonTable``) or a function that adds a
+        Flink sink to a stream of values; ``sinks`` may also be a function of the output's name. The
+        names are the keys of the dictionary that ``build`` returned, ``result`` for one stream, and
+        ``result 0``, ``result 1``, ... for a list.
         ``report`` is called several times a second with the status of each iteration.
 
         Raises
@@ -192,7 +201,7 @@ class IterationJob:
             outputs = [_output(sinks(name)) for name in names]
         return self._start(program.plan, outputs, self._own_drain(program) if detached else None)
 
-    def _program(self, build: Build) -> Program:
+    def _program(self, build: Build) -> IterationProgram:
         self._open_environment()
         ship_by_value(build)
         return build_program(FlinkJobBuilder(self.parallelism), build)
@@ -200,7 +209,7 @@ class IterationJob:
     def _open_environment(self) -> None:
         from pyflink.common import Configuration
 
-        mode = decided_mode(self.settings.mode, self._place(), self.state_dir)
+        mode = resolve_mode(self.settings.mode, self._place(), self.state_dir)
         self.settings = replace(self.settings, mode=mode)
         if self.env is None:
             threads = mode == "thread"
@@ -218,7 +227,7 @@ class IterationJob:
             self.env.configure(configuration)
 
     def _start(
-        self, plan: Plan, outputs: Sequence[Output], drain: Drain | None
+        self, plan: ExecutionPlan, outputs: Sequence[IterationOutput], drain: JobDrain | None
     ) -> RunningIteration:
         env = self.env
         assert env is not None
@@ -232,7 +241,7 @@ class IterationJob:
             bundle_ms=self.settings.bundle_ms,
             drain=drain,
         )
-        owned = Ownership(outputs, ProcessHolder.of(start_gateway().pid))
+        owned = TableOwnership(outputs, ProcessHolder.of(start_gateway().pid))
         try:
             topology.build(outputs)
             topology.check()
@@ -245,16 +254,16 @@ class IterationJob:
             self.name, client, plan, wires, self.state_dir, self.settings, owned
         )
         place = self._place()
-        if place is not None and place != ELSEWHERE:
+        if place is not None and place != UNKNOWN_CLUSTER:
             cluster = LocalCluster(self.state_dir).job_manager_at(place)
             owned.hand_over(FlinkJobHolder(FlinkRest(place).url, running.job_id, cluster))
         return running
 
-    def _memory(self, plan: Plan) -> Memory:
+    def _memory(self, plan: ExecutionPlan) -> MemoryLimits:
         nodes = [node for stage in plan.stages for node in stage.nodes]
         backend = self.settings.options(None)["state.backend.type"]
-        return memory_of(
-            Heap.of(self._place()),
+        return memory_limits(
+            TaskManagerHeap.of(self._place()),
             max_record_bytes=self.settings.max_record_bytes,
             replay_memory_mb=self.settings.replay_memory_mb,
             replayers=sum(n.parallelism for n in nodes if n.kind is NodeKind.REPLAY),
@@ -262,9 +271,9 @@ class IterationJob:
         )
 
     def _place(self) -> str | None:
-        return self._cluster if self.env is None else place_of(self.env)
+        return self._cluster if self.env is None else execution_target(self.env)
 
-    def _own_drain(self, program: Program) -> Drain:
+    def _own_drain(self, program: IterationProgram) -> JobDrain:
         if self._cluster is None:
             raise ConfigurationError(
                 "detached: a job inside this process ends with it; name a cluster"
@@ -275,9 +284,9 @@ class IterationJob:
                 "detached job drains itself at the end of one; wait for it instead"
             )
         folder = (self.state_dir / "savepoints").as_uri()
-        return Drain(self._cluster, f"{self.name} {secrets.token_hex(4)}", folder)
+        return JobDrain(self._cluster, f"{self.name} {secrets.token_hex(4)}", folder)
 
-    def _wires(self, plan: Plan) -> WireSpec:
+    def _wires(self, plan: ExecutionPlan) -> WireSpec:
         wanted = self.settings.wire
         if wanted is None:
             kinds = {control.wire for control in plan.controls}
@@ -311,8 +320,8 @@ def ship_by_value(build: Build) -> None:
         cloudpickle.register_pickle_by_value(module)
 
 
-def _output(sink: Sink) -> Output:
-    return sink if hasattr(sink, "attach") else ToStream(sink)  # type: ignore[return-value]
+def _output(sink: Sink) -> IterationOutput:
+    return sink if hasattr(sink, "attach") else SinkOutput(sink)  # type: ignore[return-value]
 
 
 def _check_streaming(env: StreamExecutionEnvironment) -> None:

@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from paimon_features.flink.iteration.memory import Memory
+from paimon_features.flink.iteration.memory_limits import MemoryLimits
 from paimon_features.iteration.envelope import dumps
 from paimon_features.iteration.state_backend import Key
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 FAMILIES = ("control", "entry", "replay", "all", "round")
 
 
-class FlinkState:
+class FlinkStateBackend:
     """A ``StateBackend``; to be used while Flink handles an element of the subtask's key."""
 
-    def __init__(self, context: RuntimeContext, memory: Memory) -> None:
+    def __init__(self, context: RuntimeContext, memory: MemoryLimits) -> None:
         self._memory = memory
         from pyflink.common import Types
         from pyflink.datastream.state import MapStateDescriptor

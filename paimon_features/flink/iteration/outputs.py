@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream
 
 
-class Output(Protocol):
+class IterationOutput(Protocol):
     """Takes one output stream of a program."""
 
     def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
@@ -25,7 +25,7 @@ class Output(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class FileOutput:
     """Values in files of a folder, exactly once: a file is there once its checkpoint is.
 
     ``read`` gives the values that are committed, in no order between subtasks.
@@ -66,7 +66,7 @@ class Files:
 
 
 @dataclass(frozen=True, slots=True)
-class ToStream:
+class SinkOutput:
     """Any sink of Flink: ``attach_sink(stream of Python values)`` adds it."""
 
     attach_sink: Callable[[DataStream], Any]

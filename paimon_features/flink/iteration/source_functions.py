@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import cloudpickle
 
-from paimon_features.flink.iteration.memory import Memory
-from paimon_features.flink.iteration.messages import Feed, Splits, pack
-from paimon_features.iteration.graph import Node
-from paimon_features.iteration.sources import CollectionSource, TableSource
+from paimon_features.flink.iteration.edge_messages import SourceRecords, SourceSplits, pack
+from paimon_features.flink.iteration.memory_limits import MemoryLimits
+from paimon_features.iteration.dataflow import DataflowNode
+from paimon_features.iteration.sources import CollectionSource, SnapshotSource
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream
@@ -28,7 +28,10 @@ class FlinkSource:
 
 
 def source_messages(
-    source: CollectionSource | TableSource, node: Node, keys: Sequence[int], memory: Memory
+    source: CollectionSource | SnapshotSource,
+    node: DataflowNode,
+    keys: Sequence[int],
+    memory: MemoryLimits,
 ) -> list[tuple[int, bytes]]:
     """Messages for the subtasks of these keys of a source node, the end of each among them.
 
@@ -39,11 +42,11 @@ def source_messages(
     """
     messages = (
         _splits(source, node.id, keys)
-        if isinstance(source, TableSource)
+        if isinstance(source, SnapshotSource)
         else _values(source, node.id, keys)
     )
     if source.bounded:
-        messages += [(key, pack(Feed(node.id, [], ended=True))) for key in keys]
+        messages += [(key, pack(SourceRecords(node.id, [], ended=True))) for key in keys]
     what = f"iteration: {FEED_VALUES} values of the collection {node.name!r}"
     return [(key, memory.checked(data, what)) for key, data in messages]
 
@@ -53,18 +56,18 @@ def _values(source: CollectionSource, node: int, keys: Sequence[int]) -> list[tu
     for subtask, key in enumerate(keys):
         own = source.values[subtask :: len(keys)]
         for at in range(0, len(own), FEED_VALUES):
-            feed = Feed(node, list(own[at : at + FEED_VALUES]))
+            feed = SourceRecords(node, list(own[at : at + FEED_VALUES]))
             # by value where the values' classes are to travel so: here pickle would find them
             messages.append((key, cloudpickle.dumps(feed, protocol=5)))
     return messages
 
 
-def _splits(source: TableSource, node: int, keys: Sequence[int]) -> list[tuple[int, bytes]]:
+def _splits(source: SnapshotSource, node: int, keys: Sequence[int]) -> list[tuple[int, bytes]]:
     """A split is one element of a Flink source: a checkpoint knows which are read, and waits for
     the one that is being read."""
     plan = source.plan.part()
     return [
-        (key, pack(Splits(node, plan, (split,), source.block_rows)))
+        (key, pack(SourceSplits(node, plan, (split,), source.block_rows)))
         for key, share in zip(keys, source.deal(len(keys)), strict=True)
         for split in share
     ]

@@ -24,16 +24,34 @@ from pyflink.datastream.data_stream import DataStream
 
 from paimon_features.errors import JobError
 from paimon_features.flink.environment import flink_errors
-from paimon_features.flink.iteration.hosts import Addresses, result_line, result_values, stage_tag
+from paimon_features.flink.iteration.edge_messages import (
+    KICK,
+    message_type,
+    subtask_keys,
+    text_type,
+)
+from paimon_features.flink.iteration.execution_mode import resolve_mode
+from paimon_features.flink.iteration.hosts import (
+    StageAddresses,
+    result_line,
+    result_values,
+    stage_tag,
+)
 from paimon_features.flink.iteration.job import ship_by_value
-from paimon_features.flink.iteration.memory import Heap, Memory, memory_of
-from paimon_features.flink.iteration.messages import KICK, message_type, subtask_keys, text_type
-from paimon_features.flink.iteration.modes import decided_mode
-from paimon_features.flink.iteration.settings import MAX_PARALLELISM, Mode, open_stream_environment
+from paimon_features.flink.iteration.job_settings import (
+    MAX_PARALLELISM,
+    Mode,
+    open_stream_environment,
+)
+from paimon_features.flink.iteration.memory_limits import (
+    MemoryLimits,
+    TaskManagerHeap,
+    memory_limits,
+)
 from paimon_features.flink.iteration.topology import keyed_union, message_source
 from paimon_features.iteration.envelope import Envelope, decode, encode
-from paimon_features.iteration.supersteps.executor import Done, Work
-from paimon_features.iteration.supersteps.nodes import NodeRun, Sent, Step
+from paimon_features.iteration.supersteps.executor import EpochTask, NodeOutput
+from paimon_features.iteration.supersteps.node_runs import AddressedEnvelopes, NodeRun, Superstep
 
 if TYPE_CHECKING:
     from pyflink.datastream import RuntimeContext, StreamExecutionEnvironment
@@ -49,7 +67,7 @@ OPTIONS: Mapping[str, str] = {
 }
 
 
-class GroupHost(KeyedProcessFunction):
+class NodeGroupHost(KeyedProcessFunction):
     """Some nodes of a step: drives their runs of the subtasks whose keys come here."""
 
     def __init__(
@@ -57,15 +75,15 @@ class GroupHost(KeyedProcessFunction):
         work: bytes,
         groups: Mapping[int, int],
         own_keys: tuple[int, ...],
-        addresses: Addresses,
-        memory: Memory,
+        addresses: StageAddresses,
+        memory: MemoryLimits,
     ) -> None:
         self._memory = memory
         self._pickled, self._groups = work, groups
         self._own_keys, self._addresses = own_keys, addresses
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        self._work: Work = pickle.loads(self._pickled)
+        self._work: EpochTask = pickle.loads(self._pickled)
         self._tags = self._addresses.tags()
         self._runs: dict[tuple[int, int], NodeRun] = {}
 
@@ -88,7 +106,7 @@ class GroupHost(KeyedProcessFunction):
             yield from self._sent(run.handle(envelope))
             yield from self._done(run)
 
-    def _sent(self, sent: Sent) -> Iterator[Any]:
+    def _sent(self, sent: AddressedEnvelopes) -> Iterator[Any]:
         away: dict[tuple[int, int], list[Envelope]] = {}
         for subtask, envelope in sent:
             if envelope.node in self._work.step.nodes:
@@ -113,7 +131,7 @@ class GroupHost(KeyedProcessFunction):
         return run
 
 
-def groups_of(step: Step) -> dict[int, int]:
+def groups_of(step: Superstep) -> dict[int, int]:
     """Nodes that one operator of Flink runs: each node's group, named by its first node.
 
     A node that reads just from its own subtask of one group is in it, too.
@@ -129,7 +147,7 @@ def groups_of(step: Step) -> dict[int, int]:
 
 
 @dataclass
-class FlinkRunner:
+class FlinkSuperstepRunner:
     """Runs each epoch as a job.
 
     Parameters
@@ -156,7 +174,7 @@ class FlinkRunner:
         """The functions of the program's module travel with the jobs."""
         ship_by_value(build)
 
-    def run(self, work: Work) -> list[Done]:
+    def run(self, work: EpochTask) -> list[NodeOutput]:
         """The epoch, as a job; see ``Runner``.
 
         Raises
@@ -176,13 +194,13 @@ class FlinkRunner:
                 time.sleep(0.2 * attempt)
         raise AssertionError("there is no attempt 0")
 
-    def _once(self, work: Work) -> list[Done]:
+    def _once(self, work: EpochTask) -> list[NodeOutput]:
         with flink_errors(f"running epoch {work.step.epoch}"):
             env = self._environment()
             found = self._job(env, work).execute_and_collect(f"epoch {work.step.epoch}")
             # closing it cancels the job, should it still run
             with found:
-                done = [Done(*told) for line in found for told in result_values(line)]
+                done = [NodeOutput(*told) for line in found for told in result_values(line)]
         wanted = sum(work.step.nodes[node].parallelism for node in work.step.collected)
         if len(done) != wanted:
             raise JobError(
@@ -192,7 +210,7 @@ class FlinkRunner:
 
     def _environment(self) -> StreamExecutionEnvironment:
         if self._env is None:
-            mode = decided_mode(self.mode, self.cluster, self.state_dir)
+            mode = resolve_mode(self.mode, self.cluster, self.state_dir)
             self._env = open_stream_environment(
                 self.cluster, state_dir=self.state_dir, workers=mode == "thread"
             )
@@ -202,9 +220,9 @@ class FlinkRunner:
             self._env.configure(configuration)
         return self._env
 
-    def _job(self, env: StreamExecutionEnvironment, work: Work) -> DataStream:
+    def _job(self, env: StreamExecutionEnvironment, work: EpochTask) -> DataStream:
         """Add the operators of a step; the stream of what its collected nodes made."""
-        memory = memory_of(Heap.of(self.cluster))
+        memory = memory_limits(TaskManagerHeap.of(self.cluster))
         inputs: dict[int, list[Any]] = {}
         done: list[DataStream] = []
         groups = groups_of(work.step)
@@ -224,11 +242,13 @@ class FlinkRunner:
             # the main output of an operator that tells what was made is for that: the side outputs
             # of a stream that is only collected remain unknown to pyflink
             tells = any(node.id in work.step.collected for node in members)
-            addresses = Addresses(
+            addresses = StageAddresses(
                 None if tells else next(iter(readers)),
                 {target: subtask_keys(parallelism) for target, parallelism in readers.items()},
             )
-            host = GroupHost(cloudpickle.dumps(work.of(members)), groups, keys, addresses, memory)
+            host = NodeGroupHost(
+                cloudpickle.dumps(work.of(members)), groups, keys, addresses, memory
+            )
             kind = text_type() if tells else message_type()
             made = keyed_union(inputs.pop(group)).process(host, kind).name(name)
             made.set_parallelism(members[0].parallelism).set_max_parallelism(MAX_PARALLELISM)

@@ -44,7 +44,7 @@ class PaimonTable:
         self.lake.require_folder("an iteration's output")
 
     def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
-        """As ``Output``.
+        """Implement ``IterationOutput``.
 
         Raises
         ------
@@ -61,7 +61,9 @@ class PaimonTable:
         travelling = [pair for field in schema for pair in _to_row(field)]
         names = [name for name, _ in travelling]
         types = [kind for _, kind in travelling]
-        rows = lines.flat_map(Rows(self.table, schema), output_type=Types.ROW_NAMED(names, types))
+        rows = lines.flat_map(
+            TableRowConverter(self.table, schema), output_type=Types.ROW_NAMED(names, types)
+        )
         rows.name(f"rows of {self.table}").uid(f"{uid}-rows").set_parallelism(parallelism)
         env = StreamTableEnvironment.create(lines.get_execution_environment())
         for name, value in STANDARD_OPTIONS.items():
@@ -79,7 +81,7 @@ class PaimonTable:
         statements.attach_as_datastream()
 
 
-class Rows:
+class TableRowConverter:
     """Makes rows of Flink of the values that are to be rows of a table."""
 
     def __init__(self, table: str, schema: pa.Schema) -> None:
@@ -141,7 +143,7 @@ class Rows:
             ) from error
 
 
-class Ownership:
+class TableOwnership:
     """The leases of the tables that a job writes: one committing owner a table."""
 
     def __init__(self, outputs: Sequence[Any], holder: Holder) -> None:

@@ -17,24 +17,24 @@ import cloudpickle
 
 from paimon_features.errors import JobError
 from paimon_features.flink.environment import flink_errors
-from paimon_features.flink.iteration.drain import Drain
+from paimon_features.flink.iteration.drain import JobDrain
+from paimon_features.flink.iteration.edge_messages import KICK, message_type, subtask_keys
 from paimon_features.flink.iteration.hosts import (
     GATHER_MS,
-    Addresses,
     ControlHost,
+    StageAddresses,
     StageHost,
     StreamEnd,
     StreamFeed,
     result_tag,
     stage_tag,
 )
-from paimon_features.flink.iteration.memory import Memory
-from paimon_features.flink.iteration.messages import KICK, message_type, subtask_keys
-from paimon_features.flink.iteration.outputs import Output
-from paimon_features.flink.iteration.settings import MAX_PARALLELISM
+from paimon_features.flink.iteration.job_settings import MAX_PARALLELISM
+from paimon_features.flink.iteration.memory_limits import MemoryLimits
+from paimon_features.flink.iteration.outputs import IterationOutput
 from paimon_features.flink.iteration.source_functions import FlinkSource, source_messages
-from paimon_features.iteration.graph import Node, NodeKind
-from paimon_features.iteration.plan import ControlPlan, Plan, Stage
+from paimon_features.iteration.dataflow import DataflowNode, NodeKind
+from paimon_features.iteration.execution_plan import ControlPlan, ExecutionPlan, ExecutionStage
 from paimon_features.iteration.wires.spec import WireSpec
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ ENDLESS = 2**60
 
 
 @dataclass(frozen=True, slots=True)
-class Bundles:
+class BundleLimits:
     """How many rows an operator in process mode hands to Python at once, and after which time."""
 
     size: int
     time_ms: int
 
 
-HEAD_BUNDLES = Bundles(1, 1)
+HEAD_BUNDLES = BundleLimits(1, 1)
 """What a head sends has to leave at once: it may wait for the answer in its next call."""
 
 REPLAY_CACHES: Mapping[str, str] = {
@@ -70,13 +70,13 @@ class Topology:
     def __init__(
         self,
         env: StreamExecutionEnvironment,
-        plan: Plan,
+        plan: ExecutionPlan,
         wires: WireSpec,
-        memory: Memory,
+        memory: MemoryLimits,
         *,
         process_mode: bool,
         bundle_ms: int,
-        drain: Drain | None,
+        drain: JobDrain | None,
     ) -> None:
         from pyflink.java_gateway import get_gateway
 
@@ -90,7 +90,7 @@ class Topology:
         self._jvm: Any = get_gateway().jvm
         self._inputs: dict[int, list[Any]] = defaultdict(list)
 
-    def build(self, outputs: Sequence[Output]) -> None:
+    def build(self, outputs: Sequence[IterationOutput]) -> None:
         """Make all operators; ``outputs`` in the order of the program's results.
 
         Raises
@@ -124,7 +124,7 @@ class Topology:
                     f"It runs: {', '.join(names)}"
                 )
 
-    def _source(self, node: Node) -> None:
+    def _source(self, node: DataflowNode) -> None:
         stage = self._plan.stage_of(node.id)
         keys = subtask_keys(stage.parallelism)
         source = node.source
@@ -175,7 +175,7 @@ class Topology:
         self._bundle(head, HEAD_BUNDLES)
         self._connect(head, addresses)
 
-    def _stage(self, stage: Stage, outputs: Sequence[Output]) -> None:
+    def _stage(self, stage: ExecutionStage, outputs: Sequence[IterationOutput]) -> None:
         from pyflink.datastream.data_stream import DataStream
 
         addresses = self._addresses(
@@ -203,13 +203,13 @@ class Topology:
         options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         stream.uid(uid).set_parallelism(parallelism).set_max_parallelism(MAX_PARALLELISM)
-        self._bundle(stream, Bundles(1_000, self._bundle_ms), options)
+        self._bundle(stream, BundleLimits(1_000, self._bundle_ms), options)
 
-    def _addresses(self, stages: tuple[int, ...]) -> Addresses:
+    def _addresses(self, stages: tuple[int, ...]) -> StageAddresses:
         keys = {to: subtask_keys(self._plan.stages[to].parallelism) for to in stages}
-        return Addresses(stages[0] if stages else None, keys)
+        return StageAddresses(stages[0] if stages else None, keys)
 
-    def _connect(self, stream: DataStream, addresses: Addresses) -> None:
+    def _connect(self, stream: DataStream, addresses: StageAddresses) -> None:
         for stage in addresses.keys:
             java = stream._j_data_stream
             if stage != addresses.main:
@@ -219,7 +219,7 @@ class Topology:
     def _bundle(
         self,
         stream: DataStream,
-        bundles: Bundles,
+        bundles: BundleLimits,
         options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """Settings of one operator: those of the environment are for all of them."""

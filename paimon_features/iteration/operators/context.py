@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from paimon_features.errors import JobError
 from paimon_features.iteration.epochs import NONE
-from paimon_features.iteration.named_state import MapState, States
+from paimon_features.iteration.named_state import MapState, NamedStates
 from paimon_features.iteration.partitioning import canonical_key
 from paimon_features.iteration.state_backend import Key, StateCache
 from paimon_features.iteration.timers import TimerService
@@ -40,7 +40,7 @@ class FunctionContext:
         self.current: Any = NO_KEY
         self._scope = scope
         own = self._own
-        self.state = States(cache, own, self._of_key if keyed else own)
+        self.state = NamedStates(cache, own, self._of_key if keyed else own)
         self._timers = TimerService(MapState(cache, lambda: (*scope, "t")), lambda: self.current)
 
     @property

@@ -19,13 +19,13 @@ from paimon_features.iteration.envelope import (
     HELLO,
     WATERMARK,
     Envelope,
-    Message,
+    StageMessage,
 )
 from paimon_features.iteration.epochs import END, NONE
-from paimon_features.iteration.plan import ControlPlan, Member
+from paimon_features.iteration.execution_plan import ControlledNode, ControlPlan
 from paimon_features.iteration.wires import ENDED, ENTRY, INIT_ENDED, ROUND_CLOSED, Notice, Wire
 
-Who = tuple[int, int]
+ReporterId = tuple[int, int]
 """Node and subtask of a reporter."""
 
 
@@ -44,16 +44,16 @@ class ControlHead:
         self._gather_ms = gather_ms
         self._wire = wire
         self.greeted = False
-        self._boxes: dict[Who, list[Envelope]] = {}
+        self._boxes: dict[ReporterId, list[Envelope]] = {}
         self._head_of = {tail.node: head for tail, head in zip(plan.tails, plan.heads, strict=True)}
         self._tails = [*plan.tails, *([plan.criteria] if plan.criteria else [])]
         self._heads = _subtasks(plan.heads)
         self._closers = _subtasks(self._tails)
         self._waited_for = self._heads | self._closers | _subtasks(plan.outputs)
         self._epoch: int | None = None
-        self._positions: dict[Who, int] = {}
-        self._ended: set[Who] = set()
-        self._closed: dict[int, dict[Who, int]] = {}
+        self._positions: dict[ReporterId, int] = {}
+        self._ended: set[ReporterId] = set()
+        self._closed: dict[int, dict[ReporterId, int]] = {}
         self._terminated = False
         self._status: dict[str, Any] = {}
 
@@ -74,7 +74,7 @@ class ControlHead:
             f"not ended: {reporters or 'none'}"
         )
 
-    def tick(self, wait_ms: int | None = None) -> list[Message]:
+    def tick(self, wait_ms: int | None = None) -> list[StageMessage]:
         """Wait for notices (``None``: as configured), and say what has to be sent now.
 
         The first call begins a generation, greets all reporters and does not wait.
@@ -88,7 +88,7 @@ class ControlHead:
         notices = self._wire.poll(self._plan.wait_ms if wait_ms is None else wait_ms)
         if not notices:
             return []
-        delivered: dict[Who, int] = {}
+        delivered: dict[ReporterId, int] = {}
         deadline = time.monotonic() + self._gather_ms / 1000
         while True:
             for notice in notices:
@@ -107,7 +107,7 @@ class ControlHead:
         self._decide()
         return self._take()
 
-    def _note(self, notice: Notice, delivered: dict[Who, int]) -> None:
+    def _note(self, notice: Notice, delivered: dict[ReporterId, int]) -> None:
         who = notice.node, notice.subtask
         if notice.kind == ENTRY:
             if not self._terminated:
@@ -157,7 +157,7 @@ class ControlHead:
         if self.finished:
             self._report(state="finished")
 
-    def _is_last(self, epoch: int, counts: dict[Who, int]) -> bool:
+    def _is_last(self, epoch: int, counts: dict[ReporterId, int]) -> bool:
         """Whether the iteration ends with this round, whose records were delivered (S14).
 
         A tail that has ended before, since it depends on no variable, counts as one that gave
@@ -179,18 +179,18 @@ class ControlHead:
         self._status.update(status)
         self._wire.report(self._status)
 
-    def _send(self, member: Member, kind: int, epoch: int) -> None:
+    def _send(self, member: ControlledNode, kind: int, epoch: int) -> None:
         envelope = Envelope(member.node, kind, epoch, CONTROL, CONTROL)
         for subtask in range(member.parallelism):
             self._send_one(member, subtask, envelope)
 
-    def _send_one(self, member: Member, subtask: int, envelope: Envelope) -> None:
+    def _send_one(self, member: ControlledNode, subtask: int, envelope: Envelope) -> None:
         self._boxes.setdefault((member.stage, subtask), []).append(envelope)
 
-    def _take(self) -> list[Message]:
+    def _take(self) -> list[StageMessage]:
         boxes, self._boxes = self._boxes, {}
-        return [Message(stage, subtask, sent) for (stage, subtask), sent in boxes.items()]
+        return [StageMessage(stage, subtask, sent) for (stage, subtask), sent in boxes.items()]
 
 
-def _subtasks(members: tuple[Member, ...] | list[Member]) -> set[Who]:
+def _subtasks(members: tuple[ControlledNode, ...] | list[ControlledNode]) -> set[ReporterId]:
     return {(member.node, subtask) for member in members for subtask in range(member.parallelism)}

@@ -7,12 +7,12 @@ from typing import Any
 
 from paimon_features.iteration.envelope import DELIVER, WATERMARK, Envelope
 from paimon_features.iteration.epochs import END, NONE
-from paimon_features.iteration.operators.reporter import Reporter
-from paimon_features.iteration.operators.states import HeadState
+from paimon_features.iteration.operators.reporter import ReportingRunner
+from paimon_features.iteration.operators.runner_states import HeadState
 from paimon_features.iteration.wires import ENDED, INIT_ENDED, Notice
 
 
-class HeadRunner(Reporter):
+class HeadRunner(ReportingRunner):
     """Emits the initial records as epoch 0, then what the control head tells it to.
 
     It does not move on by itself: watermark 0 too is the control head's, which waits until

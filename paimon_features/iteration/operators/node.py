@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from paimon_features.iteration.dataflow import DataflowNode
 from paimon_features.iteration.envelope import Envelope
-from paimon_features.iteration.graph import Node
 from paimon_features.iteration.operators.outlet import Outlet
 from paimon_features.iteration.operators.protocols import Task
-from paimon_features.iteration.operators.states import NodeState
+from paimon_features.iteration.operators.runner_states import NodeState
 from paimon_features.iteration.tracker import EpochTracker
 
 
@@ -21,7 +21,7 @@ class NodeRunner:
 
     state_type: ClassVar[type[NodeState]] = NodeState
 
-    def __init__(self, task: Task, node: Node, channels: int) -> None:
+    def __init__(self, task: Task, node: DataflowNode, channels: int) -> None:
         self.task = task
         self.node = node
         self.outlet = Outlet()

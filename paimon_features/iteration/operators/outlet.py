@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from paimon_features.errors import JobError
-from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, Message
-from paimon_features.iteration.graph import Partition
+from paimon_features.iteration.dataflow import Partition
+from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, StageMessage
+from paimon_features.iteration.execution_plan import StageRoute
 from paimon_features.iteration.operators.protocols import Receiver
 from paimon_features.iteration.partitioning import stable_hash
-from paimon_features.iteration.plan import Route
 
 _MOST_BYTES = 4 * 2**20
 
@@ -23,7 +23,7 @@ class Outbox:
 
     def __init__(self, batch: int) -> None:
         self._batch = batch
-        self._messages: list[Message] = []
+        self._messages: list[StageMessage] = []
         self._last: dict[tuple[int, int], list[Envelope]] = {}
         self._room: dict[tuple[int, int], int] = {}
 
@@ -60,7 +60,7 @@ class Outbox:
             box = self._begin(address)
         box.append(envelope)
 
-    def take(self) -> list[Message]:
+    def take(self) -> list[StageMessage]:
         """Everything sent since the last call."""
         messages, self._messages = self._messages, []
         self._last.clear()
@@ -70,7 +70,7 @@ class Outbox:
         """A new message for a receiver."""
         box = self._last[address] = []
         self._room[address] = self._batch
-        self._messages.append(Message(*address, box))
+        self._messages.append(StageMessage(*address, box))
         return box
 
     def _most(self, value: Any) -> int:
@@ -82,7 +82,7 @@ class Outbox:
 class LocalRoute:
     """To a runner of the same subtask, by a call."""
 
-    def __init__(self, route: Route, target: Receiver) -> None:
+    def __init__(self, route: StageRoute, target: Receiver) -> None:
         self._input = route.input
         self._channel = route.channel
         self._key = route.key if route.keyed else None
@@ -100,7 +100,7 @@ class LocalRoute:
 class RemoteRoute:
     """To subtasks of another stage."""
 
-    def __init__(self, route: Route, subtask: int, outbox: Outbox) -> None:
+    def __init__(self, route: StageRoute, subtask: int, outbox: Outbox) -> None:
         self._route = route
         self._outbox = outbox
         self._next = subtask

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from paimon_features.iteration.config import ReplayMemory
-from paimon_features.iteration.plan import Stage
+from paimon_features.iteration.execution_plan import ExecutionStage
 from paimon_features.iteration.state_backend import Key, StateCache
 from paimon_features.iteration.wires import Notice, Wire
 
@@ -33,7 +33,7 @@ class Task(Protocol):
     """The subtask that a runner belongs to."""
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> ExecutionStage:
         """The stage that this is a subtask of."""
         ...
 

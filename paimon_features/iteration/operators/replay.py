@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from paimon_features.errors import JobError
+from paimon_features.iteration.dataflow import DataflowNode
 from paimon_features.iteration.envelope import WATERMARK, Envelope, dumps
 from paimon_features.iteration.epochs import END, NONE
-from paimon_features.iteration.graph import Node
 from paimon_features.iteration.operators.node import NodeRunner
 from paimon_features.iteration.operators.protocols import Task
-from paimon_features.iteration.operators.states import ReplayState
+from paimon_features.iteration.operators.runner_states import ReplayState
 
 PART_BYTES = 4 * 2**20
 """About how much is replayed before what it caused leaves the subtask."""
@@ -26,7 +26,7 @@ class ReplayRunner(NodeRunner):
 
     state_type = ReplayState
 
-    def __init__(self, task: Task, node: Node, channels: int) -> None:
+    def __init__(self, task: Task, node: DataflowNode, channels: int) -> None:
         super().__init__(task, node, channels)
         self._decided = NONE
         self._emitted = NONE

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from paimon_features.iteration.dataflow import DataflowNode
 from paimon_features.iteration.envelope import HELLO, Envelope
-from paimon_features.iteration.graph import Node
 from paimon_features.iteration.operators.node import NodeRunner
 from paimon_features.iteration.operators.protocols import Task
 from paimon_features.iteration.wires import Notice
 
 
-class Reporter(NodeRunner):
+class ReportingRunner(NodeRunner):
     """Publishes nothing before it is greeted, then everything that is still open.
 
     The generation is not kept: a restored reporter waits for the greeting of the new attempt.
     """
 
-    def __init__(self, task: Task, node: Node, channels: int) -> None:
+    def __init__(self, task: Task, node: DataflowNode, channels: int) -> None:
         super().__init__(task, node, channels)
         self._generation: int | None = None
         self._unsent: list[Notice] = []

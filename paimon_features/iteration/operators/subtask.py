@@ -20,18 +20,18 @@ from typing import Any, NamedTuple
 
 from paimon_features.errors import JobError
 from paimon_features.iteration.config import ReplayMemory
-from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, Message
+from paimon_features.iteration.dataflow import DataflowNode, NodeKind, Partition
+from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, StageMessage
 from paimon_features.iteration.epochs import END
-from paimon_features.iteration.graph import Node, NodeKind, Partition
-from paimon_features.iteration.operators.ends import OutputRunner, ResultRunner, SourceRunner
+from paimon_features.iteration.execution_plan import ExecutionStage
+from paimon_features.iteration.operators.endpoints import OutputRunner, ResultRunner, SourceRunner
+from paimon_features.iteration.operators.function_runners import operator_runner
 from paimon_features.iteration.operators.head import HeadRunner
 from paimon_features.iteration.operators.node import NodeRunner
 from paimon_features.iteration.operators.outlet import LocalRoute, Outbox, RemoteRoute
 from paimon_features.iteration.operators.protocols import Task
 from paimon_features.iteration.operators.replay import ReplayRunner
 from paimon_features.iteration.operators.tail import CriteriaRunner, TailRunner
-from paimon_features.iteration.operators.user import operator_runner
-from paimon_features.iteration.plan import Stage
 from paimon_features.iteration.state_backend import Key, StateBackend, StateCache
 from paimon_features.iteration.wires import Notice, Wire
 
@@ -48,10 +48,10 @@ def source_end(node: int) -> list[Envelope]:
     return [Envelope(node, WATERMARK, END)]
 
 
-class Sent(NamedTuple):
+class TaskOutput(NamedTuple):
     """What came out of one call."""
 
-    messages: list[Message]
+    messages: list[StageMessage]
     results: list[tuple[int, list[Any]]]
     """(index of the program's output, values), in order."""
 
@@ -70,7 +70,7 @@ class SubtaskRunner:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: ExecutionStage,
         subtask: int,
         state: StateBackend,
         wire_of: Callable[[int], Wire],
@@ -102,15 +102,15 @@ class SubtaskRunner:
         for runner in self._runners.values():
             runner.open()
 
-    def handle(self, envelopes: Iterable[Envelope]) -> Sent:
+    def handle(self, envelopes: Iterable[Envelope]) -> TaskOutput:
         """Do everything that these envelopes cause in this subtask; all parts as one."""
-        together = Sent([], [])
+        together = TaskOutput([], [])
         for sent in self.handle_in_parts(envelopes):
             together.messages.extend(sent.messages)
             together.results.extend(sent.results)
         return together
 
-    def handle_in_parts(self, envelopes: Iterable[Envelope]) -> Iterator[Sent]:
+    def handle_in_parts(self, envelopes: Iterable[Envelope]) -> Iterator[TaskOutput]:
         """Do everything that these envelopes cause in this subtask, some of it after the other:
         a large replay does not have to be in memory at once."""
         runners = self._runners
@@ -173,7 +173,7 @@ class SubtaskRunner:
         control head hears of a round's end at once."""
         self._notices.setdefault((iteration, generation), []).extend(notices)
 
-    def _sent(self) -> Sent:
+    def _sent(self) -> TaskOutput:
         for runner in self._finishing:
             runner.finish_call()
         if self._notices:
@@ -181,10 +181,10 @@ class SubtaskRunner:
             for (iteration, generation), notices in unsent.items():
                 self.wire(iteration).publish(generation, notices)
         results, self.results = self.results, []
-        return Sent(self._outbox.take(), results)
+        return TaskOutput(self._outbox.take(), results)
 
-    def _runner(self, node: Node) -> NodeRunner:
-        make: Callable[[Task, Node, int], NodeRunner] = {
+    def _runner(self, node: DataflowNode) -> NodeRunner:
+        make: Callable[[Task, DataflowNode, int], NodeRunner] = {
             NodeKind.SOURCE: SourceRunner,
             NodeKind.OPERATOR: operator_runner,
             NodeKind.HEAD: HeadRunner,

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+from paimon_features.iteration.dataflow import DataflowNode
 from paimon_features.iteration.envelope import ACK, CLOSED, Envelope, dumps
 from paimon_features.iteration.epochs import END
-from paimon_features.iteration.graph import Node
 from paimon_features.iteration.operators.protocols import Task
-from paimon_features.iteration.operators.reporter import Reporter
-from paimon_features.iteration.operators.states import TailState
+from paimon_features.iteration.operators.reporter import ReportingRunner
+from paimon_features.iteration.operators.runner_states import TailState
 from paimon_features.iteration.wires import ENDED, ENTRY, ROUND_CLOSED, Notice
 
 _SMALL_BYTES = 8192
 
 
-class TailRunner(Reporter):
+class TailRunner(ReportingRunner):
     """Numbers, keeps and publishes feedback records with their epoch plus one (S3).
 
     Its state is exactly what is in flight between it and its head: a snapshot of it is the
@@ -26,7 +26,7 @@ class TailRunner(Reporter):
     state_type = TailState
 
     # epochs are those after the edge: one more than the records' own
-    def __init__(self, task: Task, node: Node, channels: int) -> None:
+    def __init__(self, task: Task, node: DataflowNode, channels: int) -> None:
         super().__init__(task, node, channels)
         self._next = 1
         self._counts: dict[int, int] = {}

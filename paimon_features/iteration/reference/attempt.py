@@ -8,23 +8,23 @@ from typing import Any, Final, NamedTuple
 
 from paimon_features.errors import DefinitionError, JobError
 from paimon_features.iteration.config import ReplayMemory
-from paimon_features.iteration.envelope import Message, decode, encode
+from paimon_features.iteration.envelope import StageMessage, decode, encode
+from paimon_features.iteration.execution_plan import ExecutionPlan
 from paimon_features.iteration.operators.control import ControlHead
 from paimon_features.iteration.operators.subtask import (
-    Sent,
     SubtaskRunner,
+    TaskOutput,
     source_end,
     source_records,
 )
-from paimon_features.iteration.plan import Plan
-from paimon_features.iteration.reference.wire import QueueWire
-from paimon_features.iteration.sources import CollectionSource, TableSource
+from paimon_features.iteration.reference.queue_wire import QueueWire
+from paimon_features.iteration.sources import CollectionSource, SnapshotSource
 from paimon_features.iteration.state_backend import MemoryState
 
 Actor = tuple[str, int, int]
 """``("source" | "control" | "stage", node or iteration or stage, subtask)``."""
 
-Results = list[tuple[int, int, list[Any]]]
+OrderedResults = list[tuple[int, int, list[Any]]]
 """(order, index of the result, values)."""
 
 BARRIER: Final = None
@@ -34,15 +34,15 @@ class InjectedFailure(Exception):  # noqa: N818 - raised by tests, it is no erro
     """Makes the reference executor fail here, and go on from its last checkpoint."""
 
 
-class Checkpoint(NamedTuple):
+class ReferenceCheckpoint(NamedTuple):
     """A consistent cut: source positions, state of every subtask, results before the cut."""
 
     positions: dict[Actor, int]
     states: dict[Actor, dict[bytes, bytes]]
-    results: Results
+    results: OrderedResults
 
 
-class _Source:
+class _SourceCursor:
     """Values of one source subtask that were not emitted yet."""
 
     def __init__(self, values: list[Any], bounded: bool, position: int) -> None:
@@ -60,9 +60,9 @@ class Attempt:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: ExecutionPlan,
         wires: list[QueueWire],
-        restored: Checkpoint | None,
+        restored: ReferenceCheckpoint | None,
         draw: random.Random | None,
         replay_memory: ReplayMemory | None = None,
     ) -> None:
@@ -71,8 +71,8 @@ class Attempt:
         self._wires = wires
         self._draw = draw
         self._emitted = restored.results[-1][0] if restored and restored.results else 0
-        self._results: dict[Actor, Results] = {}
-        self._sources: dict[Actor, _Source] = {}
+        self._results: dict[Actor, OrderedResults] = {}
+        self._sources: dict[Actor, _SourceCursor] = {}
         self._controls: dict[Actor, ControlHead] = {}
         self._states: dict[Actor, MemoryState] = {}
         self._runners: dict[Actor, SubtaskRunner] = {}
@@ -85,16 +85,16 @@ class Attempt:
         self._triggers: list[Actor] = []
         self._waiting: set[Actor] = set()
         self._aligned: dict[Actor, set[Actor]] = {}
-        self._cut: Checkpoint | None = None
-        self.completed: Checkpoint | None = None
+        self._cut: ReferenceCheckpoint | None = None
+        self.completed: ReferenceCheckpoint | None = None
 
     # structure
 
-    def _make(self, restored: Checkpoint | None) -> None:
+    def _make(self, restored: ReferenceCheckpoint | None) -> None:
         plan = self._plan
         for node in plan.sources:
             source = node.source
-            if not isinstance(source, CollectionSource | TableSource):
+            if not isinstance(source, CollectionSource | SnapshotSource):
                 raise DefinitionError(
                     f"source {node.name!r} is read by an engine; the reference executor reads "
                     "job.from_collection and job.from_table"
@@ -104,7 +104,7 @@ class Attempt:
                 position = restored.positions[actor] if restored else 0
                 blocks = source.read(subtask, node.parallelism)
                 values = [value for block in blocks for value in block]
-                self._sources[actor] = _Source(values, source.bounded, position)
+                self._sources[actor] = _SourceCursor(values, source.bounded, position)
                 self._edge(actor, ("stage", plan.stage_of(node.id).id, subtask))
         for control in plan.controls:
             actor = ("control", control.iteration, 0)
@@ -208,12 +208,12 @@ class Attempt:
         self._keep(receiver, sent)
         self._send(receiver, sent.messages)
 
-    def _keep(self, actor: Actor, sent: Sent) -> None:
+    def _keep(self, actor: Actor, sent: TaskOutput) -> None:
         for index, values in sent.results:
             self._emitted += 1
             self._results.setdefault(actor, []).append((self._emitted, index, values))
 
-    def _send(self, sender: Actor, messages: list[Message]) -> None:
+    def _send(self, sender: Actor, messages: list[StageMessage]) -> None:
         for stage, subtask, envelopes in messages:
             self._put((sender, ("stage", stage, subtask)), encode(envelopes))
 
@@ -229,7 +229,7 @@ class Attempt:
         if self._cut is None and self.completed is None:
             self._triggers = [*self._sources, *self._controls]
             self._waiting = set(self._runners)
-            self._cut = Checkpoint({}, {}, [])
+            self._cut = ReferenceCheckpoint({}, {}, [])
 
     def _trigger(self, actor: Actor) -> None:
         assert self._cut is not None
@@ -260,7 +260,7 @@ class Attempt:
 
     # the end
 
-    def uncommitted(self) -> Results:
+    def uncommitted(self) -> OrderedResults:
         """Results since the last checkpoint's barriers, in order."""
         held = [result for results in self._results.values() for result in results]
         if self._cut is not None:

@@ -14,9 +14,13 @@ from typing import Any
 
 from paimon_features.errors import JobError
 from paimon_features.iteration.config import ReplayMemory
-from paimon_features.iteration.program import JobBuilder, Program, build_program
-from paimon_features.iteration.reference.attempt import Attempt, Checkpoint, InjectedFailure
-from paimon_features.iteration.reference.wire import QueueWire
+from paimon_features.iteration.program import IterationProgram, JobBuilder, build_program
+from paimon_features.iteration.reference.attempt import (
+    Attempt,
+    InjectedFailure,
+    ReferenceCheckpoint,
+)
+from paimon_features.iteration.reference.queue_wire import QueueWire
 
 
 class ReferenceExecutor:
@@ -94,13 +98,13 @@ class ReferenceExecutor:
         """
         return self.run_program(build_program(JobBuilder(), build))
 
-    def run_program(self, program: Program) -> Any:
+    def run_program(self, program: IterationProgram) -> Any:
         """Run what ``build_program`` gave."""
         draw = self._random
         self.steps = self.attempts = self.checkpoints = 0
         inline = 2**20 if draw is None else draw.choice([0, 200, 2**20])
         self.wires = [QueueWire(inline) for _ in program.plan.controls]
-        latest: Checkpoint | None = None
+        latest: ReferenceCheckpoint | None = None
         committed: list[tuple[int, int, Any]] = []
         random_left = self._random_failures
         while True:

@@ -24,14 +24,19 @@ from typing import Any, NamedTuple, Protocol
 
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.config import OperatorLifeCycle
+from paimon_features.iteration.dataflow import DataflowGraph, DataflowNode, Iteration, NodeKind
 from paimon_features.iteration.envelope import Envelope
-from paimon_features.iteration.graph import Graph, Iteration, Node, NodeKind
 from paimon_features.iteration.program import JobBuilder, build_program
-from paimon_features.iteration.sources import TableSource
+from paimon_features.iteration.sources import SnapshotSource
 from paimon_features.iteration.streams import IterationStream
-from paimon_features.iteration.supersteps.nodes import NodeRun, Sent, Step, make_step
+from paimon_features.iteration.supersteps.node_runs import (
+    AddressedEnvelopes,
+    NodeRun,
+    Superstep,
+    make_superstep,
+)
 from paimon_features.iteration.supersteps.variable_table import (
-    Committed,
+    CommittedEpoch,
     Phase,
     VariableTable,
     check_shape,
@@ -40,7 +45,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.splits import plan_splits
 
 
-class Done(NamedTuple):
+class NodeOutput(NamedTuple):
     """What became of a collected node's subtask: its records, as files if they are kept."""
 
     node: int
@@ -51,20 +56,20 @@ class Done(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Work:
+class EpochTask:
     """All that the subtasks of one step need to know, wherever they run. It pickles."""
 
-    step: Step
+    step: Superstep
     table: VariableTable
-    state: Committed | None
+    state: CommittedEpoch | None
 
-    def of(self, members: Sequence[Node]) -> Work:
+    def of(self, members: Sequence[DataflowNode]) -> EpochTask:
         """What the subtasks of some nodes need of it; others' functions and data stay here."""
         nodes = {node.id: node for node in members}
         outs = {number: self.step.outs[number] for number in nodes}
         return replace(self, step=replace(self.step, nodes=nodes, outs=outs))
 
-    def feed(self, node: Node, subtask: int) -> Iterator[list[Any]]:
+    def feed(self, node: DataflowNode, subtask: int) -> Iterator[list[Any]]:
         """Batches of records for a node that is fed."""
         if node.kind is NodeKind.HEAD:
             assert self.state is not None
@@ -77,19 +82,19 @@ class Work:
         elif node.kind is NodeKind.SOURCE:
             yield from node.source.read(subtask, node.parallelism)
 
-    def done(self, run: NodeRun) -> Done:
+    def done(self, run: NodeRun) -> NodeOutput:
         """Keep what a collected node gave, as its kind says."""
         node, values = run.node, run.collected
         part = None
         if node.kind is NodeKind.RESULT:
-            return Done(node.id, run.subtask, len(values), None, values)
+            return NodeOutput(node.id, run.subtask, len(values), None, values)
         if values and node.kind is NodeKind.OUTPUT:
             batches = {(node.index, run.subtask): values}
             part = self.table.write(self.step.epoch, node.id, {}, batches)
         elif values and not node.criteria and not self.step.ending:
             batches = {(node.index, run.subtask): values}
             part = self.table.write(self.step.epoch, node.id, batches, {})
-        return Done(node.id, run.subtask, len(values), part, [])
+        return NodeOutput(node.id, run.subtask, len(values), part, [])
 
 
 class SuperstepBuilder(JobBuilder):
@@ -128,28 +133,28 @@ class SuperstepBuilder(JobBuilder):
         plan = plan_splits(lake, table, columns, self.pins.get(place))
         if self.pins.setdefault(place, plan.snapshot_id) is None:
             plan = plan.part()  # the table was empty when the iteration began
-        return self.from_source(TableSource(plan, block_rows), parallelism, table)
+        return self.from_source(SnapshotSource(plan, block_rows), parallelism, table)
 
 
-class Runner(Protocol):
+class SuperstepRunner(Protocol):
     """Runs the subtasks of one step, all of them, to their ends."""
 
     def prepare(self, build: Callable[[Any], Any]) -> None:
         """Called once, before the steps of a program."""
         ...
 
-    def run(self, work: Work) -> list[Done]:
+    def run(self, work: EpochTask) -> list[NodeOutput]:
         """What the collected nodes gave; an error where any subtask failed, and nothing kept."""
         ...
 
 
-class LocalRunner:
+class LocalSuperstepRunner:
     """Runs a step in this process, one envelope after another: the oracle of the others."""
 
     def prepare(self, build: Callable[[Any], Any]) -> None:
         """Nothing to be done."""
 
-    def run(self, work: Work) -> list[Done]:
+    def run(self, work: EpochTask) -> list[NodeOutput]:
         runs = {
             (node.id, subtask): NodeRun(work.step, node, subtask)
             for node in work.step.nodes.values()
@@ -157,7 +162,7 @@ class LocalRunner:
         }
         queue: deque[tuple[int, Envelope]] = deque()
 
-        def deliver(sent: Sent) -> None:
+        def deliver(sent: AddressedEnvelopes) -> None:
             queue.extend(sent)
             while queue:
                 subtask, envelope = queue.popleft()
@@ -223,11 +228,11 @@ class SuperstepExecutor:
         lake: Lake,
         name: str,
         *,
-        runner: Runner | None = None,
-        on_epoch: Callable[[Committed], None] = lambda _: None,
+        runner: SuperstepRunner | None = None,
+        on_epoch: Callable[[CommittedEpoch], None] = lambda _: None,
     ) -> None:
         self.table = VariableTable(lake, name)
-        self.runner = runner or LocalRunner()
+        self.runner = runner or LocalSuperstepRunner()
         self.on_epoch = on_epoch
 
     def run(self, build: Callable[[Any], Any]) -> Any:
@@ -248,7 +253,7 @@ class SuperstepExecutor:
             state = self.table.committed() if self.table.exists() else None
             job = SuperstepBuilder({} if state is None else state.pins)
             program = build_program(job, build)
-            loop = Loop.of(job.graph)
+            loop = SuperstepLoop.of(job.graph)
             self.runner.prepare(build)
             if state is None:
                 self.table.create()
@@ -256,44 +261,48 @@ class SuperstepExecutor:
             check_shape(state, loop.shape, self.table.name)
             self.on_epoch(state)
             while state.phase != "finished":
-                done = self.runner.run(Work(loop.round(state), self.table, state))
+                done = self.runner.run(EpochTask(loop.round(state), self.table, state))
                 state = self._commit(loop, state, loop.after(state, done), done)
                 self.on_epoch(state)
         return program.give(self._results(loop, state))
 
-    def _begin(self, loop: Loop, pins: Mapping[str, int | None]) -> Committed:
-        done = self.runner.run(Work(loop.begin(), self.table, None))
+    def _begin(self, loop: SuperstepLoop, pins: Mapping[str, int | None]) -> CommittedEpoch:
+        done = self.runner.run(EpochTask(loop.begin(), self.table, None))
         feedback = sum(each.records for each in done)
-        first = Committed(0, "running", feedback, 0, loop.shape, dict(pins))
+        first = CommittedEpoch(0, "running", feedback, 0, loop.shape, dict(pins))
         return self._commit(loop, None, first, done)
 
     def _commit(
-        self, loop: Loop, before: Committed | None, after: Committed, done: Sequence[Done]
-    ) -> Committed:
+        self,
+        loop: SuperstepLoop,
+        before: CommittedEpoch | None,
+        after: CommittedEpoch,
+        done: Sequence[NodeOutput],
+    ) -> CommittedEpoch:
         parts = [each.part for each in done if each.part is not None]
         return self.table.commit(before, after, parts, loop.readers)
 
-    def _results(self, loop: Loop, state: Committed) -> list[list[Any]]:
+    def _results(self, loop: SuperstepLoop, state: CommittedEpoch) -> list[list[Any]]:
         # what comes behind the iteration is a function of its outputs: it is computed here
         results = [node for node in loop.graph.nodes if node.kind is NodeKind.RESULT]
-        step = make_step(
+        step = make_superstep(
             loop.graph, loop.iteration.outputs, [node.id for node in results], state.epoch
         )
         made: dict[int, list[Any]] = {node.id: [] for node in results}
-        for done in LocalRunner().run(Work(step, self.table, state)):
+        for done in LocalSuperstepRunner().run(EpochTask(step, self.table, state)):
             made[done.node] += done.values
         return [made[node.id] for node in sorted(results, key=lambda node: node.index)]
 
 
 @dataclass(frozen=True)
-class Loop:
+class SuperstepLoop:
     """The parts of a program that has one iteration."""
 
-    graph: Graph
+    graph: DataflowGraph
     iteration: Iteration
 
     @classmethod
-    def of(cls, graph: Graph) -> Loop:
+    def of(cls, graph: DataflowGraph) -> SuperstepLoop:
         """The loop of a program.
 
         Raises
@@ -345,19 +354,21 @@ class Loop:
         """The number of subtasks that read variables."""
         return max(self.graph.nodes[head].parallelism for head in self.iteration.heads)
 
-    def begin(self) -> Step:
+    def begin(self) -> Superstep:
         """The step that makes the first variables."""
-        return make_step(self.graph, self._sources, self.iteration.heads, 0)
+        return make_superstep(self.graph, self._sources, self.iteration.heads, 0)
 
-    def round(self, state: Committed) -> Step:
+    def round(self, state: CommittedEpoch) -> Superstep:
         """The step that a state asks for."""
         ending = state.phase == "terminating"
         # data are not replayed when the iteration ends
         data = self.iteration.replays if ending else self._sources
         collected = [*self._tails, *self.iteration.outputs]
-        return make_step(self.graph, [*self.iteration.heads, *data], collected, state.epoch, ending)
+        return make_superstep(
+            self.graph, [*self.iteration.heads, *data], collected, state.epoch, ending
+        )
 
-    def after(self, state: Committed, done: Sequence[Done]) -> Committed:
+    def after(self, state: CommittedEpoch, done: Sequence[NodeOutput]) -> CommittedEpoch:
         """The state behind a step (S13 to S15).
 
         An epoch without records is the last one, or where there are criteria one without these;

@@ -43,7 +43,7 @@ PREFIX = "iteration_"
 
 VARIABLES = -1
 """The slot of the variables; outputs have the epoch's number."""
-NOBODY = -1
+NO_SUBTASK = -1
 """Subtask and stream of a row that is no batch of values."""
 
 Phase = Literal["running", "terminating", "finished"]
@@ -53,7 +53,7 @@ Batches = Mapping[tuple[int, int], Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedEpoch:
     """The state of an iteration as one snapshot has it.
 
     ``phase`` says what comes next: a round with the variables of ``epoch``; the end, for which
@@ -105,25 +105,25 @@ class VariableTable:
         """
         return acquire(self.lake, self.table, purpose="iterate")
 
-    def committed(self) -> Committed | None:
+    def committed(self) -> CommittedEpoch | None:
         """What the newest snapshot says; None before the first commit."""
         newest = latest_snapshot(self.lake, self.table)
         if newest is None:
             return None
-        rows = self._read(newest.id, slot=(VARIABLES, 0), subtask=(NOBODY, 0))
+        rows = self._read(newest.id, slot=(VARIABLES, 0), subtask=(NO_SUBTASK, 0))
         payloads = [payload for _, _, payload in rows]
         if len(payloads) != 1:
             raise TableError(
                 f"table {self.table!r}: snapshot {newest.id} has {len(payloads)} rows that tell "
                 "the epoch, expected 1; it was not written by an iteration"
             )
-        return Committed(**{**json.loads(payloads[0]), "snapshot_id": newest.id})
+        return CommittedEpoch(**{**json.loads(payloads[0]), "snapshot_id": newest.id})
 
-    def variables(self, state: Committed, subtask: int) -> Iterator[tuple[int, list[Any]]]:
+    def variables(self, state: CommittedEpoch, subtask: int) -> Iterator[tuple[int, list[Any]]]:
         """(variable, values) for one subtask, a batch at a time, in the order of writing."""
         own = (subtask, subtask + 1)
         for _, stream, payload in self._read(state.snapshot_id, slot=(VARIABLES, 0), subtask=own):
-            if stream != NOBODY:
+            if stream != NO_SUBTASK:
                 yield stream, pickle.loads(payload)
 
     def outputs(
@@ -153,8 +153,12 @@ class VariableTable:
         return self._part(rows)
 
     def commit(
-        self, after: Committed | None, state: Committed, parts: Sequence[bytes], readers: int
-    ) -> Committed:
+        self,
+        after: CommittedEpoch | None,
+        state: CommittedEpoch,
+        parts: Sequence[bytes],
+        readers: int,
+    ) -> CommittedEpoch:
         """Publish parts as the state ``state``, behind ``after``; gives it with its snapshot.
 
         ``readers`` is the number of subtasks that read variables: those for whom there are none
@@ -166,8 +170,8 @@ class VariableTable:
             If the table has gone on since ``after`` was read: two processes run this iteration.
         """
         told = {key: value for key, value in asdict(state).items() if key != "snapshot_id"}
-        rows = [(VARIABLES, NOBODY, NOBODY, 0, json.dumps(told).encode())]
-        rows += [(VARIABLES, subtask, NOBODY, -1, b"") for subtask in range(readers)]
+        rows = [(VARIABLES, NO_SUBTASK, NO_SUBTASK, 0, json.dumps(told).encode())]
+        rows += [(VARIABLES, subtask, NO_SUBTASK, -1, b"") for subtask in range(readers)]
         made = replace_partitions(
             self.lake,
             self.table,
@@ -176,7 +180,7 @@ class VariableTable:
             commit_user=self.commit_user,
             properties={"iteration.epoch": str(state.epoch), "iteration.phase": state.phase},
         )
-        return Committed(**told, snapshot_id=made.id)
+        return CommittedEpoch(**told, snapshot_id=made.id)
 
     def _part(self, rows: Sequence[tuple[int, int, int, int, bytes]]) -> bytes:
         schema = self.lake.schema(self.table)
@@ -201,7 +205,7 @@ class VariableTable:
             yield tuple(rows[name][row].as_py() for name in ("slot", "stream", "payload"))
 
 
-def check_shape(state: Committed, shape: str, name: str) -> None:
+def check_shape(state: CommittedEpoch, shape: str, name: str) -> None:
     """Refuse to go on with another program than the one that wrote the state.
 
     Raises

@@ -31,8 +31,8 @@ pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 import cloudpickle
 
-from paimon_features.flink.iteration import Files, IterationJob, IterationSettings, PaimonTable
-from paimon_features.flink.iteration.superstep_runner import FlinkRunner
+from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings, PaimonTable
+from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
 
 pytestmark = pytest.mark.flink
 
@@ -53,7 +53,7 @@ def test_supersteps_in_processes_give_what_they_give_here(
         )
 
     program = loop(body, [[1, 2, 2]])
-    runner = FlinkRunner(session_cluster.address, mode="process")
+    runner = FlinkSuperstepRunner(session_cluster.address, mode="process")
     (found,) = SuperstepExecutor(lake, "processes", runner=runner).run(program)
     (expected,) = SuperstepExecutor(lake, "here").run(program)
     assert Counter(found) == Counter(expected) == Counter({2: 1, 3: 3})
@@ -105,7 +105,7 @@ def test_a_detached_job_owns_its_table_until_it_has_ended_by_itself(
 ) -> None:
     lake = Lake.open(tmp_path / "lake", "shop")
     lake.create(TableSpec("seen", {"subtask": pf.Int64, "epoch": pf.Int64, "value": pf.Int64}))
-    files = Files(tmp_path / "files")
+    files = FileOutput(tmp_path / "files")
 
     def build(job: Any) -> Any:
         seen = growing(job)["seen"]

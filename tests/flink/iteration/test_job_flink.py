@@ -35,13 +35,13 @@ from paimon_features.tables.lease import acquire, holder_of
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 from paimon_features.flink.iteration import (
-    Files,
+    FileOutput,
     IterationJob,
     IterationSettings,
     PaimonTable,
     open_stream_environment,
 )
-from paimon_features.flink.iteration.table_outputs import Rows
+from paimon_features.flink.iteration.table_outputs import TableRowConverter
 
 pytestmark = pytest.mark.flink
 
@@ -232,7 +232,7 @@ def until(condition: Any, seconds: float = 30.0) -> None:
 def test_an_unbounded_iteration_goes_on_from_its_savepoint(
     flink: Any, tmp_path: Path, into: str
 ) -> None:
-    files = Files(tmp_path / "tens")
+    files = FileOutput(tmp_path / "tens")
     lake = Lake.open(tmp_path / "lake", "features")
     lake.create(TableSpec("tens", {"count": pf.Int64}))
     sink = files if into == "files" else PaimonTable(lake, "tens")
@@ -258,12 +258,12 @@ def test_an_unbounded_iteration_goes_on_from_its_savepoint(
 
 
 def test_a_savepoint_of_another_parallelism_is_refused(flink: Any, tmp_path: Path) -> None:
-    running = flink().execute_async(sums(2, 10_000_000), {"seen": Files(tmp_path / "seen")})
+    running = flink().execute_async(sums(2, 10_000_000), {"seen": FileOutput(tmp_path / "seen")})
     until(lambda: (running.status()[0].get("epoch") or 0) > 3)
     savepoint = running.stop(tmp_path / "savepoints")
     with pytest.raises(JobError, match="rescaled"):
         flink(resume=savepoint, restarts=1).execute(
-            sums(3, 10_000_000), {"seen": Files(tmp_path / "more")}
+            sums(3, 10_000_000), {"seen": FileOutput(tmp_path / "more")}
         )
 
 
@@ -353,7 +353,9 @@ def test_outputs_are_rows_of_a_table_exactly_once_whatever_fails(
     flink().execute(build, {"seen": PaimonTable(lake, "seen")})
     assert all(marker.exists() for marker in failures.values())
     expected = ReferenceExecutor().run(sums(2, ROUNDS, shuffle=True))["seen"]
-    made = pa.concat_tables([Rows("seen", lake.schema("seen")).arrow(row(one)) for one in expected])
+    made = pa.concat_tables(
+        [TableRowConverter("seen", lake.schema("seen")).arrow(row(one)) for one in expected]
+    )
     keys = [("epoch", "ascending"), ("subtask", "ascending")]
     found = read_arrow(lake, "seen").sort_by(keys)
     assert found.to_pylist() == made.sort_by(keys).to_pylist()
@@ -383,7 +385,7 @@ def test_a_table_that_somebody_else_writes_is_refused(flink: Any, tmp_path: Path
     ],
 )
 def test_a_value_that_is_no_row_of_its_table_is_named(value: Any, message: str) -> None:
-    rows = Rows("seen", pa.schema({"epoch": pa.int64(), "name": pa.string()}))
+    rows = TableRowConverter("seen", pa.schema({"epoch": pa.int64(), "name": pa.string()}))
     with pytest.raises(JobError, match=message):
         rows.arrow(value)
 
@@ -466,7 +468,7 @@ def test_processes_of_their_own_need_a_wire_that_reaches_them(tmp_path: Path) ->
 
 def test_a_detached_job_needs_a_cluster(flink: Any, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="^detached"):
-        flink().execute_async(sums(1, 3), {"seen": Files(tmp_path)}, detached=True)
+        flink().execute_async(sums(1, 3), {"seen": FileOutput(tmp_path)}, detached=True)
 
 
 def test_what_is_stuck_is_named(flink: Any, tmp_path: Path) -> None:
@@ -507,4 +509,4 @@ def test_a_function_that_always_fails_fails_the_job_with_its_message(flink: Any)
 
 def test_sinks_that_do_not_fit_the_outputs_are_named(flink: Any, tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="outputs are seen, the sinks are for other"):
-        flink().execute(sums(1, 3), {"other": Files(tmp_path)})
+        flink().execute(sums(1, 3), {"other": FileOutput(tmp_path)})

@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("pyflink")
 
 from paimon_features.errors import JobError
-from paimon_features.flink.iteration.superstep_runner import FlinkRunner
+from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
 from paimon_features.iteration import DataStreamList, IterationBodyResult
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor
 from paimon_features.tables import Lake, snapshots
@@ -33,8 +33,8 @@ def cluster(session_cluster: Any) -> str:
 
 
 @pytest.fixture
-def runner(cluster: str) -> FlinkRunner:
-    return FlinkRunner(cluster, mode="thread", attempts=1)
+def runner(cluster: str) -> FlinkSuperstepRunner:
+    return FlinkSuperstepRunner(cluster, mode="thread", attempts=1)
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def lake(tmp_path: Path) -> Lake:
 # programs whose nodes have several inputs, widths, side outputs and partitionings
 @pytest.mark.parametrize("seed", [4])
 def test_random_programs_give_what_they_give_in_one_process(
-    lake: Lake, runner: FlinkRunner, seed: int
+    lake: Lake, runner: FlinkSuperstepRunner, seed: int
 ) -> None:
     program = random_program(seed)
     local = SuperstepExecutor(lake, "local").run(program)
@@ -71,25 +71,25 @@ def test_a_job_that_fails_is_run_again_and_leaves_nothing(
         return IterationBodyResult(DataStreamList.of(less), DataStreamList.of(less))
 
     program = loop(body, [[0, 1, 2]], parallelism=2)
-    patient = FlinkRunner(cluster, mode="thread", attempts=2)
+    patient = FlinkSuperstepRunner(cluster, mode="thread", attempts=2)
     (found,) = SuperstepExecutor(lake, "failing", runner=patient).run(program)
     assert sorted(found) == [1, 2, 2, 3, 3, 3]
     once.unlink()
     with pytest.raises(JobError, match="the disk is full"):
         SuperstepExecutor(
-            lake, "raised", runner=FlinkRunner(cluster, mode="thread", attempts=1)
+            lake, "raised", runner=FlinkSuperstepRunner(cluster, mode="thread", attempts=1)
         ).run(program)
 
 
 KILLED = """
 import sys
-from paimon_features.flink.iteration.superstep_runner import FlinkRunner
+from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor
 from paimon_features.tables import Lake
 from tests.iteration.superstep_programs import loop, witness
 
 lake = Lake.open(sys.argv[1], "shop")
-runner = FlinkRunner(sys.argv[2], mode="thread")
+runner = FlinkSuperstepRunner(sys.argv[2], mode="thread")
 told = lambda state: print(state.epoch, flush=True)
 program = loop(witness(9), [[1]], [[10, 20]])
 SuperstepExecutor(lake, "sums", runner=runner, on_epoch=told).run(program)
@@ -97,7 +97,7 @@ SuperstepExecutor(lake, "sums", runner=runner, on_epoch=told).run(program)
 
 
 def test_a_driver_that_is_killed_inside_an_epoch_is_followed_by_another(
-    lake: Lake, runner: FlinkRunner, cluster: str
+    lake: Lake, runner: FlinkSuperstepRunner, cluster: str
 ) -> None:
     program: Any = loop(witness(9), [[1]], [[10, 20]])
     command = [sys.executable, "-c", KILLED, str(lake.warehouse), cluster]

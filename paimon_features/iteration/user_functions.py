@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from paimon_features.iteration.named_state import States
+    from paimon_features.iteration.named_state import NamedStates
     from paimon_features.iteration.timers import TimerService
 
 
@@ -30,7 +30,7 @@ class Context(Protocol):
         ...
 
     @property
-    def state(self) -> States:
+    def state(self) -> NamedStates:
         """State by name; inside ``key_by`` value, list and map state are those of the key."""
         ...
 

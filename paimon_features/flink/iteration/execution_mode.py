@@ -18,10 +18,14 @@ from pyflink.datastream import KeyedProcessFunction
 from paimon_features.errors import JobError
 from paimon_features.flink.environment import flink_errors
 from paimon_features.flink.gateway import start_gateway
-from paimon_features.flink.iteration.keyed_state import FlinkState
-from paimon_features.flink.iteration.memory import Memory
-from paimon_features.flink.iteration.messages import KICK, subtask_keys, text_type
-from paimon_features.flink.iteration.settings import ELSEWHERE, Mode, open_stream_environment
+from paimon_features.flink.iteration.edge_messages import KICK, subtask_keys, text_type
+from paimon_features.flink.iteration.job_settings import (
+    UNKNOWN_CLUSTER,
+    Mode,
+    open_stream_environment,
+)
+from paimon_features.flink.iteration.keyed_state import FlinkStateBackend
+from paimon_features.flink.iteration.memory_limits import MemoryLimits
 from paimon_features.flink.iteration.topology import keyed_union, message_source
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.setup.cache import cache_root
@@ -43,17 +47,17 @@ REMEMBERED = 50
 """Places whose answer is kept."""
 
 _ENTRY = ("all", 0)
-_refused: dict[str, str] = {}
+_failed_probes: dict[str, str] = {}
 """Of this process: why threads cannot be had, by place."""
 
 
-class Probe(KeyedProcessFunction):
+class ThreadModeProbe(KeyedProcessFunction):
     """Does what operators do: state that is empty, written, read; then one result."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         import numpy  # noqa: F401 - bodies need it, and an interpreter may lack it
 
-        self._state = FlinkState(runtime_context, Memory())
+        self._state = FlinkStateBackend(runtime_context, MemoryLimits())
 
     def process_element(self, value: bytes, ctx: Any) -> Any:
         found = [self._state.get(_ENTRY)]
@@ -64,7 +68,7 @@ class Probe(KeyedProcessFunction):
         yield "passed"
 
 
-def decided_mode(
+def resolve_mode(
     mode: Mode, cluster: str | None, state_dir: Path | None = None
 ) -> Literal["thread", "process"]:
     """``auto`` decided: threads where a probe has passed, else processes, with a warning.
@@ -72,7 +76,7 @@ def decided_mode(
     The probe is a job of one record in thread mode. It runs once for the task managers of
     ``cluster`` (inside this process where it is None; see ``place_of``), of which it tries one,
     and for this interpreter and its packages: what passed is remembered in the user's cache, what
-    failed by this process. Where no slot is free, and ``ELSEWHERE``, it is left out: what is
+    failed by this process. Where no slot is free, and ``UNKNOWN_CLUSTER``, it is left out: what is
     installed here decides.
 
     Raises
@@ -82,7 +86,7 @@ def decided_mode(
     """
     if mode != "auto":
         return mode
-    reason = _refusal(cluster, state_dir)
+    reason = _thread_mode_obstacle(cluster, state_dir)
     if reason is None:
         return "thread"
     warnings.warn(
@@ -93,11 +97,11 @@ def decided_mode(
     return "process"
 
 
-def _refusal(cluster: str | None, state_dir: Path | None) -> str | None:
+def _thread_mode_obstacle(cluster: str | None, state_dir: Path | None) -> str | None:
     """Why threads cannot be had; None where they can."""
     if importlib.util.find_spec("pemja") is None:
         return "the package pemja is not installed here (pip install pemja)"
-    if cluster == ELSEWHERE:
+    if cluster == UNKNOWN_CLUSTER:
         return None
     managers: Iterable[str] = ()
     if cluster is not None:
@@ -105,25 +109,25 @@ def _refusal(cluster: str | None, state_dir: Path | None) -> str | None:
         managers = rest.task_managers()
         if not int(rest.overview()["slots-available"]):
             return None  # a probe would wait as long as the job: what is installed here decides
-    place = _place(cluster, managers)
+    place = _probe_key(cluster, managers)
     path = cache_root() / "python-threads.json"
     passed: dict[str, float] = {}
     with contextlib.suppress(Exception):
         passed = read_json(path) or {}
     if place in passed:
         return None
-    if place not in _refused:
+    if place not in _failed_probes:
         refusal = _probe(cluster, state_dir)
         if refusal is None:
             newest = sorted(passed, key=lambda one: passed[one])[-REMEMBERED + 1 :]
             with contextlib.suppress(OSError):  # a cache: the next process tries once more
                 write_json(path, {**{one: passed[one] for one in newest}, place: time.time()})
             return None
-        _refused[place] = refusal
-    return _refused[place]
+        _failed_probes[place] = refusal
+    return _failed_probes[place]
 
 
-def _place(cluster: str | None, managers: Iterable[str]) -> str:
+def _probe_key(cluster: str | None, managers: Iterable[str]) -> str:
     """A task manager that was started anew is another one."""
     versions = [importlib.metadata.version(name) for name in ("apache-flink", "pemja", "numpy")]
     parts = [sys.executable, sys.version, *versions, cluster or "here", *sorted(managers)]
@@ -163,7 +167,7 @@ def _run(env: StreamExecutionEnvironment) -> str | None:
     env.configure(configuration)
     (key,) = subtask_keys(1)
     source = message_source(env, [(key, KICK)], "probe", "probe")
-    tried = keyed_union([source]).process(Probe(), text_type()).set_parallelism(1)
+    tried = keyed_union([source]).process(ThreadModeProbe(), text_type()).set_parallelism(1)
     java: Any = get_gateway().jvm.org.apache.flink.streaming.api
     tried._j_data_stream.sinkTo(java.functions.sink.v2.DiscardingSink()).setParallelism(1)
     client = env.execute_async("trying Python in threads")

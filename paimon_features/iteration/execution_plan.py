@@ -10,11 +10,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from paimon_features.iteration.graph import Graph, Iteration, Link, Node, NodeKind, Partition
+from paimon_features.iteration.dataflow import (
+    DataflowGraph,
+    DataflowNode,
+    InputLink,
+    Iteration,
+    NodeKind,
+    Partition,
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class StageRoute:
     """One link between two nodes, as the runner of its source sees it."""
 
     source: int
@@ -36,15 +43,15 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class ExecutionStage:
     """Nodes that one function runs. Everything in it pickles (cloudpickle)."""
 
     id: int
     name: str
     parallelism: int
-    nodes: tuple[Node, ...]
+    nodes: tuple[DataflowNode, ...]
     """In topological order; sources without what they read."""
-    routes: tuple[Route, ...]
+    routes: tuple[StageRoute, ...]
     """All links that start in this stage, those that also end in it included."""
     channels: dict[int, int]
     """Node to the number of channels on which it gets watermarks."""
@@ -52,7 +59,7 @@ class Stage:
     """Most records in one envelope."""
 
 
-class Member(NamedTuple):
+class ControlledNode(NamedTuple):
     """A node that the control head sends to, and where it runs."""
 
     node: int
@@ -65,13 +72,13 @@ class ControlPlan:
     """What the control head of one iteration has to know."""
 
     iteration: int
-    heads: tuple[Member, ...]
+    heads: tuple[ControlledNode, ...]
     """Data heads in the order of the variables."""
-    tails: tuple[Member, ...]
+    tails: tuple[ControlledNode, ...]
     """Feedback tails in the same order."""
-    criteria: Member | None
-    replays: tuple[Member, ...]
-    outputs: tuple[Member, ...]
+    criteria: ControlledNode | None
+    replays: tuple[ControlledNode, ...]
+    outputs: tuple[ControlledNode, ...]
     max_rounds: int | None
     wait_ms: int
     wire: str
@@ -86,42 +93,42 @@ class ControlPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ExecutionPlan:
     """A whole program."""
 
-    stages: tuple[Stage, ...]
+    stages: tuple[ExecutionStage, ...]
     """In topological order; ``stages[i].id == i``."""
     edges: tuple[tuple[int, int], ...]
     """(from stage, to stage), each pair once, never a cycle; those of control heads are in
     ``controls``."""
-    sources: tuple[Node, ...]
+    sources: tuple[DataflowNode, ...]
     """Source nodes with what they read; the host feeds them."""
     controls: tuple[ControlPlan, ...]
     results: tuple[str, ...]
-    """Names of the program's results by ``Node.index`` of the result nodes."""
+    """Names of the program's results by ``DataflowNode.index`` of the result nodes."""
 
-    def stage_of(self, node: int) -> Stage:
+    def stage_of(self, node: int) -> ExecutionStage:
         """The stage that runs a node."""
         return next(stage for stage in self.stages if any(held.id == node for held in stage.nodes))
 
 
-class _Wired(NamedTuple):
+class _PlannedLink(NamedTuple):
     """A link with what its two ends make of it."""
 
-    link: Link
+    link: InputLink
     target: int
     input: int
     partition: Partition
 
 
-def make_plan(graph: Graph) -> Plan:
+def make_plan(graph: DataflowGraph) -> ExecutionPlan:
     """Stages and routes of a graph.
 
     Two nodes share a stage when every link between them is forward and the stages still form
     no cycle.
     """
     wired = [
-        _Wired(link, node.id, index, _partition(graph, link, node))
+        _PlannedLink(link, node.id, index, _partition(graph, link, node))
         for node in graph.nodes
         for index, links in enumerate(node.inputs)
         for link in links
@@ -132,11 +139,11 @@ def make_plan(graph: Graph) -> Plan:
     number = {leader: stage for stage, leader in enumerate(order)}
     stage_of = [number[leader] for leader in group]
     channels = [0] * len(graph.nodes)
-    routes: list[list[Route]] = [[] for _ in order]
+    routes: list[list[StageRoute]] = [[] for _ in order]
     for link, target, index, partition in wired:
         node = graph.nodes[target]
         routes[stage_of[link.node]].append(
-            Route(
+            StageRoute(
                 link.node,
                 link.tag,
                 target,
@@ -162,7 +169,7 @@ def make_plan(graph: Graph) -> Plan:
             replace(node, source=None) for node in graph.nodes if stage_of[node.id] == stage
         )
         stages.append(
-            Stage(
+            ExecutionStage(
                 stage,
                 " > ".join(node.name for node in nodes),
                 nodes[0].parallelism,
@@ -176,7 +183,7 @@ def make_plan(graph: Graph) -> Plan:
     results = sorted(
         (node for node in graph.nodes if node.kind is NodeKind.RESULT), key=lambda node: node.index
     )
-    return Plan(
+    return ExecutionPlan(
         tuple(stages),
         tuple(sorted((source, target) for source, target in crossing if source != target)),
         tuple(node for node in graph.nodes if node.kind is NodeKind.SOURCE),
@@ -185,7 +192,7 @@ def make_plan(graph: Graph) -> Plan:
     )
 
 
-def _partition(graph: Graph, link: Link, target: Node) -> Partition:
+def _partition(graph: DataflowGraph, link: InputLink, target: DataflowNode) -> Partition:
     """How records really go, given the parallelism of both ends."""
     source = graph.nodes[link.node].parallelism
     if source == target.parallelism == 1:
@@ -195,7 +202,7 @@ def _partition(graph: Graph, link: Link, target: Node) -> Partition:
     return link.partition
 
 
-def _fuse(count: int, wired: list[_Wired]) -> list[int]:
+def _fuse(count: int, wired: list[_PlannedLink]) -> list[int]:
     """Leader of the stage of every node."""
     group = list(range(count))
     for link, target, _, partition in wired:
@@ -213,7 +220,7 @@ def _fuse(count: int, wired: list[_Wired]) -> list[int]:
     return group
 
 
-def _order(group: list[int], wired: list[_Wired]) -> list[int] | None:
+def _order(group: list[int], wired: list[_PlannedLink]) -> list[int] | None:
     """Leaders in topological order, ``None`` when they form a cycle."""
     waiting: dict[int, set[int]] = {leader: set() for leader in group}
     for link, target, _, _ in wired:
@@ -231,9 +238,11 @@ def _order(group: list[int], wired: list[_Wired]) -> list[int] | None:
     return order
 
 
-def _control(graph: Graph, iteration: Iteration, stage_of: list[int]) -> ControlPlan:
-    def members(nodes: list[int]) -> tuple[Member, ...]:
-        return tuple(Member(node, stage_of[node], graph.nodes[node].parallelism) for node in nodes)
+def _control(graph: DataflowGraph, iteration: Iteration, stage_of: list[int]) -> ControlPlan:
+    def members(nodes: list[int]) -> tuple[ControlledNode, ...]:
+        return tuple(
+            ControlledNode(node, stage_of[node], graph.nodes[node].parallelism) for node in nodes
+        )
 
     criteria = [] if iteration.criteria is None else [iteration.criteria]
     return ControlPlan(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from paimon_features.errors import JobError
-from paimon_features.flink.iteration.settings import ELSEWHERE
+from paimon_features.flink.iteration.job_settings import UNKNOWN_CLUSTER
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration.config import ReplayMemory
 
@@ -21,16 +21,16 @@ UNKNOWN_HEAP = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Heap:
+class TaskManagerHeap:
     """Of the task managers: the smallest one's bytes, and how many there are."""
 
     size: int = UNKNOWN_HEAP
     managers: int = 1
 
     @classmethod
-    def of(cls, place: str | None) -> Heap:
+    def of(cls, place: str | None) -> TaskManagerHeap:
         """That of the place where a job is to run (``place_of``)."""
-        if place == ELSEWHERE:
+        if place == UNKNOWN_CLUSTER:
             return cls()
         if place is None:
             from pyflink.java_gateway import get_gateway
@@ -42,7 +42,7 @@ class Heap:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryLimits:
     """What the operators of a job obey.
 
     ``record_bytes`` is the most that is handed to Java in one piece.
@@ -69,20 +69,20 @@ class Memory:
         return data
 
 
-def memory_of(
-    heap: Heap,
+def memory_limits(
+    heap: TaskManagerHeap,
     *,
     max_record_bytes: int | None = None,
     replay_memory_mb: int = 256,
     replayers: int = 0,
     in_heap: bool = True,
-) -> Memory:
+) -> MemoryLimits:
     """The shares of one job: ``replayers`` subtasks keep data, in the Java heap or on disk.
 
     Half of all task managers' heaps is for replayed data.
     """
     kept = heap.size * heap.managers // (2 * replayers) if replayers and in_heap else None
-    return Memory(
+    return MemoryLimits(
         max_record_bytes or heap.size // RECORD_SHARE,
         ReplayMemory(replay_memory_mb * 2**20, kept),
     )

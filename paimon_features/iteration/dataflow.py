@@ -35,7 +35,7 @@ class NodeKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class InputLink:
     """One upstream of a node's input: its main output, or the side output ``tag``."""
 
     node: int
@@ -48,17 +48,16 @@ class Link:
 
 
 @dataclass(slots=True)
-class Node:
+class DataflowNode:
     """One operation. ``inputs`` has one tuple of links (a union) per logical input."""
 
     id: int
     kind: NodeKind
     name: str
     parallelism: int
-    inputs: tuple[tuple[Link, ...], ...]
+    inputs: tuple[tuple[InputLink, ...], ...]
     operator: Any = None
-    """Prototype of the operator (``paimon_features.iteration.operators.transforms``), copied per
-    instance."""
+    """Prototype of the operator (see ``operators.record_operators``), copied per instance."""
     iteration: int | None = None
     life_cycle: OperatorLifeCycle = OperatorLifeCycle.ALL_ROUND
     index: int = 0
@@ -82,28 +81,28 @@ class Iteration:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scope:
+class StreamScope:
     """Where a stream may be used: the program, an iteration's body, or a part of one."""
 
     iteration: int | None = None
     life_cycle: OperatorLifeCycle = OperatorLifeCycle.ALL_ROUND
 
 
-class Graph:
+class DataflowGraph:
     """Nodes in the order in which they were made, which is a topological one."""
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[DataflowNode] = []
         self.iterations: list[Iteration] = []
-        self._scopes = [Scope()]
+        self._scopes = [StreamScope()]
 
     @property
-    def scope(self) -> Scope:
+    def scope(self) -> StreamScope:
         """The innermost scope, in which nodes are made now."""
         return self._scopes[-1]
 
     @contextmanager
-    def inside(self, scope: Scope) -> Iterator[None]:
+    def inside(self, scope: StreamScope) -> Iterator[None]:
         """Make nodes in ``scope`` until the block ends."""
         self._scopes.append(scope)
         try:
@@ -116,14 +115,14 @@ class Graph:
         kind: NodeKind,
         name: str,
         parallelism: int,
-        inputs: tuple[tuple[Link, ...], ...] = (),
+        inputs: tuple[tuple[InputLink, ...], ...] = (),
         **more: Any,
-    ) -> Node:
+    ) -> DataflowNode:
         """Append a node; it belongs to the scope that is open now."""
         if parallelism < 1:
             raise DefinitionError(f"parallelism of {name!r} is {parallelism}; it is at least 1")
         scope = self.scope
-        node = Node(
+        node = DataflowNode(
             len(self.nodes),
             kind,
             name,

@@ -7,10 +7,10 @@ from typing import Any
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.named_state import ListState
 from paimon_features.iteration.operators.context import FunctionContext, OutBuffer
-from paimon_features.iteration.operators.transforms import Keys, Operator, bound
+from paimon_features.iteration.operators.record_operators import FunctionOperator, Keys, bound
 
 
-class CountWindow(Operator):
+class CountWindowOperator(FunctionOperator):
     """One value of every ``size`` values."""
 
     def __init__(self, function: Any, size: int) -> None:
@@ -35,7 +35,7 @@ class CountWindow(Operator):
         self.open_window.update(held[full:])
 
 
-class EndWindow(Operator):
+class EndWindowOperator(FunctionOperator):
     """All values of the subtask, or of each key, at the end."""
 
     def __init__(self, function: Any, keyed: bool = False) -> None:
@@ -62,7 +62,7 @@ class EndWindow(Operator):
         super().end_input(ctx, out)
 
 
-class JoinAtEnd(Operator):
+class EndJoinOperator(FunctionOperator):
     """``function(left, right)`` of every pair with equal key, at the end."""
 
     def open(self, ctx: FunctionContext) -> None:

@@ -21,7 +21,7 @@ Mode = Literal["auto", "thread", "process"]
 MAX_PARALLELISM = 128
 """Key groups of every operator: part of what a savepoint is tied to."""
 
-ELSEWHERE = "elsewhere"
+UNKNOWN_CLUSTER = "elsewhere"
 """Where a job runs for which a resource manager starts a cluster: nobody can be asked yet."""
 
 LOCAL_TASK_MANAGERS = 3
@@ -173,14 +173,14 @@ def open_stream_environment(
         )
 
 
-def place_of(env: StreamExecutionEnvironment) -> str | None:
+def execution_target(env: StreamExecutionEnvironment) -> str | None:
     """Where an environment's jobs run: inside this process (None), or in the cluster with this
-    REST address, or ``ELSEWHERE``."""
+    REST address, or ``UNKNOWN_CLUSTER``."""
     configured = _configured(env)
     target = configured.get("execution.target")
     if target == "remote":
         return f"{configured.get('rest.address')}:{configured.get('rest.port') or 8081}"
-    return None if target in (None, "local") else ELSEWHERE
+    return None if target in (None, "local") else UNKNOWN_CLUSTER
 
 
 def has_workers(env: StreamExecutionEnvironment) -> bool:

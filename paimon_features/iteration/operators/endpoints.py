@@ -6,7 +6,7 @@ from typing import Any
 
 from paimon_features.iteration.epochs import END
 from paimon_features.iteration.operators.node import NodeRunner
-from paimon_features.iteration.operators.reporter import Reporter
+from paimon_features.iteration.operators.reporter import ReportingRunner
 from paimon_features.iteration.wires import ENDED, Notice
 
 
@@ -22,7 +22,7 @@ class SourceRunner(NodeRunner):
         self.outlet.watermark(watermark)
 
 
-class OutputRunner(Reporter):
+class OutputRunner(ReportingRunner):
     """Out of the iteration: epochs are gone, and the end comes after the iteration's (S20)."""
 
     def records(

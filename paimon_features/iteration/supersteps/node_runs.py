@@ -12,52 +12,56 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paimon_features.iteration.dataflow import DataflowGraph, DataflowNode, InputLink, Partition
 from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope
 from paimon_features.iteration.epochs import END
-from paimon_features.iteration.graph import Graph, Link, Node, Partition
 from paimon_features.iteration.operators.context import FunctionContext, OutBuffer
 from paimon_features.iteration.partitioning import stable_hash
 from paimon_features.iteration.state_backend import Key, StateCache
 
-Sent = list[tuple[int, Envelope]]
+AddressedEnvelopes = list[tuple[int, Envelope]]
 """Envelopes with the subtask that each is for."""
 
 
 @dataclass(frozen=True)
-class Out:
+class OutputEdge:
     """Where one output of a node goes: an input of another node, over the link's partitioning."""
 
     target: int
     input: int
     parallelism: int
-    link: Link
+    link: InputLink
     straight: bool
     """Each subtask sends to the one with its number, and to no other."""
 
 
 @dataclass(frozen=True)
-class Step:
+class Superstep:
     """What runs in one epoch. Everything in it pickles (cloudpickle).
 
     ``fed`` are the nodes whose records come from outside, ``collected`` those whose records go
     there; ``ending`` says that the epoch ends the iteration: no node hears its watermark.
     """
 
-    nodes: Mapping[int, Node]
+    nodes: Mapping[int, DataflowNode]
     fed: tuple[int, ...]
     collected: tuple[int, ...]
     epoch: int
     ending: bool = False
-    outs: Mapping[int, tuple[Out, ...]] = field(default_factory=dict)
+    outs: Mapping[int, tuple[OutputEdge, ...]] = field(default_factory=dict)
     senders: Mapping[int, int] = field(default_factory=dict)
     """Node to how often each of its subtasks will be told that a sender has ended."""
 
 
-def make_step(
-    graph: Graph, fed: Sequence[int], collected: Sequence[int], epoch: int, ending: bool = False
-) -> Step:
+def make_superstep(
+    graph: DataflowGraph,
+    fed: Sequence[int],
+    collected: Sequence[int],
+    epoch: int,
+    ending: bool = False,
+) -> Superstep:
     """The part of a graph that leads from ``fed`` to ``collected`` nodes."""
-    nodes: dict[int, Node] = {}
+    nodes: dict[int, DataflowNode] = {}
     waiting = list(collected)
     while waiting:
         node = graph.nodes[waiting.pop()]
@@ -66,7 +70,7 @@ def make_step(
         nodes[node.id] = node
         if node.id not in fed:
             waiting += [link.node for links in node.inputs for link in links]
-    outs: dict[int, list[Out]] = {number: [] for number in nodes}
+    outs: dict[int, list[OutputEdge]] = {number: [] for number in nodes}
     senders = dict.fromkeys(nodes, 0)
     for node in nodes.values():
         if node.id in fed:
@@ -75,9 +79,9 @@ def make_step(
             for link in links:
                 width = nodes[link.node].parallelism
                 straight = link.partition is Partition.FORWARD and width == node.parallelism
-                outs[link.node].append(Out(node.id, index, node.parallelism, link, straight))
+                outs[link.node].append(OutputEdge(node.id, index, node.parallelism, link, straight))
                 senders[node.id] += 1 if straight else width
-    return Step(
+    return Superstep(
         dict(sorted(nodes.items())),
         tuple(number for number in fed if number in nodes),
         tuple(collected),
@@ -91,7 +95,7 @@ def make_step(
 class NodeRun:
     """One subtask of one node, for one step: records in, records out, and then its end."""
 
-    def __init__(self, step: Step, node: Node, subtask: int) -> None:
+    def __init__(self, step: Superstep, node: DataflowNode, subtask: int) -> None:
         self.step, self.node, self.subtask = step, node, subtask
         self.collected: list[Any] = []
         self.ended = False
@@ -101,20 +105,20 @@ class NodeRun:
         self._ctx: FunctionContext
         self._out = OutBuffer()
 
-    def feed(self, values: list[Any]) -> Sent:
+    def feed(self, values: list[Any]) -> AddressedEnvelopes:
         """Records of a node that is fed; ``end`` says that these were all."""
         return list(self._emit({None: values}))
 
-    def handle(self, envelope: Envelope) -> Sent:
+    def handle(self, envelope: Envelope) -> AddressedEnvelopes:
         """What an envelope for this subtask causes."""
         if envelope.kind == WATERMARK:
             self._waits_for -= 1
             return self.end() if self._waits_for == 0 else []
         return self._records(envelope)
 
-    def end(self) -> Sent:
+    def end(self) -> AddressedEnvelopes:
         """No record comes any more: say what is left, close, and pass the end on."""
-        sent: Sent = []
+        sent: AddressedEnvelopes = []
         if self._operator is not None:
             sent += self._close()
         self.ended = True
@@ -124,7 +128,7 @@ class NodeRun:
             sent += [(subtask, told) for subtask in readers]
         return sent
 
-    def _records(self, envelope: Envelope) -> Sent:
+    def _records(self, envelope: Envelope) -> AddressedEnvelopes:
         if self.node.operator is None:
             return list(self._emit({None: envelope.values}))
         if self._operator is None:
@@ -136,16 +140,16 @@ class NodeRun:
         node = self.node
         keyed = any(link.partition is Partition.HASH for links in node.inputs for link in links)
         scope = ("round", node.id, self.step.epoch)
-        cache = StateCache(_Nothing())
+        cache = StateCache(_EmptyBackend())
         self._ctx = FunctionContext(node.name, self.subtask, node.parallelism, cache, scope, keyed)
         self._ctx.epoch = self.step.epoch
         # what an instance keeps is its own
         self._operator = copy.deepcopy(node.operator)
         self._operator.open(self._ctx)
 
-    def _close(self) -> Sent:
+    def _close(self) -> AddressedEnvelopes:
         operator, ctx, out = self._operator, self._ctx, self._out
-        sent: Sent = []
+        sent: AddressedEnvelopes = []
         if self.node.iteration is not None:
             if self.step.ending:
                 operator.terminated(ctx, out)
@@ -165,7 +169,7 @@ class NodeRun:
         self._operator = None
         return sent
 
-    def _taken(self) -> Sent:
+    def _taken(self) -> AddressedEnvelopes:
         made: dict[str | None, list[Any]] = {None: self._out.values}
         made.update(self._out.sides.items())
         self._out.clear()
@@ -179,7 +183,7 @@ class NodeRun:
             if values:
                 yield from self._routed(out, values)
 
-    def _routed(self, out: Out, values: list[Any]) -> Iterator[tuple[int, Envelope]]:
+    def _routed(self, out: OutputEdge, values: list[Any]) -> Iterator[tuple[int, Envelope]]:
         link, readers = out.link, out.parallelism
         keys: list[Any] | None = None
         if link.partition is Partition.BROADCAST:
@@ -218,7 +222,7 @@ class NodeRun:
                 )
 
 
-class _Nothing:
+class _EmptyBackend:
     """A backend without entries: an epoch that fails begins anew, so none of its state is kept."""
 
     def get(self, key: Key) -> Any:

@@ -15,7 +15,7 @@ from paimon_features.iteration.operators.context import NO_KEY, FunctionContext,
 Keys = list[Any] | None
 
 
-class Operator:
+class FunctionOperator:
     """Base of all: calls the optional methods that the user's function has."""
 
     def __init__(self, function: Any) -> None:
@@ -83,7 +83,7 @@ def check_instance(function: Any) -> None:
         raise DefinitionError(f"a function is the class {name}; give an object of it: {name}()")
 
 
-class _Single(Operator):
+class _PerValueOperator(FunctionOperator):
     """An operator with one method that is called for each value."""
 
     METHOD = ""
@@ -110,14 +110,14 @@ class _Single(Operator):
         raise NotImplementedError
 
 
-class Map(_Single):
+class MapOperator(_PerValueOperator):
     METHOD = "map"
 
     def batch(self, values: list[Any], out: OutBuffer) -> None:
         out.values.extend(map(self.call, values))
 
 
-class FlatMap(_Single):
+class FlatMapOperator(_PerValueOperator):
     METHOD = "flat_map"
 
     def batch(self, values: list[Any], out: OutBuffer) -> None:
@@ -127,14 +127,14 @@ class FlatMap(_Single):
                 out.values.extend(made)
 
 
-class Filter(_Single):
+class FilterOperator(_PerValueOperator):
     METHOD = "filter"
 
     def batch(self, values: list[Any], out: OutBuffer) -> None:
         out.values.extend(filter(self.call, values))
 
 
-class _Elements(Operator):
+class _ProcessElementOperator(FunctionOperator):
     """An operator whose function has ``method(value, ctx, out)`` per input."""
 
     METHODS: tuple[str, ...] = ()
@@ -167,15 +167,15 @@ class _Elements(Operator):
         ctx.current = NO_KEY
 
 
-class Process(_Elements):
+class ProcessOperator(_ProcessElementOperator):
     METHODS = ("process_element",)
 
 
-class CoProcess(_Elements):
+class CoProcessOperator(_ProcessElementOperator):
     METHODS = ("process_element1", "process_element2")
 
 
-class CoMap(_Elements):
+class CoMapOperator(_ProcessElementOperator):
     METHODS = ("map1", "map2")
 
     def records(
@@ -189,7 +189,7 @@ class CoMap(_Elements):
         ctx.current = NO_KEY
 
 
-class Reduce(Operator):
+class ReduceOperator(FunctionOperator):
     """Running reduction of each key."""
 
     def __init__(self, function: Any) -> None:

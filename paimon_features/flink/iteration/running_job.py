@@ -15,10 +15,10 @@ from urllib.parse import unquote, urlsplit
 from paimon_features.errors import JobError
 from paimon_features.flink.environment import CANCEL_TIMEOUT_S, flink_errors
 from paimon_features.flink.iteration.drain import MOST_AWAITED_S
-from paimon_features.flink.iteration.settings import IterationSettings
-from paimon_features.flink.iteration.table_outputs import Ownership
+from paimon_features.flink.iteration.job_settings import IterationSettings
+from paimon_features.flink.iteration.table_outputs import TableOwnership
 from paimon_features.interrupts import interruptible
-from paimon_features.iteration.plan import ControlPlan, Member, Plan
+from paimon_features.iteration.execution_plan import ControlledNode, ControlPlan, ExecutionPlan
 from paimon_features.iteration.wires import ENDED, INIT_ENDED, ROUND_CLOSED
 from paimon_features.iteration.wires.spec import WireSpec
 
@@ -42,11 +42,11 @@ class RunningIteration:
         self,
         name: str,
         client: JobClient,
-        plan: Plan,
+        plan: ExecutionPlan,
         wires: WireSpec,
         state_dir: Path,
         settings: IterationSettings,
-        owned: Ownership,
+        owned: TableOwnership,
     ) -> None:
         self.name = name
         self._client = client
@@ -90,7 +90,7 @@ class RunningIteration:
         JobError
             If the job fails, or nothing moves for as long as its settings allow.
         """
-        watch = _Watch(self, report)
+        watch = _ProgressWatch(self, report)
         try:
             with interruptible() as stop:
                 while not self._has_ended():
@@ -237,7 +237,7 @@ class RunningIteration:
         return bool(self._end().done())
 
 
-class _Watch:
+class _ProgressWatch:
     """Notices the end, and that nothing moves."""
 
     def __init__(self, running: RunningIteration, report: Report | None) -> None:
@@ -277,7 +277,7 @@ def _progress(status: Sequence[Status]) -> list[Any]:
     return [[one.get(name) for name in ("generation", "state", "epoch", "heard")] for one in status]
 
 
-def missing_from(plan: Plan, control: ControlPlan, status: Status) -> str:
+def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> str:
     """What an iteration waits for, by the names of its stages."""
     about = f"iteration {control.iteration}"
     state = status.get("state")
@@ -286,7 +286,7 @@ def missing_from(plan: Plan, control: ControlPlan, status: Status) -> str:
     heard = status.get("heard", {})
     epoch = status.get("epoch")
 
-    def those(members: Sequence[Member], said: Callable[[int, int], bool]) -> str:
+    def those(members: Sequence[ControlledNode], said: Callable[[int, int], bool]) -> str:
         # several of them may stand in one stage
         lacking = {
             f"stage {plan.stages[member.stage].name!r} subtask {subtask}": None

@@ -6,21 +6,21 @@ import copy
 from typing import Any
 
 from paimon_features.iteration.config import OperatorLifeCycle
+from paimon_features.iteration.dataflow import DataflowNode, Partition
 from paimon_features.iteration.epochs import END
-from paimon_features.iteration.graph import Node, Partition
 from paimon_features.iteration.operators.context import NO_KEY, FunctionContext, OutBuffer
 from paimon_features.iteration.operators.node import NodeRunner
 from paimon_features.iteration.operators.protocols import Task
-from paimon_features.iteration.operators.states import AllRoundState, PerRoundState
-from paimon_features.iteration.operators.transforms import Operator
+from paimon_features.iteration.operators.record_operators import FunctionOperator
+from paimon_features.iteration.operators.runner_states import AllRoundState, PerRoundState
 
 
-class Instance:
+class FunctionInstance:
     """One copy of a function with its context."""
 
     __slots__ = ("ctx", "operator")
 
-    def __init__(self, operator: Operator, ctx: FunctionContext) -> None:
+    def __init__(self, operator: FunctionOperator, ctx: FunctionContext) -> None:
         self.operator = operator
         self.ctx = ctx
 
@@ -28,14 +28,14 @@ class Instance:
 class OperatorRunner(NodeRunner):
     """What both life cycles share: making instances, calling them, sending what they emit."""
 
-    def __init__(self, task: Task, node: Node, channels: int) -> None:
+    def __init__(self, task: Task, node: DataflowNode, channels: int) -> None:
         super().__init__(task, node, channels)
         self._out = OutBuffer()
         self._keyed = any(
             link.partition is Partition.HASH for links in node.inputs for link in links
         )
 
-    def make(self, scope: tuple[Any, ...], epoch: int) -> Instance:
+    def make(self, scope: tuple[Any, ...], epoch: int) -> FunctionInstance:
         node, task = self.node, self.task
         ctx = FunctionContext(
             node.name, task.subtask, node.parallelism, task.state, scope, self._keyed
@@ -43,11 +43,11 @@ class OperatorRunner(NodeRunner):
         ctx.epoch = epoch
         operator = copy.deepcopy(node.operator)
         operator.open(ctx)
-        return Instance(operator, ctx)
+        return FunctionInstance(operator, ctx)
 
     def handle(
         self,
-        instance: Instance,
+        instance: FunctionInstance,
         input_index: int,
         epoch: int,
         values: list[Any],
@@ -57,7 +57,7 @@ class OperatorRunner(NodeRunner):
         instance.operator.records(input_index, values, keys, instance.ctx, self._out)
         self.send(epoch)
 
-    def end(self, instance: Instance, epoch: int) -> None:
+    def end(self, instance: FunctionInstance, epoch: int) -> None:
         """End of the instance's input: its last words, then its timers (S23, S24)."""
         ctx, out = instance.ctx, self._out
         ctx.epoch = epoch
@@ -86,7 +86,7 @@ class AllRoundRunner(OperatorRunner):
     """One instance for the whole iteration; also what runs outside of iterations."""
 
     state_type = AllRoundState
-    _instance: Instance | None = None
+    _instance: FunctionInstance | None = None
     _terminated = False
 
     def open(self) -> None:
@@ -134,13 +134,13 @@ class PerRoundRunner(OperatorRunner):
     """An instance per epoch, from the epoch's first record to its watermark (S24)."""
 
     state_type = PerRoundState
-    _live: dict[int, Instance]
+    _live: dict[int, FunctionInstance]
     _restored: tuple[int, ...] = ()
 
     def open(self) -> None:
         self._live = {epoch: self._make(epoch) for epoch in self._restored}
 
-    def _make(self, epoch: int) -> Instance:
+    def _make(self, epoch: int) -> FunctionInstance:
         return self.make(("round", self.node.id, epoch), epoch)
 
     def records(
@@ -186,7 +186,7 @@ class PerRoundRunner(OperatorRunner):
             instance.operator.close()
 
 
-def operator_runner(task: Task, node: Node, channels: int) -> OperatorRunner:
+def operator_runner(task: Task, node: DataflowNode, channels: int) -> OperatorRunner:
     """The runner of the node's life cycle."""
     per_round = node.life_cycle is OperatorLifeCycle.PER_ROUND
     return (PerRoundRunner if per_round else AllRoundRunner)(task, node, channels)

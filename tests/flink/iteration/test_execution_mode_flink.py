@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
-from paimon_features.flink.iteration import IterationJob, modes, open_stream_environment
-from paimon_features.flink.iteration.modes import decided_mode
-from paimon_features.flink.iteration.settings import place_of
+from paimon_features.flink.iteration import IterationJob, open_stream_environment
+from paimon_features.flink.iteration.execution_mode import resolve_mode
+from paimon_features.flink.iteration.job_settings import execution_target
 
 pytestmark = pytest.mark.flink
 
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.flink
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty user's cache, and a process that knows nothing."""
-    monkeypatch.setattr(modes, "cache_root", lambda: tmp_path / "cache")
-    monkeypatch.setattr(modes, "_refused", {})
+    monkeypatch.setattr(execution_mode, "cache_root", lambda: tmp_path / "cache")
+    monkeypatch.setattr(execution_mode, "_failed_probes", {})
     return tmp_path / "cache"
 
 
@@ -32,57 +32,57 @@ def _not_again(*_: Any) -> str | None:
 def test_threads_are_tried_once_and_remembered(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert decided_mode("auto", None) == "thread"
+    assert resolve_mode("auto", None) == "thread"
     assert [path.name for path in cache.iterdir()] == ["python-threads.json"]
-    monkeypatch.setattr(modes, "_probe", _not_again)
-    assert decided_mode("auto", None) == "thread"
+    monkeypatch.setattr(execution_mode, "_probe", _not_again)
+    assert resolve_mode("auto", None) == "thread"
     # another interpreter is another place
-    monkeypatch.setattr(modes.sys, "version", "4.0")
+    monkeypatch.setattr(execution_mode.sys, "version", "4.0")
     with pytest.raises(AssertionError, match="tried again"):
-        decided_mode("auto", None)
+        resolve_mode("auto", None)
 
 
 def test_where_threads_fail_processes_are_taken_and_the_reason_is_said(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class WithoutPackages(modes.Probe):
+    class WithoutPackages(execution_mode.ThreadModeProbe):
         def open(self, runtime_context: Any) -> None:
             import a_package_that_is_not_there  # type: ignore[import-not-found]  # noqa: F401
 
-    monkeypatch.setattr(modes, "Probe", WithoutPackages)
+    monkeypatch.setattr(execution_mode, "ThreadModeProbe", WithoutPackages)
     with pytest.warns(UserWarning, match=r"in processes.*No module named 'a_package_that_is_not"):
-        assert decided_mode("auto", None) == "process"
+        assert resolve_mode("auto", None) == "process"
     assert not cache.exists()
-    monkeypatch.setattr(modes, "_probe", _not_again)
+    monkeypatch.setattr(execution_mode, "_probe", _not_again)
     with pytest.warns(UserWarning, match="a_package_that_is_not_there"):
-        assert decided_mode("auto", None) == "process"
+        assert resolve_mode("auto", None) == "process"
 
 
 def test_without_pemja_nothing_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modes, "_probe", _not_again)
+    monkeypatch.setattr(execution_mode, "_probe", _not_again)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.warns(UserWarning, match="pemja is not installed"):
-        assert decided_mode("auto", None) == "process"
+        assert resolve_mode("auto", None) == "process"
 
 
 def test_what_is_asked_for_is_taken_as_it_is(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(modes, "_probe", _not_again)
-    assert decided_mode("thread", None) == "thread"
-    assert decided_mode("process", "127.0.0.1:1") == "process"
+    monkeypatch.setattr(execution_mode, "_probe", _not_again)
+    assert resolve_mode("thread", None) == "thread"
+    assert resolve_mode("process", "127.0.0.1:1") == "process"
     # nothing answers there before the job is started
-    assert decided_mode("auto", modes.ELSEWHERE) == "thread"
+    assert resolve_mode("auto", execution_mode.UNKNOWN_CLUSTER) == "thread"
 
 
 def test_a_given_environment_says_where_it_runs(tmp_path: Path) -> None:
-    assert place_of(open_stream_environment(state_dir=tmp_path, workers=True)) is None
+    assert execution_target(open_stream_environment(state_dir=tmp_path, workers=True)) is None
     remote = open_stream_environment("127.0.0.1:18081", state_dir=tmp_path)
-    assert place_of(remote) == "127.0.0.1:18081"
+    assert execution_target(remote) == "127.0.0.1:18081"
 
 
 def test_a_job_knows_its_mode_before_it_starts(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(modes, "_probe", lambda *_: None)
+    monkeypatch.setattr(execution_mode, "_probe", lambda *_: None)
     env = open_stream_environment(state_dir=tmp_path, workers=True)
     job = IterationJob(env, state_dir=tmp_path)
     assert job.settings.mode == "thread"

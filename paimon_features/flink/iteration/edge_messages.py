@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paimon_features.flink.iteration.settings import MAX_PARALLELISM
+from paimon_features.flink.iteration.job_settings import MAX_PARALLELISM
 from paimon_features.iteration.envelope import dumps
-from paimon_features.iteration.sources import blocks
+from paimon_features.iteration.sources import split_batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from paimon_features.tables.splits import SplitPlan
 
 
-class Feed(NamedTuple):
+class SourceRecords(NamedTuple):
     """Values for a source node from outside of the program; ``ended``: the last ones."""
 
     node: int
@@ -29,7 +29,7 @@ class Feed(NamedTuple):
     ended: bool = False
 
 
-class Splits(NamedTuple):
+class SourceSplits(NamedTuple):
     """Parts of a table for a source node, which its subtask reads itself."""
 
     node: int
@@ -39,14 +39,14 @@ class Splits(NamedTuple):
 
     def blocks(self) -> Iterator[list[pa.RecordBatch]]:
         """The rows, in record batches of at most ``block_rows``."""
-        return blocks(self.plan.read(self.splits), self.block_rows)
+        return split_batches(self.plan.read(self.splits), self.block_rows)
 
 
 KICK = b"kick"
 """Tells a subtask that may never see a record that it is there."""
 
 
-def pack(item: Feed | Splits) -> bytes:
+def pack(item: SourceRecords | SourceSplits) -> bytes:
     """Bytes of what a source sends. Messages between stages are lists, these are tuples."""
     return dumps(item)
 

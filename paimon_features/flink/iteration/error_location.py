@@ -19,10 +19,10 @@ _INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", 
 
 
 @contextmanager
-def located() -> Iterator[None]:
+def errors_located() -> Iterator[None]:
     """Turn an error inside the block into a JobError that says where it came from.
 
-    >>> with located():
+    >>> with errors_located():
     ...     int("one")
     Traceback (most recent call last):
     paimon_features.errors.JobError: ValueError: invalid literal for int() with base 10: 'one' ...
