@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
-from paimon_features.flink.iteration import IterationJob, open_stream_environment
+from paimon_features.flink.iteration import IterationJob, execution_mode, open_stream_environment
 from paimon_features.flink.iteration.execution_mode import resolve_mode
 from paimon_features.flink.iteration.job_settings import execution_target
 
