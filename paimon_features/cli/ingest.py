@@ -127,7 +127,7 @@ def ingest(
         click.echo("interrupted; the same command again leaves no row out and none twice", err=True)
         sys.exit(1)
     if as_json:
-        click.echo(json.dumps(_document(result), indent=2))
+        click.echo(json.dumps(result.to_document(), indent=2))
     else:
         click.echo("\n".join(_told(source, result)))
 
@@ -266,24 +266,6 @@ def _stop(project: Project, source: str, as_json: bool) -> None:
         click.echo(f"job {job_id} is cancelled; the next 'ingest' says what is left of it")
     else:
         click.echo(f"job {job_id} is stopped, savepoint {savepoint}; 'ingest' goes on from it")
-
-
-def _document(result: IngestResult) -> dict[str, object]:
-    return {
-        "run_id": result.run_id,
-        "rows": result.accepted,
-        "rejected": dict(result.rejected),
-        "examples": dict(result.examples),
-        "seconds": round(result.elapsed_s, 3),
-        "files": result.files,
-        "skipped": dict(result.skipped),
-        "ignored_columns": result.ignored_columns,
-        "absent_columns": result.absent_columns,
-        "events_snapshot": result.events_snapshot,
-        "finished_run": result.finished_run,
-        "forgotten_files": result.forgotten_files,
-        "released": result.released,
-    }
 
 
 def _told(source: str, result: IngestResult) -> list[str]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from paimon_features.errors import ConfigurationError, JobError
-from paimon_features.flink.environment import SORT_SHUFFLE_BUFFERS
+from paimon_features.flink.environment import SORT_SHUFFLE_BUFFERS, host_cluster
 from paimon_features.flink.gateway import flink_environment, flink_home
 from paimon_features.flink.workers import write_python
 from paimon_features.flink_rest import FlinkRest, JobSummary
@@ -90,11 +90,15 @@ class ClusterStatus:
 def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
     """The ``host:port`` of a cluster; ``"local"`` stands for the one of the project.
 
+    None stands for this process's JVM, and in a program that Flink started for Flink's cluster.
+
     Raises
     ------
     ConfigurationError
         If the project's own cluster is meant and does not run.
     """
+    if cluster is None:
+        return host_cluster()
     if cluster != LOCAL_CLUSTER:
         return cluster
     address = LocalCluster(state_dir).status().address

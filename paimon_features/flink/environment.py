@@ -1,4 +1,4 @@
-"""A table environment that is ready to run our jobs, local or on a session cluster."""
+"""A table environment for jobs, local or on a cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
-from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway
+from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway, started_by_flink
 from paimon_features.interrupts import interruptible
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
     from pyflink.table import TableEnvironment, TableResult
 
 CATALOG = "lake"
-"""The name under which ``register_lake`` makes the project's tables known."""
+"""The name of the catalog that ``register_lake`` creates."""
 
 CANCEL_TIMEOUT_S = 30.0
-"""How long the end of a job that was cancelled is waited for."""
+"""How long to wait for the end of a cancelled job."""
 
 TRACEBACK = "Traceback (most recent call last):"
 PYTHON_CLASS = re.compile(r"^\S*PythonException: <class '([^']*)'>")
 
 SORT_SHUFFLE_BUFFERS = 64
-"""Network buffers each output of a batch stage asks for at least. Flink's 512 for each parallel
-task of each join is more than a small task manager has, and its job then fails."""
+"""Minimum network buffers of each output of a batch stage. Flink's 512 for each parallel task of
+each join exceed a small task manager, and the job then fails."""
 
 STANDARD_OPTIONS: Mapping[str, str] = {
-    # functions and sinks of ours keep no reference to a row
+    # none of the functions and sinks keeps a reference to a row
     "pipeline.object-reuse": "true",
     # Paimon merges by key itself; Flink's own step before the sink would keep state
     "table.exec.sink.upsert-materialize": "NONE",
     "table.local-time-zone": "UTC",
-    # a checkpoint outlives its job: only so can a job that died go on
+    # a checkpoint outlives its job, so that a job that died can be resumed
     "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
     "execution.checkpointing.num-retained": "3",
     # checkpoints of stateless jobs are small and frequent
     "execution.checkpointing.tolerable-failed-checkpoints": "3",
-    # read where the job runs inside this process; a cluster has its own
+    # for jobs inside this process; a cluster has its own setting
     "taskmanager.network.sort-shuffle.min-buffers": str(SORT_SHUFFLE_BUFFERS),
 }
 
@@ -62,16 +62,17 @@ def open_environment(
     Parameters
     ----------
     conf
-        Options of Flink; they win over ``STANDARD_OPTIONS``.
+        Options of Flink; they override ``STANDARD_OPTIONS``.
     cluster
         ``host:port`` of the REST interface of a session cluster that runs the jobs, detached:
-        they go on when this process ends. Its class path has to hold the jars of
+        they continue when this process ends. Its class path must contain the jars of
         ``paimon-features jars`` (in its ``lib`` folder, or by HADOOP_CLASSPATH at its start).
-        None runs them inside this process's JVM, where they end with it.
+        None runs them inside this process's JVM, where they end with it. In a program that Flink
+        itself started, the jobs run where Flink was told to run them.
     state_dir
         The project's state folder, for the log of the JVM.
     heap
-        Greatest heap of the JVM; the first call of a process decides.
+        Maximum heap of the JVM; only the first call of a process has an effect.
 
     Raises
     ------
@@ -80,7 +81,7 @@ def open_environment(
     SetupError, MissingExtraError, JobError
         If the JVM cannot be started.
     """
-    remote = {} if cluster is None else remote_options(cluster)
+    remote = {} if cluster is None or started_by_flink() else remote_options(cluster)
     start_gateway(state_dir, heap)
     from pyflink.common import Configuration
     from pyflink.table import EnvironmentSettings, TableEnvironment
@@ -101,8 +102,25 @@ def open_environment(
         return TableEnvironment.create(chosen.build())
 
 
+def host_cluster() -> str | None:
+    """The ``host:port`` of the cluster on which Flink runs this program's jobs.
+
+    None in a program that Flink did not start.
+    """
+    if not started_by_flink():
+        return None
+    start_gateway()
+    from pyflink.java_gateway import get_gateway
+
+    java = get_gateway().jvm.org.apache.flink
+    environment = java.streaming.api.environment.StreamExecutionEnvironment
+    found = environment.getExecutionEnvironment().getConfiguration()
+    rest = java.configuration.RestOptions
+    return f"{found.get(rest.ADDRESS) or '127.0.0.1'}:{found.get(rest.PORT)}"
+
+
 def local_rest() -> tuple[str, dict[str, str]]:
-    """A free ``host:port`` of this host, and options that let a local job answer REST there."""
+    """A free ``host:port`` of this host, and options for a local job's REST interface there."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
@@ -111,21 +129,21 @@ def local_rest() -> tuple[str, dict[str, str]]:
         "rest.bind-address": "127.0.0.1",
         "rest.port": port,
         "rest.bind-port": port,
-        # the numbers of a progress line are refreshed every 3 and 10 s otherwise
+        # the defaults refresh the numbers of a progress line every 3 and 10 s
         "web.refresh-interval": "200",
         "metrics.fetcher.update-interval": "200",
     }
 
 
 def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> str:
-    """Make the lake's tables known to ``env`` and use its database; returns the catalog's name.
+    """Register the lake as a catalog of ``env`` and use its database; returns the catalog's name.
 
     Raises
     ------
     JobError
         If Paimon's catalog cannot be opened.
     ConfigurationError
-        For a remote warehouse: its options are not handed on to Flink.
+        For a remote warehouse: its options are not passed to Flink.
     """
     lake.require_folder("a Flink job")
     with flink_errors(f"opening the lake {lake.warehouse}"):
@@ -152,7 +170,7 @@ def await_job(
     Raises
     ------
     JobError
-        If the job fails; ``doing`` says in its message what was being done.
+        If the job fails; the message contains ``doing``.
     """
     client = result.get_job_client()
     assert client is not None, "a query without a job cannot be waited for"
@@ -168,7 +186,7 @@ def await_job(
                         tick(time.monotonic() - started)
         except BaseException:
             client.cancel().result()
-            # until it has ended it still writes, into what its caller is about to clean up
+            # until its end it still writes to what the caller is about to clean up
             deadline = time.monotonic() + CANCEL_TIMEOUT_S
             while not end.done() and time.monotonic() < deadline:
                 time.sleep(tick_s)
@@ -180,8 +198,7 @@ def await_job(
 def flink_errors(doing: str) -> Iterator[None]:
     """Turn an exception of Flink inside the block into a JobError.
 
-    Its message says first what is at the root, then what was being done; the chain of causes
-    follows as a note.
+    Its message is the root cause, then ``doing``; the chain of causes follows as notes.
     """
     try:
         yield
@@ -206,7 +223,7 @@ def java_causes(error: BaseException) -> list[str]:
         return [] if trace is None else _causes_of_trace(str(trace))
     causes: list[str] = []
     while java is not None and len(causes) < 50:
-        causes.append(_brief(java.toString()))
+        causes.append(_one_line(java.toString()))
         java = java.getCause()
     return list(dict.fromkeys(causes))
 
@@ -214,27 +231,26 @@ def java_causes(error: BaseException) -> list[str]:
 def _causes_of_trace(trace: str) -> list[str]:
     lines = trace.splitlines()
     found = lines[:1] + [line for line in lines if line.startswith("Caused by: ")]
-    return list(dict.fromkeys(_brief(line.removeprefix("Caused by: ")) for line in found))
+    return list(dict.fromkeys(_one_line(line.removeprefix("Caused by: ")) for line in found))
 
 
-def _brief(message: str) -> str:
+def _one_line(message: str) -> str:
     """One line of an exception: its class without the package, then the message.
 
-    >>> _brief("org.apache.flink.table.api.ValidationException: SQL validation failed.\\nAt 1")
+    >>> _one_line("org.apache.flink.table.api.ValidationException: SQL validation failed.\\nAt 1")
     'ValidationException: SQL validation failed. At 1'
 
-    Of an error in Python what Python says, without the way there:
+    Of an error in Python only Python's message:
 
-    >>> _brief("pemja.core.PythonException: <class 'paimon_features.errors.JobError'>: stuck")
+    >>> _one_line("pemja.core.PythonException: <class 'paimon_features.errors.JobError'>: stuck")
     'JobError: stuck'
-    >>> _brief("java.lang.RuntimeException: Error received from SDK harness for instruction 1: "
+    >>> _one_line("java.lang.RuntimeException: Error received from SDK harness for instruction 1: "
     ...        "Traceback (most recent call last):\\n  File ...\\nKeyError: 'x'\\n\\n\\tat org")
     "KeyError: 'x'"
     """
     if TRACEBACK in message:
-        said = message.rpartition(TRACEBACK)[2].partition("\n\n")[0].strip("\n").split("\n")
-        told = [line for line in said if not line.startswith(" ")]
-        message = "\n".join(told) or message
+        trace = message.rpartition(TRACEBACK)[2].partition("\n\n")[0].strip("\n").split("\n")
+        message = "\n".join(line for line in trace if not line.startswith(" ")) or message
     message = PYTHON_CLASS.sub(r"\1", message)
     head, _, tail = " ".join(message.split()).partition(":")
     name = head.rsplit(".", 1)[-1] if " " not in head else head

@@ -1,13 +1,16 @@
-"""The JVM that a process talks to Flink through: started once, and gone with its process.
+"""The JVM through which a process talks to Flink: started once, ended with its process.
 
-pyflink starts a JVM at its first call and leaves two things open that hurt: its standard error
-is a pipe that nobody reads (the JVM stands still once it is full), and its number is not known.
-Here the same JVM is started with the class path of the lock file, bounded memory, its log in
-the project's state folder, and a handle by which it is ended.
+pyflink starts a JVM at its first call, with two defects: its standard error is a pipe that nobody
+reads (the JVM blocks once it is full), and its process id is unknown. Here the same JVM is started
+with the class path of the lock file, bounded memory, its log in the project's state folder, and a
+handle that ends it.
 
-It ends with its client in every case. It calls its client back all the time, and exits when that
-connection breaks (2 s after a ``kill -9`` of the client). At a regular exit, and after Ctrl-C, it
-is told to go, waited for, and killed by its number if it does not.
+It ends with its client in every case. It calls back to its client continuously, and exits when
+that connection breaks (2 s after a ``kill -9`` of the client). At a regular exit, and after
+Ctrl-C, it is asked to exit, waited for, and killed by its process id if it does not.
+
+A program that Flink itself starts (``flink run -py``, application mode) uses the JVM of Flink's
+client or job manager, which started it: none is started here, and none ended.
 """
 
 from __future__ import annotations
@@ -33,23 +36,25 @@ from paimon_features.setup import class_path, find_java_home
 from paimon_features.setup.cache import cache_root
 
 JAR_GROUPS = ("flink", "kafka", "parquet")
-"""The jars that every JVM of ours has on its class path, client and cluster alike."""
+"""The jar groups on the class path of client and cluster."""
 
 DEFAULT_HEAP = "1500m"
 COMPILE_LATER = (
     "-XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
-"""Ten times Java's own thresholds of its second compiler. That one spends 8 to 10 s of processor
-time on Flink's planner and start-up code, which is over before it gains anything; what stays hot
-is compiled all the same (ingesting 541,909 rows: 15 s, not 23 s; JVM_ARGS can say otherwise)."""
-BRIEF = "-XX:TieredStopAtLevel=1"
-"""No second compiler at all, for a JVM that lives for seconds: a backfill of 541,909 events takes
-another third less processor time. From some five million events on it gives back what it costs."""
+"""Ten times the default thresholds of Java's second compiler, which otherwise spends 8 to 10 s of
+CPU time on Flink's planner and start-up code without any gain; code that stays hot is compiled all
+the same (ingesting 541,909 rows: 15 s instead of 23 s; JVM_ARGS overrides it)."""
+SHORT_LIVED = "-XX:TieredStopAtLevel=1"
+"""No second compiler, for a JVM that lives for seconds: a backfill of 541,909 events takes another
+third less CPU time. Above about five million events the second compiler pays off."""
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
 KEPT_LOGS = 10
+HOST_PORT = "PYFLINK_GATEWAY_PORT"
+"""The variable by which Flink tells a program that it starts where its JVM listens."""
 
 _LOG4J = """\
 rootLogger.level = ${env:ROOT_LOG_LEVEL:-WARN}
@@ -63,29 +68,47 @@ appender.file.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %-5p %-60c %x - %m%n
 """
 
 _lock = threading.Lock()
-_running: Gateway | None = None
+_running: Gateway | HostGateway | None = None
+
+
+class HostGateway:
+    """The JVM that started this program: ``flink run``, or the job manager of an application."""
+
+    ended = False
+    """If it ends, so does this program."""
+
+    @property
+    def pid(self) -> int:
+        return os.getppid()
+
+    def stop(self) -> None:
+        """Nothing: it is not ours to end."""
 
 
 class Gateway:
-    """A running JVM: its process, and the tail of what it wrote to its standard error."""
+    """A running JVM: its process, and the last lines of its standard error."""
 
     def __init__(self, process: subprocess.Popen[bytes], log_dir: Path) -> None:
         self.process = process
         self.log_dir = log_dir
-        self.complaints: deque[str] = deque(maxlen=50)
+        self.last_lines: deque[str] = deque(maxlen=50)
         threading.Thread(target=self._drain, name="flink-stderr", daemon=True).start()
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
+    @property
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
     def stop(self) -> None:
-        """End the JVM: ask it, then kill it by its number. Harmless to repeat."""
+        """End the JVM: ask it to exit, then kill it by its process id. Idempotent."""
         from pyflink import java_gateway
 
         gateway = java_gateway._gateway
         if gateway is not None and self.process.poll() is None:
-            # closes the connections by which the JVM sees its client; it then exits by itself
+            # closes the connections that the JVM watches; it then exits by itself
             gateway.shutdown()
         try:
             self.process.wait(STOP_TIMEOUT_S)
@@ -99,24 +122,28 @@ class Gateway:
         assert self.process.stderr is not None
         with self.process.stderr as lines:
             for line in lines:
-                self.complaints.append(line.decode("utf-8", "replace").rstrip())
+                self.last_lines.append(line.decode("utf-8", "replace").rstrip())
+
+
+def started_by_flink() -> bool:
+    """Whether Flink runs this program (``flink run -py``, application mode), as its client."""
+    return HOST_PORT in os.environ
 
 
 def start_gateway(
     state_dir: Path | None = None, heap: str = DEFAULT_HEAP, *, short_lived: bool = False
-) -> Gateway:
+) -> Gateway | HostGateway:
     """Start the JVM of this process, or return the one that runs; pyflink then uses it.
 
     ``state_dir`` is the project's state folder, for the log (by default the user's cache);
-    ``heap`` the greatest heap of the JVM, in which local jobs run, too; ``short_lived`` says
-    that it
-    has little to do: a small job, or one that it sends away. All three count for the first call
-    only.
+    ``heap`` the maximum heap of the JVM, in which local jobs run as well; ``short_lived`` is for
+    a JVM with little work: a small job, or one that is submitted to a cluster. All three have an
+    effect on the first call only.
 
     Raises
     ------
     SetupError
-        If there is no Java, or a jar cannot be had.
+        If there is no Java, or a jar cannot be fetched.
     MissingExtraError
         If pyflink is not installed.
     JobError
@@ -125,21 +152,25 @@ def start_gateway(
     global _running
     with _lock:
         if _running is not None:
-            if _running.process.poll() is not None:
+            if isinstance(_running, Gateway) and _running.ended:
                 raise JobError(
                     f"the JVM of this process (pid {_running.pid}) has ended with code "
-                    f"{_running.process.returncode}; start the command again. "
-                    f"Its last words: {' | '.join(_running.complaints) or 'none'}; "
+                    f"{_running.process.returncode}; run the command again. "
+                    f"Its last output: {' | '.join(_running.last_lines) or 'none'}; "
                     f"its log is in {_running.log_dir}"
                 )
             return _running
-        _running = _start(log_folder(state_dir), heap, BRIEF if short_lived else COMPILE_LATER)
+        if started_by_flink():
+            _running = HostGateway()
+            return _running
+        compilers = SHORT_LIVED if short_lived else COMPILE_LATER
+        _running = _start(log_folder(state_dir), heap, compilers)
         atexit.register(_running.stop)
         return _running
 
 
 def log_folder(state_dir: Path | None) -> Path:
-    """Where the logs of the client's JVM are."""
+    """The folder of the logs of the client's JVM."""
     return (cache_root() if state_dir is None else state_dir) / "logs"
 
 
@@ -159,15 +190,15 @@ def flink_home() -> Path:
 
 
 def flink_environment() -> dict[str, str]:
-    """The environment in which a JVM of Flink starts, of a client or of a cluster.
+    """The environment variables of a JVM of Flink, of a client or of a cluster.
 
     The virtual environment's programs come first on PATH: Python functions that run inside the
     JVM (thread mode) find their packages through the first ``python`` there. NumPy's BLAS has one
-    thread in them, unless a variable of this process has another number: subtasks are the
-    parallelism, and a thread per core for each of them would have them wait for one another.
+    thread in them, unless a variable of this process overrides it: subtasks are the parallelism,
+    and a thread per core in each of them would compete for the cores.
     """
     environment = {**dict.fromkeys(BLAS_THREADS, "1"), **os.environ}
-    # the variables of another Flink installation would mix its jars and settings with ours
+    # variables of another Flink installation would mix its jars and settings with these
     for name in ("FLINK_HOME", "FLINK_CONF_DIR", "FLINK_LIB_DIR", "FLINK_OPT_DIR"):
         environment.pop(name, None)
     own = environment.get("HADOOP_CLASSPATH", "")
@@ -176,7 +207,7 @@ def flink_environment() -> dict[str, str]:
     environment["JAVA_HOME"] = str(find_java_home())
     scripts = str(Path(sys.executable).parent)
     environment["PATH"] = os.pathsep.join([scripts, environment.get("PATH", os.defpath)])
-    # Python functions there import the ``jobs`` that sends them, a checkout's too
+    # Python functions there import this package, also when it is a checkout
     own_packages = str(Path(__file__).parents[2])
     known = environment.get("PYTHONPATH", "").split(os.pathsep)
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [own_packages, *known])))
@@ -200,7 +231,7 @@ def _start(log_dir: Path, heap: str, compilers: str) -> Gateway:
         LOG4J_PROPERTIES=str(log4j),
         JVM_ARGS=f"-Xmx{heap} {compilers} {environment.get('JVM_ARGS', '')}".strip(),
     )
-    # pyflink looks JAVA_HOME up in the environment of this process
+    # pyflink reads JAVA_HOME from the environment of this process
     os.environ["JAVA_HOME"] = environment["JAVA_HOME"]
     folder = Path(tempfile.mkdtemp(prefix="paimon-features-gateway-"))
     try:
@@ -223,9 +254,9 @@ def _await_port(gateway: Gateway, address: Path) -> int:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not address.is_file() or address.stat().st_size < 4:
         if gateway.process.poll() is not None or time.monotonic() > deadline:
-            time.sleep(0.2)  # let the last lines of its standard error arrive
+            time.sleep(0.2)  # for the last lines of its standard error
             raise JobError(
-                f"Flink's JVM did not start: {' | '.join(gateway.complaints) or 'no message'}; "
+                f"Flink's JVM did not start: {' | '.join(gateway.last_lines) or 'no message'}; "
                 f"'paimon-features doctor' checks Java and the jars; its log is in "
                 f"{gateway.log_dir}"
             )
@@ -234,18 +265,18 @@ def _await_port(gateway: Gateway, address: Path) -> int:
 
 
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
-    """False for what py4j logs, with a traceback, of a Ctrl-C before it raises it."""
+    """False for py4j's log record, with a traceback, of a Ctrl-C that it also raises."""
     return record.msg != "KeyboardInterrupt while sending command."
 
 
 def _connect(java_gateway: Any, port: int) -> None:
     logging.getLogger().addFilter(_is_no_interrupt)
-    # set for this one call only: a child process must not take our JVM for its own
-    os.environ["PYFLINK_GATEWAY_PORT"] = str(port)
+    # set for this one call only: a child process must not use this JVM as its own
+    os.environ[HOST_PORT] = str(port)
     try:
         java_gateway.get_gateway()
     finally:
-        del os.environ["PYFLINK_GATEWAY_PORT"]
+        del os.environ[HOST_PORT]
 
 
 def _remove_old_logs(log_dir: Path) -> None:

@@ -1,10 +1,10 @@
-"""A project for the jobs' tests: one view, its tables, and events that hit every edge."""
+"""Fixtures of the Flink tests: a project with one view and its edge cases, a session cluster."""
 
 from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -19,6 +19,7 @@ from paimon_features.schema import arrow_schema
 from paimon_features.tables import Lake
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.flink.feed import Feed
+from tests.flink.session_cluster import SessionCluster
 
 # many short jobs: code that runs for a second is not worth the second compiler
 os.environ.setdefault("JVM_ARGS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
@@ -57,6 +58,18 @@ spend = pf.FeatureView(
     ],
 )
 """
+
+
+@pytest.fixture(scope="session")
+def session_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SessionCluster]:
+    """One cluster for all tests of a worker. A test that stops or damages one starts its own."""
+    from paimon_features.flink.cluster import ClusterShape, LocalCluster
+
+    state_dir = tmp_path_factory.mktemp("cluster")
+    local = LocalCluster(state_dir)
+    shape = ClusterShape(task_managers=1, slots=4, task_manager_mb=1200, job_manager_mb=800)
+    yield SessionCluster(local.start(shape).address, state_dir)
+    local.stop()
 
 
 @pytest.fixture

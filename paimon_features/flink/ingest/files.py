@@ -51,6 +51,24 @@ class IngestResult:
     forgotten_files: tuple[str, ...] = ()
     released: int = 0
 
+    def to_document(self) -> dict[str, object]:
+        """As ``paimon-features ingest --json`` prints it."""
+        return {
+            "run_id": self.run_id,
+            "rows": self.accepted,
+            "rejected": dict(self.rejected),
+            "examples": dict(self.examples),
+            "seconds": round(self.elapsed_s, 3),
+            "files": self.files,
+            "skipped": dict(self.skipped),
+            "ignored_columns": self.ignored_columns,
+            "absent_columns": self.absent_columns,
+            "events_snapshot": self.events_snapshot,
+            "finished_run": self.finished_run,
+            "forgotten_files": self.forgotten_files,
+            "released": self.released,
+        }
+
 
 def ingest_files(
     lake: Lake,

@@ -1,0 +1,92 @@
+"""Ingestion: files (each once, all in one commit), a Kafka topic, or the change log of a table.
+
+Flink runs this file::
+
+    flink run -m jobmanager:8081 -py jobs/ingest.py --project /project --source retail FILE ...
+    flink run -m jobmanager:8081 -py jobs/ingest.py --project /project --source clicks \\
+        --kafka broker:9092 --topic clicks
+
+``paimon-features ingest`` calls the same functions.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from paimon_features.flink.cluster import cluster_address
+from paimon_features.flink.ingest.files import ingest_files
+from paimon_features.flink.ingest.topic import ingest_change_log, ingest_kafka
+from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns, parse_mapping
+from paimon_features.project import Project
+
+
+def parser() -> argparse.ArgumentParser:
+    """The arguments of this program."""
+    p = argparse.ArgumentParser(prog="ingest.py", description="Ingest events into a source.")
+    p.add_argument("paths", nargs="*", type=Path, help="Files or folders of files.")
+    p.add_argument("--project", default=".", help="Folder of the project.")
+    p.add_argument("--source", required=True, help="The event source.")
+    p.add_argument("--column", action="append", default=[], help="COLUMN=NAME in the files.")
+    p.add_argument("--again", action="store_true", help="Also files that were ingested before.")
+    p.add_argument("--kafka", help="HOST:PORT,... of the brokers; read --topic, not files.")
+    p.add_argument("--topic", help="With --kafka: the topic.")
+    p.add_argument("--group", help="With --kafka: the consumer group.")
+    p.add_argument("--restart", action="store_true", help="With --kafka: from the group's offsets.")
+    p.add_argument("--from-table", help="DATABASE.TABLE, whose change log is read, not files.")
+    p.add_argument("--bounded", action="store_true", help="With --from-table: stop at its end.")
+    p.add_argument("--cluster", help="HOST:PORT, where Flink does not run this program itself.")
+    return p
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Submit the job; a stream is left to the cluster, anything with an end is waited for."""
+    args = parser().parse_args(argv)
+    if sum((bool(args.paths), args.kafka is not None, args.from_table is not None)) != 1:
+        parser().error("expected either files, or --kafka with --topic, or --from-table")
+    project = Project.open(args.project)
+    source, columns = project.definitions.source(args.source), parse_mapping(args.column)
+    config = project.config
+    where: dict[str, Any] = {
+        "state_dir": config.state_dir,
+        "parallelism": config.flink.parallelism,
+        "cluster": cluster_address(config.state_dir, args.cluster),
+    }
+    interval = config.flink.checkpoint_interval_ms
+    if args.kafka is not None:
+        if args.topic is None:
+            parser().error("--kafka needs --topic")
+        topic = KafkaTopic(
+            args.kafka,
+            args.topic,
+            args.group or f"paimon-features-{source.name}",
+            json_columns(source, columns),
+        )
+        job_id = ingest_kafka(
+            project.lake,
+            source,
+            topic,
+            restart=args.restart,
+            checkpoint_interval_ms=interval,
+            **where,
+        )
+        print(json.dumps({"job_id": job_id}))
+    elif args.from_table is not None:
+        job_id = ingest_change_log(
+            project.lake,
+            source,
+            args.from_table,
+            columns,
+            bounded=args.bounded,
+            checkpoint_interval_ms=interval,
+            **where,
+        )
+        print(json.dumps({"job_id": job_id}))
+    else:
+        result = ingest_files(project.lake, source, args.paths, columns, again=args.again, **where)
+        print(json.dumps(result.to_document()))
+
+
+if __name__ == "__main__":
+    main()
