@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from paimon_features.cli.iterate import load_program
+from paimon_features.cli.jobs_iterate import load_program
 from paimon_features.flink.cluster import cluster_address
 from paimon_features.flink.iteration import Files, IterationJob, IterationSettings
 from paimon_features.project import Project

@@ -13,9 +13,9 @@ import click
 import pytest
 
 from paimon_features.cli.ingest import ingest
-from paimon_features.cli.iterate import iterate
+from paimon_features.cli.jobs_iterate import iterate
 from paimon_features.cli.maintain import maintain
-from paimon_features.cli.tile_jobs import submit
+from paimon_features.cli.submit import submit
 from paimon_features.errors import SetupError
 from paimon_features.flink.programs import PROGRAMS, program
 
