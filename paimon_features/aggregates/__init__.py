@@ -1,4 +1,4 @@
-"""Aggregates over windows: partials per event, merged by the lake, finished at read."""
+"""Aggregates over windows: partials of each event, merged to tiles, finished at read time."""
 
 from paimon_features.aggregates.base import (
     EVENT_TIME,

@@ -1,11 +1,11 @@
-"""Partials that hold many items: lists of texts and sketches of sets, merged as bags of numbers.
+"""Partials that contain many items: lists of texts and sketches of sets, merged as bags of numbers.
 
-The items of a whole column become numbers once, in an order that suits the merge; then merging
-bags is sorting numbers, whether they are cells of a tile, ranges of a training row, or nodes of
+The items of a column become numbers once, in an order that suits the merge; merging bags is then
+sorting numbers, whether they are cells of a tile, ranges of a training row, or nodes of
 a tree over ranges::
 
     "'b,'a"  "'a"  null        column of lists
-    [1, 0]   [0]   []          bags: the items' places in 'a, 'b
+    [1, 0]   [0]   []          bags: the indices of the items in 'a, 'b
     [0, 0, 1]                  one bag of all three rows
     "+2:'a,'b"                 ... of a merge that counts
 
@@ -33,7 +33,7 @@ from paimon_features.expressions import DELIMITER
 class Bags:
     """Numbered items of some bags, one bag after another.
 
-    Those of bag ``i`` are ``offsets[i]:offsets[i + 1]``; ``weights`` say how often each comes.
+    The items of bag ``i`` are ``offsets[i]:offsets[i + 1]``; ``weights`` are their multiplicities.
     """
 
     offsets: Ints
@@ -49,19 +49,19 @@ class Bags:
         return np.repeat(np.arange(len(self)), np.diff(self.offsets))
 
     def positions(self, bags: Ints) -> tuple[Ints, Ints]:
-        """Where the items of these bags stand, and how many each has."""
+        """Return the positions of the items of these bags, and the number of items of each bag."""
         sizes = np.diff(self.offsets)[bags]
         begins = np.cumsum(sizes) - sizes
         return np.repeat(self.offsets[bags] - begins, sizes) + np.arange(sizes.sum()), sizes
 
 
 def is_bag(merge: Merge) -> bool:
-    """Whether partials of this merge hold many items."""
+    """Return whether partials of this merge contain many items."""
     return merge in _KINDS
 
 
 def bag_column(partial: Partial, column: Column) -> BagColumn:
-    """The column of such a partial, taken apart."""
+    """Return the column of such a partial as bags."""
     bags: BagColumn = _KINDS[partial.merge](column, partial)
     return bags
 
@@ -73,14 +73,14 @@ class BagColumn(ABC):
 
     @abstractmethod
     def merge(self, owners: Ints, codes: Ints, weights: Ints, count: int) -> Bags:
-        """``count`` merged bags of items in any order; ``owners`` says which each goes to."""
+        """Return ``count`` merged bags of items in any order; ``owners`` are their bags."""
 
     @abstractmethod
     def write(self, bags: Bags) -> Column:
-        """The column of merged bags; null where they are empty."""
+        """Return the column of merged bags; null where they are empty."""
 
     def merge_groups(self, offsets: Ints) -> Bags:
-        """Bags ``offsets[i]:offsets[i + 1]`` merged to bag ``i``."""
+        """Merge bags ``offsets[i]:offsets[i + 1]`` to bag ``i``."""
         bounds = self.bags.offsets[offsets]
         owners = np.repeat(np.arange(len(offsets) - 1), np.diff(bounds))
         inside = slice(bounds[0], bounds[-1])
@@ -107,7 +107,7 @@ class _Lists(BagColumn):
         self.bags = Bags(offsets, ranks[codes], np.ones(len(codes), np.int64))
 
     def _keys(self, owners: Ints, codes: Ints) -> tuple[Ints, int]:
-        """Numbers in the order of owner and code, and what an owner counts for."""
+        """Numbers in the order of owner and code, and the step from one owner to the next."""
         step = max(len(self.words), 1)
         return owners * step + codes, step
 
@@ -120,7 +120,7 @@ class _Lists(BagColumn):
 
 
 class _Best(_Lists):
-    """The first items in order, so many as the partial's limit says; all of them without one."""
+    """The first items in order, up to the partial's limit; all of them without one."""
 
     descending: ClassVar[bool]
 
@@ -159,9 +159,9 @@ class _Least(_Best):
 
 
 class _Counts(_Lists):
-    """Items with numbers: ``'a`` is one, ``+3:'a`` is three of them.
+    """Items with counts: ``'a`` is one, ``+3:'a`` is three of them.
 
-    In an item a ``+`` is followed by a letter, so that the number can be told from it.
+    In an item a ``+`` is followed by a letter, so the count can be distinguished from it.
     """
 
     def _number(self, texts: pa.Array, codes: Ints, offsets: Ints) -> None:
@@ -191,7 +191,7 @@ class _Counts(_Lists):
 
 
 class _Registers(BagColumn):
-    """Sketches of sets: of the ranks of a register the greatest stays."""
+    """Sketches of sets: of the ranks of a register the greatest is kept."""
 
     def __init__(self, column: Column, partial: Partial) -> None:
         known = column.mask
@@ -237,7 +237,7 @@ def _sorted(texts: pa.Array) -> tuple[pa.Array, Ints]:
 
 
 def counted_item(item: str) -> tuple[str, int]:
-    """An item of a merge that counts, and its number."""
+    """Return an item of a merge that counts, and its count."""
     if item[0] == "+" and item[1].isdigit():
         number, _, text = item[1:].partition(":")
         return text, int(number)

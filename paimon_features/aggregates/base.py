@@ -1,9 +1,9 @@
-"""What an aggregate is: partials per event, merged by the lake, finished at read.
+"""The interface of an aggregate: partials of each event, merged by the lake, finished at read time.
 
 An event becomes one row of partials. Rows with the same key are merged column by column, by
 Paimon in the tile table and by ``fold`` everywhere else; ``finish`` turns the merged partials
-of a window into the feature's value. Merging is associative and commutative, so it does not
-matter which tiles, levels, or order a window was merged from.
+of a window into the feature's value. Merging is associative and commutative, so the value does
+not depend on which tiles and levels a window was merged from, nor on their order.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from paimon_features.windows import (
 )
 
 EVENT_TIME = "__event_time"
-"""Name under which expressions see the event time (Int64, ms)."""
+"""Name of the event time in expressions (Int64, ms)."""
 TILE_END = "__tile_end"
-"""Name under which expressions see the end (exclusive, ms) of the event's tile."""
+"""Name of the end of the event's tile in expressions (exclusive, ms)."""
 
 INTEGER_BOUND = 2**63 // 10**9
 """Default bound of summed integers (scaled units): a billion of them fit into a BIGINT."""
@@ -43,12 +43,12 @@ FLOAT_BOUND = 1e290
 
 
 class Merge(enum.Enum):
-    """How two values of a partial become one; nulls are skipped by each of them.
+    """How two values of a partial are merged; all of these skip nulls.
 
     ``TOP``, ``BOTTOM`` and ``COUNTS`` are lists of items (``expressions.items``), which the lake
-    only joins, by commas. Wherever else they meet, ``TOP`` keeps the ``limit`` greatest items,
-    ``BOTTOM`` the least, and ``COUNTS`` one of each with its number. ``REGISTERS`` are sketches
-    of sets (``aggregates.registers``), united.
+    only concatenates, separated by commas. Everywhere else ``TOP`` keeps the ``limit`` greatest
+    items, ``BOTTOM`` the least, and ``COUNTS`` one of each with its count. ``REGISTERS`` are
+    sketches of sets (``aggregates.registers``), merged by union.
     """
 
     SUM = "sum"
@@ -67,7 +67,7 @@ class Merge(enum.Enum):
 
     @property
     def retractable(self) -> bool:
-        """Whether merging the negated partial of an event takes the event back."""
+        """Whether merging the negated partial of an event retracts the event."""
         return self in (Merge.SUM, Merge.DECAYED_SUM)
 
 
@@ -80,7 +80,7 @@ _PAIMON = {
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition on the inputs; an event for which it is false must not enter a tile."""
+    """A condition on the inputs; an event for which it is false does not enter a tile."""
 
     expression: str
     detail: str
@@ -90,12 +90,12 @@ class Guard:
 class Partial:
     """One column of the tile table.
 
-    ``expression`` gives its value for one event, in the columns of the source, the derived
-    columns, ``EVENT_TIME`` and ``TILE_END``. ``type`` is Int64, Float64, String or Bytes. A
-    decayed partial with half-life ``h`` holds ``v * 2^((ts - tile_end) / h)``. ``limit`` is how
-    many items a merge of ``TOP`` or ``BOTTOM`` keeps; the lake keeps them all, so that another
-    limit needs no other tiles. ``largest`` is the greatest absolute value that the guards let an
-    event bring to a sum of integers: it tells how many events fit (``events_that_fit``).
+    ``expression`` is its value for one event, over the columns of the source, the derived columns,
+    ``EVENT_TIME`` and ``TILE_END``. ``type`` is Int64, Float64, String or Bytes. A decayed partial
+    with half-life ``h`` contains ``v * 2^((ts - tile_end) / h)``. ``limit`` is how many items a
+    merge of ``TOP`` or ``BOTTOM`` keeps; the lake keeps all of them, so that another limit needs no
+    other tiles. ``largest`` is the greatest absolute value that the guards let one event add to an
+    integer sum; ``events_that_fit`` follows from it.
     """
 
     name: str
@@ -109,19 +109,21 @@ class Partial:
 
     @property
     def events_that_fit(self) -> int | None:
-        """Of so many events, whatever their values, a sum of 64 bits cannot wrap; None: no limit
-        is known, or none is near."""
+        """The number of events whose sum cannot overflow 64 bits, whatever their values.
+
+        None where no limit is known.
+        """
         return None if self.largest is None else (2**63 - 1) // max(self.largest, 1)
 
     @property
     def is_exact(self) -> bool:
-        """Whether the order of merging never shows: it does in the last bits of a float sum."""
+        """Whether the merged value is independent of the order of merging (float sums are not)."""
         summed = self.merge in (Merge.SUM, Merge.DECAYED_SUM)
         return not (summed and self.type.is_float)
 
 
 EVENT_TIME_MAX = Partial("p_event_time_max", Int64, Merge.MAX, EVENT_TIME)
-"""In every tile: the newest event time. It tells freshness, expiry, and what decay counts from."""
+"""In every tile: the newest event time, for freshness, expiry, and as the origin of decay."""
 ROWS = Partial("p_rows", Int64, Merge.SUM, "1")
 """In every tile: the number of events."""
 
@@ -130,7 +132,7 @@ HIDDEN_PARTIALS = (EVENT_TIME_MAX, ROWS)
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Values of one feature, and where a value exists but is too ill-conditioned to be told."""
+    """Values of one feature, and the rows whose value is too ill-conditioned to be returned."""
 
     column: Column
     ill_conditioned: Bools | None = None
@@ -138,14 +140,13 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """When, and over which window, merged partials are finished.
+    """The time and the window for which merged partials are finished.
 
-    ``as_of_ms`` is the time of the read (UTC ms), one for all rows or one for each; a hop window
+    ``as_of_ms`` is the time of the read (UTC ms), one for all rows or one per row; a hop window
     rounds it down first (``Window.read_time``). ``since_ms``, shape ``(rows,)``, is the time
     from the end of the newest tile in the window to ``as_of_ms`` (negative while that tile is
-    open): what a decayed sum has still to decay. ``window_ms`` is the window's nominal length,
-    None for a lifetime and for a calendar unit, and for an aggregate that does not say
-    ``by_length``.
+    open): by how much a decayed sum still has to decay. ``window_ms`` is the window's nominal
+    length, None for a lifetime, for a calendar unit, and for an aggregate without ``by_length``.
     """
 
     as_of_ms: npt.NDArray[np.int64] | int
@@ -154,7 +155,7 @@ class Reading:
 
 
 Scope = Mapping[str, DataType]
-"""Types of all columns that an aggregate can name: those of the source and the derived ones."""
+"""Types of all columns that an aggregate can use: those of the source and the derived ones."""
 
 
 @dataclass(frozen=True)
@@ -162,17 +163,17 @@ class Aggregate(ABC):
     """An aggregate of one column over one or more windows.
 
     ``windows`` are durations ("1h", "30d") or calendar units ("today", "this_week",
-    "this_month", "this_year"); ``None`` among them, or no windows at all, means from the
-    beginning. ``offset`` is a delay: the windows end so long before the time of reading.
+    "this_month", "this_year"); ``None`` among them, or no windows at all, means the lifetime.
+    ``offset`` is a delay: the windows end that long before the time of the read.
     ``where`` is a condition: events for which it is not true are left out.
     ``name`` replaces the part of the feature's name before the window. ``bound`` is the largest
-    absolute input value that may enter a tile; what is larger goes to the side table.
+    absolute input value that may enter a tile; events with larger values go to the side table.
     """
 
     kind: ClassVar[str]
     """First part of the feature's name, for example ``sum``."""
     by_length: ClassVar[bool] = False
-    """Whether ``finish`` asks for ``Reading.window_ms``. Without, windows of several lengths are
+    """Whether ``finish`` uses ``Reading.window_ms``. Otherwise windows of several lengths are
     finished in one call, in which it is None."""
 
     column: str | None = None
@@ -212,7 +213,7 @@ class Aggregate(ABC):
         return 0 if self.offset is None else parse_duration(self.offset)
 
     def feature_name(self, length: Length) -> str:
-        """``<aggregate>_<column>_<window>_offset_<offset>``, without what there is not."""
+        """Return ``<aggregate>_<column>_<window>_offset_<offset>``, without absent parts."""
         offset = f"offset_{format_duration(self.offset_ms)}" if self.offset else None
         return "_".join(filter(None, (self.stem, format_length(length), offset)))
 
@@ -224,43 +225,43 @@ class Aggregate(ABC):
 
     @abstractmethod
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
-        """The tile columns that this aggregate needs, in the order ``finish`` takes them.
+        """Return the tile columns that this aggregate needs, in the order ``finish`` takes them.
 
         Raises
         ------
         DefinitionError
-            Where the column does not exist or its type does not fit.
+            If the column does not exist or its type does not fit.
         """
 
     @abstractmethod
     def output_type(self, scope: Scope) -> DataType:
-        """Type of the finished feature."""
+        """Return the type of the finished feature."""
 
     @abstractmethod
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
-        """The feature's values, shape ``(rows,)``, from merged partials of the same shape.
+        """Return the feature's values, shape ``(rows,)``, from merged partials of the same shape.
 
-        They are as ``fold`` leaves them: lists are sorted, no longer than their limit. Rows do
-        not depend on each other. Of an empty window all partials are null, and the value is one
-        and the same whenever it is read; it is never ill-conditioned.
+        The partials are as ``fold`` returns them: lists are sorted and no longer than their limit.
+        Rows are independent of each other. In an empty window all partials are null; its value does
+        not depend on the time of the read and is never ill-conditioned.
         """
 
     def each(self) -> tuple[Aggregate, ...]:
-        """The aggregates that this definition stands for: itself, where it names one only."""
+        """Return one aggregate per feature stem: itself, unless the definition lists several."""
         return (self,)
 
     def accuracy(self, scope: Scope) -> str:
-        """How far a value may be from that of the raw events, in words; ``exact`` by default."""
+        """Return how far a value may be from that of the raw events, in words."""
         return "exact"
 
     def why_not_retractable(self, scope: Scope) -> str | None:
-        """Why an event cannot be taken back from this aggregate; None where it can."""
+        """Return why events cannot be retracted from this aggregate; None where they can."""
         kept = [p.merge.value for p in self.partials(scope) if not p.merge.retractable]
         if not kept:
             return None
-        return f"what a tile keeps of it is merged by {kept[0]}, which cannot give a value back"
+        return f"its tiles are merged by {kept[0]}, from which a value cannot be removed"
 
-    # -- helpers for the subclasses ------------------------------------------------------
+    # -- helpers for subclasses ----------------------------------------------------------
 
     def _partial(
         self,
@@ -274,7 +275,7 @@ class Aggregate(ABC):
         limit: int | None = None,
         largest: int | None = None,
     ) -> Partial:
-        """A partial whose name tells its content, so that equal ones are shared."""
+        """A partial whose name identifies its content, so that equal ones are shared."""
         name = f"p_{stem}"
         if self.where is not None:
             name += "_w" + digest(self.where)
@@ -283,14 +284,14 @@ class Aggregate(ABC):
         return Partial(name, kind, merge, expression, half_life_ms, guards, limit, largest)
 
     def _guarded(self, guard: Guard) -> Guard:
-        """The guard for the events that the aggregate takes."""
+        """The guard, restricted to the events that the aggregate takes."""
         if self.where is None:
             return guard
         expression = f"NOT COALESCE({self.where}, FALSE) OR {guard.expression}"
         return Guard(expression, guard.detail)
 
     def _finite_guards(self, scope: Scope, *columns: str | None) -> tuple[Guard, ...]:
-        """Guards for columns whose values are put in order: NaN has no place in it."""
+        """Guards for columns whose values are ordered: NaN has no place in an order."""
         floats = [name for name in columns if name is not None and scope[name].is_float]
         return tuple(
             Guard(f"({name} IS NULL OR finite({name}))", f"{name} is not finite") for name in floats
@@ -342,11 +343,11 @@ class Aggregate(ABC):
 
     @property
     def conditions(self) -> tuple[str, ...]:
-        """Conditions that events are tested by; where one overflows, the event is kept out."""
+        """Conditions on events; an event for which one overflows is left out."""
         return () if self.where is None else (self.where,)
 
     def check_where(self, scope: Scope) -> None:
-        """Raise DefinitionError where the condition is not one."""
+        """Raise DefinitionError if ``where`` is not a condition."""
         if self.where is not None:
             kind = parse(self.where, scope).type
             if kind.text != "bool":
@@ -356,5 +357,5 @@ class Aggregate(ABC):
 
 
 def digest(*texts: str) -> str:
-    """A short name for texts, as part of the name of a partial."""
+    """Return a short hash of texts, used in the names of partials."""
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:8]

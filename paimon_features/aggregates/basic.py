@@ -39,10 +39,10 @@ from paimon_features.schema import (
 EXACT_SCALED = 2**51
 """Largest scaled unit up to which rounding a float to an integer is exact in every engine."""
 EXACT_FLOAT = 2**53
-"""Integers up to here are floats without rounding, so that one division rounds once."""
+"""Integers up to here convert to floats exactly, so a division rounds once."""
 MAX_SCALE = 9
 FLOAT_SUMS = "within n * eps * sum(|v|)"
-"""How far sums of floats may be apart: every engine adds in an order of its own."""
+"""How far float sums may differ: each engine adds in its own order."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,11 @@ class Count(Aggregate):
 
     An empty window of a known entity counts 0.
 
-    >>> Count(windows=["7d"]).feature_name(7 * 86_400_000)
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}]
+    >>> pf.evaluate(pf.Count(), events), pf.evaluate(pf.Count("amount"), events)
+    (3, 2)
+    >>> pf.Count(windows=["7d"]).feature_name(7 * 86_400_000)
     'count_7d'
     """
 
@@ -74,10 +78,10 @@ class Count(Aggregate):
 
 @dataclass(frozen=True)
 class Numeric(Aggregate):
-    """An aggregate of numbers, exact where they are integers or decimals.
+    """An aggregate of numbers, exact for integers and decimals.
 
-    ``scale`` is the number of decimals to keep of a float or decimal column: each value enters
-    as the half-even rounding of ``value * 10^scale`` to an integer (of a float: of the IEEE
+    ``scale`` is the number of decimal places to keep of a float or decimal column: each value
+    enters as the half-even rounding of ``value * 10^scale`` to an integer (for a float: of the IEEE
     product), and integers add exactly. A decimal column keeps its own scale by default.
     """
 
@@ -95,7 +99,7 @@ class Numeric(Aggregate):
         return self._numeric_type(scope)
 
     def scale_of(self, scope: Scope) -> int | None:
-        """Decimals kept by the integer partial; None where the partial is a float."""
+        """Return the decimal places kept by the integer partial; None for a float partial."""
         kind = self._number_type(scope)
         if self.scale is not None:
             return self.scale
@@ -114,7 +118,7 @@ class Numeric(Aggregate):
     def _value_partial(
         self, scope: Scope, merge: Merge, stem: str, number: str | None = None
     ) -> Partial:
-        """The partial that holds the value itself: a scaled integer, or a float.
+        """The partial that contains the value itself: a scaled integer, or a float.
 
         ``number`` is the expression of the value; the column by default.
         """
@@ -127,7 +131,7 @@ class Numeric(Aggregate):
             guards = (bound_guard(f"CAST({number} AS float64)", bound),)
             return self._partial(name, Float64, merge, f"CAST({number} AS float64)", guards=guards)
         if kind.is_integer and scale == 0:
-            # only additions can overflow: a minimum or a maximum keeps every integer
+            # only sums can overflow: a minimum or a maximum can keep any integer
             bound = INTEGER_BOUND if self.bound is None else self.bound
             unbounded = merge is not Merge.SUM and self.bound is None
             own = () if unbounded else (bound_guard(f"{number}", bound, floating=False),)
@@ -151,7 +155,7 @@ class Numeric(Aggregate):
         )
 
     def units_bound(self, scale: int) -> int:
-        """The greatest absolute value, in units of ``10^-scale``, that may enter a sum."""
+        """Return the greatest absolute value, in units of ``10^-scale``, that may enter a sum."""
         return INTEGER_BOUND if self.bound is None else math.floor(self.bound * 10**scale)
 
 
@@ -163,12 +167,12 @@ class Sum(Numeric):
     the float nearest to the exact sum, an Int64 for integers, or with ``as_decimal=True`` the
     decimal itself. Floats without ``scale`` agree within ``n * eps * sum(|v|)`` between paths.
 
-    >>> import numpy as np
-    >>> from paimon_features.schema import Float64
-    >>> total = Sum("amount", windows=["1h"], scale=2)
-    >>> merged = [Column(np.array([1999, 0]))]
-    >>> total.finish({"amount": Float64}, merged, np.array([0, 0])).column.values.tolist()
-    [19.99, 0.0]
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 0.1}, {"amount": None}, {"amount": 0.2}]
+    >>> pf.evaluate(pf.Sum("amount"), events), pf.evaluate(pf.Sum("amount", scale=2), events)
+    (0.30000000000000004, 0.3)
+    >>> pf.evaluate(pf.Sum("amount"), [], schema={"amount": pf.Float64})
+    0.0
     """
 
     kind: ClassVar[str] = "sum"
@@ -199,7 +203,15 @@ class Sum(Numeric):
 
 @dataclass(frozen=True)
 class Mean(Numeric):
-    """Arithmetic mean of a column; null where no value was seen."""
+    """Arithmetic mean of a column; null without values.
+
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}]
+    >>> pf.evaluate(pf.Mean("amount"), events)
+    3.5
+    >>> pf.evaluate(pf.Mean("amount", where="amount > 9"), events) is None
+    True
+    """
 
     kind: ClassVar[str] = "mean"
 
@@ -245,7 +257,12 @@ class _Extreme(Numeric):
 
 @dataclass(frozen=True)
 class Min(_Extreme):
-    """Smallest value of a column; null where no value was seen."""
+    """Smallest value of a column; null without values.
+
+    >>> import paimon_features as pf
+    >>> pf.evaluate(pf.Min("amount"), [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}])
+    2.0
+    """
 
     kind: ClassVar[str] = "min"
     merge: ClassVar[Merge] = Merge.MIN
@@ -253,16 +270,21 @@ class Min(_Extreme):
 
 @dataclass(frozen=True)
 class Max(_Extreme):
-    """Greatest value of a column; null where no value was seen."""
+    """Greatest value of a column; null without values.
+
+    >>> import paimon_features as pf
+    >>> pf.evaluate(pf.Max("amount"), [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}])
+    5.0
+    """
 
     kind: ClassVar[str] = "max"
     merge: ClassVar[Merge] = Merge.MAX
 
 
 def bound_guard(expression: str, bound: float, *, floating: bool = True) -> Guard:
-    """The guard ``|expression| <= bound``: true for null, false for NaN and infinities.
+    """Return the guard ``|expression| <= bound``: true for null, false for NaN and infinities.
 
-    NaN is asked for by itself, because engines rewrite the negation of a comparison.
+    NaN is tested explicitly, because engines rewrite the negation of a comparison.
 
     >>> bound_guard("units", 100, floating=False).expression
     '(units IS NULL OR (units >= -100 AND units <= 100))'
@@ -278,21 +300,21 @@ def bound_guard(expression: str, bound: float, *, floating: bool = True) -> Guar
 
 
 def or_zero(column: Column) -> Array:
-    """The values, with 0 where there is none: the sum of no value."""
+    """Return the values with 0 for null: the sum of no values."""
     values = positive_zero(column.values)
     return values if column.valid is None else np.where(column.valid, values, values.dtype.type(0))
 
 
 def positive_zero(values: Array) -> Array:
-    """The values, without a sign on zeros: engines keep the one or the other, as they come."""
+    """Return the values with -0.0 as 0.0: engines differ in which of the two they keep."""
     return values + 0.0 if values.dtype.kind == "f" else values
 
 
 def ratio(numerator: Array, denominator: Ints | int) -> Floats:
-    """``numerator / denominator``, rounded once to the nearest float.
+    """Return ``numerator / denominator``, rounded once to the nearest float.
 
-    Integers beyond 2^53 would be rounded before the division too; those few go through
-    Python's integers, whose true division is exact to the last bit.
+    Integers beyond 2^53 would also be rounded before the division; those few are divided as
+    Python integers, whose true division is correctly rounded.
     """
     quotient: Floats = numerator / denominator
     if numerator.dtype.kind in "iu":
@@ -305,14 +327,14 @@ def ratio(numerator: Array, denominator: Ints | int) -> Floats:
 
 
 def decimals(units: Array, scale: int) -> npt.NDArray[np.object_]:
-    """Decimals of integers that count units of ``10^-scale``."""
+    """Return the decimals of integers that count units of ``10^-scale``."""
     out = np.empty(len(units), np.object_)
     out[:] = [PyDecimal(int(unit)).scaleb(-scale) for unit in units]
     return out
 
 
 def rate(total: Array, numerator: int, denominator: int) -> Floats:
-    """``total * numerator / denominator``, of integers rounded once."""
+    """Return ``total * numerator / denominator``; for integers rounded once."""
     common = math.gcd(numerator, denominator)
     numerator, denominator = numerator // common, denominator // common
     if not np.issubdtype(total.dtype, np.integer):
@@ -326,10 +348,10 @@ def rate(total: Array, numerator: int, denominator: int) -> Floats:
 
 
 def objects(values: Iterable[Any], count: int) -> npt.NDArray[np.object_]:
-    """An array of objects that may be lists of one length; NumPy alone would make a matrix."""
+    """Return an object array; NumPy alone would make a matrix of lists of one length."""
     return np.fromiter(values, np.object_, count)
 
 
 def widened(kind: DataType) -> DataType:
-    """The 64-bit type in which values of this type come back."""
+    """Return the 64-bit type in which values of this type are returned."""
     return {Int32: Int64, Float32: Float64}.get(kind, kind)

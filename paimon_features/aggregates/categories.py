@@ -1,4 +1,4 @@
-"""CountBy, SumBy, TopCategories: events told apart by a category."""
+"""CountBy, SumBy, TopCategories: one number per category."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from paimon_features.expressions import DELIMITER, decode_items
 from paimon_features.schema import DataType, Int64, Map, String
 
 MAX_VALUES = 200
-"""Most categories that one definition may name: each is a column of the tile table."""
+"""Maximum number of categories of one definition: each is a column of the tile table."""
 
 Category = str | int | bool
 
 
 @dataclass(frozen=True)
 class _ByCategory(Aggregate):
-    """Shared by CountBy and SumBy: a number for each declared category, and one for the rest."""
+    """Shared by CountBy and SumBy: a number for each declared category, and one for all others."""
 
     values: Sequence[Category] = field(default=(), kw_only=True)
     other: str | None = field(default="other", kw_only=True)
@@ -49,17 +49,17 @@ class _ByCategory(Aggregate):
             raise DefinitionError(f"{self.kind}: values={list(self.values)!r} names one twice")
         if self.other in names:
             raise DefinitionError(
-                f"{self.kind}: {self.other!r} is a category and the name of all others; give "
+                f"{self.kind}: {self.other!r} is both a category and the name of all others; give "
                 "other= another name, or None to leave the others out"
             )
 
     def _names(self) -> list[str]:
-        """The keys of the finished map, in its order."""
+        """The keys of the finished map, in order."""
         names = [_text(value) for value in self.values]
         return names if self.other is None else [*names, self.other]
 
     def _cases(self, scope: Scope, by: str) -> list[tuple[str, str]]:
-        """For each name, what its partial is called after, and the condition of its events."""
+        """For each key, the suffix of its partial's name and the condition of its events."""
         kind = self._scalar_type(scope, by)
         expected = {"string": str, "bool": bool}.get(kind.text, int if kind.is_integer else None)
         wrong = [value for value in self.values if type(value) is not expected]
@@ -79,7 +79,7 @@ class _ByCategory(Aggregate):
         return [*cases, (f"not_{digest(*sorted(literals))}", f"NOT ({among})")]
 
     def _map(self, columns: Sequence[Column]) -> Finished:
-        """One map a row, of the columns in the order of the names."""
+        """One map per row, from columns in the order of the keys."""
         lists = [column.values.tolist() for column in columns]
         names = self._names()
         pairs = ([*zip(names, row, strict=True)] for row in zip(*lists, strict=True))
@@ -90,11 +90,13 @@ class _ByCategory(Aggregate):
 class CountBy(_ByCategory):
     """Number of events of each declared category, as a map in the order of ``values``.
 
-    What is none of them counts as ``other``; with ``other=None`` it is left out. A null category
-    counts nowhere. An empty window has all categories with 0.
+    All other categories count as ``other``; with ``other=None`` they are left out. A null category
+    is not counted. An empty window has all categories with 0.
 
-    >>> CountBy("country", values=["FR", "DE"], windows=["1d"]).feature_name(86_400_000)
-    'count_by_country_1d'
+    >>> import paimon_features as pf
+    >>> visits = [{"country": "FR"}, {"country": "IT"}, {"country": None}, {"country": "FR"}]
+    >>> pf.evaluate(pf.CountBy("country", values=["FR", "DE"]), visits)
+    [('FR', 2), ('DE', 0), ('other', 1)]
     """
 
     kind: ClassVar[str] = "count_by"
@@ -122,11 +124,16 @@ class CountBy(_ByCategory):
 class SumBy(_ByCategory, Numeric):
     """Sum of a column for each declared category of the column ``by``, as a map.
 
-    Sums are as those of ``Sum``, categories as those of ``CountBy``.
+    Sums are computed as by ``Sum``, categories as by ``CountBy``.
 
-    >>> by_country = SumBy("amount", by="country", values=["FR", "DE"], windows=["1d"], scale=2)
-    >>> by_country.feature_name(86_400_000)
-    'sum_amount_by_country_1d'
+    >>> import paimon_features as pf
+    >>> sales = [
+    ...     {"country": "FR", "amount": 2.0},
+    ...     {"country": "DE", "amount": 5.0},
+    ...     {"country": "FR", "amount": None},
+    ... ]
+    >>> pf.evaluate(pf.SumBy("amount", by="country", values=["FR", "DE"], other=None), sales)
+    [('FR', 2.0), ('DE', 5.0)]
     """
 
     kind: ClassVar[str] = "sum_by"
@@ -161,12 +168,17 @@ class SumBy(_ByCategory, Numeric):
 
 @dataclass(frozen=True)
 class TopCategories(Several):
-    """The ``n`` most frequent values and how often each was seen, the most frequent first.
+    """The ``n`` most frequent values and their counts, the most frequent first; null if none.
 
-    Of equally frequent ones the lesser text comes first. Exact: every different value of a cell
-    is kept with its number, in the lake and online, so that a column with many different values
-    is dear (about their texts and ten bytes each); ``CountBy`` costs 8 bytes a category. Values
-    are texts, integers or booleans. Null if there is none.
+    Of equally frequent values the lesser text comes first. Exact: every distinct value of a cell
+    is kept with its count, in the lake and online, so a column with many distinct values is
+    expensive (their texts and about ten bytes each); ``CountBy`` costs 8 bytes per category. Values
+    are texts, integers or booleans.
+
+    >>> import paimon_features as pf
+    >>> visits = [{"country": "IT"}, {"country": "FR"}, {"country": "DE"}, {"country": "FR"}]
+    >>> pf.evaluate(pf.TopCategories("country", n=2), visits)
+    [('FR', 2), ('DE', 1)]
     """
 
     kind: ClassVar[str] = "top_categories"

@@ -1,9 +1,9 @@
-"""Time-decayed aggregates: a value weighs ``2^(-age / half_life)``.
+"""Time-decayed aggregates: a value has the weight ``2^(-age / half_life)``.
 
-A tile keeps ``v * 2^((ts - tile_end) / h)``; where tiles are merged, older partials are first
-brought to the end of the newest one. So the sum at any ``q`` is exact for every event before
+A tile contains ``v * 2^((ts - tile_end) / h)``; where tiles are merged, older partials are first
+decayed to the end of the newest one. So the sum at any time ``q`` is exact for every event before
 ``q``, also in the open tile, and nothing overflows: weights are relative to the newest tile.
-Values more than about a thousand half-lives older than the newest event count as nothing.
+Values more than about a thousand half-lives older than the newest event count as zero.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from paimon_features.windows import format_duration, parse_duration
 class Decayed(Aggregate):
     """Shared by the decayed aggregates.
 
-    ``half_life`` may be a list: then there is a feature for each of them (and each window), all
-    from one pass over the events. What several aggregates need, such as the weights of one
-    half-life, is kept once.
+    ``half_life`` may be a list: then there is a feature for each half-life (and each window), all
+    computed in one pass over the events. Partials that several aggregates need, such as the weights
+    of one half-life, are stored once.
 
     >>> both = DecayedCount(half_life=["1h", "1d"], windows=["7d"])
     >>> [one.stem for one in both.each()]
@@ -68,14 +68,14 @@ class Decayed(Aggregate):
 
     @property
     def half_life_ms(self) -> int:
-        """The half-life in milliseconds, where there is one."""
+        """The half-life in milliseconds, if there is exactly one."""
         (half_life,) = self._half_lives()
         return parse_duration(half_life)
 
     def each(self) -> tuple[Aggregate, ...]:
         if len(self._half_lives()) == 1:
             return (self,)
-        # of several, each needs a name of its own
+        # each of several needs its own name
         return tuple(
             replace(
                 self,
@@ -124,9 +124,13 @@ class Decayed(Aggregate):
 
 @dataclass(frozen=True)
 class DecayedSum(Decayed):
-    """Sum of ``v * 2^(-(q - ts) / half_life)``; 0 for an empty window.
+    """Sum of ``v * 2^(-(as_of - event_time) / half_life)``; 0 for an empty window.
 
-    >>> DecayedSum("amount", half_life="1d", windows=["30d"]).feature_name(30 * 86_400_000)
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 8.0, "at_ms": 0}, {"amount": 4.0, "at_ms": 3_600_000}]
+    >>> pf.evaluate(pf.DecayedSum("amount", half_life="1h"), events, as_of_ms=7_200_000)
+    4.0
+    >>> pf.DecayedSum("amount", half_life="1d", windows=["30d"]).feature_name(30 * 86_400_000)
     'decayed_sum_amount_h1d_30d'
     """
 
@@ -141,7 +145,16 @@ class DecayedSum(Decayed):
 
 @dataclass(frozen=True)
 class DecayedCount(Decayed):
-    """Sum of ``2^(-(q - ts) / half_life)`` over events, or over values that are not null."""
+    """Sum of ``2^(-(as_of - event_time) / half_life)`` over events, or over values that are not
+    null.
+
+    >>> import paimon_features as pf
+    >>> events = [{"amount": None, "at_ms": 0}, {"amount": 4.0, "at_ms": 3_600_000}]
+    >>> round(pf.evaluate(pf.DecayedCount(half_life="1h"), events, as_of_ms=7_200_000), 9)
+    0.75
+    >>> round(pf.evaluate(pf.DecayedCount("amount", half_life="1h"), events, as_of_ms=7_200_000), 9)
+    0.5
+    """
 
     kind: ClassVar[str] = "decayed_count"
 
@@ -156,14 +169,20 @@ class DecayedCount(Decayed):
 
 @dataclass(frozen=True)
 class DecayedMean(Decayed):
-    """Mean with weights ``2^(-(q - ts) / half_life)``; null where no value was seen."""
+    """Mean with weights ``2^(-(as_of - event_time) / half_life)``; null without values.
+
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 8.0, "at_ms": 0}, {"amount": 2.0, "at_ms": 3_600_000}]
+    >>> round(pf.evaluate(pf.DecayedMean("amount", half_life="1h"), events), 9)
+    4.0
+    """
 
     kind: ClassVar[str] = "decayed_mean"
 
     def why_not_retractable(self, scope: Scope) -> str | None:
         return (
-            "its weights are floats, so a quotient of what withdrawals leave could be one of "
-            "rounding errors; take DecayedSum and DecayedCount"
+            "its weights are floats, so after retractions it could be a quotient of rounding "
+            "errors; use DecayedSum and DecayedCount"
         )
 
     def partials(self, scope: Scope) -> tuple[Partial, ...]:

@@ -1,4 +1,4 @@
-"""ApproxCountDistinct: how many different values, from sketches of sets."""
+"""ApproxCountDistinct: the number of distinct values, estimated from sketches of sets."""
 
 from __future__ import annotations
 
@@ -23,12 +23,17 @@ from paimon_features.schema import Bytes, DataType, Int64
 
 @dataclass(frozen=True)
 class ApproxCountDistinct(Aggregate):
-    """About how many different values that are not null; 0 for an empty window.
+    """Approximate number of distinct values that are not null; 0 for an empty window.
 
-    HyperLogLog of 4,096 registers: the standard error is 1.6 % (two estimates of three are
-    nearer, 19 of 20 within twice of it), up to about fifty million different values. The
-    estimate follows from the set of values alone, so that it is the same number on every path.
-    Zeros of either sign are one value. A cell takes two bytes a value, 8 KB at most.
+    HyperLogLog with 4,096 registers: the standard error is 1.6 % (two estimates of three are
+    nearer, 19 of 20 within twice that), up to about fifty million distinct values. The
+    estimate depends on the set of values only, so it is the same number on every path.
+    Zeros of either sign are one value. A cell takes two bytes per value, 8 KB at most.
+
+    >>> import paimon_features as pf
+    >>> visits = [{"page": "a"}, {"page": "b"}, {"page": None}, {"page": "a"}]
+    >>> pf.evaluate(pf.ApproxCountDistinct("page"), visits)
+    2
     """
 
     kind: ClassVar[str] = "approx_count_distinct"

@@ -1,9 +1,9 @@
-"""Merging rows of partials: the one NumPy implementation behind every path but the lake's own.
+"""Merging rows of partials: the one NumPy implementation behind every path except the lake's own.
 
-Rows lie in segments (an entity's cell, an entity's window, a row of a point-in-time join), and
-each segment is folded to one row. Sums of integers wrap as the lake's do; an empty segment has
-no value. A decayed partial of a row is relative to the end of the row's newest tile, told by
-``EVENT_TIME_MAX``; in a folded row it is relative to the newest tile of the segment.
+Rows are grouped in segments (an entity's cell, an entity's window, a row of a point-in-time
+join), and each segment is folded to one row. Integer sums wrap as the lake's do; an empty segment
+has no value. A decayed partial is relative to the end of its row's newest tile, which follows
+from ``EVENT_TIME_MAX``; in a folded row it is relative to the newest tile of the segment.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEVER_MS = -(2**62)
 
 
 def newest_tile_end(columns: Columns, tile_ms: int) -> Ints:
-    """End (exclusive, ms) of each row's newest tile; what its decayed partials count from."""
+    """Return the end (exclusive, ms) of each row's newest tile, the origin of decayed partials."""
     newest = columns[EVENT_TIME_MAX.name]
     times = (
         newest.values if newest.valid is None else np.where(newest.valid, newest.values, NEVER_MS)
@@ -40,9 +40,9 @@ def fold(
 ) -> dict[str, Column]:
     """Fold rows ``offsets[i]:offsets[i + 1]`` to row ``i``, for each of ``partials``.
 
-    ``columns`` holds those partials, and ``EVENT_TIME_MAX`` where one of them decays. Returns
-    columns of ``len(offsets) - 1`` rows. A sum over no value is null here; ``finish`` knows
-    which aggregates call that zero.
+    ``columns`` contains those partials, and ``EVENT_TIME_MAX`` if one of them decays. Returns
+    columns of ``len(offsets) - 1`` rows. A sum of no values is null here; ``finish`` decides
+    which aggregates return zero for it.
 
     >>> from paimon_features.aggregates.base import ROWS
     >>> rows = {"p_rows": Column(np.array([1, 2, 4]))}
@@ -66,7 +66,7 @@ def fold(
 
 
 def canonical(partials: Sequence[Partial], columns: Columns) -> dict[str, Column]:
-    """Each row merged with nothing: lists of items as a merge leaves them, not as the lake does."""
+    """Return each row merged with nothing: lists sorted and cut as a merge leaves them."""
     out = dict(columns)
     for partial in partials:
         if is_bag(partial.merge):
@@ -76,9 +76,9 @@ def canonical(partials: Sequence[Partial], columns: Columns) -> dict[str, Column
 
 
 def merge_rows(partial: Partial, left: Column, right: Column) -> Column:
-    """A partial of each row merged with another one, row by row; a null changes nothing.
+    """Merge a partial of each row with that of another, row by row; a null changes nothing.
 
-    Decayed ones have to be relative to the same time.
+    Decayed partials have to be relative to the same time.
     """
     if is_bag(partial.merge):
         both = Column(
@@ -96,7 +96,7 @@ def merge_rows(partial: Partial, left: Column, right: Column) -> Column:
 
 
 def decay_to(column: Column, age_ms: Ints, half_life_ms: int) -> Column:
-    """A decayed partial brought ``age_ms`` (not negative) further: times ``2^(-age / h)``."""
+    """Return a decayed partial ``age_ms`` (not negative) later: times ``2^(-age / h)``."""
     if not age_ms.any():
         return column
     return Column(column.values * np.exp2(-age_ms / half_life_ms), column.valid)
@@ -112,7 +112,7 @@ class Segments:
         self.all_full = bool(self.full.all())
 
     def reduce(self, ufunc: np.ufunc, values: npt.NDArray[Any], empty: Any) -> npt.NDArray[Any]:
-        """``ufunc`` over each segment; ``empty`` for a segment without rows."""
+        """Return ``ufunc`` over each segment; ``empty`` for a segment without rows."""
         if self.all_full:
             return ufunc.reduceat(values, self.starts) if len(self.starts) else values[:0]
         out = np.full(len(self.lengths), empty, values.dtype)
@@ -121,7 +121,7 @@ class Segments:
         return out
 
     def spread(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Each segment's value on each of its rows."""
+        """Return each segment's value on each of its rows."""
         return np.repeat(values, self.lengths)
 
 
@@ -141,12 +141,12 @@ def _fold_column(partial: Partial, column: Column, offsets: Ints, segments: Segm
 
 
 def ufunc_of(merge: Merge) -> np.ufunc:
-    """The function that merges two values of a partial that is one number or text."""
+    """Return the function that merges two values of a partial that is one number or text."""
     return {Merge.MIN: np.minimum, Merge.MAX: np.maximum}.get(merge, np.add)
 
 
 def neutral_of(merge: Merge, kind: np.dtype[Any]) -> Any:
-    """The value that changes nothing when it is merged."""
+    """Return the value that changes nothing when it is merged."""
     if merge in (Merge.SUM, Merge.DECAYED_SUM):
         return kind.type(0)
     if kind.kind == "O":  # text: nothing is below "", nothing is above the last code point

@@ -26,13 +26,13 @@ from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, Int64, List
 
 MAX_EDGES = 255
-"""Most edges of one definition: each bin is a column of the tile table."""
+"""Maximum number of edges of one definition: each bin is a column of the tile table."""
 
 
 def linear_edges(low: float, high: float, bins: int) -> tuple[float, ...]:
-    """``bins + 1`` edges from ``low`` to ``high`` at equal distances.
+    """Return ``bins + 1`` equally spaced edges from ``low`` to ``high``.
 
-    A quantile between them is off by ``(high - low) / bins`` at most.
+    A quantile between them has an error of at most ``(high - low) / bins``.
 
     >>> linear_edges(0, 10, 4)
     (0.0, 2.5, 5.0, 7.5, 10.0)
@@ -43,9 +43,9 @@ def linear_edges(low: float, high: float, bins: int) -> tuple[float, ...]:
 
 
 def log_edges(low: float, high: float, error: float) -> tuple[float, ...]:
-    """Edges from ``low`` to ``high`` or a little further, each ``1 + error`` times the one before.
+    """Return edges from ``low`` to at least ``high``, each ``1 + error`` times the one before.
 
-    A quantile between them is off by ``error`` times its true value at most.
+    A quantile between them has a relative error of at most ``error``.
 
     >>> [round(edge, 3) for edge in log_edges(1, 2, 0.3)]
     [1.0, 1.3, 1.69, 2.197]
@@ -60,7 +60,9 @@ def log_edges(low: float, high: float, error: float) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class _Binned(Aggregate):
-    """Shared by Histogram and Quantile. Bins are closed below: ``edge <= value < next edge``."""
+    """Shared by Histogram and Quantile. Bins include their lower edge: ``edge <= value < next
+    edge``.
+    """
 
     edges: Sequence[float] = field(default=(), kw_only=True)
 
@@ -97,10 +99,15 @@ class _Binned(Aggregate):
 
 @dataclass(frozen=True)
 class Histogram(_Binned):
-    """Number of values in each bin: below the first edge, between two, from the last edge on.
+    """Number of values in each bin: below the first edge, between two, from the last edge upwards.
 
     A list of ``len(edges) + 1`` counts, all 0 for an empty window. ``linear_edges`` and
-    ``log_edges`` make edges.
+    ``log_edges`` compute edges.
+
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 2.0}, {"amount": None}, {"amount": 3.0}, {"amount": 7.0}]
+    >>> pf.evaluate(pf.Histogram("amount", edges=[0, 3, 6]), events)
+    [0, 1, 1, 1]
     """
 
     kind: ClassVar[str] = "histogram"
@@ -118,14 +125,15 @@ class Histogram(_Binned):
 class Quantile(_Binned):
     """The value below which a share ``q`` of the values lies, from counts between edges.
 
-    It is interpolated within the bin that holds the value of rank ``q * n`` (counted from 1,
-    rounded up), so that it is off by the width of that bin at most; below the first edge and
-    from the last edge on it is that edge. ``q`` may be a list: then there is a feature for each.
-    Null for an empty window. A ``Histogram`` of the same edges shares the partials.
+    It is interpolated within the bin that contains the value of rank ``q * n`` (counted from 1,
+    rounded up), so its error is at most the width of that bin; below the first edge and from the
+    last edge upwards it is that edge. ``q`` may be a list: then there is a feature for each. Null
+    for an empty window. A ``Histogram`` of the same edges shares the partials.
 
-    >>> median = Quantile("x", q=0.5, edges=linear_edges(0, 100, 10), windows=["1d"])
-    >>> median.feature_name(86_400_000)
-    'quantile_x_p50_1d'
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}]
+    >>> pf.evaluate(pf.Quantile("amount", q=[0.5, 0.9], edges=[0, 3, 6]), events)
+    {'quantile_amount_p50': 3.0, 'quantile_amount_p90': 5.4}
     """
 
     kind: ClassVar[str] = "quantile"

@@ -1,10 +1,10 @@
-"""Variance and StdDev: from integers exactly, from floats as well as the sums allow.
+"""Variance and StdDev: exact for integers, as accurate as the sums allow for floats.
 
 With ``scale`` (or on integers and decimals) the sum of squares is kept exactly: a value
 ``v = a * 2^16 + b`` with ``0 <= b < 2^16`` has ``v^2 = a^2 * 2^32 + a*b * 2^17 + b^2``, three
 integers whose sums fit a BIGINT. Floats are shifted by ``center`` and the textbook formula
 ``(S2 - S1^2 / n) / (n - ddof)`` is used; where its cancellation would leave fewer than about
-six good digits, the value is null and flagged, never clamped. See Chan, Golub and LeVeque,
+six correct digits, the value is null and flagged, never clamped. See Chan, Golub and LeVeque,
 "Algorithms for computing the sample variance" (1983), for the condition number.
 """
 
@@ -31,14 +31,14 @@ from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, Int64
 
 MAX_CONDITION = 2.0**34
-"""Largest ``S2 / (S2 - S1^2/n)`` at which a float variance is still told (6 digits left)."""
+"""Largest ``S2 / (S2 - S1^2/n)`` at which a float variance is still returned (6 digits left)."""
 SQUARE_BOUND = 1e145
 """Default bound of ``|value - center|``: its square, summed, stays finite."""
 LIMB = 2**16
 SQUARE_UNITS = 2**47
 """Greatest number of units of an exact variance's value: its square's upper limb fits a BIGINT."""
 FLOATS_LEAVE_ROUNDING = (
-    "its condition number does not know of the rounding that withdrawn floats leave; "
+    "its condition number does not account for the rounding errors that retracted floats leave; "
     "give scale=, so that the sums are exact"
 )
 
@@ -48,8 +48,17 @@ class Variance(Numeric):
     """Variance with ``ddof`` (0: of the population); null for ``n <= ddof`` values.
 
     ``center`` is a number near the mean of a float column; the nearer, the better the
-    condition. It is part of the tiles: another center is another generation. Of integers and
-    with ``scale``, values of more than 2^47 units go to the side table, whatever ``bound`` says.
+    condition. It is part of the tiles: another center is another generation. For integers and
+    with ``scale``, values of more than 2^47 units go to the side table, whatever ``bound`` is.
+
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}]
+    >>> pf.evaluate(pf.Variance("amount"), events)
+    2.25
+    >>> pf.evaluate(pf.Variance("amount", ddof=1), events)
+    4.5
+    >>> pf.evaluate(pf.Variance("amount", ddof=1), events[:1]) is None
+    True
     """
 
     kind: ClassVar[str] = "variance"
@@ -130,7 +139,7 @@ class Variance(Numeric):
             return self._from_floats(or_zero(merged[0]), or_zero(merged[1]), count, seen)
         sums = [or_zero(column) for column in merged[:-1]]
         values = self._exact(sums, count, seen, scale)
-        # below zero only where events were withdrawn that never came: there is no such variance
+        # negative only where events were retracted that never arrived: no such variance exists
         real = values >= 0
         return Finished(Column(self._of_variance(np.where(real, values, 0.0)), seen & real))
 
@@ -140,7 +149,7 @@ class Variance(Numeric):
         unit2 = 10 ** (2 * scale)
         size = (np.abs(cross) + 1.0) * 2.0**17 + np.abs(high2) * 2.0**32 + np.abs(low2)
         below = np.maximum(count, 1) * np.maximum(count - self.ddof, 1).astype(np.float64) * unit2
-        # what stays below 2^53 in every step is exact in int64, and its division rounds once
+        # rows below 2^53 in every step are exact in int64, and their division rounds once
         small = seen & (count * size < EXACT_FLOAT) & (below < EXACT_FLOAT)
         small &= total.astype(np.float64) ** 2 < EXACT_FLOAT
         n, s1 = count[small], total[small]
@@ -156,12 +165,14 @@ class Variance(Numeric):
     def _from_floats(self, s1: Floats, s2: Floats, count: Ints, seen: Bools) -> Finished:
         n = np.where(count > 0, count, 1).astype(np.float64)
         m2 = s2 - s1 * s1 / n
-        # one value, or all of them at the center: the spread is zero by definition
+        # one value, or all of them equal to the center: the variance is zero by definition
         plain = (count == 1) | (s2 == 0)
-        told = plain | (m2 * self.max_condition >= s2)
+        reliable = plain | (m2 * self.max_condition >= s2)
         values = np.where(plain, 0.0, m2 / np.where(seen, n - self.ddof, 1.0))
-        good = seen & told
-        return Finished(Column(self._of_variance(np.where(good, values, 0.0)), good), seen & ~told)
+        good = seen & reliable
+        return Finished(
+            Column(self._of_variance(np.where(good, values, 0.0)), good), seen & ~reliable
+        )
 
     def _of_variance(self, values: Floats) -> Floats:
         return values
@@ -169,7 +180,12 @@ class Variance(Numeric):
 
 @dataclass(frozen=True)
 class StdDev(Variance):
-    """Square root of the variance, with the same ``ddof``, ``center`` and rules."""
+    """Square root of the variance, with the same ``ddof``, ``center`` and rules.
+
+    >>> import paimon_features as pf
+    >>> pf.evaluate(pf.StdDev("amount"), [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}])
+    1.5
+    """
 
     kind: ClassVar[str] = "stddev"
 
@@ -178,5 +194,5 @@ class StdDev(Variance):
 
 
 def safe_number(number: float) -> str:
-    """A number as part of a column name."""
+    """Return a number as part of a column name."""
     return repr(float(number)).replace("-", "m").replace(".", "p").replace("+", "")

@@ -3,7 +3,7 @@
 The partial of ``Last`` is ``ordered(event_time, value)``, an encoding in which text order is the
 order of (time, value): the lake's ``max`` on strings then keeps the newest value, and of several
 at the same time the greatest. With a tie breaker it is ``item(event_time, tie, value)``, and
-the greatest tie breaker comes first; a vector is ``item(event_time, tie, element, element ...)``.
+the greatest tie breaker wins; a vector is ``item(event_time, tie, element, element ...)``.
 ``First`` is its mirror image. ``LastN`` and ``FirstN`` keep a list of such items.
 """
 
@@ -30,15 +30,15 @@ from paimon_features.expressions import DELIMITER, PART, decode_items, decode_or
 from paimon_features.schema import DataType, List, ListType, String
 
 MAX_ITEMS = 1000
-"""Most items that a list may keep."""
+"""Maximum length of a list."""
 MAX_VECTOR = 16
-"""Longest vector of First and Last: an element takes 1.5 KB of the tile job's SQL. A job of 16 runs
-within seconds, one of 64 was still being planned after five minutes."""
+"""Longest vector of First and Last: an element takes 1.5 KB of the tile job's SQL. A job with 16
+starts within seconds, one with 64 was still being planned after five minutes."""
 
 
 @dataclass(frozen=True)
 class _InTime(Aggregate):
-    """Shared by all that choose by time."""
+    """Shared by all aggregates that choose values by time."""
 
     tie: str | None = field(default=None, kw_only=True)
 
@@ -66,9 +66,9 @@ class _InTime(Aggregate):
 class _One(_InTime):
     """Shared by First and Last.
 
-    The column is a scalar or a vector: ``List(T, n)``, up to 16 integers or floats. An event
-    whose list has another length, or a null in it, is no vector: it is kept out of the tiles and
-    counted. Vectors are in order by their first elements, of equal ones by the second, and so on.
+    The column is a scalar or a vector: ``List(T, n)``, up to 16 integers or floats. An event whose
+    list has another length, or contains a null, is not a vector: it does not enter the tiles and is
+    counted. Vectors are ordered by their first elements, equal ones by the second, and so on.
     """
 
     merge: ClassVar[Merge]
@@ -88,7 +88,7 @@ class _One(_InTime):
         return (self._partial(name, String, self.merge, expression, guards=guards),)
 
     def _vector_type(self, scope: Scope) -> ListType | None:
-        """The column's type where it is a vector, None where it is a scalar."""
+        """The column's type if it is a vector, None if it is a scalar."""
         kind = self._input_type(scope)
         if isinstance(kind, ListType):
             return vector_type(self.kind, self.column, kind, MAX_VECTOR)
@@ -110,7 +110,7 @@ class _One(_InTime):
         if isinstance(kind, ListType):
             assert kind.length is not None
             texts = encoded.values[present].tolist()
-            # decoded together, then dealt out again
+            # decoded together, then split again
             flat = [part for text in texts for part in text.split(PART)[-kind.length :]]
             numbers = decode_items(flat, kind.item)
             starts = range(0, len(numbers), kind.length)
@@ -128,11 +128,13 @@ class _One(_InTime):
 class Last(_One):
     """The newest value that is not null; null if there is none.
 
-    Of several at one time the one with the greatest ``tie`` column (a null one loses), and of
-    several with the same, or without a tie breaker, the greatest value.
+    Of several values at one time the one with the greatest ``tie`` column (a null one loses), and
+    of several with the same, or without a tie breaker, the greatest value.
 
-    >>> Last("country", tie="sequence_number", windows=["1d"]).feature_name(86_400_000)
-    'last_country_1d'
+    >>> import paimon_features as pf
+    >>> visits = [{"page": "a", "at_ms": 1}, {"page": "c", "at_ms": 2}, {"page": "b", "at_ms": 2}]
+    >>> pf.evaluate(pf.Last("page"), [*visits, {"page": None, "at_ms": 3}])
+    'c'
     """
 
     kind: ClassVar[str] = "last"
@@ -144,8 +146,13 @@ class Last(_One):
 class First(_One):
     """The oldest value that is not null; null if there is none.
 
-    Of several at one time the one with the smallest ``tie`` column (a null one loses), and of
-    several with the same, or without a tie breaker, the smallest value.
+    Of several values at one time the one with the smallest ``tie`` column (a null one loses), and
+    of several with the same, or without a tie breaker, the smallest value.
+
+    >>> import paimon_features as pf
+    >>> visits = [{"page": None, "at_ms": 0}, {"page": "c", "at_ms": 2}, {"page": "b", "at_ms": 2}]
+    >>> pf.evaluate(pf.First("page"), visits)
+    'b'
     """
 
     kind: ClassVar[str] = "first"
@@ -155,7 +162,7 @@ class First(_One):
 
 @dataclass(frozen=True)
 class Several(Aggregate):
-    """Shared by all that finish to a list of at most ``n`` values, the best first."""
+    """Shared by all aggregates that finish to a list of at most ``n`` values, the best first."""
 
     n: int = field(default=10, kw_only=True)
 
@@ -168,7 +175,7 @@ class Several(Aggregate):
 
     @property
     def _parts(self) -> int:
-        """How many parts an item has, of which the last is the value."""
+        """How many parts an item has; the last is the value."""
         return 1
 
     def _name_parts(self) -> tuple[str, ...]:
@@ -209,7 +216,11 @@ class LastN(_SeveralInTime):
     Ties are broken as by ``Last``. The lake keeps every value of a tile; ``n`` bounds what the
     online store keeps, so that another ``n`` needs no backfill.
 
-    >>> LastN("country", n=3, windows=["1d"]).feature_name(86_400_000)
+    >>> import paimon_features as pf
+    >>> visits = [{"page": "a"}, {"page": "b"}, {"page": None}, {"page": "a"}]
+    >>> pf.evaluate(pf.LastN("page", n=2), visits)
+    ['a', 'b']
+    >>> pf.LastN("country", n=3, windows=["1d"]).feature_name(86_400_000)
     'last_n_country_3_1d'
     """
 
@@ -224,7 +235,12 @@ class LastN(_SeveralInTime):
 class FirstN(_SeveralInTime):
     """The oldest ``n`` values that are not null, oldest first; null if there is none.
 
-    Ties are broken as by ``First``; what the lake keeps is as for ``LastN``.
+    Ties are broken as by ``First``; the lake keeps the same values as for ``LastN``.
+
+    >>> import paimon_features as pf
+    >>> visits = [{"page": None}, {"page": "a"}, {"page": "b"}, {"page": "a"}]
+    >>> pf.evaluate(pf.FirstN("page", n=2), visits)
+    ['a', 'b']
     """
 
     kind: ClassVar[str] = "first_n"
@@ -265,11 +281,15 @@ class TopK(_ByValue):
     """The ``n`` greatest values, greatest first; null if there is none.
 
     With ``by``, the values of the events that are greatest by that column, of equal ones the
-    greatest values; events where either is null are left out. A value comes as often as it was
+    greatest values; events where either is null are left out. A value occurs as often as it was
     seen.
 
-    >>> TopK("product", by="price", n=3, windows=["1d"]).feature_name(86_400_000)
-    'top_k_product_by_price_3_1d'
+    >>> import paimon_features as pf
+    >>> sales = [{"id": "a", "price": 5.0}, {"id": "b", "price": 9.0}, {"id": "c", "price": 5.0}]
+    >>> pf.evaluate(pf.TopK("price", n=3), sales)
+    [9.0, 5.0, 5.0]
+    >>> pf.evaluate(pf.TopK("id", by="price", n=2), sales)
+    ['b', 'c']
     """
 
     kind: ClassVar[str] = "top_k"
@@ -278,7 +298,15 @@ class TopK(_ByValue):
 
 @dataclass(frozen=True)
 class BottomK(_ByValue):
-    """The ``n`` smallest values, smallest first: ``TopK`` the other way round."""
+    """The ``n`` smallest values, smallest first; otherwise as ``TopK``.
+
+    >>> import paimon_features as pf
+    >>> sales = [{"id": "a", "price": 5.0}, {"id": "b", "price": 9.0}, {"id": "c", "price": 5.0}]
+    >>> pf.evaluate(pf.BottomK("price", n=2), sales)
+    [5.0, 5.0]
+    >>> pf.evaluate(pf.BottomK("id", by="price", n=2), sales)
+    ['a', 'c']
+    """
 
     kind: ClassVar[str] = "bottom_k"
     merge: ClassVar[Merge] = Merge.BOTTOM

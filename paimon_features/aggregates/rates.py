@@ -1,4 +1,4 @@
-"""Rate, TimeSinceLast, TimeSinceFirst: what relates events to the time of the read."""
+"""Rate, TimeSinceLast, TimeSinceFirst: aggregates that depend on window length or read time."""
 
 from __future__ import annotations
 
@@ -30,12 +30,16 @@ from paimon_features.windows import format_duration, parse_duration
 class Rate(Numeric):
     """Events per unit of time, or with a column the sum of its values per unit of time.
 
-    The sum is divided by the window's nominal length (a window may begin up to one hop
-    earlier), so that rates over several windows compare. 0 for an empty window; lifetimes and
-    calendar units have no fixed length and are refused.
+    The sum is divided by the window's nominal length (a window may begin up to one hop earlier), so
+    that rates over several windows are comparable. 0 for an empty window; lifetimes and calendar
+    units have no fixed length and are rejected.
 
-    >>> Rate(per="1h", windows=["1d"]).feature_name(86_400_000)
-    'rate_per_1h_1d'
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 2.0}, {"amount": None}, {"amount": 10.0}]
+    >>> pf.evaluate(pf.Rate(per="1h", windows=["1d"]), events)
+    0.125
+    >>> pf.evaluate(pf.Rate("amount", per="1h", windows=["1d"]), events)
+    0.5
     """
 
     kind: ClassVar[str] = "rate"
@@ -99,7 +103,7 @@ class _TimeSince(Aggregate):
 
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         seen = merged[0].mask
-        # online, the open tile may hold events later than the read
+        # online, the open tile may contain events later than the read
         age_ms = np.maximum(np.where(seen, reading.as_of_ms - merged[0].values, 0), 0)
         if self.unit is None:
             return Finished(Column(age_ms, merged[0].valid))
@@ -111,6 +115,13 @@ class TimeSinceLast(_TimeSince):
     """Time from the newest event, or value that is not null, to the read: ms, or in ``unit``.
 
     An Int64 of milliseconds, or a Float64 of units (``unit="1d"``). Null for an empty window.
+
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 2.0, "at_ms": 0}, {"amount": None, "at_ms": 60_000}]
+    >>> pf.evaluate(pf.TimeSinceLast(), events, as_of_ms=90_000)
+    30000
+    >>> pf.evaluate(pf.TimeSinceLast("amount", unit="1min"), events, as_of_ms=90_000)
+    1.5
     """
 
     kind: ClassVar[str] = "time_since_last"
@@ -125,7 +136,14 @@ class TimeSinceLast(_TimeSince):
 class TimeSinceFirst(_TimeSince):
     """Time from the oldest event, or value that is not null, of the window to the read.
 
-    In milliseconds or ``unit``, as ``TimeSinceLast``. Over a lifetime: how long it is known.
+    In milliseconds or ``unit``, as ``TimeSinceLast``. Over a lifetime: the age of the entity.
+
+    >>> import paimon_features as pf
+    >>> events = [{"amount": None, "at_ms": 0}, {"amount": 2.0, "at_ms": 60_000}]
+    >>> pf.evaluate(pf.TimeSinceFirst(), events, as_of_ms=90_000)
+    90000
+    >>> pf.evaluate(pf.TimeSinceFirst("amount"), events, as_of_ms=90_000)
+    30000
     """
 
     kind: ClassVar[str] = "time_since_first"

@@ -1,10 +1,10 @@
-"""Skewness and Kurtosis: from integers exactly, from floats as well as the sums allow.
+"""Skewness and Kurtosis: exact for integers, as accurate as the sums allow for floats.
 
 With ``scale`` (or on integers and decimals) the sums of powers are kept exactly. A value ``v``
-of up to 2^30 units has ``v^2 = h * 2^30 + l`` with ``0 <= l < 2^30``; its third power is that of
-``v * h`` and ``v * l``, its fourth that of ``h * h``, ``h * l`` and ``l * l``. Each of these
+of up to 2^30 units has ``v^2 = h * 2^30 + l`` with ``0 <= l < 2^30``; its third power follows from
+``v * h`` and ``v * l``, its fourth from ``h * h``, ``h * l`` and ``l * l``. Each of these
 products fits a BIGINT, and so do the sums of their upper and lower 30 bits over a billion
-events. What is finished is one fraction of integers.
+events. The finished value is one fraction of integers.
 
 Floats are shifted by ``center``. The absolute error of a skewness grows with ``(S2 / M2)^1.5``, of
 a kurtosis with ``(S2 / M2)^2``, where S2 is the sum of squares around the center and M2 that around
@@ -29,7 +29,7 @@ from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, Int64
 
 HALF = 2**30
-"""Weight of a limb; also the greatest number of units that a value may have."""
+"""Weight of a limb, and the greatest number of units of a value."""
 POWERS = {2: 2, 3: 3, 4: 4}
 """How many limbs the sum of each power has."""
 
@@ -132,10 +132,10 @@ class _Shape(Numeric):
         n = np.where(count > 0, count, 1).astype(np.float64)
         mean = sums[0] / n
         m2 = sums[1] - sums[0] * mean
-        # one value, or all of them at the center: they have no shape
+        # one value, or all of them equal to the center: they have no shape
         none = (count <= 1) | (sums[1] == 0)
-        told = m2 * self.max_condition >= sums[1]
-        good = ~none & told & (m2 > 0)
+        reliable = m2 * self.max_condition >= sums[1]
+        good = ~none & reliable & (m2 > 0)
         values = np.zeros(len(n))
         if good.any():
             chosen = [column[good] for column in (n, mean, m2, *sums)]
@@ -143,7 +143,7 @@ class _Shape(Numeric):
         return Finished(Column(values, good), ~none & ~good)
 
     def exact(self, n: int, sums: Sequence[int]) -> float | None:
-        """The value from the exact sums of powers; None where all values are one."""
+        """Return the value from the exact sums of powers; None if all values are equal."""
         raise NotImplementedError
 
     @property
@@ -158,11 +158,18 @@ class _Shape(Numeric):
 
 @dataclass(frozen=True)
 class Skewness(_Shape):
-    """Skewness ``m3 / m2^1.5`` of the population; null where all values are equal, or none is.
+    """Skewness ``m3 / m2^1.5`` of the population; null without values, or if all are equal.
 
-    ``center`` is as for ``Variance``. With ``scale`` or on integers the value is exact but for two
+    ``center`` is as for ``Variance``. With ``scale`` or on integers the value is exact up to two
     roundings, and values of more than 2^30 units (10.7 million at ``scale=2``) go to the side
     table.
+
+    >>> import paimon_features as pf
+    >>> skewness = pf.evaluate(pf.Skewness("amount"), [{"amount": 1}, {"amount": 1}, {"amount": 4}])
+    >>> round(skewness, 6)
+    0.707107
+    >>> pf.evaluate(pf.Skewness("amount"), [{"amount": 1}, {"amount": 1}]) is None
+    True
     """
 
     kind: ClassVar[str] = "skewness"
@@ -183,10 +190,14 @@ class Skewness(_Shape):
 
 @dataclass(frozen=True)
 class Kurtosis(_Shape):
-    """Excess kurtosis ``m4 / m2^2 - 3`` of the population; null where all values are equal.
+    """Excess kurtosis ``m4 / m2^2 - 3`` of the population; null if all values are equal.
 
     Bounds and ``center`` are as for ``Skewness``; with ``scale`` or on integers the value is
     rounded once.
+
+    >>> import paimon_features as pf
+    >>> pf.evaluate(pf.Kurtosis("amount"), [{"amount": 1}, {"amount": 1}, {"amount": 4}])
+    -1.5
     """
 
     kind: ClassVar[str] = "kurtosis"

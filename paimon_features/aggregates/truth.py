@@ -1,4 +1,4 @@
-"""Any and All: whether a condition held for some event, or for every one."""
+"""Any and All: whether a condition was true for some event, or for every one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paimon_features.schema import Bool, DataType, Int64
 
 @dataclass(frozen=True)
 class _Truth(Aggregate):
-    """Shared by Any and All: how often a condition was decided, and how often it held.
+    """Shared by Any and All: how often a condition was not null, and how often it was true.
 
     The condition is a Bool column, or an expression (``condition=``, which needs a ``name``).
     """
@@ -74,10 +74,14 @@ class _Truth(Aggregate):
 
 @dataclass(frozen=True)
 class Any(_Truth):
-    """Whether a condition held for at least one event; null where none decided it.
+    """Whether a condition was true for at least one event; null if it was null for all of them.
 
-    >>> Any(condition="amount > 100", name="any_large", windows=["1d"]).feature_name(86_400_000)
-    'any_large_1d'
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}]
+    >>> pf.evaluate(pf.Any(condition="amount > 4", name="any_large"), events)
+    True
+    >>> pf.evaluate(pf.Any(condition="amount > 9", name="any_large"), events)
+    False
     """
 
     kind: ClassVar[str] = "any"
@@ -89,7 +93,15 @@ class Any(_Truth):
 
 @dataclass(frozen=True)
 class All(_Truth):
-    """Whether a condition held for every event that decided it; null where none did."""
+    """Whether a condition was true for every event for which it was not null; null without any.
+
+    >>> import paimon_features as pf
+    >>> events = [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}]
+    >>> pf.evaluate(pf.All(condition="amount > 1", name="all_large"), events)
+    True
+    >>> pf.evaluate(pf.All(condition="amount > 4", name="all_large"), events)
+    False
+    """
 
     kind: ClassVar[str] = "all"
 

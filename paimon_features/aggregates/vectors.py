@@ -22,12 +22,12 @@ MAX_LENGTH = 256
 def vector_type(
     aggregate: str, column: str | None, kind: DataType, longest: int = MAX_LENGTH
 ) -> ListType:
-    """The type of a column of vectors.
+    """Return the type of a column of vectors.
 
     Raises
     ------
     DefinitionError
-        For any other type than up to ``longest`` integers or floats.
+        For any other type than a list of up to ``longest`` integers or floats.
     """
     if not isinstance(kind, ListType) or kind.length is None or not kind.item.is_numeric:
         raise DefinitionError(
@@ -43,13 +43,13 @@ def vector_type(
 
 
 def elements(column: str, kind: ListType) -> list[str]:
-    """The expression of each element."""
+    """Return the expression of each element."""
     assert kind.length is not None
     return [f"element({column}, {position})" for position in range(1, kind.length + 1)]
 
 
-def whole_vector(column: str, kind: ListType, *parts: str) -> Guard:
-    """The guard for lists of the declared length, in which these elements are not null."""
+def complete_vector(column: str, kind: ListType, *parts: str) -> Guard:
+    """Return the guard for lists of the declared length in which these elements are not null."""
     there = " AND ".join(f"{element} IS NOT NULL" for element in parts)
     return Guard(
         f"({column} IS NULL OR (size({column}) = {kind.length} AND {there}))",
@@ -58,21 +58,21 @@ def whole_vector(column: str, kind: ListType, *parts: str) -> Guard:
 
 
 def ordered_vector_guards(column: str, kind: ListType) -> tuple[Guard, ...]:
-    """Guards for vectors that are put in order: they are whole, and NaN has no place in them."""
+    """Return guards for vectors that are ordered: they are complete, and contain no NaN."""
     parts = elements(column, kind)
-    whole = whole_vector(column, kind, *parts)
+    complete = complete_vector(column, kind, *parts)
     if not kind.item.is_float:
-        return (whole,)
+        return (complete,)
     finite = " AND ".join(f"({element} IS NULL OR finite({element}))" for element in parts)
-    return whole, Guard(f"({finite})", f"{column} is not finite")
+    return complete, Guard(f"({finite})", f"{column} is not finite")
 
 
 @dataclass(frozen=True)
 class _Vector(Numeric):
     """Shared by VectorSum and VectorMean.
 
-    The column is ``List(T, n)``. An event whose list has another length, or a null in it, is no
-    vector: it is kept out of the tiles and counted. A null list is skipped.
+    The column is ``List(T, n)``. An event whose list has another length, or contains a null, is not
+    a vector: it does not enter the tiles and is counted. A null list is skipped.
     """
 
     def _list_type(self, scope: Scope) -> ListType:
@@ -87,8 +87,8 @@ class _Vector(Numeric):
         for position, element in enumerate(elements(column, kind), 1):
             name = f"sum_{column}_{position}"
             partial = self._value_partial(scope, Merge.SUM, name, element)
-            whole = self._guarded(whole_vector(column, kind, element))
-            partials.append(replace(partial, guards=(whole, *partial.guards)))
+            complete = self._guarded(complete_vector(column, kind, element))
+            partials.append(replace(partial, guards=(complete, *partial.guards)))
         return tuple(partials)
 
     def _lists(self, columns: Sequence[Column], valid: Bools | None = None) -> Finished:
@@ -102,6 +102,11 @@ class VectorSum(_Vector):
     """Sum of each element of a list column; zeros for an empty window.
 
     Exact for integers, and for floats with ``scale``, as ``Sum``.
+
+    >>> import paimon_features as pf
+    >>> events = [{"embedding": [1.0, 2.0]}, {"embedding": None}, {"embedding": [3.0, 6.0]}]
+    >>> pf.evaluate(pf.VectorSum("embedding"), events)
+    [4.0, 8.0]
     """
 
     kind: ClassVar[str] = "vector_sum"
@@ -124,7 +129,13 @@ class VectorSum(_Vector):
 
 @dataclass(frozen=True)
 class VectorMean(_Vector):
-    """Mean of each element of a list column; null where no list was seen."""
+    """Mean of each element of a list column; null without lists.
+
+    >>> import paimon_features as pf
+    >>> events = [{"embedding": [1.0, 2.0]}, {"embedding": None}, {"embedding": [3.0, 6.0]}]
+    >>> pf.evaluate(pf.VectorMean("embedding"), events)
+    [2.0, 4.0]
+    """
 
     kind: ClassVar[str] = "vector_mean"
 

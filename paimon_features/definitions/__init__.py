@@ -10,6 +10,7 @@ from paimon_features.definitions.derived import (
     TumblingView,
 )
 from paimon_features.definitions.entity import Entity
+from paimon_features.definitions.evaluation import evaluate
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.interaction import CompiledInteraction, Interaction
 from paimon_features.definitions.loader import load_definitions
@@ -63,6 +64,7 @@ __all__ = [
     "TableView",
     "Transformed",
     "TumblingView",
+    "evaluate",
     "everything",
     "load_definitions",
     "statistics_view",

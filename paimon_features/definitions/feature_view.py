@@ -21,7 +21,7 @@ from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
-from paimon_features.expressions import Expression, overflow_guard, parse
+from paimon_features.expressions import Expression, overflow_guard, parse, substitute
 from paimon_features.schema import DataType, Int64, check_name
 from paimon_features.windows import (
     DAY_MS,
@@ -179,7 +179,7 @@ class _Compiler:
         internal = {**scope, EVENT_TIME: Int64, TILE_END: Int64}
 
         def parsed(text: str) -> Expression:
-            return parse(text, internal).substitute(derived)
+            return substitute(parse(text, internal), derived)
 
         where, undecided = self._where(scope, derived)
         partials = self._partials(scope)
@@ -238,7 +238,7 @@ class _Compiler:
             check_name("derived column", name)
             if name in scope:
                 raise DefinitionError(f"derive: the column {name!r} exists already")
-            derived[name] = parse(text, scope).substitute(derived)
+            derived[name] = substitute(parse(text, scope), derived)
             scope[name] = derived[name].type
         return derived
 
@@ -257,7 +257,7 @@ class _Compiler:
             raise DefinitionError(
                 f"where={self.view.where!r} is {where.type!r}; expected a condition"
             )
-        where = where.substitute(derived)
+        where = substitute(where, derived)
         guard = overflow_guard(where)
         if guard is None:
             return where, []
@@ -436,6 +436,6 @@ class _Compiler:
         found = dict(derived)
         for aggregate in self.features:
             for text in aggregate.conditions:
-                found[f"where: {text}"] = parse(text, scope).substitute(derived)
+                found[f"where: {text}"] = substitute(parse(text, scope), derived)
         guards = {detail: overflow_guard(expression) for detail, expression in found.items()}
         return [SkipRule("overflow", d, g) for d, g in guards.items() if g is not None]

@@ -15,7 +15,7 @@ from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.request import RequestSource
 from paimon_features.definitions.table_view import CompiledTable
 from paimon_features.errors import DefinitionError, ExpressionError
-from paimon_features.expressions import Expression, overflow_guard, parse
+from paimon_features.expressions import Expression, overflow_guard, parse, substitute
 from paimon_features.expressions.nodes import Name, walk
 from paimon_features.schema import DataType, check_name
 
@@ -157,7 +157,7 @@ class Interactions:
         scope = _Scope(self, interaction, path)
         parsed = parse(interaction.expression, scope)
         others = {name: self.compile(self.named[name]) for name in sorted(scope.interactions)}
-        tree = parsed.substitute({name: other.expression for name, other in others.items()})
+        tree = substitute(parsed, {name: other.expression for name, other in others.items()})
         inputs = {name: interaction.inputs[name] for name in scope.inputs}
         for other in others.values():
             for name, kind in other.inputs.items():

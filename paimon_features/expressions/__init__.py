@@ -16,10 +16,11 @@ from paimon_features.expressions.duckdb import to_duckdb
 from paimon_features.expressions.evaluate import evaluate
 from paimon_features.expressions.flink import to_flink
 from paimon_features.expressions.items import DELIMITER, PART, decode_items
-from paimon_features.expressions.nodes import Expression, replace_nodes
+from paimon_features.expressions.nodes import Expression
 from paimon_features.expressions.ordered import decode_ordered
 from paimon_features.expressions.overflow import overflow_guard
 from paimon_features.expressions.parse import parse
+from paimon_features.expressions.rewrite import replace_nodes, substitute
 
 __all__ = [
     "DELIMITER",
@@ -31,6 +32,7 @@ __all__ = [
     "overflow_guard",
     "parse",
     "replace_nodes",
+    "substitute",
     "to_duckdb",
     "to_flink",
 ]

@@ -10,11 +10,10 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.errors import ExpressionError
 from paimon_features.schema import DataType, Float64, Int64
 
 KEYWORDS = (
@@ -58,9 +57,6 @@ class Expression:
     >>> amount = parse("quantity*price", columns)
     >>> amount.type, sorted(amount.columns), amount.text
     (Float64, ['price', 'quantity'], 'quantity * price')
-    >>> big = parse("amount > 100", {"amount": amount.type})
-    >>> big.substitute({"amount": amount}).text
-    'quantity * price > 100.0'
     """
 
     type: DataType
@@ -74,29 +70,6 @@ class Expression:
     def columns(self) -> frozenset[str]:
         """Names of the columns that the value depends on."""
         return frozenset(node.name for node in walk(self) if isinstance(node, Name))
-
-    def substitute(self, replacements: Mapping[str, Expression]) -> Expression:
-        """Put an expression in the place of each named column; other columns stay.
-
-        Raises
-        ------
-        ExpressionError
-            If a replacement has another type than the column it stands for.
-        """
-        from paimon_features.expressions.operators import build  # it builds these nodes
-
-        if isinstance(self, Name) and self.name in replacements:
-            new = replacements[self.name]
-            if new.type != self.type:
-                raise ExpressionError(
-                    f"column {self.name!r} of type {self.type.text} cannot be replaced by "
-                    f"{new.text!r} of type {new.type.text}"
-                )
-            return new
-        if isinstance(self, Call):
-            args = tuple(arg.substitute(replacements) for arg in self.args)
-            return self if args == self.args else build(self.op, args, self.type)
-        return self
 
     def __str__(self) -> str:
         return self.text
@@ -123,23 +96,6 @@ class Call(Expression):
 
     op: str
     args: tuple[Expression, ...]
-
-
-def replace_nodes(expr: Expression, names: Mapping[Expression, str]) -> Expression:
-    """The expression with a column of that name in the place of each part named.
-
-    >>> from paimon_features.expressions import parse
-    >>> from paimon_features.schema import Int64
-    >>> columns = {"n": Int64}
-    >>> replace_nodes(parse("abs(n) + 1", columns), {parse("abs(n)", columns): "size"}).text
-    'size + 1'
-    """
-    name = names.get(expr)
-    if name is not None:
-        return Name(expr.type, name, expr.type)
-    if isinstance(expr, Call):
-        return Call(expr.type, expr.op, tuple(replace_nodes(arg, names) for arg in expr.args))
-    return expr
 
 
 def walk(expr: Expression) -> Iterator[Expression]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.errors import ExpressionError
-from paimon_features.expressions import parse
+from paimon_features.expressions import parse, substitute
 from paimon_features.schema import (
     Bool,
     Bytes,
@@ -177,14 +177,14 @@ def test_any_text_is_an_expression_or_an_expression_error(text: str) -> None:
 def test_derived_columns_are_put_in_the_place_of_their_names() -> None:
     amount = parse("quantity * unit_price", {"quantity": Int32, "unit_price": Float64})
     large = parse("amount > 100 AND -amount < 0", {"amount": amount.type})
-    inlined = large.substitute({"amount": amount})
+    inlined = substitute(large, {"amount": amount})
     assert inlined.text == "quantity * unit_price > 100.0 AND -(quantity * unit_price) < 0.0"
     assert inlined.columns == {"quantity", "unit_price"}
 
 
 def test_a_constant_can_be_put_in_the_place_of_a_column() -> None:
     scope = {"i": Int64, "j": Int64}
-    expr = parse("-i + 1.5 * i", scope).substitute({"i": parse("3", scope)})
+    expr = substitute(parse("-i + 1.5 * i", scope), {"i": parse("3", scope)})
     assert expr.text == "-3.0 + 1.5 * 3.0"
     assert parse(expr.text, scope) == expr
 
@@ -192,4 +192,4 @@ def test_a_constant_can_be_put_in_the_place_of_a_column() -> None:
 def test_a_replacement_of_another_type_is_refused() -> None:
     scope = {"i": Int64, "x": Float64}
     with pytest.raises(ExpressionError, match=r"column 'i' of type int64 cannot be replaced by"):
-        parse("i + 1", scope).substitute({"i": parse("x", scope)})
+        substitute(parse("i + 1", scope), {"i": parse("x", scope)})

@@ -1,0 +1,47 @@
+"""Public names of a package, listed once in its ``__init__.pyi`` and imported when first used.
+
+The stub is what type checkers and editors read, so the list cannot differ from what they see.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Callable
+
+
+def attach_stub(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package from its stub.
+
+    A public name is one that the stub imports ``from <module> import <name> as <name>``.
+
+    >>> getattr_, dir_, names = attach_stub("paimon_features")
+    >>> "Sum" in names, getattr_("Sum").__module__
+    (True, 'paimon_features.aggregates.basic')
+    """
+    stub = pkgutil.get_data(package, "__init__.pyi")
+    assert stub is not None, package
+    homes = {
+        alias.name: node.module
+        for node in ast.parse(stub).body
+        if isinstance(node, ast.ImportFrom) and node.module is not None
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    names = sorted(homes)
+
+    def getattr_(name: str) -> object:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if homes[name] == package:
+            return importlib.import_module(f"{package}.{name}")
+        value: object = getattr(importlib.import_module(homes[name]), name)
+        # found without this function from now on
+        setattr(importlib.import_module(package), name, value)
+        return value
+
+    def dir_() -> list[str]:
+        return sorted({*vars(importlib.import_module(package)), *names})
+
+    return getattr_, dir_, names
