@@ -98,7 +98,7 @@ def evaluate(
     """
     if isinstance(aggregate, FeatureView):
         view, time = aggregate, aggregate.source.event_time
-        rows = list(events)
+        rows = [dict(event) for event in events]
     else:
         time = AT_MS
         rows = _timed(events)
