@@ -31,8 +31,8 @@ from paimon_features.aggregates import Count, Sum
 from paimon_features.aggregates.fold import fold
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView, Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.offline.heads import enters, partials_of
-from paimon_features.offline.point_in_time import PointInTimeJoin
+from paimon_features.offline.joins.edge_events import enters, partials_of
+from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.offline.store import OfflineStore
 from paimon_features.schema import Float64, Int64, arrow_schema
 from paimon_features.tables import Lake, append_arrow
@@ -251,18 +251,18 @@ def in_memory(view: CompiledView, events: pa.Table, tiles: pa.Table, rows: pa.Ta
     """Our join alone."""
     join = PointInTimeJoin(view, view.features, rows, rows["event_time_ms"].to_numpy())
     join.add_events(events)
-    join.add_tiles([tiles])
-    answers = join.answers()
+    join.join_tiles([tiles])
+    results = join.results()
     for feature in view.features:
-        column = answers.columns[feature.name].to_arrow(feature.type.arrow)
+        column = results.columns[feature.name].to_arrow(feature.type.arrow)
         rows = rows.append_column(feature.name, column)
     return rows
 
 
 def take_turns(contenders: dict[str, Contender], rounds: int) -> Times:
     """How long each contender takes, round by round; one round before it only checks."""
-    answers = {name: contender() for name, contender in contenders.items()}
-    check(answers)
+    results = {name: contender() for name, contender in contenders.items()}
+    check(results)
     times: Times = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, contender in contenders.items():
@@ -272,10 +272,10 @@ def take_turns(contenders: dict[str, Contender], rounds: int) -> Times:
     return times
 
 
-def check(answers: dict[str, pa.Table]) -> None:
+def check(results: dict[str, pa.Table]) -> None:
     """All numbers are equal, to the bit; where we do not know a customer, DuckDB says zero."""
-    ours = answers["ours"]
-    for name, answer in answers.items():
+    ours = results["ours"]
+    for name, answer in results.items():
         for label in answer.column_names[1:] if name != "ours" else ():
             mine = ours[label.replace("sum", "sum_amount")].fill_null(0).to_numpy()
             other = mine != answer[label].to_numpy()

@@ -21,9 +21,9 @@ from paimon_features.aggregates import Count, Max, Mean, Sum
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.materialize import Materializer
-from paimon_features.offline.heads import partials_of
+from paimon_features.offline.joins.edge_events import partials_of
+from paimon_features.offline.reading.view_scan import Scan
 from paimon_features.offline.rollup import roll_up
-from paimon_features.offline.scan import Scan
 from paimon_features.offline.store import OfflineStore
 from paimon_features.online import MemoryStore
 from paimon_features.schema import Float64, Int64

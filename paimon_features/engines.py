@@ -21,7 +21,7 @@ from paimon_features.config import ProjectConfig
 from paimon_features.errors import RequestError
 from paimon_features.job_control.backfill import TileJobResult
 from paimon_features.job_control.target import TileTarget
-from paimon_features.offline.engines import OfflineEngine
+from paimon_features.offline.reading.engine import OfflineEngine
 
 EngineName = Literal["local", "flink"]
 

@@ -28,7 +28,7 @@ from paimon_features.definitions import (
 )
 from paimon_features.errors import GenerationError, RequestError
 from paimon_features.online import OnlineSettings, OnlineStore, open_store
-from paimon_features.planning.plan import Plan, apply_plan, make_plan
+from paimon_features.planning.plan import ProjectPlan, apply_plan, make_plan
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.tables import Lake, generations
 from paimon_features.tables.generations import GenerationRecord
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from paimon_features.job_control.backfill import TileJobResult
     from paimon_features.monitoring.fitting import Fit
     from paimon_features.monitoring.view_reader import ViewReader
-    from paimon_features.offline.derived import DerivedRead
-    from paimon_features.offline.derived_table import Refreshed
-    from paimon_features.offline.engines import OfflineEngine
+    from paimon_features.offline.derived_rows import DerivedRead
+    from paimon_features.offline.derived_table import DerivedRefresh
     from paimon_features.offline.parquet_file import WrittenFile
-    from paimon_features.offline.pins import AsOf
-    from paimon_features.offline.rollup import RolledUp
+    from paimon_features.offline.reading.engine import OfflineEngine
+    from paimon_features.offline.reading.pinning import AsOf
+    from paimon_features.offline.rollup import RollupSummary
     from paimon_features.offline.store import OfflineStore
     from paimon_features.offline.training_set import TrainingSet
     from paimon_features.transformers import (
@@ -113,11 +113,11 @@ class Project:
 
     # -- definitions and generations -----------------------------------------------------
 
-    def plan(self) -> Plan:
+    def plan(self) -> ProjectPlan:
         """What ``apply`` would do."""
         return make_plan(self.lake, self.definitions)
 
-    def apply(self) -> Plan:
+    def apply(self) -> ProjectPlan:
         """Create tables and generations for the definitions, and write the registry."""
         return apply_plan(self.lake, self.definitions, now_ms())
 
@@ -206,7 +206,7 @@ class Project:
         target = TileTarget.of(self, view, generation)
         return resolve_engine(engine).backfill(target, rebuild=rebuild, **options)
 
-    def roll_up(self, view: str, progress: OnProgress = ignore_progress) -> RolledUp:
+    def roll_up(self, view: str, progress: OnProgress = ignore_progress) -> RollupSummary:
         """Make the rollups of a view's tiles that are missing, so that lifetimes stay cheap.
 
         ``progress`` is told the units looked at, and all of them. See ``offline.rollup``.
@@ -539,7 +539,9 @@ class Project:
             Path(path), rows, tuple(f.name for f in read.derived.features), (read.pin,)
         )
 
-    def refresh_derived(self, name: str, *, replace: bool = False, **options: Any) -> Refreshed:
+    def refresh_derived(
+        self, name: str, *, replace: bool = False, **options: Any
+    ) -> DerivedRefresh:
         """Bring the table ``features_<name>`` up to date; see ``derived_table.refresh``."""
         from paimon_features.offline.derived_table import refresh
 
@@ -548,7 +550,7 @@ class Project:
         return refresh(self.lake, derived, record, replace=replace, **options)
 
     def _derived(self, name: str, *, as_of: AsOf | str = None, **options: Any) -> DerivedRead:
-        from paimon_features.offline.derived import DerivedRead
+        from paimon_features.offline.derived_rows import DerivedRead
 
         derived = self.definitions.derived_view(name).compiled
         record = self.generation(self.view(derived.view.name))

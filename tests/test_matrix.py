@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.local.engine import Engine
+from paimon_features.local.engine import DuckDBEngine
 from paimon_features.online import open_store
 from paimon_features.testing.matrix import (
     BATCHES,
@@ -65,8 +65,8 @@ def lake_of(tmp_path_factory: pytest.TempPathFactory) -> Lakes:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(threads=1) as opened:
+def engine() -> Iterator[DuckDBEngine]:
+    with DuckDBEngine(threads=1) as opened:
         yield opened
 
 
@@ -77,7 +77,9 @@ def test_the_join_over_tiles_equals_the_oracle(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_the_tiles_of_the_local_engine_answer_like_the_oracle(cell: Cell, engine: Engine) -> None:
+def test_the_tiles_of_the_local_engine_answer_like_the_oracle(
+    cell: Cell, engine: DuckDBEngine
+) -> None:
     given = from_tiles(cell, duckdb_tiles(cell, engine), cell.questions)
     assert not wrong(cell, cell.questions, given)
 
@@ -113,7 +115,7 @@ def test_a_real_server_equals_the_oracle(cell: Cell, lake_of: Lakes, redis_url: 
 
 @given(st.integers(0, 2**32))
 @cases(12)
-def test_any_cell_of_any_tile_equals_the_oracle(engine: Engine, seed: int) -> None:
+def test_any_cell_of_any_tile_equals_the_oracle(engine: DuckDBEngine, seed: int) -> None:
     cell = random_cell(random.Random(seed))
     for tiles in (naive_tiles(cell), duckdb_tiles(cell, engine)):
         given = from_tiles(cell, tiles, cell.questions)

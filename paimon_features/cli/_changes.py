@@ -7,10 +7,10 @@ from dataclasses import asdict
 
 import click
 
-from paimon_features.planning.plan import Plan
+from paimon_features.planning.plan import ProjectPlan
 
 
-def print_changes(changes: Plan, as_json: bool) -> None:
+def print_changes(changes: ProjectPlan, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps([asdict(change) for change in changes.changes], indent=2))
         return

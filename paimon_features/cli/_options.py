@@ -10,7 +10,7 @@ import click
 from paimon_features.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from paimon_features.offline.pins import AsOf
+    from paimon_features.offline.reading.pinning import AsOf
 
 PROJECT = click.option(
     "--project", "path", default=".", show_default=True, help="Folder of the project."

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from paimon_features.aggregates.base import ROWS
 from paimon_features.definitions import CompiledView
-from paimon_features.local.engine import Engine
+from paimon_features.local.engine import DuckDBEngine
 from paimon_features.local.tiling import (
     event_columns,
     identifier,
@@ -37,18 +37,18 @@ _BATCH_ROWS = 250_000
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class TilesComputed:
     """How far a computation is: events read (whole groups) and tiles written."""
 
     events: int
     tiles: int
 
 
-Progress = Callable[[Done], None]
+Progress = Callable[[TilesComputed], None]
 
 
 def write_tiles(
-    engine: Engine,
+    engine: DuckDBEngine,
     lake: Lake,
     view: CompiledView,
     generation: int,
@@ -79,11 +79,11 @@ def write_tiles(
             for batch in engine.stream(statement, _BATCH_ROWS, what):
                 files.write(tile_rows(view, batch))
                 entered += pc.sum(batch.column(ROWS.name)).as_py() or 0
-                progress(Done(events + entered, files.rows))
+                progress(TilesComputed(events + entered, files.rows))
             if entered < count:  # some are no members, or break a rule
                 skipped.append(engine.table(skipped_sql(view, source), what))
             events += count
-            progress(Done(events, files.rows))
+            progress(TilesComputed(events, files.rows))
         if skipped:
             append_arrow(
                 lake,
@@ -103,7 +103,7 @@ def _merged(skipped: pa.Table) -> pa.Table:
 
 
 def _groups(
-    engine: Engine, lake: Lake, view: CompiledView, snapshot_id: int
+    engine: DuckDBEngine, lake: Lake, view: CompiledView, snapshot_id: int
 ) -> Iterator[tuple[str, int, bool]]:
     """What to read one after another: (something for FROM, events, of several days)."""
     table = view.source.table

@@ -21,8 +21,8 @@ from paimon_features.job_control.backfill import (
 )
 from paimon_features.job_control.jobs import check_not_running
 from paimon_features.job_control.target import TileTarget
-from paimon_features.local.backfill import Done, write_tiles
-from paimon_features.local.engine import Engine
+from paimon_features.local.backfill import TilesComputed, write_tiles
+from paimon_features.local.engine import DuckDBEngine
 from paimon_features.tables.lease import ProcessHolder
 
 
@@ -79,7 +79,7 @@ def backfill(
     """
     holder = ProcessHolder.current()
     with (
-        Engine(memory=memory, threads=threads, folder=target.state_dir / "spill") as engine,
+        DuckDBEngine(memory=memory, threads=threads, folder=target.state_dir / "spill") as engine,
         target.owned(holder, "backfill it"),
     ):
         check_not_running(target)
@@ -87,7 +87,7 @@ def backfill(
         begun = begin_backfill(target, job, rebuild, on_message)
         began = time.monotonic()
 
-        def progress(done: Done) -> None:
+        def progress(done: TilesComputed) -> None:
             elapsed = time.monotonic() - began
             report(BackfillProgress(elapsed, done.events, begun.total_records, done.tiles))
 

@@ -19,7 +19,7 @@ _BATCHES_AHEAD = 2
 _TABLE_ROWS = 1_000_000
 
 
-class Engine:
+class DuckDBEngine:
     """A DuckDB in this process, empty at first; a context manager.
 
     ``memory`` is what it may use, such as ``"4GB"`` (DuckDB's own default is four fifths of the
@@ -67,7 +67,7 @@ class Engine:
                 f"DuckDB does not start with memory={memory!r}, threads={threads!r}: {error}"
             ) from error
 
-    def __enter__(self) -> Engine:
+    def __enter__(self) -> DuckDBEngine:
         return self
 
     def __exit__(

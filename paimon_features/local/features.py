@@ -29,7 +29,7 @@ from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureView
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.expressions import to_duckdb
-from paimon_features.local.engine import Engine
+from paimon_features.local.engine import DuckDBEngine
 from paimon_features.local.tiling import (
     entering_sql,
     event_columns,
@@ -37,8 +37,8 @@ from paimon_features.local.tiling import (
     identifier,
     merged_sql,
 )
-from paimon_features.offline.row_source import arrow_table
-from paimon_features.offline.rows import event_times, key_columns
+from paimon_features.offline.inputs.checked_columns import event_times, key_columns
+from paimon_features.offline.inputs.row_source import arrow_table
 from paimon_features.schema import arrow_schema
 from paimon_features.statuses import STATUS_NAMES, Status
 
@@ -110,7 +110,7 @@ def features(
     table = _Join(
         compiled, chosen, key_columns(asked, compiled.keys, compiled.entity.name), as_of_ms
     )
-    with Engine(memory=memory, threads=threads) as engine:
+    with DuckDBEngine(memory=memory, threads=threads) as engine:
         engine.add("__events", _events(compiled, events))
         engine.add("__rows", table.rows)
         found = engine.table(table.statement(), f"features of view {view.name!r}")

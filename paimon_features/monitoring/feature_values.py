@@ -13,9 +13,9 @@ from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.definitions import CompiledView, FeatureRef
 from paimon_features.errors import RequestError
 from paimon_features.monitoring.time_ranges import TimeRange
-from paimon_features.offline.pins import Pin
-from paimon_features.offline.row_source import row_source
-from paimon_features.offline.scan import pieces
+from paimon_features.offline.inputs.row_source import row_source
+from paimon_features.offline.reading.pinning import Pin
+from paimon_features.offline.reading.view_scan import pieces
 from paimon_features.offline.store import OfflineStore
 from paimon_features.tables import Lake
 from paimon_features.tables.deltas import live_files

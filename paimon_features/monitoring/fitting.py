@@ -12,7 +12,7 @@ from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.errors import RequestError, TransformError
 from paimon_features.monitoring.time_ranges import TimeRange
 from paimon_features.monitoring.view_reader import ViewReader
-from paimon_features.offline.pins import Pin
+from paimon_features.offline.reading.pinning import Pin
 from paimon_features.transformers import ColumnStatistics, StoredTransformer
 from paimon_features.transformers.column_statistics import Statistic
 

@@ -19,9 +19,9 @@ from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression
 from paimon_features.monitoring.time_ranges import TimeRange
-from paimon_features.offline.heads import concat, enters, partials_of
-from paimon_features.offline.pins import Pin
-from paimon_features.offline.scan import pieces
+from paimon_features.offline.joins.edge_events import concat, enters, partials_of
+from paimon_features.offline.reading.pinning import Pin
+from paimon_features.offline.reading.view_scan import pieces
 from paimon_features.tables import Lake
 from paimon_features.tables.deltas import DataFile, live_files
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START

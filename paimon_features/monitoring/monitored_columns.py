@@ -21,7 +21,7 @@ from paimon_features.monitoring.monitoring_report import ColumnReport, Monitorin
 from paimon_features.monitoring.time_ranges import TimeRange
 from paimon_features.monitoring.value_statistics import ColumnValues, collect
 from paimon_features.monitoring.view_reader import ViewReader
-from paimon_features.offline.pins import Pin
+from paimon_features.offline.reading.pinning import Pin
 from paimon_features.offline.store import OfflineStore
 from paimon_features.tables import Lake, iter_batches
 from paimon_features.transformers.column_statistics import ColumnStatistics

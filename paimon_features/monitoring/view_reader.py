@@ -13,7 +13,7 @@ from paimon_features.expressions import Expression, evaluate, parse
 from paimon_features.monitoring.merged_tiles import entering, event_columns, events_within, merged
 from paimon_features.monitoring.tile_statistics import KeptColumn
 from paimon_features.monitoring.time_ranges import TimeRange
-from paimon_features.offline.pins import AsOf, Pinner
+from paimon_features.offline.reading.pinning import AsOf, Pinner
 from paimon_features.tables import Lake
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.transformers.column_statistics import ColumnStatistics

@@ -18,8 +18,8 @@ import pyarrow as pa
 from paimon_features.definitions import CompiledDerived
 from paimon_features.definitions.derived import START_DAY
 from paimon_features.errors import TableError
-from paimon_features.offline.derived import DerivedRead
-from paimon_features.offline.pins import Pin
+from paimon_features.offline.derived_rows import DerivedRead
+from paimon_features.offline.reading.pinning import Pin
 from paimon_features.tables import Lake, latest_snapshot, read_arrow
 from paimon_features.tables.catalog import PROPERTY_PREFIX
 from paimon_features.tables.deltas import live_files
@@ -34,7 +34,7 @@ IDENTITY = "derived.identity"
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class DerivedRefresh:
     """What a refresh did: rows that there are now in its range, days that it had to write.
 
     ``snapshot_id`` is the table's newest one (None while it has none), ``newest_ms`` the newest
@@ -72,7 +72,7 @@ def refresh(
     include_open: bool = False,
     replace: bool = False,
     memory_mb: float | None = None,
-) -> Refreshed:
+) -> DerivedRefresh:
     """Make the table hold the windows that start from ``from_ms`` to ``to_ms``, as of now.
 
     The range (UTC ms) is widened to whole days; rows outside stay as they are. Each day is
@@ -111,7 +111,7 @@ def refresh(
                 overwrite.empty(start_day=day)
             overwrite.commit()
     newest = latest_snapshot(lake, target)
-    return Refreshed(
+    return DerivedRefresh(
         target,
         None if newest is None else newest.id,
         rows,

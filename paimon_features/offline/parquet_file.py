@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.errors import RequestError
-from paimon_features.offline.feature_results import FeatureResult
-from paimon_features.offline.pins import Pin
-from paimon_features.offline.row_source import in_pieces
+from paimon_features.offline.feature_result import FeatureResult
+from paimon_features.offline.inputs.row_source import in_pieces
+from paimon_features.offline.reading.pinning import Pin
 
 ROW_GROUP_ROWS = 1 << 17
 
@@ -39,7 +39,7 @@ class WrittenFile:
         }
 
 
-def write_parquet(answered: FeatureResult, path: Path) -> int:
+def write_parquet(result: FeatureResult, path: Path) -> int:
     """Write the rows with their features, and give their number.
 
     The file appears under its name when it is complete, in the place of another one of that
@@ -50,8 +50,8 @@ def write_parquet(answered: FeatureResult, path: Path) -> int:
     RequestError
         If the file cannot be written.
     """
-    with answered:
-        return write_tables(answered.schema, answered.tables(), path)
+    with result:
+        return write_tables(result.schema, result.tables(), path)
 
 
 def write_tables(schema: pa.Schema, tables: Iterator[pa.Table], path: Path) -> int:

@@ -17,8 +17,8 @@ from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import SnapshotExpiredError
-from paimon_features.offline.keys import Entities
-from paimon_features.offline.scan import pieces
+from paimon_features.offline.joins.entity_codes import EntityCodes
+from paimon_features.offline.reading.view_scan import pieces
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.deltas import DataFile, live_files
 from paimon_features.tables.generations import GenerationRecord
@@ -36,7 +36,7 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class RolledUp:
+class RollupSummary:
     """What a refresh did: units that were there, rollups made, those not worth having, deleted.
 
     ``rows_read`` were folded to ``rows_written``.
@@ -62,7 +62,7 @@ def roll_up(
     record: GenerationRecord,
     now_ms: int,
     progress: OnProgress = ignore_progress,
-) -> RolledUp:
+) -> RollupSummary:
     """Make the rollups that are missing, of days that ended an hour before ``now_ms``.
 
     It may run beside the tile job: it writes nothing into the tile table. Left at any point, what
@@ -77,7 +77,7 @@ def roll_up(
     """
     rollups = Rollups(lake, view, record.table)
     with acquire(lake, rollups.owner, purpose="roll its tiles up"):
-        work = _Work(lake, view, rollups, record.table)
+        work = _RollupRun(lake, view, rollups, record.table)
         for attempt in range(_ATTEMPTS):
             try:
                 return work.run(now_ms, progress)
@@ -87,16 +87,16 @@ def roll_up(
     raise AssertionError("not reached")
 
 
-class _Work:
+class _RollupRun:
     def __init__(self, lake: Lake, view: CompiledView, rollups: Rollups, table: str) -> None:
         self.lake, self.view, self.rollups, self.table = lake, view, rollups, table
         self._columns = [*view.keys, TILE_START, *(p.name for p in view.partials)]
         self._made = self._not_worth = self._read = self._written = 0
 
-    def run(self, now_ms: int, progress: OnProgress) -> RolledUp:
+    def run(self, now_ms: int, progress: OnProgress) -> RollupSummary:
         newest = latest_snapshot(self.lake, self.table)
         if newest is None:
-            return RolledUp()
+            return RollupSummary()
         schema = self.lake.schema(self.table)
         self._schema = pa.schema([schema.field(name) for name in self._columns])
         units = self.rollups.units(live_files(self.lake, self.table, newest.id))
@@ -111,7 +111,7 @@ class _Work:
             else:
                 self._make(unit)
         progress(len(units), len(units))
-        return RolledUp(
+        return RollupSummary(
             fresh=fresh,
             made=self._made,
             not_worth=self._not_worth,
@@ -148,7 +148,7 @@ class _Work:
 
     def _fold(self, rows: pa.Table) -> pa.Table:
         view = self.view
-        codes = Entities(rows, view.keys).codes
+        codes = EntityCodes(rows, view.keys).codes
         order = np.argsort(codes, kind="stable")
         first = np.flatnonzero(np.diff(codes[order], prepend=-1))
         offsets = np.append(first, len(codes)).astype(np.int64)

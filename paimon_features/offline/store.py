@@ -19,13 +19,13 @@ from paimon_features.definitions import (
 )
 from paimon_features.definitions.request import row_inputs
 from paimon_features.errors import RequestError, UnknownNameError
-from paimon_features.offline.engines import OfflineEngine
-from paimon_features.offline.entity_rows import EntityRows
-from paimon_features.offline.feature_results import FeatureResult
+from paimon_features.offline.feature_result import FeatureResult
+from paimon_features.offline.inputs.row_source import row_source
 from paimon_features.offline.parquet_file import WrittenFile, write_parquet
-from paimon_features.offline.pins import AsOf, Pin, Pinner
-from paimon_features.offline.reads import TableRead, ViewRead, WindowRead
-from paimon_features.offline.row_source import row_source
+from paimon_features.offline.reading.engine import OfflineEngine
+from paimon_features.offline.reading.entity_rows import EntityRows
+from paimon_features.offline.reading.pinning import AsOf, Pin, Pinner
+from paimon_features.offline.reading.view_reads import FeatureViewRead, TableViewRead, ViewRead
 from paimon_features.tables import Lake
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.rollups import Rollups
@@ -261,10 +261,10 @@ class OfflineStore:
                 rollups = None
                 if not (repeatable or as_of is not None) or _all_exact(view, features):
                     rollups = Rollups.of(self.lake, view, record.table)
-                reads.append(WindowRead(view, features, record, pin, events, rollups))
+                reads.append(FeatureViewRead(view, features, record, pin, events, rollups))
             else:
                 columns = [_named(view.name, name, view.features) for name in names]
-                reads.append(TableRead(view, columns, events))
+                reads.append(TableViewRead(view, columns, events))
         pinner.done()
         return PinnedRead(self.lake, selection, reads, pinner.time_ms)
 

@@ -14,10 +14,10 @@ import pyarrow as pa
 from paimon_features.callbacks import OnProgress
 from paimon_features.definitions import Output
 from paimon_features.errors import RequestError, TableError, UnknownNameError
-from paimon_features.offline.engines import OfflineEngine
-from paimon_features.offline.entity_rows import EntityRows
-from paimon_features.offline.feature_results import FeatureResult
-from paimon_features.offline.row_source import in_pieces, row_source
+from paimon_features.offline.feature_result import FeatureResult
+from paimon_features.offline.inputs.row_source import in_pieces, row_source
+from paimon_features.offline.reading.engine import OfflineEngine
+from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.store import AsOf, OfflineStore, Pin, PinnedRead
 from paimon_features.schema import (
     Bool,
@@ -132,10 +132,10 @@ def build_training_set(
                 if there and not replace and _is_complete(lake, target):
                     raise TableError(_refusal(lake, target, properties))
                 _protect(lake, target, pinned.pins)
-                with pinned.answer(asked, progress=progress, engine=engine, **aside) as answered:
+                with pinned.answer(asked, progress=progress, engine=engine, **aside) as result:
                     if there:  # only now: a read that fails leaves the old table as it is
                         _drop(lake, target, pinned.pins)
-                    known = _write(lake, target, answered, properties)
+                    known = _write(lake, target, result, properties)
             empty = int(lake.properties(target)[ROWS_WITHOUT_FEATURES])
         return TrainingSet(target, known, asked.count, empty, features, label, pinned.pins)
 
@@ -157,18 +157,18 @@ def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
     return tuple(Pin(d["table"], d["snapshot_id"], d["incarnation"]) for d in documents)
 
 
-def _write(lake: Lake, target: str, answered: FeatureResult, properties: Mapping[str, str]) -> int:
+def _write(lake: Lake, target: str, result: FeatureResult, properties: Mapping[str, str]) -> int:
     """Create the table and fill it in one commit; the snapshot id."""
-    columns = {field.name: _column_type(field) for field in answered.schema}
+    columns = {field.name: _column_type(field) for field in result.schema}
     options = {PROPERTY_PREFIX + key: value for key, value in properties.items()}
     lake.create(training_spec(target, columns, options))
-    features = list(answered.selection.columns.values())
+    features = list(result.selection.columns.values())
     without = 0
 
     def counted() -> Iterator[pa.Table]:
         nonlocal without
         # pieces of one size, so that memory has no say in how files are written
-        for table in in_pieces(answered.schema, answered.tables(), WRITTEN_ROWS):
+        for table in in_pieces(result.schema, result.tables(), WRITTEN_ROWS):
             without += _rows_without(table.select(features))
             yield table
 

@@ -21,8 +21,8 @@ from paimon_features.definitions import (
     FeedbackSource,
 )
 from paimon_features.errors import DefinitionError
-from paimon_features.offline.centers import proposed_centers
 from paimon_features.planning import registry
+from paimon_features.planning.center_proposals import proposed_centers
 from paimon_features.planning.registry import Document, Key
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.fitted import fitted_versions
@@ -73,7 +73,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ProjectPlan:
     """All changes, in the order in which they would be made."""
 
     changes: tuple[Change, ...]
@@ -87,7 +87,7 @@ class Plan:
         return "\n".join(str(change) for change in self.changes)
 
 
-def make_plan(lake: Lake, definitions: Definitions) -> Plan:
+def make_plan(lake: Lake, definitions: Definitions) -> ProjectPlan:
     """Compare the definitions with what is applied.
 
     Raises
@@ -101,10 +101,10 @@ def make_plan(lake: Lake, definitions: Definitions) -> Plan:
     for kind, name in known.keys() - defined:
         detail = "no longer defined; its tables stay"
         changes.append(Change(kind, name, "gone", (detail,)))
-    return Plan(tuple(changes))
+    return ProjectPlan(tuple(changes))
 
 
-def apply_plan(lake: Lake, definitions: Definitions, now_ms: int) -> Plan:
+def apply_plan(lake: Lake, definitions: Definitions, now_ms: int) -> ProjectPlan:
     """Make what ``make_plan`` shows: tables, generations, registry rows.
 
     Repeating it is harmless.

@@ -19,11 +19,11 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
 from paimon_features.errors import RequestError
 from paimon_features.local import tile_rows, tile_sql
-from paimon_features.local.engine import Engine
+from paimon_features.local.engine import DuckDBEngine
 from paimon_features.local.features import features as local_features
 from paimon_features.materialize import Materializer
-from paimon_features.offline.engines import OfflineEngine
-from paimon_features.offline.point_in_time import PointInTimeJoin
+from paimon_features.offline.joins.point_in_time import PointInTimeJoin
+from paimon_features.offline.reading.engine import OfflineEngine
 from paimon_features.offline.store import OfflineStore
 from paimon_features.online.memory_store import MemoryStore
 from paimon_features.online.store import OnlineStore
@@ -59,14 +59,14 @@ def from_tiles(cell: Cell, tiles: pa.Table, questions: Sequence[Question]) -> li
     as_of_ms = np.array([question.as_of_ms for question in questions], np.int64)
     join = PointInTimeJoin(view, view.features, keys, as_of_ms)
     events = all_events(cell)
-    days = pa.array(np.isin(events["t"].to_numpy() // DAY_MS, join.head_days))
+    days = pa.array(np.isin(events["t"].to_numpy() // DAY_MS, join.edge_days))
     join.add_events(events.filter(days).select(join.event_columns))
-    join.add_tiles([tiles.select(join.tile_columns)])
-    answers = join.answers()
-    columns = {f.name: answers.columns[f.name].to_arrow(f.type.arrow) for f in view.features}
+    join.join_tiles([tiles.select(join.tile_columns)])
+    results = join.results()
+    columns = {f.name: results.columns[f.name].to_arrow(f.type.arrow) for f in view.features}
     values = event_rows(pa.table(columns))
     statuses = [
-        {name: STATUS_NAMES[of_feature[i]] for name, of_feature in answers.statuses.items()}
+        {name: STATUS_NAMES[of_feature[i]] for name, of_feature in results.statuses.items()}
         for i in range(len(questions))
     ]
     return list(zip(values, statuses, strict=True))
@@ -82,13 +82,13 @@ def from_events(cell: Cell, questions: Sequence[Question]) -> list[Given]:
     return _given(cell, found)
 
 
-def duckdb_tiles(cell: Cell, engine: Engine) -> pa.Table:
+def duckdb_tiles(cell: Cell, engine: DuckDBEngine) -> pa.Table:
     """The cell's tiles as the local engine makes them."""
     return _duckdb_tiles(replace(cell, kind="exact"), engine)
 
 
 @lru_cache(maxsize=64)
-def _duckdb_tiles(cell: Cell, engine: Engine) -> pa.Table:
+def _duckdb_tiles(cell: Cell, engine: DuckDBEngine) -> pa.Table:
     engine.add("matrix_events", all_events(cell))
     view = cell.view.compiled
     found = engine.table(tile_sql(view, "matrix_events"), "tiles").combine_chunks().to_batches()
@@ -169,7 +169,7 @@ class MatrixLake:
         fetcher = FeatureFetcher(PROJECT, [view], store)
         refs = [FeatureRef(view.name, f.name) for f in view.features]
         newest = max(event["t"] for batch in cell.batches for event in batch)
-        answered: list[Question] = []
+        result: list[Question] = []
         given: list[Given] = []
         for question in questions:
             try:
@@ -177,10 +177,10 @@ class MatrixLake:
             except RequestError:
                 assert question.as_of_ms < newest - view.margin_ms, question
                 continue
-            answered.append(question)
+            result.append(question)
             values = event_rows(got.table.select(got.features))[0]
             given.append((values, got.statuses.to_pylist()[0]))
-        return answered, given
+        return result, given
 
 
 def _given(cell: Cell, table: pa.Table) -> list[Given]:

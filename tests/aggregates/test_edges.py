@@ -22,7 +22,7 @@ from paimon_features.aggregates import Aggregate, Reading
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.local import features as local_features
-from paimon_features.offline.point_in_time import PointInTimeJoin
+from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.schema import Int64, String, arrow_schema
 from paimon_features.testing.generators import VALUE_COLUMNS
@@ -53,8 +53,8 @@ def value(aggregate: Aggregate, *events: dict[str, Any]) -> Any:
     rows = pa.table({"user": [1], "event_time_ms": [Q_MS]})
     join = PointInTimeJoin(view.compiled, [feature], rows.select(["user"]), np.array([Q_MS]))
     join.add_events(table.select(join.event_columns))
-    join.add_tiles([tile_table(view, event_rows(table)).select(join.tile_columns)])
-    column = join.answers().columns[feature.name].to_arrow(feature.type.arrow)
+    join.join_tiles([tile_table(view, event_rows(table)).select(join.tile_columns)])
+    column = join.results().columns[feature.name].to_arrow(feature.type.arrow)
     (from_tiles,) = event_rows(pa.table({"it": column}))
     found = local_features(view, table, rows, threads=1).select([feature.name])
     (from_events,) = event_rows(found)

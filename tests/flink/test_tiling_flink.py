@@ -23,7 +23,7 @@ from paimon_features.flink.tiles.submission import backfill, submit
 from paimon_features.job_control.target import TileTarget
 from paimon_features.local import backfill_job as local_backfill
 from paimon_features.local import skipped_sql, tile_rows, tile_sql
-from paimon_features.local.engine import Engine
+from paimon_features.local.engine import DuckDBEngine
 from paimon_features.oracle.tiler import event_rows, tile_schema
 from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake, read_arrow, snapshots
@@ -126,7 +126,7 @@ def assert_duckdb_gives_the_same(lake: Lake, view: FeatureView, events: pa.Table
         if not (p.type.is_float and p.merge in (Merge.SUM, Merge.DECAYED_SUM))
     ]
     keys = ["tile_day", *compiled.keys, "tile_start"]
-    with Engine(threads=1) as engine:
+    with DuckDBEngine(threads=1) as engine:
         engine.add("raw", events)
         raw = engine.table(tile_sql(compiled, "raw"), "tiles").combine_chunks()
         batches = [tile_rows(compiled, batch) for batch in raw.to_batches()]

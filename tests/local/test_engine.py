@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import ConfigurationError, JobError, MissingExtraError
-from paimon_features.local.engine import Engine
+from paimon_features.local.engine import DuckDBEngine
 
 FOR_EVER = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b"
 
 
 def test_ctrl_c_ends_a_statement_at_once() -> None:
-    with Engine() as engine:
+    with DuckDBEngine() as engine:
         for run in (
             lambda: list(engine.stream(FOR_EVER, 10, "x")),
             lambda: engine.table(FOR_EVER, "x"),
@@ -34,7 +34,7 @@ def test_ctrl_c_ends_a_statement_at_once() -> None:
 
 
 def test_a_stream_that_is_left_early_leaves_nothing_behind() -> None:
-    with Engine() as engine:
+    with DuckDBEngine() as engine:
         stream = engine.stream("SELECT range AS n FROM range(5000000)", 1000, "x")
         assert next(stream).num_rows > 0
         stream.close()  # type: ignore[attr-defined]
@@ -44,7 +44,7 @@ def test_a_stream_that_is_left_early_leaves_nothing_behind() -> None:
 
 
 def test_what_does_not_fit_into_memory_is_spilled_and_gone_at_the_end(tmp_path: Path) -> None:
-    with Engine(memory="60MB", threads=1, folder=tmp_path) as engine:
+    with DuckDBEngine(memory="60MB", threads=1, folder=tmp_path) as engine:
         statement = "SELECT range AS n, range % 9 AS m FROM range(6000000) ORDER BY m, n DESC"
         most, rows = 0, 0
         for batch in engine.stream(statement, 100_000, "x"):
@@ -56,16 +56,16 @@ def test_what_does_not_fit_into_memory_is_spilled_and_gone_at_the_end(tmp_path: 
 
 
 def test_an_error_of_duckdb_says_what_it_was_for() -> None:
-    with Engine() as engine, pytest.raises(JobError, match=r"backfill of x: .*nowhere"):
+    with DuckDBEngine() as engine, pytest.raises(JobError, match=r"backfill of x: .*nowhere"):
         list(engine.stream("SELECT * FROM nowhere", 10, "backfill of x"))
 
 
 def test_a_memory_limit_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="memory='lots'"):
-        Engine(memory="lots")
+        DuckDBEngine(memory="lots")
 
 
 def test_without_duckdb_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'paimon-features\[local\]'"):
-        Engine()
+        DuckDBEngine()

@@ -17,8 +17,8 @@ from paimon_features.aggregates import Count, DecayedMean, DecayedSum, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView, load_definitions
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.local import features, tile_rows, tile_sql
-from paimon_features.local.engine import Engine
-from paimon_features.offline.point_in_time import PointInTimeJoin
+from paimon_features.local.engine import DuckDBEngine
+from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import answer
 from paimon_features.oracle.tiler import event_rows
@@ -79,16 +79,16 @@ def test_it_equals_the_point_in_time_join_on_the_retail_log() -> None:
 
     join = PointInTimeJoin(compiled, compiled.features, keys, as_of_ms)
     join.add_events(events.select(join.event_columns))
-    with Engine() as engine:
+    with DuckDBEngine() as engine:
         engine.add("log", events)
         tiles = engine.table(tile_sql(compiled, "log"), "tiles").combine_chunks()
     done = pa.Table.from_batches([tile_rows(compiled, batch) for batch in tiles.to_batches()])
-    join.add_tiles([done.select(join.tile_columns)])
-    answers = join.answers()
+    join.join_tiles([done.select(join.tile_columns)])
+    results = join.results()
     for feature in compiled.features:
         twin = found.column(feature.name)
-        own = answers.columns[feature.name].to_arrow(feature.type.arrow)
-        told = [STATUS_NAMES[i] for i in answers.statuses[feature.name]]
+        own = results.columns[feature.name].to_arrow(feature.type.arrow)
+        told = [STATUS_NAMES[i] for i in results.statuses[feature.name]]
         assert found.column(f"{feature.name}__status").to_pylist() == told
         if feature.name.startswith("decayed"):
             assert twin.null_count == own.null_count

@@ -20,7 +20,7 @@ from paimon_features.errors import JobError
 from paimon_features.local import skipped_sql, tile_rows, tile_sql
 from paimon_features.local import tiling as local_tiling
 from paimon_features.local.backfill import parquet_sql
-from paimon_features.local.engine import Engine
+from paimon_features.local.engine import DuckDBEngine
 from paimon_features.oracle.tiler import event_rows, tile_schema
 from paimon_features.schema import Int64, String, Timestamp, arrow_schema
 from paimon_features.testing.generators import random_events, random_view
@@ -46,12 +46,12 @@ def clicks(*rows: tuple[object, ...]) -> pa.Table:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Iterator[Engine]:
-    with Engine(threads=1) as opened:
+def engine() -> Iterator[DuckDBEngine]:
+    with DuckDBEngine(threads=1) as opened:
         yield opened
 
 
-def tiles(engine: Engine, view: FeatureView, events: pa.Table, **options: bool) -> pa.Table:
+def tiles(engine: DuckDBEngine, view: FeatureView, events: pa.Table, **options: bool) -> pa.Table:
     engine.add("some_events", events)
     return finished(view, engine.table(tile_sql(view.compiled, "some_events", **options), "tiles"))
 
@@ -61,14 +61,16 @@ def finished(view: FeatureView, rows: pa.Table) -> pa.Table:
     return pa.Table.from_batches([tile_rows(view.compiled, batch) for batch in batches])
 
 
-def skipped(engine: Engine, view: FeatureView, events: pa.Table) -> pa.Table:
+def skipped(engine: DuckDBEngine, view: FeatureView, events: pa.Table) -> pa.Table:
     engine.add("some_events", events)
     return engine.table(skipped_sql(view.compiled, "some_events"), "skipped rows")
 
 
 @cases(60)
 @given(st.integers(0, 2**32))
-def test_tiles_and_skipped_rows_of_any_view_equal_the_oracle(engine: Engine, seed: int) -> None:
+def test_tiles_and_skipped_rows_of_any_view_equal_the_oracle(
+    engine: DuckDBEngine, seed: int
+) -> None:
     rng = random.Random(seed)
     view = random_view(rng)
     events = random_events(rng, view, rng.choice((1, 5, 80)))
@@ -80,7 +82,7 @@ def test_tiles_and_skipped_rows_of_any_view_equal_the_oracle(engine: Engine, see
     assert counted_rows(skipped(engine, view, events)) == expected_skips(view, rows)
 
 
-def test_tiles_come_in_the_order_of_the_table_s_key(engine: Engine) -> None:
+def test_tiles_come_in_the_order_of_the_table_s_key(engine: DuckDBEngine) -> None:
     rng = random.Random(3)
     times = [DAY_MS * rng.randrange(-2, 2) + rng.randrange(DAY_MS) for _ in range(300)]
     events = clicks(*((rng.randrange(-3, 3), t, 1) for t in times))
@@ -92,14 +94,14 @@ def test_tiles_come_in_the_order_of_the_table_s_key(engine: Engine) -> None:
     assert keys == sorted(set(keys))
 
 
-def test_the_greatest_text_is_the_one_with_the_greatest_code_point(engine: Engine) -> None:
+def test_the_greatest_text_is_the_one_with_the_greatest_code_point(engine: DuckDBEngine) -> None:
     # UTF-16 would put the emoji below U+FFFF
     events = clicks((1, 5, 0, "\uffff"), (1, 5, 0, "\U0001f600"), (1, 5, 0, "z"))
     found = tiles(engine, view_of(Last("word")), events).column("p_last_word").to_pylist()
     assert found[0].endswith("\U0001f600")
 
 
-def test_a_sum_beyond_64_bits_is_an_error_that_says_so(engine: Engine) -> None:
+def test_a_sum_beyond_64_bits_is_an_error_that_says_so(engine: DuckDBEngine) -> None:
     view = view_of(Sum("n", bound=2**62))
     with pytest.raises(JobError, match="leaves 64 bits, where the lake would wrap"):
         tiles(engine, view, clicks((1, 0, 2**62), (1, 1, 2**62)))
@@ -107,7 +109,7 @@ def test_a_sum_beyond_64_bits_is_an_error_that_says_so(engine: Engine) -> None:
     assert found.column("p_sum_n").to_pylist() == [2**63 - 1]
 
 
-def test_texts_that_the_lake_joins_are_joined_by_commas(engine: Engine) -> None:
+def test_texts_that_the_lake_joins_are_joined_by_commas(engine: DuckDBEngine) -> None:
     partial: Any = SimpleNamespace(merge=SimpleNamespace(paimon="listagg"), type=String)
     engine.add("words", pa.table({"word": ["b", None, "a", "b"], "n": [1, 2, 3, 4]}))
     for members, expected in ((None, ["a", "b", "b"]), ("n < 4", ["a", "b"])):
@@ -119,7 +121,7 @@ def test_texts_that_the_lake_joins_are_joined_by_commas(engine: Engine) -> None:
 @cases(20)
 @given(st.integers(0, 2**32))
 def test_a_merge_that_duckdb_has_no_aggregate_for_is_made_of_lists(
-    engine: Engine, seed: int
+    engine: DuckDBEngine, seed: int
 ) -> None:
     rng = random.Random(seed)
     view = random_view(rng)
@@ -138,7 +140,7 @@ def test_a_merge_that_duckdb_has_no_aggregate_for_is_made_of_lists(
 
 
 def test_files_are_read_in_the_units_of_the_source_whatever_their_path(
-    engine: Engine, tmp_path: Path
+    engine: DuckDBEngine, tmp_path: Path
 ) -> None:
     folder = tmp_path / "event_day=7" / "it's [a] pattern?*"
     folder.mkdir(parents=True)

@@ -13,8 +13,8 @@ import pytest
 
 import paimon_features as pf
 from paimon_features.definitions import DerivedView
-from paimon_features.offline.derived import DerivedRead
-from paimon_features.offline.retile import compare_day
+from paimon_features.offline.derived_rows import DerivedRead
+from paimon_features.offline.tile_comparison import compare_day
 from paimon_features.planning.plan import tiles_table
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.generations import GenerationRecord

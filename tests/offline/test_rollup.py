@@ -13,8 +13,8 @@ import pytest
 
 from paimon_features.aggregates import Aggregate, Count, Max, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.offline.rollup import RolledUp, roll_up
-from paimon_features.offline.scan import Scan
+from paimon_features.offline.reading.view_scan import ViewScan
+from paimon_features.offline.rollup import RollupSummary, roll_up
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import answer
 from paimon_features.oracle.tiler import event_rows
@@ -27,7 +27,7 @@ LATER_MS = 40_000_000_000_000
 """A clock by which all days have ended."""
 
 
-def rolled(lake: LakeOfViews, view: FeatureView, now_ms: int = LATER_MS) -> RolledUp:
+def rolled(lake: LakeOfViews, view: FeatureView, now_ms: int = LATER_MS) -> RollupSummary:
     compiled = view.compiled
     return roll_up(lake.lake, compiled, lake.generation(compiled), now_ms)
 
@@ -119,7 +119,7 @@ class Totals(LakeOfViews):
         (read,) = pinned.reads
         needs = read.needs()
         needs.observe(np.array(as_of_ms, np.int64), np.zeros(len(as_of_ms), np.int64))
-        files = Scan(self.lake, read, needs, range(3)).tile_files
+        files = ViewScan(self.lake, read, needs, range(3)).tile_files
         made = [file for file in files if "/rollups/" in file.path]
         got = pinned.read(rows).drop_columns(["event_time_ms", "user"]).to_pylist()
         return got, sum(file.rows for file in files), len(made)

@@ -222,7 +222,7 @@ def test_rows_keep_their_order_over_many_files(
 def test_an_error_while_answers_are_written_commits_nothing_and_leaves_no_file(
     lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paimon_features.offline.feature_results import FeatureResult
+    from paimon_features.offline.feature_result import FeatureResult
 
     whole = FeatureResult.tables
 

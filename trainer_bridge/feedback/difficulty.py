@@ -13,7 +13,7 @@ from paimon_features.aggregates import Count, DecayedMean, Last, Max, Mean, Sum,
 from paimon_features.array_types import Floats
 from paimon_features.definitions import Entity, FeatureView, FeedbackSource
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
-from paimon_features.offline.pins import AsOf, Pin
+from paimon_features.offline.reading.pinning import AsOf, Pin
 from paimon_features.schema import DataType
 from paimon_features.windows import parse_duration
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from paimon_features.definitions import FeatureView
 from paimon_features.errors import ConfigurationError
-from paimon_features.offline.pins import Pin
+from paimon_features.offline.reading.pinning import Pin
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.files import read_json
 from trainer_bridge.batches.forms import Batch

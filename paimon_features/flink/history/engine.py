@@ -24,9 +24,9 @@ from paimon_features.flink.cluster import cluster_address
 from paimon_features.flink.sql.history import CHUNK, Layout, edges_sql, tiles_sql
 from paimon_features.flink.sql.history_rows import Needed, finished, staged_rows
 from paimon_features.flink_rest import FlinkRest
-from paimon_features.offline.entity_rows import EntityRows
-from paimon_features.offline.reads import WindowRead
-from paimon_features.offline.spill import Spill
+from paimon_features.offline.reading.entity_rows import EntityRows
+from paimon_features.offline.reading.spill import SpillFile
+from paimon_features.offline.reading.view_reads import FeatureViewRead
 from paimon_features.schema import DataType, arrow_schema
 from paimon_features.tables import Lake, append_stream, iter_batches, latest_snapshot
 from paimon_features.tables.reader import scan_options
@@ -70,7 +70,7 @@ class FlinkHistoryEngine:
     def answer(
         self,
         lake: Lake,
-        read: WindowRead,
+        read: FeatureViewRead,
         asked: EntityRows,
         spill_folder: str | None,
         tick: Callable[[int], None],
@@ -129,15 +129,15 @@ class FlinkAnswers:
     """The answers to all rows, chunk by chunk: put aside where there are several."""
 
     def __init__(self, chunks: int, spill_folder: str | None) -> None:
-        self._spill = Spill(spill_folder) if chunks > 1 else None
+        self._spill = SpillFile(spill_folder) if chunks > 1 else None
         self._only: pa.Table | None = None
 
-    def append(self, answers: pa.Table) -> None:
+    def append(self, results: pa.Table) -> None:
         """The answers to the next chunk."""
         if self._spill is None:
-            self._only = answers
+            self._only = results
         else:
-            self._spill.append(answers)
+            self._spill.append(results)
 
     def chunk(self, number: int) -> pa.Table:
         """The answers to the rows of a chunk, in their order."""
@@ -152,21 +152,21 @@ class FlinkAnswers:
 def _finish(
     staged: _Staged,
     asked: EntityRows,
-    read: WindowRead,
+    read: FeatureViewRead,
     spill_folder: str | None,
     tick: Callable[[int], None],
 ) -> FlinkAnswers:
-    answers = FlinkAnswers(asked.chunks, spill_folder)
+    results = FlinkAnswers(asked.chunks, spill_folder)
     try:
         for chunk in range(asked.chunks):
             _, as_of_ms = asked.keys(chunk, read)
             tiles, edges = staged.get(chunk)
-            answers.append(finished(staged.layout, as_of_ms, tiles, edges))
+            results.append(finished(staged.layout, as_of_ms, tiles, edges))
             tick(len(as_of_ms))
     except BaseException:
-        answers.close()
+        results.close()
         raise
-    return answers
+    return results
 
 
 class _Staged:
@@ -179,7 +179,7 @@ class _Staged:
         self.tiles = staging.create("tiles", layout.tiles_columns, by_chunk)
         self.edges = staging.create("edges", layout.edges_columns, by_chunk)
 
-    def put(self, asked: EntityRows, read: WindowRead) -> Needed:
+    def put(self, asked: EntityRows, read: FeatureViewRead) -> Needed:
         """Stage all rows, a chunk at a time; what they need."""
         needed = Needed()
 
@@ -194,7 +194,7 @@ class _Staged:
             append_stream(self.lake, self.rows, itertools.chain([first], some))
         return needed
 
-    def statements(self, read: WindowRead, needed: Needed) -> list[str]:
+    def statements(self, read: FeatureViewRead, needed: Needed) -> list[str]:
         """What there is to be computed: nothing of a table without commits."""
         found = []
         days, pin = needed.tile_days, read.tiles

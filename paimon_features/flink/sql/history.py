@@ -33,8 +33,8 @@ from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.expressions import DELIMITER
 from paimon_features.flink.sql.tiling import event_sql, fate_sql, hint_sql, tile_start_sql
-from paimon_features.offline.result_builder import by_window
-from paimon_features.offline.spans import WindowSpans
+from paimon_features.offline.joins.result_builder import by_window
+from paimon_features.offline.joins.window_edges import WindowEdges
 from paimon_features.schema import DataType, Int32, Int64, String
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START
@@ -76,10 +76,10 @@ class Layout:
         return [(number, p) for number, p in enumerate(self.partials) if p.name in names]
 
     @cached_property
-    def spans(self) -> WindowSpans:
+    def spans(self) -> WindowEdges:
         """Which spans of raw events there are: those of no rows."""
         none = np.zeros(0, np.int64)
-        return WindowSpans(self.view, self.windows, none, none)
+        return WindowEdges(self.view, self.windows, none, none)
 
     @cached_property
     def ends(self) -> dict[tuple[int, int], Window]:

@@ -23,9 +23,9 @@ from paimon_features.flink.sql.history import (
     SPAN,
     Layout,
 )
-from paimon_features.offline.heads import concat
-from paimon_features.offline.result_builder import ResultBuilder
-from paimon_features.offline.spans import WindowSpans
+from paimon_features.offline.joins.edge_events import concat
+from paimon_features.offline.joins.result_builder import ResultBuilder
+from paimon_features.offline.joins.window_edges import WindowEdges
 from paimon_features.schema import arrow_schema
 from paimon_features.windows import DAY_MS, ceil_ms, floor_ms
 
@@ -90,7 +90,7 @@ def staged_rows(
             cuts &= days != other
         seen.append(np.where(cuts, days, _NO_DAY))
         columns[f"day_{i}"] = pa.array(days.astype(np.int32), mask=~cuts)
-    spans = WindowSpans(view, layout.windows, as_of_ms, floor_ms(as_of_ms, view.tile_ms))
+    spans = WindowEdges(view, layout.windows, as_of_ms, floor_ms(as_of_ms, view.tile_ms))
     for i, span in enumerate(spans.found):
         columns[f"tile_{i}"] = pa.array(span.tile_ms)
         columns[f"from_{i}"] = pa.array(span.low_ms)
@@ -107,7 +107,7 @@ def staged_rows(
 
 
 def finished(layout: Layout, as_of_ms: Ints, tiles: pa.Table, edges: pa.Table) -> pa.Table:
-    """The answers to the rows of a chunk, of what Flink gathered for them; as ``Join.table``."""
+    """The answers to the rows of a chunk, of what Flink gathered for them; as ``ViewJoin.table``."""
     sheet = ResultBuilder(layout.view, layout.features, len(as_of_ms))
     sides = _Gathered(tiles, (ROW, REF)), _Gathered(edges, (ROW, SPAN))
     for start in range(0, len(as_of_ms), BLOCK_ROWS):
@@ -118,7 +118,7 @@ def finished(layout: Layout, as_of_ms: Ints, tiles: pa.Table, edges: pa.Table) -
         for number, (window, features) in enumerate(layout.windows.items()):
             merged = block.merged(number)
             sheet.finish(target, window, features, merged, times, present)
-    return sheet.answers().table(layout.features)
+    return sheet.results().table(layout.features)
 
 
 class _Gathered:

@@ -26,7 +26,7 @@ from paimon_features.flink.tiles import submission as submission
 from paimon_features.job_control.jobs import check_not_running, job_state, lag_snapshots
 from paimon_features.job_control.restart import decide_start
 from paimon_features.job_control.target import TileTarget
-from paimon_features.offline.retile import DayOfTiles, compare_day
+from paimon_features.offline.tile_comparison import DayComparison, compare_day
 from paimon_features.tables import latest_snapshot
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.lease import ProcessHolder
@@ -52,7 +52,7 @@ class RepairReport:
     checked_days: int
     events: int
     tiles: int
-    days: tuple[DayOfTiles, ...]
+    days: tuple[DayComparison, ...]
     snapshot: int | None
 
     @property
@@ -67,7 +67,7 @@ def repair(
     last_day: int,
     *,
     fix: bool = False,
-    progress: Callable[[DayOfTiles], None] = lambda _: None,
+    progress: Callable[[DayComparison], None] = lambda _: None,
     on_message: OnMessage = ignore_message,
 ) -> RepairReport:
     """Compare the tiles of the days ``first_day`` to ``last_day`` (both inclusive) with the
@@ -101,7 +101,7 @@ def repair(
             if fix
             else None
         )
-        different: list[DayOfTiles] = []
+        different: list[DayComparison] = []
         events = cells = 0
         days = _days(target, events_snapshot, tiles_snapshot)
         chosen = [day for day in days if first_day <= day <= last_day]

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from paimon_features.offline.pins import Pin
-from paimon_features.offline.reads import Needs, ViewRead
+from paimon_features.offline.reading.pinning import Pin
+from paimon_features.offline.reading.view_reads import ReadRequirements, ViewRead
 from paimon_features.tables import Lake
 from paimon_features.tables.deltas import DataFile, live_files, read_batches, read_file
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
@@ -16,13 +16,15 @@ CHUNK_ROWS = 1_000_000
 """Rows of a table that are worked on at a time, at most."""
 
 
-class Scan:
+class ViewScan:
     """The files of one view's tables that can matter to rows of entities in some buckets.
 
     Files of every level hold contributions, which a join folds; so nothing is merged here.
     """
 
-    def __init__(self, lake: Lake, read: ViewRead, needs: Needs, buckets: Collection[int]) -> None:
+    def __init__(
+        self, lake: Lake, read: ViewRead, needs: ReadRequirements, buckets: Collection[int]
+    ) -> None:
         self.lake, self.read, self.needs = lake, read, needs
         self._buckets = frozenset(buckets)
         self.event_files: list[DataFile] = []

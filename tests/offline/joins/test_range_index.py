@@ -15,7 +15,7 @@ import pytest
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.columns import Column
-from paimon_features.offline.ranges import RangeIndex
+from paimon_features.offline.joins.range_index import RangeIndex
 from paimon_features.oracle.merges import merged, sketch_of
 from paimon_features.schema import Bytes, Float64, Int64, String
 from paimon_features.testing.sizes import seeds

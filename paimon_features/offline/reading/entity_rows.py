@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Array, Ints
-from paimon_features.offline.reads import ViewRead, arrow_width
-from paimon_features.offline.row_source import RowSource
-from paimon_features.offline.rows import event_times, key_columns
-from paimon_features.offline.spill import Spill
+from paimon_features.offline.inputs.checked_columns import event_times, key_columns
+from paimon_features.offline.inputs.row_source import RowSource
+from paimon_features.offline.reading.spill import SpillFile
+from paimon_features.offline.reading.view_reads import ViewRead, arrow_width
 from paimon_features.schema import DataType
 
 _HASHED_ROWS = 1 << 16
@@ -40,18 +40,18 @@ class EntityRows:
         check(self.schema)
         self._slots = _slots(reads)
         given = arrow_width(self.schema) if source.table is None else 0
-        answers = sum(read.answer_bytes for read in reads)
+        results = sum(read.result_bytes for read in reads)
         # together when they are put out: the rows, their answers, and both in another order
-        self.chunk_rows = max(memory_bytes // 4 // (2 * given + 2 * answers + 40), _MIN_CHUNK)
+        self.chunk_rows = max(memory_bytes // 4 // (2 * given + 2 * results + 40), _MIN_CHUNK)
         # or, where these are all, while one view joins them
-        a_row = given + 2 * answers + max(read.row_bytes for read in reads)
+        a_row = given + 2 * results + max(read.row_bytes for read in reads)
         at_once = max(memory_bytes * 6 // 10 // a_row, _MIN_CHUNK)
         self.starts: list[int] = [0]
         """Number of the first row of each chunk, and the number of rows at the end."""
         self._chunks: list[pa.Table] = []
         self._keys: list[pa.Table] = []
-        self._rows: Spill | None = None
-        self._aside: Spill | None = None
+        self._rows: SpillFile | None = None
+        self._aside: SpillFile | None = None
         self._folder = spill_folder
         self._keep = source.table is not None
         content = _ContentHash(self.schema) if hashed else None
@@ -127,10 +127,10 @@ class EntityRows:
             self._chunks, self._keys = [chunk], [keys]
         else:
             if self._aside is None:  # there is more than one chunk: no longer in memory
-                self._aside = Spill(self._folder)
+                self._aside = SpillFile(self._folder)
                 self._aside.append(self._keys.pop())
                 if not self._keep:
-                    self._rows = Spill(self._folder)
+                    self._rows = SpillFile(self._folder)
                     self._rows.append(self._chunks.pop())
             self._aside.append(keys)
             if self._rows is not None:

@@ -7,16 +7,16 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from paimon_features.offline.entity_rows import EntityRows
-from paimon_features.offline.reads import WindowRead
+from paimon_features.offline.reading.entity_rows import EntityRows
+from paimon_features.offline.reading.view_reads import FeatureViewRead
 from paimon_features.tables import Lake
 
 
-class ViewAnswers(Protocol):
+class ViewResult(Protocol):
     """The answers of one view to all rows, computed."""
 
     def chunk(self, number: int) -> pa.Table:
-        """The answers to the rows of a chunk, in their order; columns as of ``Join.table``."""
+        """The answers to the rows of a chunk, in their order; columns as of ``ViewJoin.table``."""
         ...
 
     def close(self) -> None:
@@ -35,10 +35,10 @@ class OfflineEngine(Protocol):
     def answer(
         self,
         lake: Lake,
-        read: WindowRead,
+        read: FeatureViewRead,
         asked: EntityRows,
         spill_folder: str | None,
         tick: Callable[[int], None],
-    ) -> ViewAnswers:
+    ) -> ViewResult:
         """Answer all rows, with one ``tick`` for the rows of each chunk; then leave no trace."""
         ...

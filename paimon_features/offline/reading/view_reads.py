@@ -12,13 +12,13 @@ import pyarrow as pa
 from paimon_features.array_types import Bools, Ints
 from paimon_features.columns import numpy_type
 from paimon_features.definitions import CompiledFeature, CompiledTable, CompiledView, TableFeature
-from paimon_features.offline.cuts import Cuts
-from paimon_features.offline.keys import Entities
-from paimon_features.offline.newest_version import NewestVersionJoin
-from paimon_features.offline.partitions import KeyFilter
-from paimon_features.offline.pins import Pin
-from paimon_features.offline.point_in_time import PointInTimeJoin, tile_range
-from paimon_features.offline.spans import edge_tiles
+from paimon_features.offline.joins.entity_codes import EntityCodes
+from paimon_features.offline.joins.newest_version import NewestVersionJoin
+from paimon_features.offline.joins.point_in_time import PointInTimeJoin, tile_range
+from paimon_features.offline.joins.window_edges import edge_tiles
+from paimon_features.offline.reading.entity_hash import KeyFilter
+from paimon_features.offline.reading.pinning import Pin
+from paimon_features.offline.reading.uncut_days import UncutDays
 from paimon_features.schema import DataType
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.rollups import Rollups
@@ -30,10 +30,10 @@ _SORTED_BYTES = 140
 """What a join holds of each row besides its answers: keys, orders, times, its head's cell."""
 
 
-class Join(Protocol):
+class ViewJoin(Protocol):
     """Features of one view for rows that are given at once; see ``PointInTimeJoin``."""
 
-    entities: Entities
+    entities: EntityCodes
 
     @property
     def event_columns(self) -> list[str]:
@@ -49,7 +49,7 @@ class Join(Protocol):
         """Take the events that matter; before any tiles."""
         ...
 
-    def add_tiles(self, tables: Iterable[pa.Table]) -> int:
+    def join_tiles(self, tables: Iterable[pa.Table]) -> int:
         """Answer the rows of the entities of these tiles, and give their number."""
         ...
 
@@ -58,7 +58,7 @@ class Join(Protocol):
         ...
 
 
-class Needs(ABC):
+class ReadRequirements(ABC):
     """What rows need of a view's tables; ``observe`` all rows, then ask.
 
     With ``memory_bytes`` it also remembers, one bit each, which entities and tiles were asked
@@ -120,11 +120,11 @@ class ViewRead(ABC):
     """Tiles of whole days, rolled up; None where there are none."""
 
     @abstractmethod
-    def join(self, keys: pa.Table, as_of_ms: Ints) -> Join:
+    def join(self, keys: pa.Table, as_of_ms: Ints) -> ViewJoin:
         """The join of these rows; ``keys`` in the types of the entity."""
 
     @abstractmethod
-    def needs(self, memory_bytes: int = 0) -> Needs:
+    def needs(self, memory_bytes: int = 0) -> ReadRequirements:
         """What rows that are yet to be observed will need."""
 
     @abstractmethod
@@ -140,10 +140,10 @@ class ViewRead(ABC):
     def row_bytes(self) -> int:
         """About what a row takes while it is joined."""
         keys = sum(3 * width(kind) for kind in self.keys.values())
-        return _SORTED_BYTES + keys + self.answer_bytes + sum(map(width, self.types.values()))
+        return _SORTED_BYTES + keys + self.result_bytes + sum(map(width, self.types.values()))
 
     @property
-    def answer_bytes(self) -> int:
+    def result_bytes(self) -> int:
         """About what the answers to one row take."""
         return sum(width(kind) + 2 for kind in self.types.values())
 
@@ -152,7 +152,7 @@ class ViewRead(ABC):
         """About what a tile, and what an event takes while rows are joined with it."""
 
 
-class WindowRead(ViewRead):
+class FeatureViewRead(ViewRead):
     """A feature view: tiles, and raw events where a window begins or ends within a tile."""
 
     def __init__(
@@ -170,11 +170,11 @@ class WindowRead(ViewRead):
         self.event_time = view.source.event_time
         self.tiles, self.events, self.rollups = tiles, events, rollups
 
-    def join(self, keys: pa.Table, as_of_ms: Ints) -> Join:
-        return _WindowJoin(self.view, self.features, keys, as_of_ms)
+    def join(self, keys: pa.Table, as_of_ms: Ints) -> ViewJoin:
+        return _FeatureViewJoin(self.view, self.features, keys, as_of_ms)
 
-    def needs(self, memory_bytes: int = 0) -> Needs:
-        return _WindowNeeds(self, memory_bytes)
+    def needs(self, memory_bytes: int = 0) -> ReadRequirements:
+        return _TileRequirements(self, memory_bytes)
 
     def definition(self, feature: str) -> Mapping[str, Any]:
         found = next(f for f in self.features if f.name == feature)
@@ -193,18 +193,18 @@ class WindowRead(ViewRead):
         return 4 * partials + 3 * keys + 60, 4 * partials + 2 * keys + 80
 
 
-class _WindowJoin(PointInTimeJoin):
+class _FeatureViewJoin(PointInTimeJoin):
     def table(self) -> pa.Table:
         """The answers in Arrow."""
-        return self.answers().table(self.features)
+        return self.results().table(self.features)
 
 
-class _WindowNeeds(Needs):
-    def __init__(self, read: WindowRead, memory_bytes: int) -> None:
+class _TileRequirements(ReadRequirements):
+    def __init__(self, read: FeatureViewRead, memory_bytes: int) -> None:
         super().__init__(memory_bytes)
         self.read = read
         self._days: Ints = np.zeros(0, np.int64)
-        self._cuts = None if read.rollups is None else Cuts(read.view, read.features)
+        self._cuts = None if read.rollups is None else UncutDays(read.view, read.features)
 
     def observe(self, as_of_ms: Ints, hashes: Ints) -> None:
         super().observe(as_of_ms, hashes)
@@ -235,7 +235,7 @@ class _WindowNeeds(Needs):
         return self.asked.has(hashes, floor_ms(time_ms, self.read.view.tile_ms))
 
 
-class TableRead(ViewRead):
+class TableViewRead(ViewRead):
     """A table view: the versions of a plain table."""
 
     def __init__(self, view: CompiledTable, features: Sequence[TableFeature], pin: Pin) -> None:
@@ -245,11 +245,11 @@ class TableRead(ViewRead):
         self.event_time, self.buckets = view.source.event_time, 1
         self.tiles, self.events = None, pin
 
-    def join(self, keys: pa.Table, as_of_ms: Ints) -> Join:
-        return _TableJoin(self.view, list(self.types), keys, as_of_ms)
+    def join(self, keys: pa.Table, as_of_ms: Ints) -> ViewJoin:
+        return _TableViewJoin(self.view, list(self.types), keys, as_of_ms)
 
-    def needs(self, memory_bytes: int = 0) -> Needs:
-        return _TableNeeds(self, memory_bytes)
+    def needs(self, memory_bytes: int = 0) -> ReadRequirements:
+        return _TableRequirements(self, memory_bytes)
 
     def definition(self, feature: str) -> Mapping[str, Any]:
         source = self.view.source
@@ -268,23 +268,23 @@ class TableRead(ViewRead):
         return 0, 2 * (values + sum(width(kind) for kind in self.keys.values())) + 80
 
 
-class _TableJoin(NewestVersionJoin):
+class _TableViewJoin(NewestVersionJoin):
     tile_columns: list[str] = []  # noqa: RUF012 - nothing writes into it
 
-    def add_tiles(self, tables: Iterable[pa.Table]) -> int:
+    def join_tiles(self, tables: Iterable[pa.Table]) -> int:
         """A plain table has no tiles."""
         return 0
 
     def table(self) -> pa.Table:
         """The answers in Arrow."""
-        taken, status = self.answers()
+        taken, status = self.results()
         for name in self.features:
             taken = taken.append_column(f"{name}__status", pa.array(status))
         return taken
 
 
-class _TableNeeds(Needs):
-    def __init__(self, read: TableRead, memory_bytes: int) -> None:
+class _TableRequirements(ReadRequirements):
+    def __init__(self, read: TableViewRead, memory_bytes: int) -> None:
         super().__init__(memory_bytes)
         self.ttl_ms = read.view.ttl_ms
 
@@ -332,7 +332,7 @@ def arrow_width(schema: pa.Schema) -> int:
     return total
 
 
-def empty_join(read: ViewRead) -> Join:
+def empty_join(read: ViewRead) -> ViewJoin:
     """A join without rows: it tells which columns any join of this view needs."""
     schema = pa.schema([pa.field(name, kind.arrow) for name, kind in read.keys.items()])
     return read.join(schema.empty_table(), np.zeros(0, np.int64))

@@ -28,10 +28,10 @@ from paimon_features.columns import Column
 from paimon_features.definitions import CompiledDerived
 from paimon_features.definitions.derived import FIRST_EVENT_TIME
 from paimon_features.errors import RequestError
-from paimon_features.offline.heads import concat
-from paimon_features.offline.keys import Entities, TimeKeys, sort_order
-from paimon_features.offline.pins import AsOf, Pin, Pinner
-from paimon_features.offline.reads import width
+from paimon_features.offline.joins.edge_events import concat
+from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, sort_order
+from paimon_features.offline.reading.pinning import AsOf, Pin, Pinner
+from paimon_features.offline.reading.view_reads import width
 from paimon_features.tables import Lake
 from paimon_features.tables.deltas import DataFile, live_files, read_file
 from paimon_features.tables.generations import GenerationRecord
@@ -43,7 +43,7 @@ MEMORY_MB = 1024.0
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
+class SortedTiles:
     """Tiles sorted by entity, then time, each once."""
 
     keys: pa.Table
@@ -51,9 +51,9 @@ class Tiles:
     starts: Ints
     columns: dict[str, Column]
 
-    def take(self, rows: Ints) -> Tiles:
+    def take(self, rows: Ints) -> SortedTiles:
         """Some of them, in this order."""
-        return Tiles(
+        return SortedTiles(
             self.keys.take(pa.array(rows)),
             self.codes[rows],
             self.starts[rows],
@@ -62,7 +62,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class WindowRanges:
     """Windows as ranges of tiles ``offsets[i]:offsets[i + 1]``, with start and end (exclusive)."""
 
     offsets: Ints
@@ -205,7 +205,7 @@ class DerivedRead:
 
     # -- reading ---------------------------------------------------------------------------
 
-    def _tiles(self, bucket: int, low: int, high: int) -> Tiles:
+    def _tiles(self, bucket: int, low: int, high: int) -> SortedTiles:
         """The tiles of a bucket that may hold events in ``[low, high)``, sorted and merged."""
         tile_ms, names = self.view.tile_ms, [p.name for p in self._partials]
         low, high = max(low, MIN_TIME_MS - DAY_MS), min(high, MAX_TIME_MS + DAY_MS)
@@ -220,18 +220,18 @@ class DerivedRead:
             {name: Column.from_arrow(table.column(name)) for name in names},
         )
 
-    def _merged(self, keys: pa.Table, starts: Ints, columns: dict[str, Column]) -> Tiles:
+    def _merged(self, keys: pa.Table, starts: Ints, columns: dict[str, Column]) -> SortedTiles:
         """Rows sorted by entity and start, those of one entity and start made one."""
-        entities = Entities(keys, self.view.keys)
+        entities = EntityCodes(keys, self.view.keys)
         time_keys = TimeKeys(starts, entities.count, self.view.tile_ms)
         order, sorted_keys = sort_order(time_keys.of(entities.codes, starts))
         columns = {name: column.take(order) for name, column in columns.items()}
         first = np.flatnonzero(np.diff(sorted_keys, prepend=-1))
         columns = fold(self._partials, columns, np.append(first, len(order)), self.view.tile_ms)
         rows = order[first]
-        return Tiles(keys.take(pa.array(rows)), entities.codes[rows], starts[rows], columns)
+        return SortedTiles(keys.take(pa.array(rows)), entities.codes[rows], starts[rows], columns)
 
-    def _tumbling(self, windows: Tumbling, bucket: int, first: int, last: int) -> Tiles:
+    def _tumbling(self, windows: Tumbling, bucket: int, first: int, last: int) -> SortedTiles:
         """The windows of a bucket from one start to another, as if each were one tile.
 
         Each day's tiles are folded first, then the days of a window: a window may be longer
@@ -267,7 +267,7 @@ class DerivedRead:
         if low < high:
             yield low, high
 
-    def _standing(self, tiles: Tiles) -> Tiles:
+    def _standing(self, tiles: SortedTiles) -> SortedTiles:
         """The tiles that hold an event that was not withdrawn."""
         rows = tiles.columns[ROWS.name].values
         return tiles if (rows > 0).all() else tiles.take(np.flatnonzero(rows > 0))
@@ -280,7 +280,9 @@ class DerivedRead:
 
     # -- finishing -------------------------------------------------------------------------
 
-    def _finished(self, tiles: Tiles, cut: Cut, inside: Bools | None = None) -> Iterator[pa.Table]:
+    def _finished(
+        self, tiles: SortedTiles, cut: WindowRanges, inside: Bools | None = None
+    ) -> Iterator[pa.Table]:
         """The rows of windows; those without an event, and open ones, are left out."""
         if not len(cut.starts):
             return
@@ -315,12 +317,12 @@ class DerivedRead:
         )
 
 
-def _each(windows: Tumbling, tiles: Tiles) -> Cut:
+def _each(windows: Tumbling, tiles: SortedTiles) -> WindowRanges:
     """Each of these is a window."""
-    return Cut(np.arange(len(tiles.starts) + 1), tiles.starts, windows.end(tiles.starts))
+    return WindowRanges(np.arange(len(tiles.starts) + 1), tiles.starts, windows.end(tiles.starts))
 
 
-def _sessions(gap_ms: int, tiles: Tiles, tile_ms: int) -> Cut:
+def _sessions(gap_ms: int, tiles: SortedTiles, tile_ms: int) -> WindowRanges:
     """Tiles of one entity go on with a session while less than the gap lies between events."""
     newest: Ints = tiles.columns[EVENT_TIME_MAX.name].values
     # a tile of a millisecond is its own first event
@@ -329,7 +331,7 @@ def _sessions(gap_ms: int, tiles: Tiles, tile_ms: int) -> Cut:
     new[1:] |= oldest[1:] - newest[:-1] >= gap_ms
     first = np.flatnonzero(new)
     offsets = np.append(first, len(newest))
-    return Cut(offsets, oldest[first], newest[offsets[1:] - 1] + gap_ms)
+    return WindowRanges(offsets, oldest[first], newest[offsets[1:] - 1] + gap_ms)
 
 
 def _differs(values: Ints) -> Bools:

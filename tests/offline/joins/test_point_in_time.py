@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from paimon_features.aggregates import Count, DecayedSum, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.offline.point_in_time import Answers, PointInTimeJoin
+from paimon_features.offline.joins.point_in_time import JoinResult, PointInTimeJoin
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Entered, answer, entered
 from paimon_features.oracle.tiler import event_rows, tile_table
@@ -39,26 +39,26 @@ def join(
     keys: pa.Table,
     as_of_ms: Sequence[int],
     tiles: Sequence[pa.Table] | None = None,
-) -> Answers:
+) -> JoinResult:
     """The join over in-memory tables; tiles made by the naive tiler unless they are given."""
     compiled = view.compiled
     work = PointInTimeJoin(compiled, compiled.features, keys, np.array(as_of_ms, np.int64))
-    days = set(work.head_days.tolist())
+    days = set(work.edge_days.tolist())
     times = events.column(view.source.event_time).to_pylist()
     needed = [t is not None and t // DAY_MS in days for t in times]
     work.add_events(events.filter(pa.array(needed, pa.bool_())).select(work.event_columns))
     for group in [tile_table(view, event_rows(events))] if tiles is None else tiles:
-        work.add_tiles([group.select(work.tile_columns)])
-    return work.answers()
+        work.join_tiles([group.select(work.tile_columns)])
+    return work.results()
 
 
-def row_of(answers: Answers, view: FeatureView, i: int) -> tuple[dict[str, Any], dict[str, str]]:
+def row_of(results: JoinResult, view: FeatureView, i: int) -> tuple[dict[str, Any], dict[str, str]]:
     values, statuses = {}, {}
     for f in view.compiled.features:
-        column = answers.columns[f.name]
+        column = results.columns[f.name]
         value = column.take(np.array([i])).to_arrow(f.type.arrow)
         values[f.name] = event_rows(pa.table({"value": value}))[0]["value"]
-        statuses[f.name] = STATUS_NAMES[answers.statuses[f.name][i]]
+        statuses[f.name] = STATUS_NAMES[results.statuses[f.name][i]]
     return values, statuses
 
 

@@ -25,9 +25,9 @@ from paimon_features.array_types import Bools, Ints
 from paimon_features.columns import Column, numpy_type
 from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression, evaluate
-from paimon_features.offline.keys import Entities, TimeKeys, positions, sort_order
-from paimon_features.offline.ranges import RangeIndex
-from paimon_features.offline.spans import Span
+from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
+from paimon_features.offline.joins.range_index import RangeIndex
+from paimon_features.offline.joins.window_edges import EdgeSpan
 from paimon_features.windows import DAY_MS, floor_ms
 
 NO_INTS: Ints = np.zeros(0, np.int64)
@@ -53,7 +53,7 @@ def partials_of(
     return {p.name: evaluate(view.expressions[p.name], columns, rows) for p in partials}
 
 
-class RawEdges:
+class EdgeEvents:
     """The raw events at the edges of many rows' windows, sorted by entity and tile.
 
     ``codes`` are the rows' entities, ascending; ``spans`` say which events are needed, of
@@ -65,9 +65,9 @@ class RawEdges:
         self,
         view: CompiledView,
         partials: Sequence[Partial],
-        entities: Entities,
+        entities: EntityCodes,
         codes: Ints,
-        spans: Sequence[Span],
+        spans: Sequence[EdgeSpan],
     ) -> None:
         self.view, self.partials, self.entities = view, partials, entities
         tile_ms = view.tile_ms
@@ -202,7 +202,7 @@ def _cells(codes: Ints, tiles: Ints) -> _Cells:
     return _Cells(codes[first], tiles[first], first, np.cumsum(begins) - 1)
 
 
-def _reach(spans: Sequence[Span], found: Sequence[_Cells]) -> tuple[Ints, Ints]:
+def _reach(spans: Sequence[EdgeSpan], found: Sequence[_Cells]) -> tuple[Ints, Ints]:
     """From when (inclusive) and until when (exclusive) some row needs a cell's events."""
     since, until = [NO_INTS], [NO_INTS]
     for span, cells in zip(spans, found, strict=True):

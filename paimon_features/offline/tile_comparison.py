@@ -20,7 +20,7 @@ from paimon_features.aggregates.fold import canonical, fold
 from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
-from paimon_features.offline.heads import concat, enters, partials_of
+from paimon_features.offline.joins.edge_events import concat, enters, partials_of
 from paimon_features.tables import Lake, iter_batches, read_arrow
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START
 from paimon_features.windows import floor_ms
@@ -50,7 +50,7 @@ class CellChange:
 
 
 @dataclass(frozen=True, slots=True)
-class DayOfTiles:
+class DayComparison:
     """A day: its tiles as they have to be, and how the table differs.
 
     ``missing`` tiles are not in the table, ``spurious`` ones no event explains, of ``changed``
@@ -79,7 +79,7 @@ def compare_day(
     day: int,
     events_snapshot: int | None,
     tiles_snapshot: int | None,
-) -> DayOfTiles:
+) -> DayComparison:
     """The tiles of one day from the events, beside those of the table, each at a snapshot.
 
     Exact partials have to be equal; sums of floats may differ by ``(n + 8) * eps * sum(|v|)``,
@@ -91,7 +91,7 @@ def compare_day(
         If a snapshot is gone.
     """
     keys = [*view.keys, TILE_START]
-    expected = _Tiles(view)
+    expected = _ExpectedTiles(view)
     events = 0
     if events_snapshot is not None:
         columns = _columns(view)
@@ -107,11 +107,13 @@ def compare_day(
         if tiles_snapshot is None
         else read_arrow(lake, table, names, tiles_snapshot, days)
     )
-    result = DayOfTiles(day, events, expected.table(day, lake.schema(table)))
+    result = DayComparison(day, events, expected.table(day, lake.schema(table)))
     return _compared(view, result, expected, found)
 
 
-def _compared(view: CompiledView, day: DayOfTiles, expected: _Tiles, found: pa.Table) -> DayOfTiles:
+def _compared(
+    view: CompiledView, day: DayComparison, expected: _ExpectedTiles, found: pa.Table
+) -> DayComparison:
     keys = [*view.keys, TILE_START]
     mine = expected.keys
     both = pa.concat_tables([mine, found.select(keys).cast(mine.schema)])
@@ -163,7 +165,7 @@ def _compared(view: CompiledView, day: DayOfTiles, expected: _Tiles, found: pa.T
     )
 
 
-class _Tiles:
+class _ExpectedTiles:
     """Tiles of some events: add batches, fold, read."""
 
     def __init__(self, view: CompiledView) -> None:

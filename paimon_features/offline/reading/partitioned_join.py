@@ -23,11 +23,11 @@ import pyarrow as pa
 
 from paimon_features.array_types import Bools, Floats, Ints
 from paimon_features.columns import Column
-from paimon_features.offline.entity_rows import EntityRows
-from paimon_features.offline.partitions import EntityHash
-from paimon_features.offline.reads import ViewRead, empty_join
-from paimon_features.offline.scan import CHUNK_ROWS, Scan
-from paimon_features.offline.spill import Spill
+from paimon_features.offline.reading.entity_hash import EntityHash
+from paimon_features.offline.reading.entity_rows import EntityRows
+from paimon_features.offline.reading.spill import SpillFile
+from paimon_features.offline.reading.view_reads import ViewRead, empty_join
+from paimon_features.offline.reading.view_scan import CHUNK_ROWS, ViewScan
 from paimon_features.tables import Lake
 
 MAX_PARTITIONS = 2048
@@ -38,7 +38,7 @@ _MIN_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class JoinPart:
     """Partitions ``[first, last)`` of the chunks ``[begin, end)``: rows that are joined at once."""
 
     first: int
@@ -63,13 +63,13 @@ class PartitionedView:
         self._memory = memory_bytes
         self._hash = EntityHash(read.keys, read.buckets)
         self._pieces: list[list[tuple[int, int]]] = [[] for _ in range(asked.chunks)]
-        self._answers, self._orders = Spill(spill_folder), Spill(spill_folder)
+        self._answers, self._orders = SpillFile(spill_folder), SpillFile(spill_folder)
         try:
             self._needs = read.needs(memory_bytes // 16)
-            scan = Scan(lake, read, self._needs, self._observe())
+            scan = ViewScan(lake, read, self._needs, self._observe())
             self._bucket_bytes, self._event_bytes = scan.buckets_bytes(), scan.events_bytes()
             self.parts = self._parts_of_buckets()
-            with Spill(spill_folder) as self._cells:
+            with SpillFile(spill_folder) as self._cells:
                 self._cut()
                 self._run(scan, tick)
         except BaseException:
@@ -77,7 +77,7 @@ class PartitionedView:
             raise
 
     def chunk(self, number: int) -> pa.Table:
-        """The answers to the rows of a chunk, in their order; columns as of ``Join.table``."""
+        """The answers to the rows of a chunk, in their order; columns as of ``ViewJoin.table``."""
         # sorted by their first partition, as the chunk was when it was cut
         pieces = [self._answers.read(place) for _, place in sorted(self._pieces[number])]
         order = self._orders.read(number).column(0).to_numpy()
@@ -135,7 +135,7 @@ class PartitionedView:
                 cell = rows.slice(starts[partition], counts[partition])
                 self._places[chunk, partition] = self._cells.append(cell)
 
-    def _blocks(self) -> Iterator[list[Part]]:
+    def _blocks(self) -> Iterator[list[JoinPart]]:
         """The parts, together where their tiles are read together: those of a bucket that is cut.
 
         A load is what a partition takes, as shares of what rows, tiles and events may take.
@@ -155,12 +155,12 @@ class PartitionedView:
                 spans = _packed(loads[low:high])
                 yield [p for a, b in spans for p in self._passes(low + a, low + b)]
 
-    def _passes(self, first: int, last: int) -> Iterator[Part]:
+    def _passes(self, first: int, last: int) -> Iterator[JoinPart]:
         """Partitions that are joined together: once, or in passes over some chunks each."""
         rows = self._counts[:, first:last].sum(axis=1)
         for begin, end in _packed(rows[:, None] / self._rows_at_once):
             if rows[begin:end].any():
-                yield Part(first, last, begin, end)
+                yield JoinPart(first, last, begin, end)
 
     @property
     def _rows_at_once(self) -> int:
@@ -168,18 +168,18 @@ class PartitionedView:
 
     # -- joining ---------------------------------------------------------------------------
 
-    def _run(self, scan: Scan, tick: Callable[[int], None]) -> None:
+    def _run(self, scan: ViewScan, tick: Callable[[int], None]) -> None:
         blocks = [block for block in self._blocks() if block]
         columns = empty_join(self.read)
         alone = len(blocks) == 1 and len(blocks[0]) == 1
-        with Spill(self._folder) as events_aside:
+        with SpillFile(self._folder) as events_aside:
             events = None
             if not alone:
                 tables = scan.events(columns.event_columns, self._scan_rows)
                 spans = [part for block in blocks for part in block]
                 events = self._put_aside(tables, spans, events_aside, self._asked_events)
             for block in blocks:
-                with Spill(self._folder) as tiles_aside:
+                with SpillFile(self._folder) as tiles_aside:
                     first, last = block[0].first // self.parts, -(-block[-1].last // self.parts)
                     buckets = range(first, last)
                     tiles = None
@@ -192,8 +192,8 @@ class PartitionedView:
 
     def _join(
         self,
-        part: Part,
-        scan: Scan,
+        part: JoinPart,
+        scan: ViewScan,
         buckets: range,
         events: SpilledPartitions | None,
         tiles: SpilledPartitions | None,
@@ -213,17 +213,17 @@ class PartitionedView:
         ):
             join.add_events(table)
         if self.read.tiles is not None:
-            join.add_tiles(
+            join.join_tiles(
                 scan.tiles(buckets, join.tile_columns, self._scan_rows)
                 if tiles is None
                 else tiles.tables(part)
             )
-        answers = join.table()
+        results = join.table()
         start = 0
         for chunk in range(part.begin, part.end):
             size = int(self._counts[chunk, part.first : part.last].sum())
             if size:
-                place = self._answers.append(answers.slice(start, size))
+                place = self._answers.append(results.slice(start, size))
                 self._pieces[chunk].append((part.first, place))
                 start += size
 
@@ -243,8 +243,8 @@ class PartitionedView:
     def _put_aside(
         self,
         tables: Iterator[pa.Table],
-        parts: Sequence[Part],
-        spill: Spill,
+        parts: Sequence[JoinPart],
+        spill: SpillFile,
         asked: Callable[[Ints, pa.Table], Bools],
     ) -> SpilledPartitions:
         """Cut tables like the rows, without what nobody asked for."""
@@ -266,7 +266,7 @@ class SpilledPartitions:
     held before they are written, so that pieces are not too small.
     """
 
-    def __init__(self, spill: Spill, parts: Sequence[Part], held_bytes: int) -> None:
+    def __init__(self, spill: SpillFile, parts: Sequence[JoinPart], held_bytes: int) -> None:
         self._spill, self._held_bytes = spill, held_bytes
         spans = sorted({(part.first, part.last) for part in parts})
         self._firsts = np.array([first for first, _ in spans], np.int64)
@@ -299,7 +299,7 @@ class SpilledPartitions:
             piece = table.slice(starts[span], sizes[span])
             self._places[span].append(self._spill.append(piece))
 
-    def tables(self, part: Part) -> Iterator[pa.Table]:
+    def tables(self, part: JoinPart) -> Iterator[pa.Table]:
         """The rows of a part's span, in the order in which they were added."""
         span = int(np.searchsorted(self._firsts, part.first))
         return (self._spill.read(place) for place in self._places[span])

@@ -14,13 +14,13 @@ from paimon_features.columns import Column
 _ROOM = 2**62
 
 
-class Entities:
+class EntityCodes:
     """The distinct entities that a table of rows asks for, numbered from 0.
 
     ``codes`` has one number per row, -1 where one of its keys is null.
 
     >>> rows = pa.table({"user": ["b", "a", None, "b"], "shop": [1, 1, 1, 1]})
-    >>> entities = Entities(rows, ["user", "shop"])
+    >>> entities = EntityCodes(rows, ["user", "shop"])
     >>> entities.codes.tolist(), entities.count
     ([0, 1, -1, 0], 2)
     >>> entities.codes_of(pa.table({"user": ["a", "c"], "shop": [1, 1]})).tolist()

@@ -23,7 +23,7 @@ _COUNTED = 8_000_000
 """Numbers in a range up to so large are told apart by counting, which is faster than sorting."""
 
 
-class Cuts:
+class UncutDays:
     """The days that the windows of these features cut, for rows that are observed in chunks."""
 
     def __init__(self, view: CompiledView, features: Sequence[CompiledFeature]) -> None:

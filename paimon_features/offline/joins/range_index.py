@@ -33,7 +33,7 @@ from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.columns import Column
 
 
-class Step(NamedTuple):
+class TreeStep(NamedTuple):
     """On one level, the ranges ``rows`` take in the nodes ``nodes``."""
 
     level: int
@@ -128,7 +128,7 @@ class _Ranges:
         self.lo = lo
         self.hi = np.maximum(hi, lo)
         self.full: Bools = self.hi > self.lo
-        self._steps: list[Step] | None = None
+        self._steps: list[TreeStep] | None = None
 
     def __len__(self) -> int:
         return len(self.lo)
@@ -138,7 +138,7 @@ class _Ranges:
         """The last row of each range; of an empty one the row before it, or row 0."""
         return np.maximum(self.hi - 1, 0)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[TreeStep]:
         """Which nodes each range takes, level by level: a segment tree, bottom up."""
         if self._steps is None:
             self._steps = []
@@ -151,10 +151,10 @@ class _Ranges:
                 # as booleans: zeros of integers are found at half the speed
                 left = np.flatnonzero((lo & 1).astype(np.bool_))
                 if len(left):
-                    self._steps.append(Step(level, rows[left], lo[left]))
+                    self._steps.append(TreeStep(level, rows[left], lo[left]))
                 right = np.flatnonzero((hi & 1).astype(np.bool_))
                 if len(right):
-                    self._steps.append(Step(level, rows[right], hi[right] - 1))
+                    self._steps.append(TreeStep(level, rows[right], hi[right] - 1))
                 lo, hi = (lo + 1) >> 1, hi >> 1
                 level += 1
                 more = lo < hi

@@ -11,13 +11,13 @@ import pyarrow as pa
 from paimon_features.errors import RequestError
 
 
-class Spill:
+class SpillFile:
     """Tables in one file of a temporary folder, read back by number, in any order.
 
     The file has no name, so that however the process ends, also by Ctrl-C or ``kill -9``, its
     space is free again. ``folder`` is where it lies, by default that of the system (``TMPDIR``).
 
-    >>> with Spill() as spill:
+    >>> with SpillFile() as spill:
     ...     number = spill.append(pa.table({"x": [1, 2]}))
     ...     spill.read(number)["x"].to_pylist()
     [1, 2]
@@ -76,7 +76,7 @@ class Spill:
         """Give the disk space back; harmless when repeated."""
         self._file.close()
 
-    def __enter__(self) -> Spill:
+    def __enter__(self) -> SpillFile:
         return self
 
     def __exit__(

@@ -22,7 +22,7 @@ FAR = 100.0
 
 
 @dataclass(frozen=True, slots=True)
-class Center:
+class CenterProposal:
     """What to give as ``center=`` of an aggregate; ``digits`` are lost by the one it has."""
 
     stem: str
@@ -37,7 +37,9 @@ class Center:
         )
 
 
-def proposed_centers(lake: Lake, view: CompiledView, sample: int = SAMPLE) -> Iterator[Center]:
+def proposed_centers(
+    lake: Lake, view: CompiledView, sample: int = SAMPLE
+) -> Iterator[CenterProposal]:
     """Better centers of a view's float moments, by some events of its source; none without any.
 
     Moments are taken around ``center``; the farther it is from the mean, in spreads, the more
@@ -78,7 +80,7 @@ def _of_floats(feature: CompiledFeature, view: CompiledView) -> bool:
     )
 
 
-def _proposal(stem: str, shifted: npt.NDArray[np.float64], center: float) -> Center | None:
+def _proposal(stem: str, shifted: npt.NDArray[np.float64], center: float) -> CenterProposal | None:
     """The mean, as roughly as the spread allows; None where the center does."""
     spread = float(shifted.std()) if len(shifted) > 1 else 0.0
     if spread == 0.0:
@@ -88,4 +90,4 @@ def _proposal(stem: str, shifted: npt.NDArray[np.float64], center: float) -> Cen
     if condition < FAR:
         return None
     near = round(center + mean, -math.floor(math.log10(spread)))
-    return Center(stem, near, round(math.log10(condition)), len(shifted))
+    return CenterProposal(stem, near, round(math.log10(condition)), len(shifted))

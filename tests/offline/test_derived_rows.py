@@ -34,7 +34,7 @@ from paimon_features.definitions import (
     TumblingView,
 )
 from paimon_features.errors import DefinitionError, RequestError
-from paimon_features.offline.derived import DerivedRead
+from paimon_features.offline.derived_rows import DerivedRead
 from paimon_features.offline.derived_table import refresh
 from paimon_features.oracle.derived_views import wrong_derived
 from paimon_features.oracle.tiler import event_rows

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from paimon_features.errors import RequestError, SnapshotExpiredError, UnknownNameError
-from paimon_features.offline.row_source import row_source
+from paimon_features.offline.inputs.row_source import row_source
 from paimon_features.schema import Int64, String
 from paimon_features.tables import append_arrow
 from paimon_features.tables.specs import training_spec

@@ -23,7 +23,7 @@ from paimon_features.windows import Window
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
+class JoinResult:
     """Features of one view, one value per row, and a status (``Status``) for each."""
 
     columns: dict[str, Column]
@@ -97,7 +97,7 @@ class ResultBuilder:
             done = feature.aggregate.finish(self.view.scope, taken, reading)
             self._put(feature, target, done, present)
 
-    def answers(self) -> Answers:
+    def results(self) -> JoinResult:
         """All that was put in."""
         columns, statuses = {}, {}
         present = self._status == Status.PRESENT
@@ -111,7 +111,7 @@ class ResultBuilder:
                 statuses[name] = self._status
                 if ill is not None:
                     statuses[name] = np.where(ill, np.int8(Status.ILL_CONDITIONED), self._status)
-        return Answers(columns, statuses)
+        return JoinResult(columns, statuses)
 
     def _put(
         self, feature: CompiledFeature, target: Ints | slice, done: Finished, present: Bools

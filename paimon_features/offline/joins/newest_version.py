@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions.table_view import CompiledTable
-from paimon_features.offline.keys import Entities, TimeKeys, positions, sort_order
+from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
 from paimon_features.statuses import Status
 from paimon_features.tables.specs import INGEST_TIME_MS
 
@@ -31,14 +31,14 @@ class NewestVersionJoin:
     """Columns of the newest version for many rows ``(entity keys, as_of_ms)``.
 
     ``rows`` holds the key columns, in the types of the entity. Call ``add_events`` for all
-    versions that can matter, in any order, then ``answers``.
+    versions that can matter, in any order, then ``results``.
     """
 
     def __init__(
         self, view: CompiledTable, features: Sequence[str], rows: pa.Table, as_of_ms: Ints
     ) -> None:
         self.view, self.features = view, tuple(features)
-        self.entities = Entities(rows, view.keys)
+        self.entities = EntityCodes(rows, view.keys)
         self._q = as_of_ms
         self._found: list[pa.Table] = []
         self._codes: list[Ints] = []
@@ -64,7 +64,7 @@ class NewestVersionJoin:
             self._found.append(events.drop_columns(list(self.view.keys)).take(pa.array(chosen)))
             self._codes.append(codes[chosen])
 
-    def answers(self) -> tuple[pa.Table, Statuses]:
+    def results(self) -> tuple[pa.Table, Statuses]:
         """The features of each row, and its status as a number."""
         status: Statuses = np.full(len(self._q), Status.MISSING, np.int8)
         if not self._found:

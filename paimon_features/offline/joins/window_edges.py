@@ -19,7 +19,7 @@ from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.windows import Window, ceil_ms, floor_ms
 
 
-class Span(NamedTuple):
+class EdgeSpan(NamedTuple):
     """Per row, the raw events in ``[low_ms, high_ms)`` of the tile that starts at ``tile_ms``.
 
     There are none where both are equal. Where all rows need the tile from its start, ``low_ms``
@@ -44,13 +44,13 @@ def edge_tiles(
     A tile may come several times; one that is left out would be an event that is not seen.
     """
     windows = dict.fromkeys(feature.window for feature in features)
-    spans = WindowSpans(view, windows, as_of_ms, floor_ms(as_of_ms, view.tile_ms))
+    spans = WindowEdges(view, windows, as_of_ms, floor_ms(as_of_ms, view.tile_ms))
     for span in spans.found:
         some = np.flatnonzero(span.high_ms > span.low_ms)
         yield span.tile_ms[some], some
 
 
-class WindowSpans:
+class WindowEdges:
     """The spans of ``windows`` for rows at ``as_of_ms``, each once; ``tile_ms`` is ``as_of_ms``
     floored.
 
@@ -62,7 +62,7 @@ class WindowSpans:
         self, view: CompiledView, windows: Iterable[Window], as_of_ms: Ints, tile_ms: Ints
     ) -> None:
         self._q, self._floor, self._tile_ms = as_of_ms, tile_ms, view.tile_ms
-        self.found: list[Span] = []
+        self.found: list[EdgeSpan] = []
         self.heads: dict[Window, int] = {}
         self.tails: dict[Window, int] = {}
         self._head_of_offset: dict[int, int] = {}
@@ -72,7 +72,7 @@ class WindowSpans:
                 continue
             if window.needs_tail:
                 start = window.start(as_of_ms)
-                span = Span(floor_ms(start, view.tile_ms), start, ceil_ms(start, view.tile_ms))
+                span = EdgeSpan(floor_ms(start, view.tile_ms), start, ceil_ms(start, view.tile_ms))
                 self.tails[window] = self._add(span)
             if window.needs_head:
                 self.heads[window] = self._head(window.offset_ms)
@@ -85,17 +85,17 @@ class WindowSpans:
         if offset_ms not in self._head_of_offset:
             end = self._q - offset_ms if offset_ms else self._q
             tile = floor_ms(end, self._tile_ms) if offset_ms else self._floor
-            self._head_of_offset[offset_ms] = self._add(Span(tile, tile, end))
+            self._head_of_offset[offset_ms] = self._add(EdgeSpan(tile, tile, end))
         return self._head_of_offset[offset_ms]
 
     def _add_both(self, window: Window) -> None:
         """Head and tail of a window, whose events are all head where both lie in one tile."""
         start, end = window.bounds(self._q)
         tile, border = floor_ms(end, self._tile_ms), ceil_ms(start, self._tile_ms)
-        self.heads[window] = self._add(Span(tile, np.maximum(tile, start), end))
+        self.heads[window] = self._add(EdgeSpan(tile, np.maximum(tile, start), end))
         high = np.where(border > tile, start, border)
-        self.tails[window] = self._add(Span(floor_ms(start, self._tile_ms), start, high))
+        self.tails[window] = self._add(EdgeSpan(floor_ms(start, self._tile_ms), start, high))
 
-    def _add(self, span: Span) -> int:
+    def _add(self, span: EdgeSpan) -> int:
         self.found.append(span)
         return len(self.found) - 1

@@ -13,15 +13,15 @@ import pytest
 from paimon_features.aggregates.fold import canonical
 from paimon_features.columns import Column
 from paimon_features.definitions import FeatureView
-from paimon_features.offline import retile
-from paimon_features.offline.retile import DayOfTiles, compare_day
+from paimon_features.offline import tile_comparison as retile
+from paimon_features.offline.tile_comparison import DayComparison, compare_day
 from paimon_features.tables import latest_snapshot, read_arrow
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import seeds
 from tests.offline.lake_of_views import LakeOfViews
 
 
-def compare_all(lake: LakeOfViews, view: FeatureView) -> list[DayOfTiles]:
+def compare_all(lake: LakeOfViews, view: FeatureView) -> list[DayComparison]:
     compiled = view.compiled
     table = compiled.table(1)
     events, tiles = latest_snapshot(lake.lake, view.source.table), latest_snapshot(lake.lake, table)

@@ -24,15 +24,11 @@ from paimon_features.aggregates.fold import (
 from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.offline.heads import NO_INTS, RawEdges, concat
-from paimon_features.offline.keys import Entities, TimeKeys, positions, sort_order
-from paimon_features.offline.ranges import RangeIndex
-from paimon_features.offline.result_builder import (
-    Answers,
-    ResultBuilder,
-    by_window,
-)
-from paimon_features.offline.spans import WindowSpans, need_other_tiles
+from paimon_features.offline.joins.edge_events import NO_INTS, EdgeEvents, concat
+from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
+from paimon_features.offline.joins.range_index import RangeIndex
+from paimon_features.offline.joins.result_builder import JoinResult, ResultBuilder, by_window
+from paimon_features.offline.joins.window_edges import WindowEdges, need_other_tiles
 from paimon_features.tables.specs import TILE_START
 from paimon_features.windows import Window, ceil_ms, floor_ms
 
@@ -46,9 +42,9 @@ class PointInTimeJoin:
     """The features of one view for many rows ``(entity keys, as_of_ms)``.
 
     ``rows`` holds the key columns, in the types of the entity; duplicates and nulls are fine, a
-    row with a null key is MISSING. Call ``add_events`` for the events of ``head_days``, then
-    ``add_tiles`` for groups of tiles (all tiles of an entity in one group, for example a
-    bucket), then ``answers``.
+    row with a null key is MISSING. Call ``add_events`` for the events of ``edge_days``, then
+    ``join_tiles`` for groups of tiles (all tiles of an entity in one group, for example a
+    bucket), then ``results``.
 
     Memory is bounded by the rows, the head events, and the tiles of one group that belong to
     entities that were asked for.
@@ -64,7 +60,7 @@ class PointInTimeJoin:
         self.view, self.features = view, tuple(features)
         needed = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
         self.partials = [p for p in view.partials if p.name in needed]
-        self.entities = Entities(rows, view.keys)
+        self.entities = EntityCodes(rows, view.keys)
         codes = self.entities.codes
         known = np.flatnonzero(codes >= 0)
         times = as_of_ms
@@ -81,13 +77,13 @@ class PointInTimeJoin:
         # worked out again rather than gathered: cheaper than two more random reads a row
         self._codes, self._q = time_keys.codes(keys), times[order]
         self._floor = floor_ms(self._q, view.tile_ms)
-        self._spans = WindowSpans(view, self._windows, self._q, self._floor)
-        self._edges = RawEdges(view, self.partials, self.entities, self._codes, self._spans.found)
-        self._answered = np.zeros(self.entities.count, np.bool_)
+        self._spans = WindowEdges(view, self._windows, self._q, self._floor)
+        self._edges = EdgeEvents(view, self.partials, self.entities, self._codes, self._spans.found)
+        self._computed = np.zeros(self.entities.count, np.bool_)
         self._sheet = ResultBuilder(view, self.features, len(as_of_ms))
 
     @property
-    def head_days(self) -> Ints:
+    def edge_days(self) -> Ints:
         """Days since 1970 whose events are needed, ascending."""
         return self._edges.days
 
@@ -112,35 +108,35 @@ class PointInTimeJoin:
         """Take the events of heads and tails from these; all others are passed over."""
         self._edges.add(events)
 
-    def add_tiles(self, tables: Iterable[pa.Table]) -> int:
+    def join_tiles(self, tables: Iterable[pa.Table]) -> int:
         """Answer the rows of the entities that have tiles in this group.
 
         Returns the number of rows answered. An entity may be in one group only.
         """
-        tiles = _Tiles(self, tables)
+        tiles = _TileGroup(self, tables)
         mine = tiles.present[self._codes]
-        self._answered |= tiles.present
-        return self._answer_all(np.flatnonzero(mine), tiles)
+        self._computed |= tiles.present
+        return self._compute_all(np.flatnonzero(mine), tiles)
 
-    def answers(self) -> Answers:
+    def results(self) -> JoinResult:
         """Answer the rows whose entities have no tiles, and give all answers."""
-        if not self._answered.all():
-            rest = np.flatnonzero(~self._answered[self._codes])
-            self._answer_all(rest, _Tiles(self, ()))
-        return self._sheet.answers()
+        if not self._computed.all():
+            rest = np.flatnonzero(~self._computed[self._codes])
+            self._compute_all(rest, _TileGroup(self, ()))
+        return self._sheet.results()
 
-    def _answer_all(self, rows: Ints, tiles: _Tiles) -> int:
+    def _compute_all(self, rows: Ints, tiles: _TileGroup) -> int:
         if self._edges.index is None:
             self._edges.close()
         for start in range(0, len(rows), BLOCK_ROWS):
             block = rows[start : start + BLOCK_ROWS]
             whole = block[-1] - block[0] == len(block) - 1
-            self._answer(slice(block[0], block[-1] + 1) if whole else block, tiles)
+            self._compute(slice(block[0], block[-1] + 1) if whole else block, tiles)
         return len(rows)
 
-    def _answer(self, rows: Ints | slice, tiles: _Tiles) -> None:
+    def _compute(self, rows: Ints | slice, tiles: _TileGroup) -> None:
         """Answer a block of rows; positions are those of the sorted rows."""
-        block = _Block(self, rows, tiles)
+        block = _RowBlock(self, rows, tiles)
         as_of_ms, target = block.as_of_ms, self._order[rows]
         newest = block.newest_before(self.view.horizon(as_of_ms))
         present = self._sheet.judge(target, as_of_ms, newest)
@@ -153,17 +149,17 @@ class PointInTimeJoin:
             )
 
 
-class _Block:
+class _RowBlock:
     """Rows that are answered at a time; what several windows share is worked out once."""
 
-    def __init__(self, join: PointInTimeJoin, rows: Ints | slice, tiles: _Tiles) -> None:
+    def __init__(self, join: PointInTimeJoin, rows: Ints | slice, tiles: _TileGroup) -> None:
         self._rows, self._tiles = rows, tiles
         self._spans, self._edges = join._spans, join._edges
         self._view, self._tile_ms = join.view, join.view.tile_ms
         self.codes, self.as_of_ms = join._codes[rows], join._q[rows]
         self._floor = join._floor[rows]
         self._his: dict[tuple[int, int], Ints] = {}
-        self._edge_of: dict[int, _Edge] = {}
+        self._edge_of: dict[int, _FoldedEdge] = {}
 
     def newest_before(self, horizon: Ints) -> Ints:
         """Time of each row's newest event before the horizon; NEVER_MS where there is none."""
@@ -211,9 +207,9 @@ class _Block:
         floor = self._floor if end is self.as_of_ms else floor_ms(end, self._tile_ms)
         return self._tiles.before(self.codes, floor)
 
-    def _edge(self, span: int) -> _Edge:
+    def _edge(self, span: int) -> _FoldedEdge:
         if span not in self._edge_of:
-            self._edge_of[span] = _Edge(self._edges, span, self._rows)
+            self._edge_of[span] = _FoldedEdge(self._edges, span, self._rows)
         return self._edge_of[span]
 
 
@@ -222,7 +218,7 @@ def tile_range(view: CompiledView, first_ms: int, last_ms: int) -> tuple[int, in
     return floor_ms(view.known_from(first_ms), view.tile_ms), floor_ms(last_ms, view.tile_ms)
 
 
-class _Tiles:
+class _TileGroup:
     """A group of tiles, sorted by entity and time."""
 
     def __init__(self, join: PointInTimeJoin, tables: Iterable[pa.Table]) -> None:
@@ -257,10 +253,10 @@ class _Tiles:
         return np.where(some, self._newest[np.maximum(hi - 1, 0)], NEVER_MS)
 
 
-class _Edge:
+class _FoldedEdge:
     """The heads or tails of a block of rows, folded; most rows have none."""
 
-    def __init__(self, edges: RawEdges, span: int, rows: Ints | slice) -> None:
+    def __init__(self, edges: EdgeEvents, span: int, rows: Ints | slice) -> None:
         assert edges.index is not None
         self.rows, lo, hi = edges.ranges(span, rows)
         self.columns = edges.index.fold(lo, hi)

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from paimon_features.array_types import Bools, Ints
 from paimon_features.buckets import bucket_of
-from paimon_features.offline.keys import Entities
+from paimon_features.offline.joins.entity_codes import EntityCodes
 from paimon_features.schema import DataType
 
 _HASHES = 1 << 30
@@ -40,7 +40,7 @@ class EntityHash:
 
     def of(self, rows: pa.Table) -> Ints:
         """The hash of each row's entity, -1 where a key is null; modulo ``buckets`` its bucket."""
-        entities = Entities(rows, self.keys)
+        entities = EntityCodes(rows, self.keys)
         hashes = np.full(entities.count + 1, -1, np.int64)  # the last one for code -1
         if entities.count:
             kinds = list(self.keys.values())

@@ -9,7 +9,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.offline.keys import Entities, TimeKeys, positions, sort_order
+from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 KEYS = st.tuples(st.sampled_from([None, 0, 1, 7]), st.sampled_from([None, "", "a", "ü"]))
@@ -31,7 +31,7 @@ def table(rows: list[tuple[int | None, str | None]], chunks: int = 1) -> pa.Tabl
 def test_entities_are_numbered_densely_and_found_again_in_other_tables(
     rows: list[tuple[int | None, str | None]], others: list[tuple[int | None, str | None]]
 ) -> None:
-    entities = Entities(table(rows, chunks=2), ["user", "shop"])
+    entities = EntityCodes(table(rows, chunks=2), ["user", "shop"])
     known: dict[tuple[int | None, str | None], int] = {}
     for row, code in zip(rows, entities.codes.tolist(), strict=True):
         assert (code == -1) == (None in row)

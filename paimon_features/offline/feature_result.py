@@ -12,12 +12,12 @@ from paimon_features.buckets import bucket_of
 from paimon_features.callbacks import OnProgress
 from paimon_features.definitions import FeatureRef, Output, Selection
 from paimon_features.definitions.request import row_inputs
-from paimon_features.offline.engines import OfflineEngine, ViewAnswers
-from paimon_features.offline.entity_rows import EntityRows
-from paimon_features.offline.outputs import with_outputs
-from paimon_features.offline.partitioned import PartitionedView
-from paimon_features.offline.reads import ViewRead, WindowRead
-from paimon_features.offline.scan import Scan
+from paimon_features.offline.output_columns import with_outputs
+from paimon_features.offline.reading.engine import OfflineEngine, ViewResult
+from paimon_features.offline.reading.entity_rows import EntityRows
+from paimon_features.offline.reading.partitioned_join import PartitionedView
+from paimon_features.offline.reading.view_reads import FeatureViewRead, ViewRead
+from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.schema import DataType
 from paimon_features.tables import Lake
 
@@ -48,7 +48,7 @@ class FeatureResult:
         self.asked, self.selection, self._statuses = asked, selection, statuses
         self._progress, self._done, self._engine = progress, 0, engine
         self._whole: dict[str, pa.Table] = {}
-        self._parts: dict[str, ViewAnswers] = {}
+        self._parts: dict[str, ViewResult] = {}
         self._steps = asked.count * (len(reads) + (asked.chunks > 1))
         types: dict[Output, DataType] = {
             FeatureRef(read.name, name): kind for read in reads for name, kind in read.types.items()
@@ -61,7 +61,7 @@ class FeatureResult:
         self.schema = pa.schema([*asked.schema, *fields])
         try:
             for read in reads:
-                self._answer(lake, read, memory_bytes, spill_folder)
+                self._compute(lake, read, memory_bytes, spill_folder)
         except BaseException:
             self.close()
             raise
@@ -130,12 +130,12 @@ class FeatureResult:
         if self._progress is not None:
             self._progress(self._done, self._steps)
 
-    def _answer(
+    def _compute(
         self, lake: Lake, read: ViewRead, memory_bytes: int, spill_folder: str | None
     ) -> None:
         if not self.asked.chunks:
             return
-        if self._engine is not None and isinstance(read, WindowRead):
+        if self._engine is not None and isinstance(read, FeatureViewRead):
             self._parts[read.name] = self._engine.answer(
                 lake, read, self.asked, spill_folder, self._tick
             )
@@ -162,7 +162,7 @@ class FeatureResult:
             if join.entities.count
             else []
         )
-        scan = Scan(lake, read, needs, buckets)
+        scan = ViewScan(lake, read, needs, buckets)
         room = memory_bytes - scan.events_bytes() - len(as_of_ms) * read.row_bytes
         sizes = scan.buckets_bytes()
         if max(sizes.values(), default=0) > room or room < 0:
@@ -171,10 +171,10 @@ class FeatureResult:
             join.add_events(events)
         before = self._done
         for group in _groups(sizes, room):
-            self._tick(join.add_tiles(scan.tiles(group, join.tile_columns)))
-        answers = join.table()
+            self._tick(join.join_tiles(scan.tiles(group, join.tile_columns)))
+        results = join.table()
         self._tick(before + len(as_of_ms) - self._done)
-        return answers
+        return results
 
 
 def _groups(sizes: Mapping[int, int], room: int) -> Iterator[list[int]]:

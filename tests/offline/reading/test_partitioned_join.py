@@ -14,9 +14,9 @@ import pytest
 
 from paimon_features.aggregates import Count, DecayedSum, Last, Max, Mean, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.offline import partitioned
-from paimon_features.offline.partitioned import PartitionedView
-from paimon_features.offline.spill import Spill
+from paimon_features.offline.reading import partitioned_join as partitioned
+from paimon_features.offline.reading.partitioned_join import PartitionedView
+from paimon_features.offline.reading.spill import SpillFile
 from paimon_features.schema import Float64, Int64, String, arrow_schema
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import seeds
@@ -149,15 +149,15 @@ def test_what_is_put_aside_has_no_name_and_is_gone_with_the_stream(
 ) -> None:
     folder = tmp_path / "aside"
     folder.mkdir()
-    spills: list[Spill] = []
-    make = Spill.__init__
+    spills: list[SpillFile] = []
+    make = SpillFile.__init__
 
-    def noted(self: Spill, folder: str | None = None) -> None:
+    def noted(self: SpillFile, folder: str | None = None) -> None:
         make(self, folder)
         spills.append(self)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Spill, "__init__", noted)
+        patch.setattr(SpillFile, "__init__", noted)
         stream = lake.store.stream_historical_features(
             lake.refs(),
             entity_rows(random.Random(2), 500),
@@ -183,17 +183,17 @@ def test_a_stream_that_is_dropped_halfway_is_let_go(lake: LakeOfViews) -> None:
 def test_an_interrupt_leaves_nothing_open(
     lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spills: list[Spill] = []
-    make = Spill.__init__
+    spills: list[SpillFile] = []
+    make = SpillFile.__init__
 
-    def noted(self: Spill, folder: str | None = None) -> None:
+    def noted(self: SpillFile, folder: str | None = None) -> None:
         make(self, folder)
         spills.append(self)
 
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Spill, "__init__", noted)
+    monkeypatch.setattr(SpillFile, "__init__", noted)
     rows = entity_rows(random.Random(2), 500)
     with pytest.raises(KeyboardInterrupt):
         lake.store.get_historical_features(lake.refs(), rows, memory_mb=TINY, progress=interrupt)

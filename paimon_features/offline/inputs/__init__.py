@@ -1,0 +1,1 @@
+"""Entity rows of any kind, as checked Arrow chunks."""
