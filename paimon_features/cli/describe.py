@@ -11,8 +11,8 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import text_table
+from paimon_features.lineage import describe as describe_one
 from paimon_features.lineage import describe_all
-from paimon_features.lineage import descriptions as describe_one
 from paimon_features.project import Project
 from paimon_features.windows import format_duration
 

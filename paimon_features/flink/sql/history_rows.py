@@ -107,7 +107,7 @@ def staged_rows(
 
 
 def finished(layout: Layout, as_of_ms: Ints, tiles: pa.Table, edges: pa.Table) -> pa.Table:
-    """The answers to the rows of a chunk, of what Flink gathered for them; as ``ViewJoin.table``."""
+    """The features of a chunk's rows, from what Flink gathered for them; as ``ViewJoin.table``."""
     sheet = ResultBuilder(layout.view, layout.features, len(as_of_ms))
     sides = _Gathered(tiles, (ROW, REF)), _Gathered(edges, (ROW, SPAN))
     for start in range(0, len(as_of_ms), BLOCK_ROWS):

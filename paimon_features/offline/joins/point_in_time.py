@@ -32,7 +32,7 @@ from paimon_features.offline.joins.window_edges import WindowEdges, need_other_t
 from paimon_features.tables.specs import TILE_START
 from paimon_features.windows import Window, ceil_ms, floor_ms
 
-__all__ = ["Answers", "PointInTimeJoin", "tile_range"]
+__all__ = ["JoinResult", "PointInTimeJoin", "tile_range"]
 
 BLOCK_ROWS = 1 << 17
 """Rows that are answered at a time: what a block works on stays near the processor."""
