@@ -8,7 +8,6 @@ importing the package is quick and a serving host never loads what only a traini
 """
 
 from paimon_features._lazy import attach_stub
-
-__version__ = "0.1.0"
+from paimon_features._version import __version__ as __version__
 
 __getattr__, __dir__, __all__ = attach_stub(__name__)

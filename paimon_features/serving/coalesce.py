@@ -78,7 +78,7 @@ class Coalescer:
         self.fetcher = fetcher
         self.batches = 0
         """Reads so far."""
-        self.asks = 0
+        self.queries = 0
         """Asks that were read so far; those that were given up while they waited are not."""
         self._max_rows = max_rows
         self._max_waiting = max_waiting
@@ -163,7 +163,7 @@ class Coalescer:
         self._reading = bool(batch) and not self._closed
         if self._reading:
             self.batches += 1
-            self.asks += len(batch)
+            self.queries += len(batch)
             self._advance(loop, _BatchRead(batch), None)
 
     def _take(self) -> list[_PendingQuery]:

@@ -84,7 +84,7 @@ def test_asks_that_come_during_a_read_are_read_together() -> None:
         fetcher.go.release(2)
         assert await asyncio.gather(first, *others) == [1, 2, 3, 4]
         assert fetcher.batches == [[1], [2, 3, 4]]
-        assert (coalescer.batches, coalescer.asks, coalescer.waiting) == (2, 4, 0)
+        assert (coalescer.batches, coalescer.queries, coalescer.waiting) == (2, 4, 0)
 
     run(test)
 

@@ -2,12 +2,14 @@
 
 ::
 
-    supervisor ── one listening socket, starts workers, passes signals on
+    supervisor ── one listening socket, starts workers, forwards signals
       └─ worker ── uvicorn, one event loop
-           └─ app ── routes, limits, tokens, errors, one log line and a few counts per request
-                ├─ body     bytes of a request -> what is asked for
-                ├─ served   names -> selections; the reader of one set of definitions
-                └─ health, metrics, catalogue, openapi: what is told about it all
+           └─ app ── routes, errors, one log line and a few counts per request
+                ├─ feature_reads ── the request path
+                │    ├─ request_body     bytes of a request -> requested features and entities
+                │    ├─ definition_set   names -> selections; the reader of one set of definitions
+                │    └─ rendered_reply   response -> bytes in the requested format
+                └─ admin_pages ── health, metrics, catalogue, openapi, docs_page, explorer
 
 A worker needs the definitions file and the online store: no lake, no Flink.
 """

@@ -1,8 +1,8 @@
-"""Which requests are taken on: those that can be answered soon. The others are told at once.
+"""Admission control: accept only requests that can be answered soon; reject the others at once.
 
-A request waits for the work that was taken on before it. How fast work gets done is measured, so
-the wait is known before a request is taken on. Refusing costs little, so those that are taken on
-are answered in time, whatever the load is.
+A request waits for the work accepted before it. The speed of work is measured, so the wait is
+known before a request is accepted. Rejecting is cheap, so accepted requests are answered in time
+under any load.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ _BYTES_OF_WORK = 2_048
 _MEMORY_S = 1.0
 """The speed is that of about the last second of work."""
 _STALLED = 5.0
-"""If nothing got done for so many times the accepted wait, nothing will soon."""
+"""If nothing was finished for this many times the accepted wait, nothing will be soon."""
 
 
 class Admission:
-    """Bounds what is under way in one worker; used from its event loop only.
+    """Bounds the work in flight in one worker; used from its event loop only.
 
-    Work is counted in parts of 2 KB of a request's body, at least one: a request about many
+    Work is counted in units of 2 KB of a request's body, at least one: a request for many
     entities counts as many small ones. All times are of one monotonic clock, in seconds.
 
     >>> admission = Admission(max_concurrent=1, max_wait_ms=100)
     >>> work = admission.enter(100, now_s=5.0)
     >>> admission.enter(100, now_s=5.0)
     Traceback (most recent call last):
-    paimon_features.serving.http.http_errors.RequestRejected: 1 requests are under way in this
+    paimon_features.serving.http.http_errors.RequestRejected: 1 requests are in flight in this
     worker, ...
     >>> admission.leave(work, now_s=5.001)
     >>> admission.in_flight
@@ -40,41 +40,41 @@ class Admission:
         self._work = 0
         self._max_concurrent = max_concurrent
         self._max_wait_s = max_wait_ms / 1_000
-        # work that got done and the time it took, both fading; pauses without work do not count
+        # finished work and the time it took, both decaying; pauses without work do not count
         self._done = 0.0
         self._busy_s = 0.0
         self._since_s = 0.0
 
     @property
     def wait_s(self) -> float:
-        """How long a request that came now would wait, by what was measured."""
+        """The expected wait of a request that arrives now."""
         return self._work * self._busy_s / self._done if self._done else 0.0
 
     def enter(self, body_bytes: int, now_s: float) -> int:
-        """Take a request on; its work, to be given to ``leave``.
+        """Accept a request; returns its work, to be passed to ``leave``.
 
         Raises
         ------
         RequestRejected
-            503 where too many are under way, or it would wait for too long.
+            503 if too many are in flight, or it would wait for too long.
         """
         if self.in_flight >= self._max_concurrent:
-            raise _refusal(
-                f"{self.in_flight} requests are under way in this worker, and no more may be "
+            raise _rejection(
+                f"{self.in_flight} requests are in flight in this worker, the most it accepts "
                 "([serve] max_concurrent)"
             )
         if not self.in_flight:
-            # one is always taken on, so that a worker finds out when it has become faster
+            # one is always accepted, so that a worker notices when it has become faster
             self._since_s = now_s
         elif self.wait_s > self._max_wait_s:
-            raise _refusal(
+            raise _rejection(
                 f"the request would wait for {self.wait_s * 1_000:,.0f} ms, and at most "
                 f"{self._max_wait_s * 1_000:,.0f} ms is accepted ([serve] max_wait)"
             )
         elif now_s - self._since_s > _STALLED * self._max_wait_s:
-            raise _refusal(
+            raise _rejection(
                 f"nothing was answered for {(now_s - self._since_s) * 1_000:,.0f} ms; the online "
-                "store may be away"
+                "store may be unavailable"
             )
         work = 1 + body_bytes // _BYTES_OF_WORK
         self.in_flight += 1
@@ -82,7 +82,7 @@ class Admission:
         return work
 
     def leave(self, work: int, now_s: float) -> None:
-        """A request that was taken on has its answer."""
+        """Record that an accepted request was answered."""
         took_s = now_s - self._since_s
         self._since_s = now_s
         kept = math.exp(-took_s / _MEMORY_S)
@@ -92,5 +92,5 @@ class Admission:
         self._work -= work
 
 
-def _refusal(reason: str) -> RequestRejected:
-    return overloaded(f"{reason}; try again after a second, or run more workers")
+def _rejection(reason: str) -> RequestRejected:
+    return overloaded(f"{reason}; retry after a second, or run more workers")

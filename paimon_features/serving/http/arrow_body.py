@@ -1,7 +1,7 @@
-"""An Arrow stream from a client that need not mean well: columns of plain types, or a refusal.
+"""An Arrow stream from an untrusted client: columns of plain types, or it is rejected.
 
-A stream can claim much in few bytes: compressed buffers, dictionaries, columns of nulls. What a
-request needs is none of these, so they are refused before anything is unpacked.
+A few bytes of a stream can stand for much memory: compressed buffers, dictionaries, columns of
+nulls. A request needs none of these, so they are rejected before anything is unpacked.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def read_columns(body: bytes) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes
     Raises
     ------
     RequestRejected
-        400 for bytes that are no Arrow stream, 422 for one that holds something else than plain,
-        uncompressed columns of different names.
+        400 for bytes that are not an Arrow stream, 422 for one with anything other than plain,
+        uncompressed columns of distinct names.
     """
     try:
-        _refuse_packed(body)
+        _reject_compressed(body)
         with pa.ipc.open_stream(pa.py_buffer(body)) as reader:
             schema = reader.schema
             _check(schema)
@@ -39,7 +39,9 @@ def read_columns(body: bytes) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes
         table = table.combine_chunks()
     except (pa.ArrowException, OSError, ValueError, struct.error, IndexError) as error:
         text = str(error)[:300]
-        raise RequestRejected(400, "malformed", f"the body is no Arrow stream: {text}") from None
+        raise RequestRejected(
+            400, "malformed", f"the body is not an Arrow stream: {text}"
+        ) from None
     arrays = {
         name: column.chunk(0) if column.num_chunks else pa.array([], column.type)
         for name, column in zip(table.column_names, table.columns, strict=True)
@@ -54,15 +56,15 @@ def _check(schema: pa.Schema) -> None:
                 422,
                 "invalid_request",
                 f"column {field.name[:80]!r} is {field.type}; expected a column of integers, "
-                "floats, decimals, booleans, texts, dates or timestamps (no dictionaries)",
+                "floats, decimals, booleans, strings, dates or timestamps (no dictionaries)",
             )
     double = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if double:
         raise RequestRejected(422, "invalid_request", f"two columns are called {double[0][:80]!r}")
 
 
-def _refuse_packed(body: bytes) -> None:
-    """Refuse what can be larger than the body, by the messages' headers alone."""
+def _reject_compressed(body: bytes) -> None:
+    """Reject content that can be larger than the body, by the messages' headers alone."""
     reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
     while True:
         try:
@@ -101,7 +103,7 @@ def _header(metadata: bytes) -> tuple[int, bool]:
 
 
 def _field(data: bytes, table: int, number: int) -> int:
-    """Where a field of a flatbuffer's table stands; 0 if it is not there."""
+    """The offset of a field of a flatbuffer's table; 0 if the table does not have it."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     size = struct.unpack_from("<H", data, vtable)[0]
     slot = 4 + 2 * number

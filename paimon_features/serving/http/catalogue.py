@@ -1,4 +1,4 @@
-"""``GET /features``: what is served, so that a client can ask for it rightly."""
+"""``GET /features``: what is served, so that a client can write correct requests."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.tokens import Rights
 
 
-def catalogue(served: DefinitionSet, rights: Rights) -> dict[str, Any]:
-    """Services, views, what is computed, and entities that the rights cover, with their types.
+def catalogue(definitions: DefinitionSet, rights: Rights) -> dict[str, Any]:
+    """Services, views, computed features and entities that the rights cover, with their types.
 
-    A ``version`` changes if and only if what the thing means changes.
+    A ``version`` changes if and only if the meaning of the object changes.
     """
-    granted = served.granted(rights)
+    granted = definitions.granted(rights)
     views = [
         _view(view, names)
-        for view in served.definitions.views.values()
+        for view in definitions.definitions.views.values()
         if (names := _names(view, granted))
     ]
     services = [
-        _service(served, name)
-        for name in served.definitions.services
+        _service(definitions, name)
+        for name in definitions.definitions.services
         if rights.services is None or name in rights.services
     ]
     entities = {view["entity"] for view in views}
     document = {
-        "project": served.project,
+        "project": definitions.project,
         "services": services,
         "views": views,
         "interactions": [
-            _interaction(served, name)
-            for name in served.definitions.interactions
+            _interaction(definitions, name)
+            for name in definitions.definitions.interactions
             if granted is None or name in granted
         ],
         "transformed": [
-            _transformed(served, name)
-            for name in served.definitions.transformed
+            _transformed(definitions, name)
+            for name in definitions.definitions.transformed
             if granted is None or name in granted
         ],
         "entities": [
             {"name": e.name, "keys": _types(e.keys), **_about(e)}
-            for e in served.definitions.entities.values()
+            for e in definitions.definitions.entities.values()
             if e.name in entities
         ],
     }
-    return {**document, "version": digest(document), "loaded_ms": served.loaded_ms}
+    return {**document, "version": digest(document), "loaded_ms": definitions.loaded_ms}
 
 
 def digest(document: object) -> str:
@@ -101,9 +101,9 @@ def _feature(view: CompiledView, name: str) -> dict[str, Any]:
     }
 
 
-def _interaction(served: DefinitionSet, name: str) -> dict[str, Any]:
-    interaction = served.definitions.interactions[name]
-    compiled = served.definitions.interaction(name)
+def _interaction(definitions: DefinitionSet, name: str) -> dict[str, Any]:
+    interaction = definitions.definitions.interactions[name]
+    compiled = definitions.definitions.interaction(name)
     return {
         "name": name,
         "expression": interaction.expression,
@@ -114,8 +114,8 @@ def _interaction(served: DefinitionSet, name: str) -> dict[str, Any]:
     }
 
 
-def _transformed(served: DefinitionSet, name: str) -> dict[str, Any]:
-    compiled = served.definitions.transformation(name)
+def _transformed(definitions: DefinitionSet, name: str) -> dict[str, Any]:
+    compiled = definitions.definitions.transformation(name)
     document = compiled.to_document()
     return {
         "name": name,
@@ -128,21 +128,21 @@ def _transformed(served: DefinitionSet, name: str) -> dict[str, Any]:
     }
 
 
-def _service(served: DefinitionSet, name: str) -> dict[str, Any]:
-    service = served.definitions.services[name]
-    wanted = served.service(name)
+def _service(definitions: DefinitionSet, name: str) -> dict[str, Any]:
+    service = definitions.definitions.services[name]
+    plan = definitions.service_plan(name)
     features = [str(item) for item in service.items()]
-    document: dict[str, Any] = {"name": name, "online": wanted is not None, "features": features}
-    if wanted is not None:
-        outputs = wanted.selection.outputs
+    document: dict[str, Any] = {"name": name, "online": plan is not None, "features": features}
+    if plan is not None:
+        outputs = plan.selection.outputs
         document |= {
-            "keys": _types(wanted.keys),
-            "request": _types(wanted.inputs),
-            "views": [view.name for view in wanted.views],
+            "keys": _types(plan.keys),
+            "request": _types(plan.inputs),
+            "views": [view.name for view in plan.views],
         }
         meaning = [
             features,
-            {view.name: view.online_fingerprint for view in wanted.views},
+            {view.name: view.online_fingerprint for view in plan.views},
             [_meaning(o) for o in outputs if not isinstance(o, FeatureRef)],
         ]
         document["version"] = digest(meaning)
@@ -150,7 +150,7 @@ def _service(served: DefinitionSet, name: str) -> dict[str, Any]:
 
 
 def _meaning(computed: Computation) -> object:
-    """What its values follow from, and nothing that only describes it."""
+    """All that its values depend on, without descriptions."""
     if isinstance(computed, CompiledTransformed):
         return computed.to_property()
     return computed.to_document()

@@ -1,7 +1,7 @@
-"""One reading of the definitions: names to selections, and the reader that goes with them.
+"""One loaded set of definitions: feature names to selections, and the reader of the online store.
 
-A request works with the one that was current when it came, to its end, so a reply is never
-made of two. The next one stands beside it, complete, before it becomes current.
+A request uses the set that was current when it arrived, to its end, so no reply mixes two sets.
+A reload builds the next set completely before it becomes current.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.query import FeatureQuery
 
 _REMEMBERED = 256
-"""How many lists of features are remembered, and how long one of them may be."""
+"""How many lists of features are cached, and how long one of them may be."""
 
 
 @dataclass(frozen=True)
 class RequestPlan:
-    """What a request names, worked out: the selection, and the columns that it needs.
+    """A request's feature names, resolved: the selection, and the columns that it needs.
 
-    ``keys`` and ``inputs`` are by name; ``entity_names`` gives the key of an entity with one key,
-    since Feast's clients may name the entity instead.
+    ``keys`` and ``inputs`` are types by name. ``entity_names`` maps an entity with one key to that
+    key, since Feast's clients may send the entity's name instead. ``from_text`` parses columns
+    that JSON writes as text, and ``items`` are the requested names, for the check of rights.
     """
 
     selection: Selection
@@ -56,10 +57,10 @@ class RequestPlan:
 
 
 class DefinitionSet:
-    """The definitions of a project, and its online store read by them.
+    """The definitions of a project, and the online store read by them.
 
-    ``beside`` are views of the definitions before: they are read for as long as the store
-    holds what they mean and not yet what these mean.
+    ``previous_views`` are views of earlier definitions: a view is read by its earlier definition
+    while the store still contains the records of that one.
     """
 
     def __init__(
@@ -68,14 +69,14 @@ class DefinitionSet:
         definitions: Definitions,
         store: OnlineStore,
         loaded_ms: int,
-        beside: Sequence[CompiledView] = (),
+        previous_views: Sequence[CompiledView] = (),
     ) -> None:
         self.project = project
         self.definitions = definitions
         self.store = store
         self.loaded_ms = loaded_ms
         self.views = [v.compiled for v in definitions.views.values() if v.compiled.is_online]
-        self.variants = [*self.views, *_other_layouts(self.views, beside)]
+        self.variants = [*self.views, *_other_layouts(self.views, previous_views)]
         self.fetcher = FeatureFetcher(project, self.variants, store)
         self.cache: CachedFetcher | None = None
         self._services: dict[str, RequestPlan] = {}
@@ -83,18 +84,18 @@ class DefinitionSet:
         self._granted: dict[Rights, frozenset[str]] = {}
         for name in definitions.services:
             try:
-                self.wanted(name, ())
+                self.plan(name, ())
             except RequestError:
-                continue  # a service for training alone: refused when it is asked for
+                continue  # a service for training only: a request for it is rejected
 
     def with_cache(self, ttl_ms: int, entities: int) -> DefinitionSet:
-        """The same, with answers used again for ``ttl_ms``."""
+        """Cache the rows of at most ``entities`` entities for ``ttl_ms``; returns itself."""
         self.cache = CachedFetcher(self.fetcher, ttl_ms=ttl_ms, max_size=entities)
         return self
 
     @property
     def reader(self) -> Reader:
-        """What answers asks."""
+        """The reader of queries: the fetcher, or the cache in front of it."""
         return self.fetcher if self.cache is None else self.cache
 
     def keys(self, view: str) -> ViewKeys:
@@ -103,7 +104,7 @@ class DefinitionSet:
 
     @property
     def reads(self) -> dict[str, int]:
-        """What was read so far, for the metrics."""
+        """Totals of reads since this set was loaded, for the metrics."""
         counts = {
             "records_read": self.fetcher.records_read,
             "cells_read": self.fetcher.cells_read,
@@ -114,23 +115,23 @@ class DefinitionSet:
 
     @cached_property
     def ready_views(self) -> list[CompiledView]:
-        """The views that have to be there: those of the services, or all if there is none."""
+        """The views that readiness requires: those of the services, or all without services."""
         of_services = {view.name for w in self._services.values() for view in w.views}
         return [view for view in self.views if not of_services or view.name in of_services]
 
-    def wanted(self, service: str | None, features: tuple[str, ...]) -> RequestPlan:
-        """What a service, or a list of ``view:feature`` and names, stands for.
+    def plan(self, service: str | None, features: tuple[str, ...]) -> RequestPlan:
+        """Resolve a service, or a list of ``view:feature`` and names of computed features.
 
         Raises
         ------
         UnknownNameError
             For a name that is not defined.
         RequestError
-            For what cannot be read together, or not online.
+            For features that cannot be read together, or not online.
         """
         found = self._services.get(service) if service is not None else self._lists.get(features)
         if found is None:
-            found = self._work_out(service, features)
+            found = self._resolve(service, features)
             if service is not None:
                 self._services[service] = found
             elif len(features) <= _REMEMBERED:
@@ -139,12 +140,12 @@ class DefinitionSet:
                 self._lists[features] = found
         return found
 
-    def service(self, name: str) -> RequestPlan | None:
-        """What a service stands for; None for one that is not read online."""
+    def service_plan(self, name: str) -> RequestPlan | None:
+        """The plan of a service; None for one that is not read online."""
         return self._services.get(name)
 
     def granted(self, rights: Rights) -> frozenset[str] | None:
-        """The names of all features and all else that may be read; None for everything."""
+        """The names of the features that may be read; None for all of them."""
         if rights.services is None:
             return None
         found = self._granted.get(rights)
@@ -157,33 +158,36 @@ class DefinitionSet:
             self._granted[rights] = found
         return found
 
-    def check_rights(self, wanted: RequestPlan, rights: Rights) -> None:
-        """Raise a RequestRejected (403) if the rights do not cover everything that is wanted."""
+    def check_rights(self, plan: RequestPlan, rights: Rights) -> None:
+        """Raise RequestRejected (403) unless the rights cover all requested features."""
         granted = self.granted(rights)
-        if granted is None or wanted.items <= granted:
+        if granted is None or plan.items <= granted:
             return
-        beyond = sorted(wanted.items - granted)
+        beyond = sorted(plan.items - granted)
         raise RequestRejected(
             403,
             "forbidden",
             f"the token {rights.client!r} may not read {', '.join(beyond[:5])}"
-            f"{' and others' if len(beyond) > 5 else ''}; it may read what these services "
-            f"hold: {', '.join(sorted(rights.services or ()))}",
+            f"{' and others' if len(beyond) > 5 else ''}; it may read the features of these "
+            f"services: {', '.join(sorted(rights.services or ()))}",
         )
 
-    def ask(
-        self, asked: ParsedRequest, wanted: RequestPlan, limits: Limits
+    def query(
+        self, parsed: ParsedRequest, plan: RequestPlan, limits: Limits
     ) -> tuple[FeatureQuery, int]:
-        """The read of a request, and how many entities it is about.
+        """The query of a request, and its number of entities.
 
-        Raises RequestRejected where it does not fit.
+        Values of a wrong type are reported by the read itself.
 
-        Whatever is of a wrong type is told by the read itself.
+        Raises
+        ------
+        RequestRejected
+            413 over a limit, 422 for columns that do not fit the plan.
         """
-        keys, inputs = wanted.keys, wanted.inputs
-        columns = asked.columns
-        if columns.keys() != keys.keys() or asked.inputs:
-            columns, given = self._columns(asked, wanted)
+        keys, inputs = plan.keys, plan.inputs
+        columns = parsed.columns
+        if columns.keys() != keys.keys() or parsed.inputs:
+            columns, given = self._columns(parsed, plan)
         else:
             given = None
         sizes = {name: len(values) for name, values in columns.items()}
@@ -193,62 +197,62 @@ class DefinitionSet:
             raise RequestRejected(
                 422, "invalid_request", f"lists of different lengths: {lists}; expected one length"
             )
-        limits.check(rows, len(wanted.selection.outputs))
+        limits.check(rows, len(plan.selection.outputs))
         if inputs.keys() - (given or {}).keys():
             missing = next(name for name in inputs if name not in (given or {}))
             raise RequestRejected(
                 422,
                 "invalid_request",
-                f"the request input {missing!r} ({inputs[missing]!r}) is missing; give it in "
+                f"the request input {missing!r} ({inputs[missing]!r}) is missing; pass it in "
                 f"'request' (one value, or a list with one for each entity)",
             )
-        if wanted.from_text:
-            columns = _typed(columns, wanted)
-            given = None if given is None else _typed(given, wanted)
-        return FeatureQuery(wanted.selection, columns, asked.now_ms, given), rows
+        if plan.from_text:
+            columns = _typed(columns, plan)
+            given = None if given is None else _typed(given, plan)
+        return FeatureQuery(plan.selection, columns, parsed.now_ms, given), rows
 
     def _columns(
-        self, asked: ParsedRequest, wanted: RequestPlan
+        self, parsed: ParsedRequest, plan: RequestPlan
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Keys and request inputs, each by its own name, wherever the client put them."""
+        """Entity keys and request inputs by their own names, wherever the client put them."""
         keys: dict[str, Any] = {}
-        inputs: dict[str, Any] = dict(asked.inputs)
-        for name, values in asked.columns.items():
-            if name in wanted.keys:
+        inputs: dict[str, Any] = dict(parsed.inputs)
+        for name, values in parsed.columns.items():
+            if name in plan.keys:
                 target, own = keys, name
-            elif name in wanted.inputs:
+            elif name in plan.inputs:
                 target, own = inputs, name
             else:
-                target, own = keys, wanted.entity_names.get(name, "")
+                target, own = keys, plan.entity_names.get(name, "")
             if not own or own in target:
                 raise RequestRejected(
                     422,
                     "invalid_request",
                     f"entity key {name[:80]!r} is "
-                    + ("given twice" if own else "used by none of the features asked for")
-                    + f"; expected: {_signature(wanted.keys)}"
-                    + (f"; request inputs: {_signature(wanted.inputs)}" if wanted.inputs else ""),
+                    + ("given twice" if own else "used by none of the requested features")
+                    + f"; expected: {_signature(plan.keys)}"
+                    + (f"; request inputs: {_signature(plan.inputs)}" if plan.inputs else ""),
                 )
             target[own] = values
-        missing = [name for name in wanted.keys if name not in keys]
+        missing = [name for name in plan.keys if name not in keys]
         if missing:
             raise RequestRejected(
                 422,
                 "invalid_request",
                 f"the request has no entity key {missing[0]!r}; expected in 'entities': "
-                f"{_signature(wanted.keys)}",
+                f"{_signature(plan.keys)}",
             )
-        unknown = sorted(inputs.keys() - wanted.inputs.keys())
+        unknown = sorted(inputs.keys() - plan.inputs.keys())
         if unknown:
             raise RequestRejected(
                 422,
                 "invalid_request",
-                f"request input {unknown[0][:80]!r} is used by none of the features asked for; "
-                f"they take: {_signature(wanted.inputs) or 'no inputs'}",
+                f"request input {unknown[0][:80]!r} is used by none of the requested features; "
+                f"they take: {_signature(plan.inputs) or 'no inputs'}",
             )
         return keys, inputs
 
-    def _work_out(self, service: str | None, features: tuple[str, ...]) -> RequestPlan:
+    def _resolve(self, service: str | None, features: tuple[str, ...]) -> RequestPlan:
         defined = self.definitions
         items: list[RequestItem] = []
         if service is not None:
@@ -277,13 +281,13 @@ class DefinitionSet:
 
 
 def _other_layouts(
-    views: Sequence[CompiledView], beside: Sequence[CompiledView]
+    views: Sequence[CompiledView], previous_views: Sequence[CompiledView]
 ) -> list[CompiledView]:
-    """Of the views before, those that are read in another way than their successors."""
+    """The previous views whose records are laid out in another way than their successors'."""
     layouts = {(view.name, view.online_fingerprint) for view in views}
     names = {view.name for view in views}
     out: dict[tuple[str, str], CompiledView] = {}
-    for view in beside:
+    for view in previous_views:
         key = (view.name, view.online_fingerprint)
         if view.name in names and key not in layouts:
             out.setdefault(key, view)
@@ -303,13 +307,13 @@ _FROM_TEXT: Mapping[str, Callable[[str], object]] = {
     "date": dt.date.fromisoformat,
     "timestamp": _timestamp,
 }
-"""Types that JSON has no form for, and how their texts are read."""
+"""Parsers of types that JSON has no form for."""
 
 
-def _typed(columns: Mapping[str, Any], wanted: RequestPlan) -> dict[str, Any]:
-    """The columns with texts of dates, times and decimals read."""
+def _typed(columns: Mapping[str, Any], plan: RequestPlan) -> dict[str, Any]:
+    """The columns with dates, times and decimals parsed."""
     out = dict(columns)
-    for name, read in wanted.from_text.items():
+    for name, read in plan.from_text.items():
         values = out.get(name)
         if values is None or isinstance(values, pa.Array):
             continue
@@ -320,12 +324,12 @@ def _typed(columns: Mapping[str, Any], wanted: RequestPlan) -> dict[str, Any]:
                 for value in ([values] if single else values)
             ]
         except (ValueError, decimal.InvalidOperation):
-            kind = wanted.keys.get(name) or wanted.inputs[name]
+            kind = plan.keys.get(name) or plan.inputs[name]
             form = "'2011-12-09'" if kind.text == "date" else "'2011-12-09T12:50:00'"
             raise RequestRejected(
                 422,
                 "invalid_request",
-                f"{name!r} has a text that is no {kind!r}; expected "
+                f"{name!r} has a text that is not a valid {kind!r}; expected "
                 + ("a decimal such as '12.50'" if kind.is_decimal else f"ISO 8601, such as {form}"),
             ) from None
         out[name] = read_values[0] if single else read_values

@@ -26,14 +26,14 @@ padding:.3rem .8rem .3rem 0;border-bottom:1px solid #eee}
 
 
 def render(document: Mapping[str, Any]) -> bytes:
-    """The page of an OpenAPI document of ours."""
+    """The HTML page of our OpenAPI document."""
     info = document["info"]
     parts = [
         "<!doctype html><html lang='en'><head><meta charset='utf-8'>"
         "<meta name='viewport' content='width=device-width,initial-scale=1'>"
         f"<title>{escape(info['title'])}</title><style>{_STYLE}</style></head><body>"
         f"<h1>{escape(info['title'])}</h1><p>{escape(info['description'])} "
-        "The whole interface for programs: <a href='openapi.json'>openapi.json</a>.</p>"
+        "The complete interface for programs: <a href='openapi.json'>openapi.json</a>.</p>"
     ]
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
@@ -45,7 +45,7 @@ def render(document: Mapping[str, Any]) -> bytes:
     parts.append(
         "<h2>Errors</h2><p>An error is a JSON document with <code>status</code>, "
         "<code>title</code>, <code>code</code>, <code>detail</code> and <code>request_id</code>."
-        f"</p><table><tr><th>code</th><th>says</th></tr>{rows}</table></body></html>"
+        f"</p><table><tr><th>code</th><th>meaning</th></tr>{rows}</table></body></html>"
     )
     return "".join(parts).encode()
 

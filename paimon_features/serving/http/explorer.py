@@ -1,4 +1,4 @@
-"""``GET /explain`` and ``GET /ui``: for people, so they may not hold up what is for programs."""
+"""``GET /explain`` and ``GET /ui``: for people, so they must not delay requests of programs."""
 
 from __future__ import annotations
 
@@ -25,56 +25,56 @@ _MOST_WAITING = 8
 
 
 class Explorer:
-    """Takes reads apart in a thread of its own, one after another."""
+    """Explains features in a thread of its own, one request after another."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "explain")
         self._waiting = 0
 
-    async def explained(self, served: DefinitionSet, rights: Rights, query: bytes) -> bytes:
-        """The document of ``explain``, of what the rights cover.
+    async def explanation(self, definitions: DefinitionSet, rights: Rights, query: bytes) -> bytes:
+        """The document of ``explain``, for the features that the rights cover.
 
         Raises
         ------
         RequestRejected
             403 for a feature that the rights do not cover.
         OverloadedError
-            If too many wait already.
+            If too many are waiting.
         PaimonFeaturesError
             As ``explain`` does.
         """
         if self._waiting >= _MOST_WAITING:
-            raise OverloadedError(f"{self._waiting} others wait for an explanation; try again")
-        question = ExplainQuery.of(query.decode("latin-1"))
-        features = _allowed(served, rights, question)
-        entity = question.typed(served.fetcher.variants(question.view)[0].keys)
-        as_of_ms = served.fetcher.clock() if question.as_of_ms is None else question.as_of_ms
+            raise OverloadedError(f"{self._waiting} others wait for an explanation; retry later")
+        query_ = ExplainQuery.of(query.decode("latin-1"))
+        features = _allowed(definitions, rights, query_)
+        entity = query_.typed(definitions.fetcher.variants(query_.view)[0].keys)
+        as_of_ms = definitions.fetcher.clock() if query_.as_of_ms is None else query_.as_of_ms
         self._waiting += 1
         try:
             document = await asyncio.get_running_loop().run_in_executor(
-                self._thread, explain, served.fetcher, question.view, entity, as_of_ms, features
+                self._thread, explain, definitions.fetcher, query_.view, entity, as_of_ms, features
             )
         finally:
             self._waiting -= 1
         return msgspec.json.encode(document)
 
     def close(self) -> None:
-        """Let the thread go."""
+        """Release the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def _allowed(served: DefinitionSet, rights: Rights, question: ExplainQuery) -> list[str] | None:
+def _allowed(definitions: DefinitionSet, rights: Rights, query_: ExplainQuery) -> list[str] | None:
     """The features to explain, None for all of them."""
-    granted = served.granted(rights)
-    view, feature = question.view, question.feature
+    granted = definitions.granted(rights)
+    view, feature = query_.view, query_.feature
     if granted is None:
         return None if feature is None else [feature]
     own = [name.partition(":")[2] for name in sorted(granted) if name.startswith(f"{view}:")]
     if not own:
-        # whether it is there is nothing that this token may know
+        # this token may not know whether the view exists
         raise UnknownNameError(
             f"there is no feature view {view[:80]!r} that the token {rights.client!r} may read; "
-            "GET /features tells what it may"
+            "GET /features lists what it may read"
         )
     if feature is None:
         return own

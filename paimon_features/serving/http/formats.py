@@ -1,4 +1,4 @@
-"""Media types of requests and replies, and which one a client wants."""
+"""Media types of requests and replies, and content negotiation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from paimon_features.serving.http.http_errors import RequestRejected
 
 
 class Format(enum.Enum):
-    """How a request or a reply is written; the value is its media type."""
+    """The format of a request or a reply; the value is its media type."""
 
-    # that of Enum is written in Python, and a request hashes its formats three times
+    # Enum's own hash is written in Python, and each request hashes its formats three times
     __hash__ = object.__hash__
 
     JSON = "application/json"
@@ -23,7 +23,7 @@ _KNOWN = {
     **{format_.value.encode(): format_ for format_ in Format},
     b"application/x-msgpack": Format.MESSAGE_PACK,
     b"application/vnd.msgpack": Format.MESSAGE_PACK,
-    # what curl -d says of any body
+    # what curl -d sends with any body
     b"application/x-www-form-urlencoded": Format.JSON,
 }
 _CHARSETS = (b"utf-8", b"utf8", b"us-ascii")
@@ -31,12 +31,12 @@ _CHARSETS = (b"utf-8", b"utf8", b"us-ascii")
 
 @functools.lru_cache(maxsize=256)
 def format_of_body(content_type: bytes) -> Format:
-    """The format of a request's body; no type at all means JSON, as Feast's clients send it.
+    """The format of a request's body; without a type it is JSON, as Feast's clients send it.
 
     Raises
     ------
     RequestRejected
-        For a type that is not read here.
+        415 for an unsupported type.
     """
     media, _, parameters = content_type.partition(b";")
     media = media.strip().lower()
@@ -54,7 +54,7 @@ def format_of_body(content_type: bytes) -> Format:
 
 @functools.lru_cache(maxsize=256)
 def format_of_reply(accept: bytes, body: Format) -> Format:
-    """The format that the ``Accept`` header prefers; any or none: that of the request.
+    """The format that the ``Accept`` header prefers; by default that of the request.
 
     >>> format_of_reply(b"application/json;q=0.5, application/msgpack", Format.JSON)
     <Format.MESSAGE_PACK: 'application/msgpack'>
@@ -62,7 +62,7 @@ def format_of_reply(accept: bytes, body: Format) -> Format:
     Raises
     ------
     RequestRejected
-        If no format that it names is ours.
+        406 if it accepts none of our formats.
     """
     if not accept.strip():
         return body

@@ -1,6 +1,6 @@
-"""Is the server alive, and can it answer: looked up in the store when somebody asks.
+"""Readiness of the server, looked up in the store when it is requested.
 
-Ready means: the store answers, it holds a complete epoch of each served view in a form that the
+Ready means: the store responds, it contains a complete epoch of each served view that the
 definitions here can read, and no view is further behind than its ``max_staleness``.
 """
 
@@ -22,14 +22,14 @@ from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.response import ViewFreshness
 
 TIMEOUT_S = 2.0
-"""A store that has not answered by then does not answer."""
+"""A store that has not responded within this time counts as not responding."""
 MAX_AGE_S = 0.5
-"""A look at the store counts for so long, however often it is asked for."""
+"""The result of a probe is used for this long, however often it is requested."""
 
 
 @dataclass(frozen=True)
 class ViewHealth:
-    """What the store holds of one view. ``reason`` says why it cannot be read, if so."""
+    """The state of one view in the store. ``reason`` says why it cannot be read, None if it can."""
 
     reason: str | None
     freshness: ViewFreshness | None = None
@@ -39,13 +39,13 @@ class ViewHealth:
 
 @dataclass(frozen=True)
 class StoreHealth:
-    """One look at the store: ``error`` if it does not answer."""
+    """The result of one probe of the store: ``error`` if it does not respond."""
 
     error: str | None
     views: Mapping[str, ViewHealth] = field(default_factory=dict)
 
     def reasons(self, max_staleness_ms: Mapping[str, int | None], now_ms: int) -> list[str]:
-        """Why the server is not ready, a sentence each; none if it is."""
+        """The reasons why the server is not ready, a sentence each; empty if it is."""
         if self.error is not None:
             return [self.error]
         found = []
@@ -63,48 +63,48 @@ class StoreHealth:
 
 
 class StoreProbe:
-    """Looks at the store in a thread of its own, at most one look at a time."""
+    """Checks the store in a thread of its own, at most one check at a time."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "health")
-        self._look: asyncio.Task[StoreHealth] | None = None
-        self._of: DefinitionSet | None = None
-        self._at = 0.0
+        self._check: asyncio.Task[StoreHealth] | None = None
+        self._checked: DefinitionSet | None = None
+        self._started_s = 0.0
 
-    async def look(self, served: DefinitionSet) -> StoreHealth:
-        """What the store holds now, or did a moment ago."""
-        now = time.monotonic()
-        look = self._look
-        old = now - self._at > MAX_AGE_S or self._of is not served
-        if look is None or (look.done() and old):
-            # a look that hangs is not repeated beside itself
-            look = self._look = asyncio.ensure_future(self._new(served))
-            self._at, self._of = now, served
+    async def check(self, definitions: DefinitionSet) -> StoreHealth:
+        """The state of the store now, or at most ``MAX_AGE_S`` ago."""
+        now_s = time.monotonic()
+        check = self._check
+        old = now_s - self._started_s > MAX_AGE_S or self._checked is not definitions
+        if check is None or (check.done() and old):
+            # a check that hangs is not started a second time
+            check = self._check = asyncio.ensure_future(self._run(definitions))
+            self._started_s, self._checked = now_s, definitions
         try:
-            return await asyncio.wait_for(asyncio.shield(look), TIMEOUT_S)
+            return await asyncio.wait_for(asyncio.shield(check), TIMEOUT_S)
         except TimeoutError:
-            return StoreHealth(f"the online store has not answered within {TIMEOUT_S:g} s")
+            return StoreHealth(f"the online store has not responded within {TIMEOUT_S:g} s")
 
-    async def _new(self, served: DefinitionSet) -> StoreHealth:
+    async def _run(self, definitions: DefinitionSet) -> StoreHealth:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, look_at_store, served)
+        return await loop.run_in_executor(self._thread, check_store, definitions)
 
     def close(self) -> None:
-        """Let the thread go; whatever it waits for is dropped."""
+        """Release the thread; a check that is running is abandoned."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
 
-def look_at_store(served: DefinitionSet) -> StoreHealth:
+def check_store(definitions: DefinitionSet) -> StoreHealth:
     """Read the states and all markers of the served views."""
-    views = served.ready_views
+    views = definitions.ready_views
     current_ms = now_ms()
     try:
-        raws = served.store.get_many([served.keys(v.name).state for v in views])
+        raws = definitions.store.get_many([definitions.keys(v.name).state for v in views])
         states = [ViewState() if raw is None else ViewState.from_bytes(raw) for raw in raws]
         return StoreHealth(
             None,
             {
-                view.name: _of_view(served, view, state, current_ms)
+                view.name: _of_view(definitions, view, state, current_ms)
                 for view, state in zip(views, states, strict=True)
             },
         )
@@ -113,14 +113,14 @@ def look_at_store(served: DefinitionSet) -> StoreHealth:
 
 
 def _of_view(
-    served: DefinitionSet, view: CompiledView, state: ViewState, now_ms: int
+    definitions: DefinitionSet, view: CompiledView, state: ViewState, now_ms: int
 ) -> ViewHealth:
     what = f"feature view {view.name!r}"
     if state.epoch is None or state.content is None:
         building = "it is being built" if state.building else "is its materializer running?"
         return ViewHealth(f"{what} is not in the online store yet; {building}")
     content = state.content
-    known = {v.online_fingerprint for v in served.variants if v.name == view.name}
+    known = {v.online_fingerprint for v in definitions.variants if v.name == view.name}
     if content.online_fingerprint not in known:
         return ViewHealth(
             f"{what} is in the online store for another definition (generation "
@@ -128,12 +128,12 @@ def _of_view(
             generation=content.generation,
             epoch=state.epoch,
         )
-    markers = _markers(served, view.name, state.epoch, content.buckets)
+    markers = _markers(definitions, view.name, state.epoch, content.buckets)
     lost = sum(marker is None or not marker.complete for marker in markers)
     if lost:
         return ViewHealth(
             f"{what}: the online store has lost {lost} of {len(markers)} markers; a running "
-            "materializer builds the view anew",
+            "materializer rebuilds the view",
             generation=content.generation,
             epoch=state.epoch,
         )
@@ -141,14 +141,18 @@ def _of_view(
     return ViewHealth(None, worst_freshness(view, found, now_ms), content.generation, state.epoch)
 
 
-def _markers(served: DefinitionSet, view: str, epoch: str, buckets: int) -> Sequence[Marker | None]:
-    keys = served.keys(view)
-    raws = served.store.get_many([keys.bucket(epoch, number).marker for number in range(buckets)])
+def _markers(
+    definitions: DefinitionSet, view: str, epoch: str, buckets: int
+) -> Sequence[Marker | None]:
+    keys = definitions.keys(view)
+    raws = definitions.store.get_many(
+        [keys.bucket(epoch, number).marker for number in range(buckets)]
+    )
     return [None if raw is None else Marker.from_bytes(raw) for raw in raws]
 
 
 def view_documents(health: StoreHealth, now_ms: int) -> dict[str, Any]:
-    """The part of the health document that is about views."""
+    """The views of the health document, by name."""
     out: dict[str, Any] = {}
     for name, view in health.views.items():
         document: dict[str, Any] = {

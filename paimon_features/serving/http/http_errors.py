@@ -1,6 +1,6 @@
-"""What is not answered: the status, a code for programs, and a text for people.
+"""Errors over HTTP: the status, a code for programs, and a text for people.
 
-The document is that of RFC 9457, so ``detail`` stands where clients of other servers look for it.
+The document is that of RFC 9457, so ``detail`` is where clients of other servers expect it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ MEDIA_TYPE = b"application/problem+json"
 _RETRY = ((b"retry-after", b"1"),)
 
 
-class RequestRejected(Exception):  # noqa: N818  (an answer of the protocol, not a fault)
-    """A request that ends here. ``code`` is stable; the text may change."""
+class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a fault)
+    """A request that is answered with an error. ``code`` is stable; the text may change."""
 
     def __init__(self, status: int, code: str, detail: str, headers: Headers = ()) -> None:
         super().__init__(detail)
@@ -51,24 +51,24 @@ CODES: Mapping[str, str] = {
     "malformed": "the body is not what its content type says",
     "invalid_request": "a field is missing, unknown or of the wrong type, or values do not fit",
     "unknown_name": "a view, feature, service or interaction that is not defined",
-    "unauthorized": "no token, or one that is not known",
-    "forbidden": "the token does not give the right to read this",
+    "unauthorized": "the token is missing or unknown",
+    "forbidden": "the token does not grant the right to read this",
     "not_found": "no such path",
     "method_not_allowed": "the path takes another method",
-    "not_acceptable": "none of the formats that the client accepts is ours",
-    "unsupported_media_type": "the body is in a format that is not read here",
-    "too_large": "the body, or what it asks for, is over a limit of this server",
+    "not_acceptable": "the server writes none of the formats that the client accepts",
+    "unsupported_media_type": "the server does not read this format of bodies",
+    "too_large": "the body, or the number of requested values, is over a limit of this server",
     "too_slow": "the body did not arrive in time",
-    "overloaded": "the request would wait too long; try again, at another worker or later",
-    "not_ready": "the online store holds no complete view yet; it is being built",
-    "store_unavailable": "the online store does not answer",
-    "internal": "a fault of the server; the log has it under the request's id",
+    "overloaded": "the request would wait too long; retry, at another worker or later",
+    "not_ready": "a view in the online store is not complete yet; it is being built",
+    "store_unavailable": "the online store does not respond",
+    "internal": "internal server error; the log has it under the request's id",
 }
-"""Every ``code`` and what it says."""
+"""Every ``code`` and its meaning."""
 
 
 def rejection_of(error: PaimonFeaturesError) -> RequestRejected:
-    """What an error of a read means to the client."""
+    """The status and code for an error of a read."""
     if isinstance(error, OverloadedError):
         return overloaded(str(error))
     if isinstance(error, StoreNotReadyError):
@@ -81,5 +81,5 @@ def rejection_of(error: PaimonFeaturesError) -> RequestRejected:
 
 
 def overloaded(detail: str) -> RequestRejected:
-    """A request that would wait too long. It was not read, so it may be sent again."""
+    """503 for a request that would wait too long. It was not read, so it may be retried."""
     return RequestRejected(503, "overloaded", detail, _RETRY)

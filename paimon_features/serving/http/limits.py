@@ -1,4 +1,4 @@
-"""Limits of one request and of all at one time."""
+"""Limits of one request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paimon_features.serving.http.http_errors import RequestRejected
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one request may ask for; see ``ServeConfig``."""
+    """The largest request that is accepted; see ``ServeConfig``."""
 
     max_body_bytes: int
     max_entities: int
@@ -25,7 +25,7 @@ class Limits:
         )
 
     def check(self, entities: int, features: int) -> None:
-        """Raise a RequestRejected (413) for a request over a limit."""
+        """Raise RequestRejected (413) for a request over a limit."""
         if entities > self.max_entities:
             raise _too_large("entities", entities, self.max_entities, "max_entities")
         if features > self.max_features:
@@ -38,6 +38,6 @@ def _too_large(what: str, got: int, limit: int, setting: str) -> RequestRejected
     return RequestRejected(
         413,
         "too_large",
-        f"the request asks for {got:,} {what}, at most {limit:,} at once; split it "
+        f"the request is for {got:,} {what}, at most {limit:,} are allowed; split it "
         f"([serve] {setting})",
     )

@@ -1,8 +1,8 @@
-"""Logs: one JSON object a line, on stderr.
+"""Logs: one JSON object per line, on stderr.
 
-Lines of requests are collected and written together a few times a second, since a line of its
-own for each costs more than the rest of its bookkeeping. What is not about a request goes
-through ``logging``, in the same form, at once.
+Lines of requests are collected and written together a few times a second, since a write for each
+costs more than the rest of its bookkeeping. Everything else goes through ``logging``, in the same
+form, at once.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from typing import TextIO
 
 import msgspec
 
+from paimon_features.serving.http.messages import Reply, Request
+
 LOGGER = logging.getLogger("paimon_features.serve")
 _WAITING_AT_MOST = 1_000
-_TOLD_EVERY_S = 10.0
-_WELL_AFTER_S = 1.0
-"""The store is well again when nothing failed for so long."""
+_REPEAT_EVERY_S = 10.0
+_RECOVERED_AFTER_S = 1.0
+"""The store counts as recovered when nothing has failed for this long."""
 _encode = msgspec.json.Encoder().encode
 
 
 class AccessLog:
-    """Lines about requests. ``sample`` is the share of the good ones that is logged."""
+    """Lines about requests. ``sample`` is the share of successful requests that is logged."""
 
     def __init__(
         self, level: str = "info", sample: float = 1.0, stream: TextIO | None = None
@@ -47,13 +49,13 @@ class AccessLog:
         return self._sample >= 1 or self._random.random() < self._sample
 
     def add(self, line: dict[str, object]) -> None:
-        """A line, to be written with the next ones."""
+        """Collect a line, to be written with the next ones."""
         self._lines.append(_encode(line))
         if len(self._lines) >= _WAITING_AT_MOST:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was collected."""
+        """Write the collected lines."""
         if not self._lines:
             return
         text = b"\n".join(self._lines).decode() + "\n"
@@ -63,14 +65,14 @@ class AccessLog:
             stream.write(text)
             stream.flush()
         except (OSError, ValueError):
-            return  # whoever read the log is gone; serving goes on
+            return  # the reader of the log is gone; serving continues
 
 
 class StoreLog:
-    """Says that reads get no answer from the store, and why, and that they do again.
+    """Logs that reads of the online store fail, and why, and that they succeed again.
 
-    Lines of requests have the code only. A reason is told every ten seconds at most, however
-    often it is met: a view may be away while others are read.
+    Lines of requests have the code only. A reason is logged every ten seconds at most, however
+    often it occurs: one view may be unavailable while others are read.
 
     >>> now = [0.0]
     >>> store_log = StoreLog(lambda: now[0])
@@ -89,30 +91,53 @@ class StoreLog:
         self.is_failing = False
         self._clock = clock
         self._since_s = self._last_s = 0.0
-        self._told_s: dict[str, float] = {}
+        self._logged_s: dict[str, float] = {}
 
     def failed(self, code: str, reason: str) -> bool:
-        """A read had no answer; whether it was news."""
+        """Note a failed read; returns whether it was logged."""
         now_s = self._last_s = self._clock()
         if not self.is_failing:
             self.is_failing, self._since_s = True, now_s
-        if now_s - self._told_s.get(code, -_TOLD_EVERY_S) < _TOLD_EVERY_S:
+        if now_s - self._logged_s.get(code, -_REPEAT_EVERY_S) < _REPEAT_EVERY_S:
             return False
-        self._told_s[code] = now_s
-        LOGGER.error("requests are refused (%s): %s", code, reason)
+        self._logged_s[code] = now_s
+        LOGGER.error("requests are rejected (%s): %s", code, reason)
         return True
 
     def answered(self) -> bool:
-        """A read was answered, to be told only if ``is_failing``; whether it was news."""
+        """Note a successful read, only needed if ``is_failing``; returns whether it was logged."""
         now_s = self._clock()
-        if not self.is_failing or now_s - self._last_s < _WELL_AFTER_S:
+        if not self.is_failing or now_s - self._last_s < _RECOVERED_AFTER_S:
             return False
         self.is_failing = False
         LOGGER.warning(
-            "requests are answered again; some were refused for %.1f s",
+            "requests are answered again; some were rejected for %.1f s",
             self._last_s - self._since_s,
         )
         return True
+
+
+def access_line(request: Request, reply: Reply, took_s: float) -> dict[str, object]:
+    """The access log's line of a request."""
+    line: dict[str, object] = {
+        "time": time_text(time.time()),
+        "level": "info" if reply.status < 500 else "error",
+        "request_id": request.request_id,
+        "method": request.method,
+        "path": request.path[:200],
+        "status": reply.status,
+        "ms": round(took_s * 1_000, 3),
+        "bytes": len(reply.body),
+    }
+    if reply.rows:
+        line["entities"], line["features"] = reply.rows, reply.features
+    if reply.code is not None:
+        line["code"] = reply.code
+    if request.client:
+        line["client"] = request.client
+    if (trace := request.trace()) is not None:
+        line["trace_id"], line["span_id"] = trace
+    return line
 
 
 class _JsonLines(logging.Formatter):
@@ -131,18 +156,18 @@ class _JsonLines(logging.Formatter):
 
 
 def set_up_logging(level: str) -> None:
-    """Everything that is logged in this process goes to stderr as JSON, from ``level`` on."""
+    """Log everything in this process to stderr as JSON, from ``level`` on."""
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # a client that breaks off or sends no HTTP is no matter of the server's
+    # a client that disconnects or does not speak HTTP is not the server's concern
     logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))
 
 
 def time_text(seconds: float) -> str:
-    """UTC with milliseconds.
+    """A Unix time as UTC text with milliseconds.
 
     >>> time_text(1_700_000_000.25)
     '2023-11-14T22:13:20.250Z'

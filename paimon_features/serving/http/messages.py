@@ -1,4 +1,4 @@
-"""One request and its reply: headers that count, the body within its limit, the answer sent."""
+"""One HTTP request and its reply: parse headers, read the body within its limit, send the reply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 BODY_TIMEOUT_S = 10.0
-"""A body that came in parts has to be complete by then."""
+"""A body that arrives in parts has to be complete within this time."""
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
@@ -26,12 +26,12 @@ _worker = secrets.token_hex(6)
 
 
 class ClientGoneError(Exception):
-    """The client has closed the connection before its request was complete."""
+    """The client closed the connection before its request was complete."""
 
 
 @dataclass(slots=True)
 class Reply:
-    """What is sent back, and what the log says of it besides."""
+    """A reply, and the numbers of entities and features for the access log."""
 
     status: int
     media_type: bytes
@@ -43,7 +43,7 @@ class Reply:
 
 
 class Request:
-    """The head of a request. Attributes are header values, ``b""`` where there is none."""
+    """The head of a request. Attributes are header values, ``b""`` for a missing header."""
 
     __slots__ = (
         "accept", "authorization", "client", "content_encoding", "content_length", "content_type",
@@ -64,7 +64,7 @@ class Request:
             elif name == b"content-length":
                 self.content_length = value
             elif name == b"accept":
-                # a header that comes twice is a list in two parts
+                # a repeated header is one list in two parts
                 self.accept = self.accept + b"," + value if self.accept else value
             elif name == b"authorization":
                 self.authorization = value
@@ -80,38 +80,43 @@ class Request:
             self.request_id = f"{_worker}-{next(_numbers)}"
 
     def trace(self) -> tuple[str, str] | None:
-        """The trace and the span that the request belongs to (W3C ``traceparent``), if it says."""
+        """Trace id and span id of the request (W3C ``traceparent``), if it has them."""
         found = _TRACE.fullmatch(self.traceparent) if self.traceparent else None
         return (found[1].decode(), found[2].decode()) if found else None
 
 
+Handler = Callable[[Request, Receive], Awaitable[Reply]]
+"""Serves the requests of one path."""
+
+
 async def read_body(request: Request, receive: Receive, limit: int) -> bytes:
-    """The whole body.
+    """The complete body.
 
     Raises
     ------
     RequestRejected
-        413 for a body over the limit, before it is read where its length is told; 408 for one
-        that does not come; 415 for one that is packed.
+        413 for a body over the limit, before it is read if its length is declared; 408 for one
+        that is not complete in time; 415 for one that is compressed.
     ClientGoneError
-        If the connection ends within it.
+        If the connection ends before the body does.
     """
     if request.content_encoding and request.content_encoding.lower() != b"identity":
         raise RequestRejected(
             415,
             "unsupported_media_type",
-            f"content-encoding {request.content_encoding.decode('latin-1')!r}; send the body as "
-            "it is (the compact formats are small without)",
+            f"content-encoding {request.content_encoding.decode('latin-1')!r}; send the body "
+            "uncompressed (the compact formats are small anyway)",
             _CLOSE,
         )
     if request.content_length:
-        # digits only, and one length: the HTTP parser has seen to that
+        # digits only, and only one length: the HTTP parser has checked that
         try:
-            told = int(request.content_length)
+            declared = int(request.content_length)
         except ValueError:
-            raise RequestRejected(400, "malformed", "content-length is no number", _CLOSE) from None
-        if told > limit:
-            raise _too_large(told, limit)
+            detail = "content-length is not a number"
+            raise RequestRejected(400, "malformed", detail, _CLOSE) from None
+        if declared > limit:
+            raise _too_large(declared, limit)
     message = await receive()
     if not message.get("more_body", False) and message["type"] == "http.request":
         body: bytes = message["body"]
@@ -143,7 +148,7 @@ async def _rest(message: MutableMapping[str, Any], receive: Receive, limit: int)
 
 
 async def send_reply(request: Request, reply: Reply, send: Send) -> None:
-    """Send the reply with its request's id."""
+    """Send the reply, with the request's id in a header."""
     await send(
         {
             "type": "http.response.start",
@@ -167,7 +172,7 @@ def _too_large(size: int, limit: int) -> RequestRejected:
     return RequestRejected(
         413,
         "too_large",
-        f"the body has {size:,} bytes or more, at most {limit:,} are read; ask in parts "
+        f"the body has {size:,} bytes or more, at most {limit:,} are accepted; split the request "
         "([serve] max_body_bytes)",
         _CLOSE,
     )

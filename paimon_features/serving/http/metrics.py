@@ -1,9 +1,9 @@
-"""Counts of one worker, and the Prometheus page about all of them.
+"""Counts of one worker, and the Prometheus page for all of them.
 
-A request adds to plain integers. Once a second a worker writes its counts to a file of its
-own, and whichever worker is asked for the page adds the files up. So a count that is told lags
-by a second at most, and a request pays next to nothing. A worker that is started again in the
-place of one that died goes on from its counts, so that no counter falls.
+A request increments plain integers. Once a second a worker writes its counts to a file of its
+own, and the worker that serves the page adds up all files. So a reported count lags by a second at
+most, and counting costs a request next to nothing. A worker that replaces one that died continues
+from its counts, so that no counter decreases.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ LATENCIES_S = (
 ENTITIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 100_000)
 
 KEPT_S = 10.0
-"""A worker that has not written for so long is gone: its gauges no longer count."""
+"""A worker that has not written for this long is gone: its gauges no longer count."""
 
 
 class HistogramCounts(msgspec.Struct):
-    """Counts by bucket (the last one has no upper edge), and the sum of what was observed."""
+    """Counts by bucket (the last one has no upper edge), and the sum of observed values."""
 
     counts: list[int]
     total: float = 0.0
 
     @classmethod
     def over(cls, edges: Sequence[float]) -> HistogramCounts:
-        """One that has seen nothing, with these upper edges (inclusive)."""
+        """An empty histogram with these upper edges (inclusive)."""
         return cls([0] * (len(edges) + 1))
 
 
 class Counts(msgspec.Struct):
-    """What one worker has counted. Maps of counters are by the values of their labels."""
+    """The counts of one worker. Maps of counters are by the values of their labels."""
 
     requests: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)
     latency: dict[str, HistogramCounts] = msgspec.field(default_factory=dict)
@@ -69,7 +69,7 @@ class Counts(msgspec.Struct):
     """Per view: applied snapshot, ``current_ms``, stale."""
 
     def request(self, route: str, status: int, took_s: float) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         by_status = self.requests.get(route)
         if by_status is None:
             by_status = self.requests[route] = {}
@@ -81,7 +81,7 @@ class Counts(msgspec.Struct):
         latency.total += took_s
 
     def answer(self, rows: int, values: int, statuses: Mapping[str, Sequence[int]]) -> None:
-        """Features were read: of so many entities, with so many values of each status by view."""
+        """Count a feature read: its entities, its values, and by view the values per status."""
         self.entities.counts[bisect_left(ENTITIES, rows)] += 1
         self.entities.total += rows
         self.values += values
@@ -94,9 +94,36 @@ class Counts(msgspec.Struct):
                     known[status] += count
 
     def fresh(self, freshness: Mapping[str, ViewFreshness]) -> None:
-        """How fresh the views were at the newest look at them."""
+        """Note the freshness of views, as read last."""
         for view, f in freshness.items():
             self.freshness[view] = (f.applied_snapshot, f.current_ms, f.stale)
+
+
+class GrowingTotals:
+    """Adds totals that only grow to ``counters``: each time the growth since the last time.
+
+    >>> counters = {"reads": 10}
+    >>> totals = GrowingTotals(counters)
+    >>> totals.add({"reads": 3})
+    >>> totals.add({"reads": 5})
+    >>> counters
+    {'reads': 15}
+    """
+
+    def __init__(self, counters: dict[str, int]) -> None:
+        self._counters = counters
+        self._last: Mapping[str, int] = {}
+
+    def add(self, totals: Mapping[str, int]) -> None:
+        """Add the growth since the last call."""
+        for name, total in totals.items():
+            growth = total - self._last.get(name, 0)
+            self._counters[name] = self._counters.get(name, 0) + growth
+        self._last = totals
+
+    def restart(self) -> None:
+        """The next totals start at zero."""
+        self._last = {}
 
 
 class CountsFile:
@@ -106,8 +133,8 @@ class CountsFile:
         self._folder = folder
         self._path = folder / f"worker-{slot}.json"
 
-    def begin(self) -> Counts:
-        """The counts to go on from: those of the worker that was here before."""
+    def load(self) -> Counts:
+        """The counts to continue from: those of the previous worker of this slot."""
         try:
             counts = msgspec.json.decode(self._path.read_bytes(), type=Counts)
         except (OSError, msgspec.MsgspecError):
@@ -118,7 +145,7 @@ class CountsFile:
         return counts
 
     def write(self, counts: Counts, now_s: float) -> None:
-        """Tell the others; a full disk costs the counts and no request."""
+        """Publish the counts; a full disk loses counts and fails no request."""
         counts.written_s = now_s
         fresh = self._path.with_suffix(".new")
         try:
@@ -128,7 +155,7 @@ class CountsFile:
             return
 
     def of_all(self) -> list[Counts]:
-        """The counts of all workers, as they wrote them last."""
+        """The counts of all workers, as last written."""
         found = []
         for path in sorted(self._folder.glob("worker-*.json")):
             try:
@@ -141,8 +168,8 @@ class CountsFile:
 def page(counts: Sequence[Counts], now_s: float, definitions_ms: int, ok: bool) -> bytes:
     """The Prometheus page of these workers.
 
-    ``definitions_ms`` is when the definitions at work were read, ``ok`` whether the last try to
-    read them went well.
+    ``definitions_ms`` is when the current definitions were loaded, ``ok`` whether the last attempt
+    to load them succeeded.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(counts, now_s, definitions_ms, ok))
@@ -165,15 +192,15 @@ class _Collector:
         yield from self._of_requests()
         yield from self._of_reads()
         yield from self._of_views(alive)
-        yield _gauge(
-            "in_flight", "Requests for features under way.", sum(c.in_flight for c in alive)
-        )
+        yield _gauge("in_flight", "Feature requests in flight.", sum(c.in_flight for c in alive))
         yield _gauge("workers", "Workers that are running.", len(alive))
         starts = sum(c.starts for c in self._counts)
         yield _counter("worker_starts", "Starts of workers.", {(): starts})
-        yield _gauge("definitions_loaded_seconds", "When the definitions at work were read, Unix.",
+        yield _gauge("definitions_loaded_seconds", "When these definitions were loaded, Unix.",
                      self._definitions_ms / 1_000)  # fmt: skip
-        yield _gauge("definitions_ok", "Whether they could be read at the last try.", int(self._ok))
+        yield _gauge(
+            "definitions_ok", "Whether the last attempt to load them succeeded.", int(self._ok)
+        )
 
     def _of_requests(self) -> Iterator[Metric]:
         requests: dict[tuple[str, ...], float] = {}
@@ -187,9 +214,9 @@ class _Collector:
         yield _counter("requests", "Requests by route and status.", requests, ("route", "status"))
         text = "From a request's head to its reply."
         yield _histogram("request_seconds", text, latency, LATENCIES_S, ("route",))
-        yield self._summed("refused", "Requests for features that were not taken on.", "reason",
+        yield self._summed("refused", "Feature requests that were not admitted.", "reason",
                            [c.refused for c in self._counts])  # fmt: skip
-        yield self._summed("reloads", "Tries to read the definitions again.", "result",
+        yield self._summed("reloads", "Attempts to reload the definitions.", "result",
                            [c.reloads for c in self._counts])  # fmt: skip
         if any(c.logged for c in self._counts):
             yield self._summed("request_log_rows", "Rows of the request log: written, dropped.",
@@ -226,7 +253,7 @@ class _Collector:
         )
         age = GaugeMetricFamily(
             f"{PREFIX}freshness_seconds",
-            "Time since the store was known to hold all that the table held.",
+            "Time since the store was known to be up to date with the tile table.",
             labels=["view"],
         )
         stale = GaugeMetricFamily(
@@ -249,14 +276,14 @@ class _Collector:
 
 
 READS: Mapping[str, str] = {
-    "batches": "Reads of the online store; one answers all requests that waited for it.",
+    "batches": "Reads of the online store; one serves all requests that waited for it.",
     "batched_requests": "Requests answered by these reads.",
-    "cells_read": "Cells (tiles and coarser) in the records that were read.",
-    "records_read": "Records that were read.",
-    "cache_hits": "Entities answered from the cache.",
-    "cache_misses": "Entities that the cache did not have.",
+    "cells_read": "Cells (tiles and coarser) in the records read.",
+    "records_read": "Records read.",
+    "cache_hits": "Entities served from the cache.",
+    "cache_misses": "Entities not found in the cache.",
 }
-"""Counters of reads, and what they say."""
+"""Counters of reads, and their help texts."""
 
 
 def _add(total: HistogramCounts, part: HistogramCounts) -> None:

@@ -16,10 +16,10 @@ _NAME = "pandas"
 
 
 def forbid_pandas() -> None:
-    """From now on ``import pandas`` fails, unless it was imported before."""
+    """Let ``import pandas`` fail from now on, unless it was imported already."""
     if _NAME in sys.modules:
         return
-    # its Python side takes an entry of None for a module, so it has to have looked before
+    # its Python side would take an entry of None for a module, so it has to look before that
     blocker = _NoPandas()
     sys.meta_path.insert(0, blocker)
     try:
@@ -31,7 +31,7 @@ def forbid_pandas() -> None:
 
 @contextmanager
 def pandas_allowed() -> Iterator[None]:
-    """Definitions may import it: then it stays."""
+    """Within the block definitions may import pandas, which then stays importable."""
     if _NAME in sys.modules and sys.modules[_NAME] is None:
         del sys.modules[_NAME]
     try:

@@ -1,11 +1,11 @@
-"""``GET /openapi.json``: the interface in OpenAPI 3.1, with the names of this project in it."""
+"""``GET /openapi.json``: the interface in OpenAPI 3.1, with the names of this project."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paimon_features import __version__
+from paimon_features._version import __version__
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import CODES
 from paimon_features.serving.http.limits import Limits
@@ -24,33 +24,33 @@ _TYPES: Mapping[str, dict[str, Any]] = {
 def document(
     catalogue: Mapping[str, Any] | None, limits: Limits, *, with_tokens: bool
 ) -> dict[str, Any]:
-    """The document; ``catalogue`` (of ``GET /features``) gives the names, None leaves them out."""
+    """The document, with the names of ``catalogue`` (that of ``GET /features``), if any."""
     out: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": f"Features of {catalogue['project']}" if catalogue else "Features",
             "version": __version__,
             "description": "Online features, as of one snapshot of the lake, with a status for "
-            "each value and how fresh it is. POST /get-online-features speaks Feast's JSON.",
+            "each value and its freshness. POST /get-online-features speaks Feast's JSON.",
         },
         "paths": {
             "/get-online-features": {"post": _read(catalogue, limits)},
-            "/features": _get("What is served: services, views, features, types, versions.", True),
+            "/features": _get("Services, views, features, their types and versions.", True),
             "/health": _get("Liveness and readiness, with reasons.", unready=True),
-            "/health/live": _get("Whether the process answers."),
+            "/health/live": _get("Whether the process responds."),
             "/health/ready": _get(
-                "Whether features can be read: the store answers, every view is there and fresh.",
+                "Whether the store responds and every view is present and fresh.",
                 unready=True,
                 parameters=[
                     {
                         "name": "stale",
                         "in": "query",
-                        "description": "'ok': a view that is behind its bound is ready, too",
+                        "description": "'ok': stale views count as ready, too",
                         "schema": {"type": "string", "enum": ["ok"]},
                     }
                 ],
             ),
-            "/metrics": _get("Counts in Prometheus' text form.", media="text/plain"),
+            "/metrics": _get("Metrics in Prometheus' text format.", media="text/plain"),
             "/openapi.json": _get("This document."),
             "/docs": _get("This document as a page.", media="text/html"),
             "/explain": _explain(),
@@ -75,7 +75,7 @@ def document(
 
 def _get(
     text: str,
-    refused: bool = False,
+    with_401: bool = False,
     *,
     media: str = "application/json",
     unready: bool = False,
@@ -83,10 +83,10 @@ def _get(
 ) -> dict[str, Any]:
     content = {media: {"schema": {"type": "object" if "json" in media else "string"}}}
     responses: dict[str, Any] = {"200": {"description": text, "content": content}}
-    if refused:
-        responses |= {code: _problem_response(code) for code in ("401",)}
+    if with_401:
+        responses["401"] = _problem_response("401")
     if unready:
-        responses["503"] = {"description": "Not ready; 'reasons' say why.", "content": content}
+        responses["503"] = {"description": "Not ready; see 'reasons'.", "content": content}
     return {"get": {"summary": text, "parameters": [*parameters], "responses": responses}}
 
 
@@ -114,16 +114,16 @@ def _explain() -> dict[str, Any]:
 def _problem_response(status: str) -> dict[str, Any]:
     texts = {
         "400": "The body is not what its content type says.",
-        "401": "No token, or one that is not known.",
-        "403": "The token does not give the right to read this.",
+        "401": "The token is missing or unknown.",
+        "403": "The token does not grant the right to read this.",
         "404": "A view, feature or service that is not defined.",
-        "406": "None of the accepted formats is written here.",
-        "408": "The body did not come in time.",
+        "406": "The server writes none of the accepted formats.",
+        "408": "The body did not arrive in time.",
         "413": "Over a limit of this server.",
-        "415": "A format that is not read here.",
+        "415": "The server does not read this format.",
         "422": "A field is missing, unknown or of a wrong type, or values do not fit.",
-        "500": "A fault of the server.",
-        "503": "Overloaded, or the store is away or being built: try again after Retry-After.",
+        "500": "An internal error of the server.",
+        "503": "Overloaded, or the store is unavailable or being built: see Retry-After.",
     }
     schema = {"$ref": "#/components/schemas/Problem"}
     content = {"application/problem+json": {"schema": schema}}
@@ -142,7 +142,7 @@ def _read(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, Any]
         "description": "The body is JSON, MessagePack of the same structure "
         f"({Format.MESSAGE_PACK.value}), or an Arrow stream ({arrow}) with entity keys and request "
         "inputs as columns and the other fields in the schema's metadata or the query. The reply "
-        "is what Accept prefers, by default the format of the request. A request holds at most "
+        "is what Accept prefers, by default the format of the request. A request has at most "
         f"{limits.max_body_bytes:,} bytes, {limits.max_entities:,} entities, "
         f"{limits.max_features:,} features.",
         "requestBody": {"required": True, "content": body},
@@ -156,7 +156,7 @@ def _read(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, Any]
                         "schema": {"type": "string"},
                     },
                     "X-Current-Ms": {
-                        "description": "Per view: until when the store is known to be complete.",
+                        "description": "Per view: when the store was last known to be up to date.",
                         "schema": {"type": "string"},
                     },
                 },
@@ -209,7 +209,7 @@ def _request(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, A
     scalar = {"type": ["integer", "number", "string", "boolean", "null"]}
     features: dict[str, Any] = {
         "type": "string",
-        "description": "view:feature, or the name of what is computed of them",
+        "description": "view:feature, or the name of a computed feature",
     }
     service: dict[str, Any] = {"type": "string"}
     entities: dict[str, Any] = {}
@@ -248,13 +248,13 @@ def _request(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, A
                 "type": ["array", "null"],
                 "items": features,
                 "maxItems": limits.max_features,
-                "description": "What is read; this or feature_service.",
+                "description": "The features to read; this or feature_service.",
             },
-            "feature_service": {**service, "description": "A service; this or features."},
+            "feature_service": {**service, "description": "The service to read; this or features."},
             "full_feature_names": {
                 "type": "boolean",
                 "default": False,
-                "description": "Whether features are called <view>__<feature>.",
+                "description": "Whether to name features <view>__<feature>.",
             },
             "include_feature_view_version_metadata": {"type": "boolean", "enum": [False]},
             "request": {

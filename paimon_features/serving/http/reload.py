@@ -1,4 +1,4 @@
-"""Reading the definitions again: the new ones stand complete beside the old before they count.
+"""Reload definitions and tokens: the new set is built completely before it replaces the old one.
 
 A file that does not load changes nothing but the log and the health document.
 """
@@ -26,14 +26,14 @@ from paimon_features.transformers.fitted_version import FOLDER
 
 POLL_S = 1.0
 _SWITCH_S = 0.0002
-_GENERATIONS_BESIDE = 8
-"""How many layouts of views before are kept readable."""
+_PREVIOUS_LAYOUTS = 8
+"""The number of earlier layouts of views that stay readable."""
 
 Stamp = tuple[tuple[str, int, int], ...]
 
 
 class Reloader:
-    """Keeps an app at what the definitions file and the token file say."""
+    """Keeps an app up to date with the definitions file and the token file."""
 
     def __init__(self, config: ProjectConfig, serve: ServeConfig, store: OnlineStore) -> None:
         self._project = config.name
@@ -45,64 +45,64 @@ class Reloader:
         self._lock = asyncio.Lock()
 
     def first(self) -> tuple[DefinitionSet, Tokens | None]:
-        """What to begin with; raises as ``load_definitions`` and ``Tokens`` do."""
-        self._stamp = self._look()
+        """The first definitions and tokens; raises as ``load_definitions`` and ``Tokens`` do."""
+        self._stamp = self._files()
         with pandas_allowed():
-            definitions = load_definitions(self._path)
-        served = self._served(definitions)
-        return served, None if self._tokens is None else Tokens(self._tokens)
+            definitions = self._definition_set(load_definitions(self._path))
+        return definitions, None if self._tokens is None else Tokens(self._tokens)
 
     async def watch(self, app: FeatureApp) -> None:
-        """Reload whenever a file has changed; looks once a second, until cancelled."""
+        """Reload whenever a file has changed; checks once a second, until cancelled."""
         while True:
             await asyncio.sleep(POLL_S)
-            if self._look() != self._stamp:
+            if self._files() != self._stamp:
                 await self.reload(app)
 
     async def reload(self, app: FeatureApp) -> bool:
-        """Read the files and put what they say in place, or keep what there is; whether it went."""
+        """Load the files and switch to them, or keep the current ones; whether it worked."""
         async with self._lock:
-            self._stamp = self._look()
+            self._stamp = self._files()
             try:
                 with _yielding_often():
-                    served, tokens = await asyncio.to_thread(self._load, app.served)
+                    definitions, tokens = await asyncio.to_thread(self._load, app.state.definitions)
             except PaimonFeaturesError as error:
-                app.reload_error = "; ".join([str(error), *getattr(error, "__notes__", ())])
+                app.state.reload_error = "; ".join([str(error), *getattr(error, "__notes__", ())])
                 _count(app, "failed")
-                LOGGER.error("reload: %s; the definitions before stay at work", app.reload_error)
+                LOGGER.error("reload failed, nothing was replaced: %s", app.state.reload_error)
                 return False
-            except (Exception, SystemExit) as error:  # whatever a file may do when it runs
-                app.reload_error = f"{type(error).__name__}: {error}"
+            except (Exception, SystemExit) as error:  # a definitions file may raise anything
+                app.state.reload_error = f"{type(error).__name__}: {error}"
                 _count(app, "failed")
-                LOGGER.exception("reload failed; the definitions before stay at work")
+                LOGGER.exception("reload failed, nothing was replaced")
                 return False
-            app.serve(served)
-            app.tokens = tokens
-            app.reload_error = None
+            app.replace_definitions(definitions)
+            app.state.tokens = tokens
+            app.state.reload_error = None
             _count(app, "done")
             LOGGER.info("reloaded %s", self._path)
             return True
 
     def _load(self, before: DefinitionSet) -> tuple[DefinitionSet, Tokens | None]:
         tokens = None if self._tokens is None else Tokens(self._tokens)
-        forget_modules_beside(self._path)
+        forget_modules_of_folder(self._path.parent)
         with pandas_allowed():
             definitions: Definitions = load_definitions(self._path)
         if not any(view.compiled.is_online for view in definitions.views.values()):
             raise ConfigurationError(f"{self._path} has no feature view that is read online")
-        beside = before.variants[-_GENERATIONS_BESIDE - len(before.views) :]
-        return self._served(definitions, beside), tokens
+        previous_views = before.variants[-_PREVIOUS_LAYOUTS - len(before.views) :]
+        return self._definition_set(definitions, previous_views), tokens
 
-    def _served(
-        self, definitions: Definitions, beside: Sequence[CompiledView] = ()
+    def _definition_set(
+        self, definitions: Definitions, previous_views: Sequence[CompiledView] = ()
     ) -> DefinitionSet:
-        served = DefinitionSet(self._project, definitions, self._store, _now_ms(), beside)
+        out = DefinitionSet(self._project, definitions, self._store, now_ms(), previous_views)
         if self._serve.cache_ms:
-            served.with_cache(self._serve.cache_ms, self._serve.cache_entities)
-        return served
+            out.with_cache(self._serve.cache_ms, self._serve.cache_entities)
+        return out
 
-    def _look(self) -> Stamp:
-        """What tells a changed file: Python files and fitted versions beside it, and the tokens."""
+    def _files(self) -> Stamp:
+        """Path, time and size of the files to watch: Python files and fitted versions next to the
+        definitions, and the tokens."""
         folder = self._path.parent
         paths = {self._path, *folder.glob("*.py"), *folder.glob(f"{FOLDER}/*/*.json")}
         if self._tokens is not None:
@@ -117,9 +117,9 @@ class Reloader:
         return tuple(found)
 
 
-def forget_modules_beside(path: Path) -> None:
-    """Modules that a definitions file has imported from its own folder are to be read anew."""
-    folder = path.parent.resolve()
+def forget_modules_of_folder(folder: Path) -> None:
+    """Unload the modules imported from a folder, so that the next import reads them again."""
+    folder = folder.resolve()
     for name, module in [*sys.modules.items()]:
         origin = getattr(module, "__file__", None)
         if origin is not None and Path(origin).parent == folder:
@@ -129,7 +129,7 @@ def forget_modules_beside(path: Path) -> None:
 
 @contextmanager
 def _yielding_often() -> Iterator[None]:
-    """Let requests go first: a thread that only computes else holds each of their steps up 5 ms."""
+    """Give way to requests: a thread that computes would delay each of their steps by 5 ms."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
@@ -140,7 +140,3 @@ def _yielding_often() -> Iterator[None]:
 
 def _count(app: FeatureApp, result: str) -> None:
     app.counts.reloads[result] = app.counts.reloads.get(result, 0) + 1
-
-
-def _now_ms() -> int:
-    return now_ms()

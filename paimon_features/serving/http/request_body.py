@@ -1,8 +1,8 @@
-"""Bytes of a request -> what is asked for, checked. Nothing hostile gets past this file.
+"""Decode and validate the body of a feature request; hostile input ends in this file.
 
-JSON and MessagePack are decoded straight into one typed structure. An Arrow stream has the
-entity keys and request inputs as columns; what is asked for stands in the schema's metadata or
-in the query of the URL.
+JSON and MessagePack are decoded directly into one typed structure. An Arrow stream has the
+entity keys and request inputs as columns, and the other fields in the schema's metadata or in the
+query of the URL.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from paimon_features.serving.http.http_errors import RequestRejected
 Scalar = bool | int | float | str | None
 
 FIELDS = ("features", "feature_service", "full_feature_names", "now_ms")
-"""What an Arrow request says in its metadata or the query."""
+"""The fields that an Arrow request has in its metadata or in the query."""
 
 
 class FeatureRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A request for online features, Feast's fields first and then ours.
 
-    ``features`` or ``feature_service`` is given, not both. ``entities`` has a list for each entity
-    key; as with Feast, request inputs may stand there too. ``request`` has each request input,
-    one value or a list. ``now_ms`` is the time of the read (UTC ms), now by default.
+    Exactly one of ``features`` and ``feature_service`` is given. ``entities`` has a list for each
+    entity key; as with Feast, it may contain request inputs, too. ``request`` has each request
+    input, one value or a list. ``now_ms`` is the time of the read (UTC ms), now by default.
     """
 
     entities: dict[str, list[Scalar]]
@@ -43,7 +43,7 @@ class FeatureRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 class ParsedRequest(msgspec.Struct, gc=False):
-    """A request in any format. ``columns`` are lists, or Arrow arrays of an Arrow request."""
+    """A request of any format. ``columns`` are lists, or Arrow arrays for an Arrow request."""
 
     columns: dict[str, Any]
     inputs: dict[str, Any]
@@ -59,12 +59,12 @@ _KEY = re.compile(rb'"[ \t\r\n]*:')
 
 
 def decode(body: bytes, form: Format, query: bytes) -> ParsedRequest:
-    """What a request asks for; ``query`` counts for Arrow only.
+    """Decode a request; only Arrow requests may have a ``query``.
 
     Raises
     ------
     RequestRejected
-        400 for bytes that are not of the format, 422 for fields that are not as they have to be.
+        400 for bytes that are not of the format, 422 for invalid fields.
     """
     if form is Format.ARROW:
         return _arrow(body, query)
@@ -73,21 +73,21 @@ def decode(body: bytes, form: Format, query: bytes) -> ParsedRequest:
             422,
             "invalid_request",
             f"query {query[:80].decode('latin-1')!r}: the fields of a JSON or MessagePack request "
-            "stand in its body",
+            "belong in its body",
         )
     if form is Format.JSON:
         request = _decoded(_JSON.decode, body, "JSON")
         known = _keys_of(request)
-        # each key is matched at least once, so equal numbers mean that no key comes twice
+        # each key is matched at least once, so equal numbers mean that no key is repeated
         if len(_KEY.findall(body)) != known:
-            _refuse_double_keys(body)
+            _reject_repeated_keys(body)
     else:
         request = _decoded(_MESSAGE_PACK.decode, body, "MessagePack")
     if request.include_feature_view_version_metadata is True:
         raise RequestRejected(
             422,
             "invalid_request",
-            "include_feature_view_version_metadata=true: versions of views stand in GET /features "
+            "include_feature_view_version_metadata=true: versions of views are in GET /features "
             "and not in replies; leave the field out",
         )
     return _checked(
@@ -111,12 +111,12 @@ def _decoded(decoder: Callable[[bytes], FeatureRequest], body: bytes, what: str)
         raise RequestRejected(400, "malformed", f"the body is not {what}: {error}") from None
     except (RecursionError, ValueError, OverflowError) as error:
         raise RequestRejected(
-            400, "malformed", f"the body is not {what} of a sane form: {str(error)[:200]}"
+            400, "malformed", f"the body is not valid {what}: {str(error)[:200]}"
         ) from None
 
 
 def _keys_of(request: FeatureRequest) -> int:
-    """How many keys the JSON has if none comes twice."""
+    """The number of keys in the JSON if none is repeated."""
     unset = msgspec.UNSET
     count = 1 + len(request.entities)
     count += request.features is not unset
@@ -129,8 +129,8 @@ def _keys_of(request: FeatureRequest) -> int:
     return count
 
 
-def _refuse_double_keys(body: bytes) -> None:
-    """The exact way, for bodies whose keys cannot be told by counting."""
+def _reject_repeated_keys(body: bytes) -> None:
+    """The exact check, for bodies where counting is not conclusive."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -145,28 +145,28 @@ def _refuse_double_keys(body: bytes) -> None:
     json.loads(body, object_pairs_hook=unique, parse_int=len, parse_float=len)
 
 
-def _checked(asked: ParsedRequest) -> ParsedRequest:
-    if asked.service is None and not asked.features:
+def _checked(parsed: ParsedRequest) -> ParsedRequest:
+    if parsed.service is None and not parsed.features:
         raise RequestRejected(
             422,
             "invalid_request",
-            "the request names no features; give 'features' (a list of 'view:feature') or "
-            "'feature_service' (GET /features tells what there is)",
+            "the request names no features; pass 'features' (a list of 'view:feature') or "
+            "'feature_service' (GET /features lists them)",
         )
-    if asked.service is not None and asked.features:
+    if parsed.service is not None and parsed.features:
         raise RequestRejected(
             422,
             "invalid_request",
-            f"the request has both 'features' and 'feature_service' ({asked.service!r}); "
+            f"the request has both 'features' and 'feature_service' ({parsed.service!r}); "
             "expected one of them",
         )
-    if not asked.columns:
+    if not parsed.columns:
         raise RequestRejected(
             422,
             "invalid_request",
             "'entities' is empty; expected a list of values for each entity key",
         )
-    return asked
+    return parsed
 
 
 def _arrow(body: bytes, query: bytes) -> ParsedRequest:
@@ -195,7 +195,7 @@ def _arrow(body: bytes, query: bytes) -> ParsedRequest:
 
 
 def _fields(metadata: Mapping[bytes, bytes], query: bytes) -> dict[str, str]:
-    """The fields of an Arrow request; the query goes before the schema's metadata."""
+    """The fields of an Arrow request; the query takes precedence over the schema's metadata."""
     try:
         fields = {
             name.decode(): text.decode()

@@ -1,7 +1,7 @@
-"""The main process: one listening socket, workers that share it, and their lives.
+"""The main process: one listening socket, the workers that share it, and their life cycles.
 
-It imports nothing heavy, holds no state of requests, and does four things: it starts workers
-anew when they die, passes SIGHUP on, ends them gently, and tells when all are ready.
+It imports nothing heavy, keeps no state of requests, and does four things: it restarts workers
+that die, forwards SIGHUP, shuts workers down gracefully, and reports when all are ready.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from paimon_features.errors import ConfigurationError, SetupError
 
 START_TIMEOUT_S = 60.0
 GRACE_S = 35.0
-"""A little more than a worker gives its requests."""
+"""A little more than a worker grants its requests."""
 _BACKLOG = 2_048
 _LIVED_WELL_S = 10.0
 _PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
-OnMessage = Callable[[Mapping[str, object]], None]
+OnEvent = Callable[[Mapping[str, object]], None]
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -56,7 +56,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(listening: socket.socket) -> bool:
-    """Whether only this host can reach the socket."""
+    """Whether the socket can only be reached from this host."""
     host: str = listening.getsockname()[0]
     return host.startswith("127.") or host == "::1"
 
@@ -68,25 +68,25 @@ def url_of(listening: socket.socket) -> str:
 
 
 def check_open(listening: socket.socket, config: ServeConfig, may_be_open: bool) -> None:
-    """Raise ConfigurationError for a server that anybody could read from by mistake."""
+    """Raise ConfigurationError for a server that is open to other hosts by mistake."""
     if config.tokens is None and not may_be_open and not is_loopback(listening):
         raise ConfigurationError(
             f"{url_of(listening)} can be reached from other hosts, and no token file is set: "
-            "anybody could read every feature. Make a token ('paimon-features serve token "
-            "--service NAME') and name the file ([serve] tokens), listen on 127.0.0.1, or say "
+            "anybody could read every feature. Create a token ('paimon-features serve token "
+            "--service NAME') and set the file ([serve] tokens), listen on 127.0.0.1, or pass "
             "--open"
         )
 
 
 @dataclass
 class _Worker:
-    """A worker process. ``tell_fd`` is None once it has told how its start went."""
+    """A worker process. ``status_fd`` is None once it has reported the result of its start."""
 
     slot: int
     process: subprocess.Popen[bytes]
-    tell_fd: int | None
+    status_fd: int | None
     since_s: float
-    told: bytes = b""
+    status: bytes = b""
 
 
 class Supervisor:
@@ -98,13 +98,13 @@ class Supervisor:
         listening: socket.socket,
         workers: int,
         overrides: Mapping[str, object],
-        on_message: OnMessage,
+        on_event: OnEvent,
     ) -> None:
         self._root = root
         self._listening = listening
         self._count = workers
         self._overrides = dict(overrides)
-        self._tell = on_message
+        self._on_event = on_event
         self._workers: dict[int, _Worker] = {}
         self._restart_at: dict[int, float] = {}
         self._pause_s = dict.fromkeys(range(workers), _PAUSE_S)
@@ -113,7 +113,7 @@ class Supervisor:
         self._ready: set[int] = set()
         self._announced = False
         self._wake_read, self._wake_write = os.pipe()
-        # workers hold the read end: it ends when this process does, however that happens
+        # workers have the read end: it ends when this process does, however that happens
         self._alive_read, self._alive_write = os.pipe()
 
     def run(self) -> None:
@@ -152,22 +152,22 @@ class Supervisor:
         with selectors.DefaultSelector() as selector:
             selector.register(self._wake_read, selectors.EVENT_READ)
             for worker in self._workers.values():
-                if worker.tell_fd is not None:
-                    selector.register(worker.tell_fd, selectors.EVENT_READ, worker)
+                if worker.status_fd is not None:
+                    selector.register(worker.status_fd, selectors.EVENT_READ, worker)
             for key, _ in selector.select(self._timeout_s()):
                 if isinstance(key.data, _Worker):
-                    self._hear(key.data)
+                    self._receive_status(key.data)
         with contextlib.suppress(BlockingIOError):
             os.read(self._wake_read, 4_096)
         if self._reload:
             self._reload = False
-            self._pass_on(signal.SIGHUP)
+            self._forward(signal.SIGHUP)
         self._reap()
         now = time.monotonic()
         if self._stopping_since is not None:
             self._restart_at.clear()
             if now - self._stopping_since > GRACE_S:
-                self._pass_on(signal.SIGKILL)
+                self._forward(signal.SIGKILL)
         for slot in [s for s, at in self._restart_at.items() if at <= now]:
             del self._restart_at[slot]
             self._start(slot)
@@ -177,40 +177,40 @@ class Supervisor:
         return max(0.0, min([at - now for at in self._restart_at.values()] + [1.0]))
 
     def _start(self, slot: int) -> None:
-        tell_read, tell_write = os.pipe()
+        status_read, status_write = os.pipe()
         settings = {
             "root": str(self._root),
             "slot": slot,
             "listen_fd": self._listening.fileno(),
-            "tell_fd": tell_write,
+            "status_fd": status_write,
             "alive_fd": self._alive_read,
             "folder": self._folder,
             "overrides": self._overrides,
         }
         process = subprocess.Popen(
             [sys.executable, "-m", "paimon_features.serving.http.worker", json.dumps(settings)],
-            pass_fds=(self._listening.fileno(), tell_write, self._alive_read),
+            pass_fds=(self._listening.fileno(), status_write, self._alive_read),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
-            # signals of the terminal go to this process, which passes them on once
+            # signals of the terminal go to this process, which forwards them once
             start_new_session=True,
         )
-        os.close(tell_write)
-        self._workers[slot] = _Worker(slot, process, tell_read, time.monotonic())
+        os.close(status_write)
+        self._workers[slot] = _Worker(slot, process, status_read, time.monotonic())
 
-    def _hear(self, worker: _Worker) -> None:
-        assert worker.tell_fd is not None
-        data = os.read(worker.tell_fd, 65_536)
-        worker.told += data
+    def _receive_status(self, worker: _Worker) -> None:
+        assert worker.status_fd is not None
+        data = os.read(worker.status_fd, 65_536)
+        worker.status += data
         if data:
             return
-        os.close(worker.tell_fd)
-        worker.tell_fd = None
-        if worker.told == b"ready":
+        os.close(worker.status_fd)
+        worker.status_fd = None
+        if worker.status == b"ready":
             self._ready.add(worker.slot)
             if len(self._ready) == self._count and not self._announced:
                 self._announced = True
-                self._tell(
+                self._on_event(
                     {
                         "event": "ready",
                         "url": url_of(self._listening),
@@ -224,25 +224,24 @@ class Supervisor:
             code = worker.process.poll()
             if code is None:
                 continue
-            while worker.tell_fd is not None:
-                self._hear(worker)
+            while worker.status_fd is not None:
+                self._receive_status(worker)
             del self._workers[slot]
             self._ready.discard(slot)
             if self._stopping_since is not None:
                 continue
-            reason = worker.told.decode(errors="replace")
+            reason = worker.status.decode(errors="replace")
             if not self._announced:
                 if reason and reason != "ready":
                     raise SetupError(f"the server does not start: {reason}")
                 raise SetupError(
-                    f"the server does not start: a worker ended with code {code}; the lines above "
-                    "say why"
+                    f"the server does not start: a worker ended with code {code}; see the log above"
                 )
             lived_s = time.monotonic() - worker.since_s
             known = _PAUSE_S if lived_s > _LIVED_WELL_S else self._pause_s[slot]
             self._pause_s[slot] = min(2 * known, _LONGEST_PAUSE_S)
             self._restart_at[slot] = time.monotonic() + known
-            self._tell(
+            self._on_event(
                 {
                     "event": "worker_died",
                     "worker": worker.process.pid,
@@ -260,13 +259,13 @@ class Supervisor:
         elif number in (signal.SIGTERM, signal.SIGINT):
             if self._stopping_since is None:
                 self._stopping_since = time.monotonic()
-                self._pass_on(signal.SIGTERM)
+                self._forward(signal.SIGTERM)
             elif number == signal.SIGINT:
-                self._pass_on(signal.SIGKILL)  # asked twice by hand: at once
+                self._forward(signal.SIGKILL)  # interrupted twice by hand: at once
 
-    def _pass_on(self, number: int) -> None:
+    def _forward(self, number: int) -> None:
         for worker in self._workers.values():
-            # one that is still starting has no handlers yet, and reads the files anyway
+            # a worker that is still starting has no handlers yet, and reads the files anyway
             if number != signal.SIGHUP or worker.slot in self._ready:
                 worker.process.send_signal(number)
 
@@ -274,6 +273,6 @@ class Supervisor:
         for worker in self._workers.values():
             worker.process.kill()
             worker.process.wait()
-            if worker.tell_fd is not None:
-                os.close(worker.tell_fd)
+            if worker.status_fd is not None:
+                os.close(worker.status_fd)
         self._workers.clear()

@@ -1,4 +1,4 @@
-"""Bearer tokens: who may read what. The file holds hashes, so it gives no token away.
+"""Bearer tokens: which client may read which services. The file contains hashes only.
 
 ::
 
@@ -7,7 +7,7 @@
     sha256 = "9f86d0..."
     services = ["churn_v1"]        # or ["*"] for everything
 
-A token is random and long, so one round of SHA-256 is enough: there is nothing to guess.
+A token is random and long, so one round of SHA-256 is enough: it cannot be guessed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tokens:
     Raises
     ------
     ConfigurationError
-        If the file cannot be read, or is not as it has to be.
+        If the file cannot be read or is invalid.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,21 +63,21 @@ class Tokens:
         Raises
         ------
         RequestRejected
-            401 without a token that is known.
+            401 without a known token.
         """
         if not authorization:
             raise RequestRejected(
                 401,
                 "unauthorized",
-                "no token; send the header 'Authorization: Bearer <token>' with one that "
-                "'paimon-features serve token' made",
+                "no token; send the header 'Authorization: Bearer <token>' with a token created by "
+                "'paimon-features serve token'",
                 _CHALLENGE,
             )
         scheme, _, token = authorization.partition(b" ")
         found: Rights | None = None
         if scheme.lower() == b"bearer":
             digest = hashlib.sha256(token.strip()).digest()
-            # all are compared, so that the time tells nothing
+            # all are compared, so that the time reveals nothing
             for known, rights in self._known:
                 if hmac.compare_digest(known, digest):
                     found = rights
@@ -86,7 +86,7 @@ class Tokens:
                 401,
                 "unauthorized",
                 "the token is not known to this server; expected 'Authorization: Bearer <token>' "
-                "with one that 'paimon-features serve token' made and nobody has taken out since",
+                "with a token created by 'paimon-features serve token' and not removed since",
                 _CHALLENGE,
             )
         return found
@@ -103,7 +103,7 @@ def _read(path: Path) -> list[_Entry]:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigurationError(
-            f"there is no token file {path}; 'paimon-features serve token --service NAME' makes "
+            f"there is no token file {path}; 'paimon-features serve token --service NAME' creates "
             "a token and the file"
         ) from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -122,7 +122,7 @@ def _entry(path: Path, number: int, entry: Any) -> _Entry:
         raise ConfigurationError(f"{where}: expected name, sha256, services, created; got {entry}")
     name, digest, services = entry.get("name"), entry.get("sha256"), entry.get("services")
     if not isinstance(name, str) or not name:
-        raise ConfigurationError(f"{where}: name = {name!r}; expected a text")
+        raise ConfigurationError(f"{where}: name = {name!r}; expected a string")
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
         raise ConfigurationError(f"{where} ({name!r}): sha256 is not 64 lower-case hex digits")
     texts = isinstance(services, list) and all(isinstance(s, str) for s in services)
@@ -135,19 +135,19 @@ def _entry(path: Path, number: int, entry: Any) -> _Entry:
 
 
 def add_token(path: Path, name: str, services: Sequence[str], created: str) -> str:
-    """Make a token with the right to read ``services``, put its hash into the file, return it.
+    """Create a token with the right to read ``services``, add its hash to the file, return it.
 
-    The file is made if there is none, readable by its owner only. ``created`` is a date for the
-    reader of the file.
+    The file is created if there is none, readable by its owner only. ``created`` is a date for
+    the reader of the file.
 
     Raises
     ------
     ConfigurationError
-        If the file is there and is not as it has to be, or has a token of this name.
+        If the file exists and is invalid, or has a token of this name.
     """
     if path.exists() and name in {entry.rights.client for entry in _read(path)}:
         raise ConfigurationError(
-            f"token file {path} has a token {name!r} already; take its entry out first, or "
+            f"token file {path} already has a token {name!r}; remove its entry first, or "
             "choose another --name"
         )
     token = _PREFIX + secrets.token_urlsafe(32)
@@ -160,7 +160,7 @@ def add_token(path: Path, name: str, services: Sequence[str], created: str) -> s
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     separator = "\n" if before and not before.endswith("\n\n") else ""
-    # a new file beside, then one step: a server that reads meanwhile sees the old or the new one
+    # a new file, then one rename: a server that reads meanwhile sees the old or the new one
     fresh = path.with_name(path.name + ".new")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(before + separator + entry)
@@ -170,6 +170,6 @@ def add_token(path: Path, name: str, services: Sequence[str], created: str) -> s
 
 def _quoted(text: str) -> str:
     if any(ord(c) < 32 or ord(c) == 127 for c in text):
-        raise ConfigurationError(f"{text!r} has control characters; expected a plain text")
+        raise ConfigurationError(f"{text!r} has control characters; expected plain text")
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

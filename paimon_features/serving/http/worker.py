@@ -1,4 +1,4 @@
-"""One worker: an event loop, uvicorn, the app. Started by the supervisor, ends with it.
+"""One worker: an event loop, uvicorn, the app. The supervisor starts it; it ends with it.
 
 ``python -m paimon_features.serving.http.worker '<settings as JSON>'``
 """
@@ -14,7 +14,7 @@ import sys
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 import uvicorn
@@ -37,28 +37,28 @@ KEEP_ALIVE_S = 75
 
 
 class WorkerSettings(msgspec.Struct):
-    """What the supervisor tells a worker.
+    """What the supervisor passes to a worker.
 
-    ``listen_fd`` is the shared listening socket. The worker writes ``ready`` to ``tell_fd`` when
-    it takes requests, or why it cannot; and ends when ``alive_fd`` does, whose other end only
-    the supervisor has.
+    ``listen_fd`` is the shared listening socket. To ``status_fd`` the worker writes ``ready`` when
+    it accepts requests, or why it cannot start. It ends when ``alive_fd`` does, whose other end
+    only the supervisor has.
     """
 
     root: str
     slot: int
     listen_fd: int
-    tell_fd: int
+    status_fd: int
     alive_fd: int
     folder: str
     overrides: dict[str, str | int | float | bool | None]
 
 
 class _OpenTransport:
-    """A transport that drops what is written after the client has gone.
+    """A transport that drops what is written after the client has disconnected.
 
-    uvloop's raises then, and uvicorn does not know it of all requests of a connection: of those
-    that came in one piece only the last is told. It would be a traceback in the log for every
-    client that does not wait for its answers.
+    uvloop's raises then, and uvicorn tracks the disconnect only for the last of the requests that
+    arrived in one piece. Every client that does not wait for its replies would cause a traceback
+    in the log.
     """
 
     __slots__ = ("_transport", "close", "get_extra_info", "is_closing", "set_protocol")
@@ -84,13 +84,13 @@ class _OpenTransport:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with a bound on the head of a request, which it has none for."""
+    """uvicorn's protocol with a bound on the size of a request's head, which uvicorn lacks."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(_OpenTransport(transport))  # type: ignore[arg-type]
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Whoever asks for WebSocket or HTTP/2 gets HTTP/1.1, which is nothing to warn of."""
+        """A request to upgrade to WebSocket or HTTP/2 gets HTTP/1.1, without a warning."""
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -107,36 +107,36 @@ class BoundedProtocol(HttpToolsProtocol):
     def _bound(self, size: int) -> None:
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES:
-            # the parser makes a 400 of it and closes the connection
+            # the parser answers with 400 and closes the connection
             raise ValueError("the head of the request is too long")
 
 
 def main() -> None:
     """Run until SIGTERM, SIGINT, or the end of the supervisor."""
     settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
-    on_message = os.fdopen(settings.tell_fd, "w")
+    status = os.fdopen(settings.status_fd, "w")
     try:
         config = read_config(Path(settings.root))
         serve = with_overrides(config.serve, settings.overrides)
         set_up_logging(serve.log_level)
         forbid_pandas()
-        # a request makes hundreds of objects and no cycles; looking for some after every 700 of
-        # them was 6 % of the time
+        # a request makes hundreds of objects and no cycles; a collection after every 700 of them
+        # took 6 % of the time
         gc.set_threshold(20_000, 20, 50)
-        # compiled files are told apart by size and second: two quick edits may look like one
+        # compiled files are identified by size and second: two quick edits may look like one
         sys.dont_write_bytecode = True
         store = open_store(OnlineSettings.of(config.online, root=config.root))
         reloader = Reloader(config, serve, store)
-        served, tokens = reloader.first()
+        definitions, tokens = reloader.first()
         request_log = open_request_log(config.name, serve)
     except PaimonFeaturesError as error:
-        on_message.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
-        on_message.close()
+        status.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
+        status.close()
         sys.exit(1)
     counts_file = CountsFile(Path(settings.folder), settings.slot)
     log = AccessLog(serve.log_level, serve.log_sample)
     app = FeatureApp(
-        served,
+        definitions,
         serve,
         tokens=tokens,
         log=log,
@@ -176,7 +176,7 @@ def main() -> None:
         loop.add_signal_handler(signal.SIGHUP, lambda: begin(reloader.reload(app)))
         loop.add_reader(settings.alive_fd, orphaned)
         begin(_tick(app))
-        begin(_tell_ready(server, on_message))
+        begin(_report_ready(server, status))
         if serve.reload:
             begin(reloader.watch(app))
         try:
@@ -188,7 +188,7 @@ def main() -> None:
             store.close()
 
     # uvicorn raises the signal that ended it once more, before this worker has written its last
-    # lines: it then finds these
+    # lines: it then meets these handlers
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: None)
     with asyncio.Runner(loop_factory=uvicorn_config.get_loop_factory()) as runner:
@@ -201,17 +201,17 @@ async def _tick(app: FeatureApp) -> None:
         app.tick()
 
 
-async def _tell_ready(server: uvicorn.Server, on_message: Any) -> None:
+async def _report_ready(server: uvicorn.Server, status: TextIO) -> None:
     while not server.started:
         await asyncio.sleep(0.005)
-    on_message.write("ready")
-    on_message.close()
+    status.write("ready")
+    status.close()
 
 
 def with_overrides(
     config: ServeConfig, overrides: dict[str, str | int | float | bool | None]
 ) -> ServeConfig:
-    """The configuration with what the command line says instead."""
+    """The configuration with the command line's options in place of its own."""
     return replace(config, **overrides)  # type: ignore[arg-type]
 
 

@@ -1,7 +1,6 @@
-"""The page of the feature server: what it serves, how fresh that is, and what a number is made of.
+"""The explorer page of the feature server: what it serves, how fresh, and how a value is computed.
 
-One file with everything in it, and a policy that lets it talk to its own server and to nothing
-else.
+One self-contained file, and a policy that lets it connect to its own server only.
 
 >>> b"<!doctype html>" in page(), b"http://" in page().replace(b"http://www.w3.org/2000/svg", b"")
 (True, False)
@@ -24,7 +23,7 @@ _PLACE = "{content-security-policy}"
 def page() -> bytes:
     """The page, UTF-8, to be sent as ``text/html`` with ``content_security_policy()``."""
     text = _source()
-    # a page that is served without its header, or saved, is held to the same
+    # the same policy for a page that is saved, or served without its header
     return text.replace(_PLACE, _policy(text)).encode()
 
 
@@ -33,7 +32,7 @@ def content_security_policy() -> str:
     """The value of the header ``Content-Security-Policy``: the page's own style and script
     only.
 
-    No frame may hold it, so that no other site can have its buttons clicked.
+    No frame may contain it, so that no other site can have its buttons clicked.
     """
     return f"{_policy(_source())}; frame-ancestors 'none'"
 

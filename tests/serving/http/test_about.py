@@ -120,7 +120,7 @@ def test_a_store_that_hangs_is_told_within_the_bound(
     monkeypatch.setattr("paimon_features.serving.http.health.TIMEOUT_S", 0.05)
     client = make_client(store=Hangs())
     answer = client.get("/health/ready")
-    assert answer.json["reasons"] == ["the online store has not answered within 0.05 s"]
+    assert answer.json["reasons"] == ["the online store has not responded within 0.05 s"]
     # metrics come nevertheless
     assert client.get("/metrics").status == 200
 
@@ -191,13 +191,13 @@ def test_metrics_count_what_was_asked_and_answered(client: Any) -> None:
 def test_counts_of_workers_add_up_and_a_new_worker_goes_on(tmp_path: Path) -> None:
     files = [CountsFile(tmp_path, slot) for slot in range(2)]
     for slot, file in enumerate(files):
-        counts = file.begin()
+        counts = file.load()
         for _ in range(slot + 1):
             counts.request("/features", 200, 0.004)
             counts.answer(10, 20, {"v": [15, 0, 0, 5, 0]})
         counts.in_flight = 2
         file.write(counts, 100.0)
-    again = files[0].begin()
+    again = files[0].load()
     assert (again.starts, again.in_flight) == (2, 0)
     again.request("/features", 200, 0.004)
     files[0].write(again, 101.0)
@@ -216,7 +216,7 @@ def test_counts_of_workers_add_up_and_a_new_worker_goes_on(tmp_path: Path) -> No
 def test_a_broken_file_of_counts_costs_the_counts_only(tmp_path: Path) -> None:
     (tmp_path / "worker-0.json").write_bytes(b"{")
     file = CountsFile(tmp_path, 0)
-    assert file.begin() == Counts(starts=1)
+    assert file.load() == Counts(starts=1)
     assert file.of_all() == []
 
 

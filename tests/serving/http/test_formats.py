@@ -120,9 +120,9 @@ def test_a_body_without_a_type_and_that_of_curl_are_json(client: Any) -> None:
 QUERY = "feature_service=reading_v1"
 ZSTD = pa.ipc.IpcWriteOptions(compression="zstd")
 WRONG = [
-    ("no stream", b"", QUERY, 400, "no Arrow stream"),
-    ("text", b"user\n1\n", QUERY, 400, "no Arrow stream"),
-    ("cut short", arrow({"user": [1] * 1000})[:-500], QUERY, 400, "no Arrow stream"),
+    ("no stream", b"", QUERY, 400, "not an Arrow stream"),
+    ("text", b"user\n1\n", QUERY, 400, "not an Arrow stream"),
+    ("cut short", arrow({"user": [1] * 1000})[:-500], QUERY, 400, "not an Arrow stream"),
     ("compressed", arrow({"user": [7] * 10_000}, options=ZSTD), QUERY, 422, "without compression"),
     ("dictionary", arrow({"user": pa.array(["a"] * 9).dictionary_encode()}), QUERY, 422,
      "no dictionaries"),
@@ -167,7 +167,7 @@ def test_two_columns_of_one_name_are_refused(client: Any) -> None:
 def test_a_query_goes_with_arrow_only(client: Any) -> None:
     got = client.read(READ, query="now_ms=5").problem
     assert got[0] == 422
-    assert "stand in its body" in got[2]
+    assert "belong in its body" in got[2]
 
 
 @pytest.mark.parametrize("seed", seeds(10))

@@ -143,7 +143,7 @@ def test_over_the_bound_requests_are_refused_at_once_and_the_others_answered(
         assert answer.problem[:2] == (503, "overloaded")
         assert answer.headers["retry-after"] == "1"
     assert sorted(answer.status for answer in answers) == [200] * 3 + [503] * 5
-    assert client.app.admission.in_flight == 0
+    assert client.app.state.admission.in_flight == 0
     assert client.read(READ).status == 200
 
 

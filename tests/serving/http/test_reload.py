@@ -42,8 +42,8 @@ def test_old_definitions_are_read_until_the_store_holds_the_new_ones(
     clicks = filled.definitions.views["clicks"]
     wider = replace(clicks, features=[*clicks.features, Count(windows=["60d"])])
     definitions = Definitions.of([wider, FeatureService("wide_v1", [wider])])
-    served = DefinitionSet(PROJECT, definitions, store, 2, client.app.served.variants)
-    client.app.serve(served)
+    served = DefinitionSet(PROJECT, definitions, store, 2, client.app.state.definitions.variants)
+    client.app.replace_definitions(served)
     assert counts(client.read(OLD)) == [2]
     assert client.read(NEW).problem[:2] == (503, "not_ready")
     assert client.get("/health/ready").status == 200
@@ -80,14 +80,14 @@ def test_a_request_that_waits_is_answered_by_the_definitions_it_came_under(
     clicks = filled.definitions.views["clicks"]
     fewer = replace(clicks, features=clicks.features[:1])
     served = DefinitionSet(
-        PROJECT, Definitions.of([fewer]), filled.store, 2, client.app.served.variants
+        PROJECT, Definitions.of([fewer]), filled.store, 2, client.app.state.definitions.variants
     )
 
     async def swap() -> Any:
         body = json.dumps({"feature_service": "reading_v1", "entities": {"user": [1]}}).encode()
         asked = asyncio.ensure_future(client.send("POST", "/get-online-features", body))
         await asyncio.sleep(0)
-        client.app.serve(served)
+        client.app.replace_definitions(served)
         return await asked
 
     before = client.run(swap())
@@ -136,13 +136,13 @@ def test_a_file_that_the_definitions_import_is_read_anew_too(
     served, tokens = reading.first()
     assert (features(served), tokens) == (["count_12d"], None)
     client = make_client()
-    client.app.serve(served)
-    before = reading._look()
-    assert reading._look() == before
+    client.app.replace_definitions(served)
+    before = reading._files()
+    assert reading._files() == before
     (project / "windows_of_clicks.py").write_text("WINDOWS = ['12d', '60d']\n")
-    assert reading._look() != before
+    assert reading._files() != before
     assert client.run(reading.reload(client.app)) is True
-    assert features(client.app.served) == ["count_12d", "count_60d"]
+    assert features(client.app.state.definitions) == ["count_12d", "count_60d"]
 
 
 @pytest.mark.parametrize(
@@ -160,10 +160,10 @@ def test_what_does_not_load_changes_nothing_and_is_told(
     reading = reloader(project, filled)
     served, _ = reading.first()
     client = make_client()
-    client.app.serve(served)
+    client.app.replace_definitions(served)
     (project / "windows_of_clicks.py").write_text(text)
     assert client.run(reading.reload(client.app)) is False
-    assert client.app.served is served
+    assert client.app.state.definitions is served
     assert message in client.get("/health").json["definitions"]["error"]
     (project / "windows_of_clicks.py").write_text("WINDOWS = ['12d']\n")
     assert client.run(reading.reload(client.app)) is True
@@ -179,8 +179,8 @@ def test_tokens_are_read_again_with_the_definitions(
     reading = reloader(project, filled, tokens=file)
     served, tokens = reading.first()
     client = make_client()
-    client.app.serve(served)
-    client.app.tokens = tokens
+    client.app.replace_definitions(served)
+    client.app.state.tokens = tokens
     second = add_token(file, "second", ["*"], "2026-01-01")
     head = {"headers": {"authorization": f"Bearer {second}"}}
     assert client.read(OLD, **head).status == 401
@@ -198,7 +198,7 @@ def test_a_cache_is_used_and_counted_and_new_definitions_begin_a_new_one(
     reading = reloader(project, filled, cache_ms=60_000)
     served, _ = reading.first()
     client = make_client()
-    client.app.serve(served)
+    client.app.replace_definitions(served)
     for _ in range(3):
         assert counts(client.read(OLD)) == [2]
     assert client.run(reading.reload(client.app)) is True

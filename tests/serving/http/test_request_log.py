@@ -27,7 +27,7 @@ def test_answers_are_logged_with_the_ids_that_clients_see(
     make_client: Callable[..., Any], tmp_path: Path
 ) -> None:
     client = make_client()
-    client.app.request_log = RequestLog(tmp_path, PROJECT, rate=1.0)
+    client.app.reads.request_log = RequestLog(tmp_path, PROJECT, rate=1.0)
     reading = {"feature_service": "reading_v1", "entities": {"user": [1, 2]}}
     first = client.read(reading)
     paying = {"feature_service": "paying_v1", "entities": {"user": [1]}, "request": {"amount": 0.3}}
@@ -60,7 +60,7 @@ def test_a_log_that_cannot_be_written_changes_no_reply(
 ) -> None:
     client, other = make_client(), make_client()
     (tmp_path / "spool").write_text("in the way")
-    client.app.request_log = RequestLog(tmp_path / "spool", PROJECT, rate=1.0)
+    client.app.reads.request_log = RequestLog(tmp_path / "spool", PROJECT, rate=1.0)
     asked = {"feature_service": "reading_v1", "entities": {"user": [1, 2]}}
     ours, theirs = client.read(asked), other.read(asked)
     assert ours.status == theirs.status == 200

@@ -366,8 +366,8 @@ def test_the_log_says_why_reads_are_refused_and_that_they_are_answered_again(
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     told = [line["message"] for line in lines if "message" in line]
     assert len(told) == 2
-    assert told[0].startswith("requests are refused (not_ready): feature view 'clicks' is not in")
-    assert told[1].startswith("requests are answered again; some were refused for ")
+    assert told[0].startswith("requests are rejected (not_ready): feature view 'clicks' is not in")
+    assert told[1].startswith("requests are answered again; some were rejected for ")
 
 
 PINNED = """

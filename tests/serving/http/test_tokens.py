@@ -32,7 +32,7 @@ def test_a_token_is_kept_as_its_hash_in_a_file_for_its_owner_only(file: Path) ->
     assert tokens.rights(f"Bearer {token}".encode()).client == 'a "b"'
     assert tokens.rights(f"bearer {token}".encode()).services == {"reading_v1"}
     assert tokens.rights(f"Bearer {other}".encode()).services is None
-    with pytest.raises(ConfigurationError, match="has a token 'c' already"):
+    with pytest.raises(ConfigurationError, match="already has a token 'c'"):
         add_token(file, "c", ["x"], "2026-01-01")
 
 
@@ -49,7 +49,8 @@ def test_a_token_reads_the_features_of_its_services_and_no_others(
     status, code, detail = client.read(paying, **head).problem
     assert (status, code) == (403, "forbidden")
     assert detail == (
-        "the token 'reader' may not read share; it may read what these services hold: reading_v1"
+        "the token 'reader' may not read share; it may read the features of "
+        "these services: reading_v1"
     )
     assert client.log[-1]["client"] == "reader"
     # nor does it learn what else there is
@@ -102,7 +103,7 @@ def test_without_a_token_health_and_the_interface_tell_no_feature(
     [
         ("[[token]", "token file"),
         ("x = 1", "entries [[token]] only"),
-        ("[[token]]\nname = 1", "expected a text"),
+        ("[[token]]\nname = 1", "expected a string"),
         ("[[token]]\nname = 'a'\nsha256 = 'xyz'\nservices = ['s']", "64 lower-case hex digits"),
         (f"[[token]]\nname = 'a'\nsha256 = '{'0' * 64}'\nservices = []", "names of services"),
         (f"[[token]]\nname = 'a'\nsha256 = '{'0' * 64}'\nother = 1", "expected name"),

@@ -1,0 +1,131 @@
+"""The endpoints for operators and people: health, metrics, catalogue, OpenAPI, explorer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from paimon_features.clock import now_ms
+from paimon_features.serving import ui
+from paimon_features.serving.http import docs_page, openapi
+from paimon_features.serving.http.catalogue import catalogue
+from paimon_features.serving.http.explorer import UI_HEADERS, Explorer
+from paimon_features.serving.http.health import StoreProbe, view_documents
+from paimon_features.serving.http.messages import Handler, Receive, Reply, Request
+from paimon_features.serving.http.metrics import Counts, page
+from paimon_features.serving.http.state import ServerState
+
+_JSON = b"application/json"
+_HTML = b"text/html; charset=utf-8"
+
+
+class AdminPages:
+    """Everything but feature reads. ``all_counts`` returns the current counts of all workers."""
+
+    def __init__(self, state: ServerState, all_counts: Callable[[], list[Counts]]) -> None:
+        self._state = state
+        self._all_counts = all_counts
+        self._probe = StoreProbe()
+        self._explorer = Explorer()
+        self._started_s = time.time()
+        self.routes: dict[str, tuple[str, Handler]] = {
+            "/features": ("GET", self._catalogue),
+            "/health": ("GET", self._health),
+            "/health/live": ("GET", self._live),
+            "/health/ready": ("GET", self._ready),
+            "/metrics": ("GET", self._metrics),
+            "/openapi.json": ("GET", self._openapi),
+            "/docs": ("GET", self._docs),
+            "/explain": ("GET", self._explain),
+            "/ui": ("GET", self._ui),
+        }
+        """Method and handler by path."""
+
+    def close(self) -> None:
+        """Release the threads of probes and explanations."""
+        self._probe.close()
+        self._explorer.close()
+
+    async def _catalogue(self, request: Request, receive: Receive) -> Reply:
+        rights = self._state.authorize(request)
+        return _json(catalogue(self._state.definitions, rights))
+
+    async def _live(self, request: Request, receive: Receive) -> Reply:
+        return Reply(200, _JSON, b'{"status":"live"}')
+
+    async def _ready(self, request: Request, receive: Receive) -> Reply:
+        return _health_reply(await self._health_document(request.query == b"stale=ok"))
+
+    async def _health(self, request: Request, receive: Receive) -> Reply:
+        admission = self._state.admission
+        document = await self._health_document(stale_is_ready=False)
+        document["worker"] = {
+            "uptime_s": round(time.time() - self._started_s, 1),
+            "in_flight": admission.in_flight,
+            "expected_wait_ms": round(admission.wait_s * 1_000, 3),
+        }
+        return _health_reply(document)
+
+    async def _health_document(self, stale_is_ready: bool) -> dict[str, Any]:
+        definitions = self._state.definitions
+        store = await self._probe.check(definitions)
+        at_ms = now_ms()
+        limits = {} if stale_is_ready else {v.name: v.max_staleness_ms for v in definitions.views}
+        reasons = store.reasons(limits, at_ms)
+        return {
+            "status": "not_ready" if reasons else "ready",
+            "live": True,
+            "reasons": reasons,
+            "store": {"reachable": store.error is None},
+            "views": view_documents(store, at_ms),
+            "definitions": {
+                "loaded_ms": definitions.loaded_ms,
+                "error": self._state.reload_error,
+            },
+        }
+
+    async def _metrics(self, request: Request, receive: Receive) -> Reply:
+        definitions = self._state.definitions
+        store = await self._probe.check(definitions)
+        self._state.counts.fresh(
+            {name: v.freshness for name, v in store.views.items() if v.freshness is not None}
+        )
+        counts, ok = self._all_counts(), self._state.reload_error is None
+        text = page(counts, time.time(), definitions.loaded_ms, ok)
+        return Reply(200, b"text/plain; version=0.0.4; charset=utf-8", text)
+
+    async def _openapi(self, request: Request, receive: Receive) -> Reply:
+        return _json(self._openapi_document(request))
+
+    async def _docs(self, request: Request, receive: Receive) -> Reply:
+        text = docs_page.render(self._openapi_document(request))
+        return Reply(200, _HTML, text, docs_page.HEADERS)
+
+    async def _explain(self, request: Request, receive: Receive) -> Reply:
+        rights = self._state.authorize(request)
+        body = await self._explorer.explanation(self._state.definitions, rights, request.query)
+        return Reply(200, _JSON, body)
+
+    async def _ui(self, request: Request, receive: Receive) -> Reply:
+        # the page itself contains no data; it fetches all data with the token of its reader
+        return Reply(200, _HTML, ui.page(), UI_HEADERS)
+
+    def _openapi_document(self, request: Request) -> dict[str, Any]:
+        """With the names that the token may know; on a server with tokens, none without one."""
+        state = self._state
+        known = None
+        if state.tokens is None or request.authorization:
+            known = catalogue(state.definitions, state.authorize(request))
+        return openapi.document(known, state.limits, with_tokens=state.tokens is not None)
+
+
+def _json(document: object) -> Reply:
+    return Reply(200, _JSON, msgspec.json.encode(document))
+
+
+def _health_reply(document: dict[str, Any]) -> Reply:
+    status = 200 if document["status"] == "ready" else 503
+    return Reply(status, _JSON, msgspec.json.encode(document))

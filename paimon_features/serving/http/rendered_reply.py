@@ -1,0 +1,78 @@
+"""Replies of feature reads: the bytes in the requested format, headers, and counts of statuses."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+
+import msgspec
+import numpy as np
+
+from paimon_features.definitions import FeatureRef
+from paimon_features.serving.http.formats import Format
+from paimon_features.serving.http.http_errors import Headers
+from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
+from paimon_features.serving.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.statuses import Status
+
+INTERACTIONS = "interactions"
+"""The name under which computed features are counted where views are counted."""
+Writer = Callable[[OnlineResponse, bool], bytes]
+WRITERS: Mapping[Format, Writer] = {
+    Format.JSON: feast_json,
+    Format.MESSAGE_PACK: message_pack,
+    Format.ARROW: arrow_stream,
+}
+"""For each format a function of the response and of whether feature names are full."""
+
+
+class RenderedReply(msgspec.Struct, gc=False):
+    """The body of a reply, and what is counted for it.
+
+    ``statuses`` are those of the complete batch, and None for all its responses but the first.
+    """
+
+    body: bytes
+    freshness: Mapping[str, ViewFreshness]
+    statuses: dict[str, list[int]] | None
+
+
+def render(response: OnlineResponse, writer: Writer, full_feature_names: bool) -> RenderedReply:
+    """Write a response; statuses are counted once for all responses of a batch."""
+    rendered = response.batch.rendered
+    statuses = None
+    if render not in rendered:
+        rendered[render] = True
+        statuses = _status_counts(response.batch)
+    return RenderedReply(writer(response, full_feature_names), response.freshness, statuses)
+
+
+def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:
+    """The number of values of each status, by view; computed features count as one more view."""
+    out: dict[str, list[int]] = {}
+    known: dict[int, list[int]] = {}
+    for output, codes in zip(batch.selection.outputs, batch.codes, strict=True):
+        # most features of a view share one array of codes
+        counts = known.get(id(codes))
+        if counts is None:
+            counts = known[id(codes)] = np.bincount(codes, minlength=len(Status)).tolist()
+        view = output.view if isinstance(output, FeatureRef) else INTERACTIONS
+        of_view = out.get(view)
+        if of_view is None:
+            out[view] = list(counts)
+        else:
+            for status, count in enumerate(counts):
+                of_view[status] += count
+    return out
+
+
+def freshness_headers(freshness: Mapping[str, ViewFreshness]) -> Headers:
+    """``X-Applied-Snapshot`` and ``X-Current-Ms``: ``view=number`` for each view."""
+    return _headers(tuple((v, f.applied_snapshot, f.current_ms) for v, f in freshness.items()))
+
+
+@functools.lru_cache(maxsize=1_024)
+def _headers(views: tuple[tuple[str, int, int], ...]) -> Headers:
+    snapshots = ", ".join(f"{view}={applied}" for view, applied, _ in views)
+    current = ", ".join(f"{view}={current_ms}" for view, _, current_ms in views)
+    return ((b"x-applied-snapshot", snapshots.encode()), (b"x-current-ms", current.encode()))

@@ -1,0 +1,44 @@
+"""What the endpoints of one worker share, and what a reload replaces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from paimon_features.serving.coalesce import Coalescer
+from paimon_features.serving.http.admission import Admission
+from paimon_features.serving.http.definition_set import DefinitionSet
+from paimon_features.serving.http.limits import Limits
+from paimon_features.serving.http.messages import Request
+from paimon_features.serving.http.metrics import Counts
+from paimon_features.serving.http.tokens import ANYBODY, Rights, Tokens
+
+
+@dataclass(slots=True, eq=False)
+class ServerState:
+    """One worker's state, used from its event loop only.
+
+    A reload replaces ``definitions`` and ``tokens``; a request keeps the definitions that it
+    started with. ``reload_error`` says why the last reload failed, None if it succeeded.
+    """
+
+    definitions: DefinitionSet
+    tokens: Tokens | None
+    limits: Limits
+    coalescer: Coalescer
+    admission: Admission
+    counts: Counts
+    reload_error: str | None = field(default=None)
+
+    def authorize(self, request: Request) -> Rights:
+        """The rights of the client, whose name is noted in ``request`` for the access log.
+
+        Raises
+        ------
+        RequestRejected
+            401 without a known token, on a server with tokens.
+        """
+        if self.tokens is None:
+            return ANYBODY
+        rights = self.tokens.rights(request.authorization)
+        request.client = rights.client
+        return rights
