@@ -22,7 +22,7 @@ from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.materialize import Materializer
 from paimon_features.offline.joins.edge_events import partials_of
-from paimon_features.offline.reading.view_scan import Scan
+from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.offline.rollup import roll_up
 from paimon_features.offline.store import OfflineStore
 from paimon_features.online import MemoryStore
@@ -93,7 +93,7 @@ def read(store: OfflineStore, rows: pa.Table) -> tuple[float, int, int, int, pa.
     needs = one.needs()
     as_of_ms = rows["event_time_ms"].to_numpy()
     needs.observe(as_of_ms, np.zeros(len(as_of_ms), np.int64))
-    files = Scan(store.lake, one, needs, range(BUCKETS)).tile_files
+    files = ViewScan(store.lake, one, needs, range(BUCKETS)).tile_files
     return best, len(files), sum(f.rows for f in files), sum(f.size for f in files), answers
 
 

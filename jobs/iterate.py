@@ -14,7 +14,7 @@ from pathlib import Path
 
 from paimon_features.cli.jobs_iterate import load_program
 from paimon_features.flink.cluster import cluster_address
-from paimon_features.flink.iteration import Files, IterationJob, IterationSettings
+from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings
 from paimon_features.project import Project
 
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parallelism=args.parallelism or config.flink.parallelism,
     )
     running = job.execute_async(
-        load_program(args.program), lambda output: Files(folder / output), detached=args.detach
+        load_program(args.program), lambda output: FileOutput(folder / output), detached=args.detach
     )
     if not args.detach:
         running.wait()
