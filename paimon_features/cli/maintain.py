@@ -8,7 +8,7 @@ from dataclasses import asdict
 import click
 
 from paimon_features.cli._options import JSON, PROJECT, message_printer
-from paimon_features.flink.maintenance.tables import Maintained
+from paimon_features.flink.maintenance.tables import MaintainedTable
 from paimon_features.flink.maintenance.tables import maintain as run
 from paimon_features.flink.sql.maintenance import Size
 from paimon_features.project import Project
@@ -65,7 +65,7 @@ def maintain(
         raise SystemExit(1)
 
 
-def _line(done: Maintained) -> str:
+def _line(done: MaintainedTable) -> str:
     if done.skipped is not None:
         return f"{done.table}: left out: {done.skipped}"
     return f"{done.table}: {_size(done.before)} -> {_size(done.after)}"

@@ -1,16 +1,16 @@
-"""Never twice: where a tile job may start, decided from what is recorded and what is there.
+"""Where a tile job may start so that no event counts twice: from the recorded and actual state.
 
-The lake adds what is committed to it, so an event that is read twice counts twice. A job
-therefore starts on an empty generation, or from the checkpoint that its record names, or not at
-all. A commit of a streaming job carries the number of the checkpoint that made it, so that a
-checkpoint older than its tables is seen::
+The lake adds up what is committed, so an event that is read twice counts twice. A job therefore
+starts on an empty generation, or from the checkpoint that its record names, or not at all. A
+commit of a streaming job carries the number of its checkpoint, so that a checkpoint older than
+its tables is detected::
 
     checkpoints         7      8      9
-    commits             7      8      9          the table holds what was read up to 9
-    resume from 9                      +--->     goes on
+    commits             7      8      9          the table contains what was read up to 9
+    resume from 9                      +--->     correct
     resume from 8               +----->          would add the events between 8 and 9 again
 
-Everything here is a function of its arguments; ``find_checkpoints`` alone looks at a folder.
+All functions here are pure but ``read_checkpoint`` and ``find_checkpoints``, which read files.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _JOB_ID = re.compile(r"[0-9a-f]{32}")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A complete checkpoint or savepoint: its number, its folder, the job that made it."""
+    """A complete checkpoint or savepoint: its number, its folder, the job that wrote it."""
 
     id: int
     path: Path
@@ -44,20 +44,20 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The jobs that, one resuming from the other, wrote what a generation holds now.
+    """The chain of jobs, each resuming from the one before, that wrote a generation.
 
     ``jobs`` are (job id, number of the checkpoint it started from, None for the first one).
-    A checkpoint that a later job did not go on from belongs to another history.
+    A checkpoint that the next job did not resume from belongs to another history.
     """
 
     jobs: tuple[tuple[str, int | None], ...] = ()
 
     @classmethod
     def of(cls, job: Mapping[str, Any] | None) -> Branch:
-        """The branch as it stands in the generation's record."""
+        """The branch in the generation's record."""
         return cls(tuple((j, n) for j, n in (job or {}).get("branch", ())))
 
-    def holds(self, checkpoint: Checkpoint) -> bool:
+    def contains(self, checkpoint: Checkpoint) -> bool:
         """Whether the checkpoint lies on this branch."""
         for (job_id, _), following in zip(self.jobs, (*self.jobs[1:], None), strict=True):
             if job_id == checkpoint.job_id:
@@ -66,7 +66,7 @@ class Branch:
         return False
 
     def then(self, job_id: str, start: Checkpoint | None) -> Branch:
-        """The branch as it goes on with a new job from ``start`` (None: from nothing)."""
+        """The branch continued by a new job from ``start`` (None: a new branch)."""
         if start is None:
             return Branch(((job_id, None),))
         kept = [j for j, _ in self.jobs].index(start.job_id) + 1
@@ -75,7 +75,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class TableHistory:
-    """The snapshots of a table that are still there, oldest first."""
+    """The snapshots of a table that have not expired, oldest first."""
 
     name: str
     snapshots: tuple[Snapshot, ...]
@@ -85,26 +85,26 @@ class TableHistory:
         return not self.snapshots
 
     def streamed(self, commit_user: str) -> int:
-        """The newest checkpoint that a streaming job of this user has committed; -1 if none."""
+        """The newest checkpoint committed by a streaming job of this user; -1 if none."""
         numbers = [s.commit_identifier for s in self.snapshots if _streamed(s, commit_user)]
         return max(numbers, default=-1)
 
     def foreign(self, commit_user: str) -> Snapshot | None:
-        """The newest snapshot that added rows in another name."""
+        """The newest snapshot in which another user added rows."""
         others = [s for s in self.snapshots if s.kind == "APPEND" and not _own(s, commit_user)]
         return others[-1] if others else None
 
     def owned(self, commit_user: str) -> bool:
-        """Whether any snapshot of this user is still there."""
+        """Whether any snapshot of this user is left."""
         return any(_own(s, commit_user) for s in self.snapshots)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a job starts: ``resume`` from a checkpoint, or anew if it is None.
+    """Where a job starts: ``resume`` is a checkpoint, None starts without one.
 
-    Anew, it reads the additions from events snapshot ``from_snapshot`` on; None stands for
-    everything there is.
+    Without one, it reads the additions from events snapshot ``from_snapshot`` on; None stands for
+    all events.
     """
 
     resume: Checkpoint | None = None
@@ -113,11 +113,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """What is known of a generation before a job starts on it.
+    """The recorded and actual state of a generation before a job starts on it.
 
-    ``tables`` are the tile table and the one of skipped rows, ``checkpoints`` those that are
-    found; the rest comes from the record. ``last_committed`` is the newest checkpoint that was
-    seen committed to the tile table: it may hold a later one, never less.
+    ``tables`` are the tile table and the table of skipped rows, ``checkpoints`` those that exist;
+    the rest comes from the record. ``last_committed`` is the newest checkpoint that was seen
+    committed to the tile table: the table may contain a later one, never less.
     """
 
     view: str
@@ -134,7 +134,7 @@ class Ledger:
     @property
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint on the generation's branch."""
-        own = [c for c in self.checkpoints if self.branch.holds(c)]
+        own = [c for c in self.checkpoints if self.branch.contains(c)]
         return max(own, key=lambda c: c.id, default=None)
 
     @property
@@ -150,9 +150,9 @@ class Ledger:
 
     @property
     def tiles_committed(self) -> int | None:
-        """The newest checkpoint that the tile table is known to hold; None if none.
+        """The newest checkpoint that the tile table is known to contain; None if none.
 
-        The other table has commits of its own: not every checkpoint has a skipped row.
+        The other table has its own commits: not every checkpoint has a skipped row.
         """
         user = self.commit_user
         newest = -1 if user is None else self.tables[0].streamed(user)
@@ -165,7 +165,7 @@ def decide_start(ledger: Ledger) -> Start:
     Raises
     ------
     GenerationError
-        If it may not; the message says why, and the command that helps.
+        If it may not start; the message has the reason and the command that resolves it.
     """
     newest = ledger.newest
     if ledger.is_empty and newest is None and not ledger.backfilled:
@@ -175,12 +175,12 @@ def decide_start(ledger: Ledger) -> Start:
         if ledger.committed > newest.id:
             raise GenerationError(
                 f"{newest} is older than the tables of generation {ledger.generation} of view "
-                f"{ledger.view!r}, which hold the commits up to checkpoint {ledger.committed}: to "
-                "go on from it would count the events between twice. "
-                f"{_command(ledger, '--rollback')} takes the tables back to it first"
+                f"{ledger.view!r}, which contain the commits up to checkpoint {ledger.committed}: "
+                "resuming from it would count the events in between twice. "
+                f"{_command(ledger, '--rollback')} rolls the tables back to it first"
             )
         return Start(resume=newest)
-    # where a stream was started, its commits could have expired; but not before the backfill's
+    # the commits of a stream could have expired; but not before those of the backfill
     streamed = bool(ledger.branch.jobs) and not ledger.tables[0].owned(ledger.commit_user or "")
     if ledger.backfilled and ledger.committed < 0 and not streamed:
         assert ledger.handover_snapshot is not None
@@ -188,46 +188,46 @@ def decide_start(ledger: Ledger) -> Start:
     if ledger.handover_snapshot is not None and not ledger.backfilled:
         raise GenerationError(
             f"a backfill of generation {ledger.generation} of view {ledger.view!r} did not end; "
-            f"'paimon-features backfill {ledger.view}' begins it anew, "
-            f"{_command(ledger, '--rebuild')} streams everything instead"
+            f"'paimon-features backfill {ledger.view}' starts it again, "
+            f"{_command(ledger, '--rebuild')} streams all events instead"
         )
     raise GenerationError(
-        f"generation {ledger.generation} of view {ledger.view!r} holds tiles, but none of its "
-        f"checkpoints is there any more ({_places(ledger)}): to begin anew would count every "
-        f"event twice. {_command(ledger, '--rebuild')} empties it and begins anew; "
-        f"{_command(ledger, '--rollback --checkpoint FOLDER')} goes on from a copy"
+        f"generation {ledger.generation} of view {ledger.view!r} contains tiles, but none of its "
+        f"checkpoints is left ({_job_chain(ledger)}): to start over would count every event "
+        f"twice. {_command(ledger, '--rebuild')} empties it and starts over; "
+        f"{_command(ledger, '--rollback --checkpoint FOLDER')} resumes from a copy"
     )
 
 
 def decide_backfill(ledger: Ledger) -> bool:
-    """Whether a backfill may begin: True on an empty generation, False after one that did not end.
+    """Whether a backfill may start: True on an empty generation, False after an unfinished one.
 
-    In the second case the tables have to be emptied first; they hold nothing else.
+    In the second case the tables must be emptied first; they contain nothing else.
 
     Raises
     ------
     GenerationError
-        If the generation holds a backfill that ended, or anything of a stream.
+        If the generation contains a finished backfill, or anything of a stream.
     """
     unfinished = ledger.handover_snapshot is not None and not ledger.backfilled
     if ledger.newest is None and not ledger.backfilled and not ledger.branch.jobs:
         if ledger.is_empty:
-            # files that were never committed may lie there
+            # there may be files that were never committed
             return not unfinished
         user = ledger.commit_user
         if unfinished and user and all(_only_batches(table, user) for table in ledger.tables):
             return False
     raise GenerationError(
         f"generation {ledger.generation} of view {ledger.view!r} is not empty: a backfill on top "
-        f"would count every event twice. 'paimon-features submit {ledger.view}' goes on from "
-        f"where it is; 'paimon-features backfill {ledger.view} --rebuild' empties it first"
+        f"would count every event twice. 'paimon-features submit {ledger.view}' resumes it; "
+        f"'paimon-features backfill {ledger.view} --rebuild' empties it first"
     )
 
 
 def decide_rollback(ledger: Ledger, checkpoint: Checkpoint) -> dict[str, int | None]:
-    """To which snapshot each table has to go back before a job may start from ``checkpoint``.
+    """The snapshot to which each table must be rolled back before a job starts from ``checkpoint``.
 
-    None stands for an empty table. Tables that are not ahead are not named.
+    None stands for an empty table. Tables that are not ahead are not in the result.
 
     Raises
     ------
@@ -235,11 +235,11 @@ def decide_rollback(ledger: Ledger, checkpoint: Checkpoint) -> dict[str, int | N
         If the checkpoint belongs to another history, or the snapshot has expired.
     """
     user = _check_owner(ledger)
-    if not ledger.branch.holds(checkpoint):
+    if not ledger.branch.contains(checkpoint):
         raise GenerationError(
-            f"{checkpoint} is not on the way that generation {ledger.generation} of view "
-            f"{ledger.view!r} has come: it went from job to job as "
-            f"{_places(ledger)}; choose a checkpoint of these, or {_command(ledger, '--rebuild')}"
+            f"{checkpoint} is not part of the history of generation {ledger.generation} of view "
+            f"{ledger.view!r}, whose jobs were {_job_chain(ledger)}; choose a checkpoint of "
+            f"these, or {_command(ledger, '--rebuild')}"
         )
     targets: dict[str, int | None] = {}
     for table in ledger.tables:
@@ -248,7 +248,7 @@ def decide_rollback(ledger: Ledger, checkpoint: Checkpoint) -> dict[str, int | N
             raise _expired(ledger, table, checkpoint)
         if seen <= checkpoint.id:
             continue
-        # all before the first commit that is too new; compactions on top of it go with it
+        # keep all before the first commit that is too new; later compactions are dropped as well
         cut = next(
             s.id
             for s in table.snapshots
@@ -263,55 +263,55 @@ def decide_rollback(ledger: Ledger, checkpoint: Checkpoint) -> dict[str, int | N
 
 def _expired(ledger: Ledger, table: TableHistory, checkpoint: Checkpoint) -> GenerationError:
     return GenerationError(
-        f"table {table.name!r} cannot go back to {checkpoint}: that snapshot has expired, the "
-        f"oldest there is {table.snapshots[0].id}. {_command(ledger, '--rebuild')} empties the "
-        "generation and begins anew"
+        f"table {table.name!r} cannot be rolled back to {checkpoint}: that snapshot has expired, "
+        f"the oldest is {table.snapshots[0].id}. {_command(ledger, '--rebuild')} empties the "
+        "generation and starts over"
     )
 
 
 def checkpoint_number(metadata: bytes) -> int:
-    """The checkpoint's number in the head of a ``_metadata`` file (big-endian: magic, version, id).
+    """Read a checkpoint's number from a ``_metadata`` file (big-endian: magic, version, id).
 
     Raises
     ------
     GenerationError
-        If these are not the bytes of such a file.
+        If the bytes are not those of such a file.
 
     >>> checkpoint_number(bytes.fromhex("4960672d 00000005 000000000000002a"))
     42
     """
     if len(metadata) < 16 or struct.unpack_from(">i", metadata)[0] != _MAGIC:
-        raise GenerationError("no Flink checkpoint: its _metadata file does not begin like one")
+        raise GenerationError("not a Flink checkpoint: its _metadata file has another format")
     return int(struct.unpack_from(">q", metadata, 8)[0])
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint or savepoint in this folder, ``.../<job id>/chk-N`` or the like.
+    """The checkpoint or savepoint in a folder such as ``.../<job id>/chk-N``.
 
     Raises
     ------
     GenerationError
-        If there is no complete one.
+        If it is not complete.
     """
     try:
         with (path / METADATA).open("rb") as file:
             number = checkpoint_number(file.read(16))
     except FileNotFoundError:
-        raise GenerationError(f"{path} holds no complete checkpoint: no {METADATA}") from None
+        raise GenerationError(f"{path} is not a complete checkpoint: no {METADATA}") from None
     except GenerationError as error:
         raise GenerationError(f"{path}: {error}") from None
     if not _JOB_ID.fullmatch(path.parent.name):
         raise GenerationError(
-            f"{path}: expected .../<job id>/chk-N or .../<job id>/savepoint-...; the folder above "
-            "tells which job made it"
+            f"{path}: expected .../<job id>/chk-N or .../<job id>/savepoint-...; the parent folder "
+            "names the job that wrote it"
         )
     return Checkpoint(number, path, path.parent.name)
 
 
 def find_checkpoints(folder: Path | None) -> tuple[Checkpoint, ...]:
-    """All complete checkpoints and savepoints below ``folder``, which holds one folder per job.
+    """All complete checkpoints and savepoints below ``folder``, which has one folder per job.
 
-    What was being written when its job died has no metadata and is not among them.
+    An incomplete one, whose job died while it was written, has no metadata and is not included.
     """
     if folder is None:
         return ()
@@ -325,39 +325,40 @@ def find_checkpoints(folder: Path | None) -> tuple[Checkpoint, ...]:
 
 
 def _check_owner(ledger: Ledger) -> str:
-    """The commit user of the generation, all of whose rows have to be its own."""
+    """The commit user of the generation; raises if another user committed rows."""
     user = ledger.commit_user
     for table in ledger.tables:
         if user is None and not table.is_empty:
             raise GenerationError(
-                f"table {table.name!r} is not empty, but there is no record of who filled it: a "
-                f"job that begins anew would count twice. {_command(ledger, '--rebuild')} "
-                "empties it and begins anew"
+                f"table {table.name!r} is not empty, but there is no record of its job: a job that "
+                f"starts over would count twice. {_command(ledger, '--rebuild')} empties it and "
+                "starts over"
             )
         stranger = None if user is None else table.foreign(user)
         if stranger is not None:
             raise GenerationError(
                 f"snapshot {stranger.id} of table {table.name!r} was committed by "
-                f"{stranger.commit_user!r}, not by this view's job ({user!r}): what it added is "
-                f"not known. {_command(ledger, '--rebuild')} empties the table and begins anew"
+                f"{stranger.commit_user!r}, not by this view's job ({user!r}): it is unknown which "
+                f"events it added. {_command(ledger, '--rebuild')} empties the table and starts "
+                "over"
             )
     if user is None:
         raise GenerationError(
             f"generation {ledger.generation} of view {ledger.view!r} has checkpoints but no "
-            f"record of its job. {_command(ledger, '--rebuild')} begins anew"
+            f"record of its job. {_command(ledger, '--rebuild')} starts over"
         )
     tiles, last = ledger.tables[0], ledger.last_committed
     got = tiles.streamed(user)
-    # without any snapshot of its own, its commits have expired behind those of maintenance
+    # without any snapshot of this user, its commits have expired before those of maintenance
     expired = got < 0 and not tiles.is_empty and not tiles.owned(user)
     lost = last is not None and got < last and not expired
     newest = tiles.snapshots[-1].id if tiles.snapshots else 0
     if lost or newest < (ledger.backfill_snapshot or 0):
         raise GenerationError(
-            f"the tables of generation {ledger.generation} of view {ledger.view!r} hold less than "
-            f"its record says (commits up to checkpoint {last}, got {got}): they were "
+            f"the tables of generation {ledger.generation} of view {ledger.view!r} contain less "
+            f"than its record says (commits up to checkpoint {last}, got {got}): they were "
             "rolled back or restored from a copy. "
-            f"{_command(ledger, '--rebuild')} empties the generation and begins anew"
+            f"{_command(ledger, '--rebuild')} empties the generation and starts over"
         )
     return user
 
@@ -380,7 +381,7 @@ def _command(ledger: Ledger, option: str) -> str:
     return f"'paimon-features submit {ledger.view} {option}'"
 
 
-def _places(ledger: Ledger) -> str:
+def _job_chain(ledger: Ledger) -> str:
     jobs: Sequence[tuple[str, int | None]] = ledger.branch.jobs
     return (
         ", ".join(job if start is None else f"{job} from checkpoint {start}" for job, start in jobs)

@@ -1,7 +1,7 @@
 """``backfill --engine local``: the same backfill by DuckDB, in this process, without Java.
 
-It takes the same leases, writes the same record and commits the same way as the Flink job, so
-that a stream can go on behind it. What ends it early, Ctrl-C included, leaves the tables empty.
+It acquires the same leases, writes the same record and commits the same way as the Flink job, so
+that a stream can continue after it. If it ends early, by Ctrl-C for example, the tables stay empty.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from paimon_features.tables.lease import ProcessHolder
 
 @dataclass(frozen=True, slots=True)
 class BackfillProgress:
-    """How far a local backfill is; ``rate_per_s`` counts from its start."""
+    """How far a local backfill is; ``rate_per_s`` is the mean since its start."""
 
     elapsed_s: float
     events_read: int
@@ -41,7 +41,7 @@ class BackfillProgress:
 
     @property
     def remaining_s(self) -> float | None:
-        """Seconds left at this rate; None before anything is known."""
+        """Seconds left at this rate; None before the first events."""
         left = self.events - self.events_read
         return left / self.rate_per_s if self.rate_per_s else None
 
@@ -64,16 +64,16 @@ def backfill(
 ) -> TileJobResult:
     """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
 
-    As ``submission.backfill``, which it may replace at any time: see there for what is recorded
-    and how ``submit`` goes on at S + 1. ``memory`` (``"4GB"``) and ``threads`` bound DuckDB;
-    what does not fit is spilled below the project's state folder.
+    Interchangeable with ``flink.tiles.submission.backfill``, which documents what is recorded and
+    how ``submit`` continues at S + 1. ``memory`` (``"4GB"``) and ``threads`` limit DuckDB; what
+    does not fit is spilled below the project's state folder.
 
     Raises
     ------
     OwnershipError, GenerationError
-        As ``submission.backfill`` does.
+        As ``flink.tiles.submission.backfill``.
     JobError
-        If DuckDB cannot compute it; nothing of it counts then.
+        If DuckDB cannot compute it; nothing is committed then.
     MissingExtraError
         If DuckDB is not installed.
     """
@@ -92,7 +92,7 @@ def backfill(
             report(BackfillProgress(elapsed, done.events, begun.total_records, done.tiles))
 
         try:
-            # Flink adds a number of its own to the name, too
+            # Flink appends a UUID to the name as well
             user = f"{target.record().commit_user}_{uuid.uuid4()}"
             write_tiles(
                 engine, target.lake, target.view, target.generation, begun.id, user, progress
@@ -104,7 +104,7 @@ def backfill(
 
 
 def _describe(target: TileTarget, holder: ProcessHolder) -> dict[str, Any]:
-    """The job as the generation's record names it."""
+    """The job as the generation's record describes it."""
     return {
         "kind": "backfill",
         "engine": "local",

@@ -324,5 +324,5 @@ def test_wrong_use_is_told(shop: Project) -> None:
     rows = {"customer_id": [1], "event_time_ms": [0]}
     with pytest.raises(RequestError, match="'local' or 'flink'"):
         shop.get_historical_features("spend", rows, engine="spark")  # type: ignore[arg-type]
-    with pytest.raises(RequestError, match="goes with engine='flink'"):
+    with pytest.raises(RequestError, match="requires engine='flink'"):
         shop.get_historical_features("spend", rows, cluster="127.0.0.1:1")

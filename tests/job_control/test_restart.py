@@ -73,11 +73,11 @@ BACKFILLED = replace(
 # -- starting ----------------------------------------------------------------------------------
 
 
-def test_an_empty_generation_begins_with_everything() -> None:
+def test_an_empty_generation_starts_with_all_events() -> None:
     assert decide_start(EMPTY) == Start()
 
 
-def test_a_job_that_never_committed_begins_anew() -> None:
+def test_a_job_that_never_committed_starts_over() -> None:
     died = replace(EMPTY, commit_user=USER, branch=Branch(((A, None),)))
     assert decide_start(died) == Start()
 
@@ -87,7 +87,7 @@ def test_a_job_goes_on_from_the_newest_checkpoint_of_its_record() -> None:
 
 
 def test_a_checkpoint_whose_commit_did_not_happen_is_gone_on_from_all_the_same() -> None:
-    # Paimon commits what the checkpoint holds when the job comes back
+    # Paimon commits the checkpoint's rows when the job resumes
     ahead = replace(STREAMED, checkpoints=(checkpoint(9), checkpoint(12)))
     assert decide_start(ahead).resume == checkpoint(12)
 
@@ -128,7 +128,7 @@ def test_tiles_without_a_checkpoint_are_refused_and_the_rebuild_named() -> None:
 
 def test_tiles_without_a_record_are_refused_and_the_rebuild_named() -> None:
     unknown = replace(EMPTY, tables=(history(3), history(name="skipped_spend_g1")))
-    with pytest.raises(GenerationError, match="no record of who filled it.*--rebuild"):
+    with pytest.raises(GenerationError, match="no record of its job.*--rebuild"):
         decide_start(unknown)
 
 
@@ -156,15 +156,15 @@ def test_commits_that_have_expired_behind_maintenance_are_not_lost_and_not_forgo
     older = replace(ledger, checkpoints=(checkpoint(7),))
     with pytest.raises(GenerationError, match="--rollback"):
         decide_start(older)
-    with pytest.raises(GenerationError, match="expired, the oldest there is 30"):
+    with pytest.raises(GenerationError, match="expired, the oldest is 30"):
         decide_rollback(older, checkpoint(7))
-    # behind a backfill, to begin at the handover would count what the stream has read twice
+    # after a backfill, starting at the handover would count twice what the stream has read
     gone = replace(ledger, backfilled=True, handover_snapshot=41, last_committed=None)
     with pytest.raises(GenerationError, match="none of its checkpoints"):
         decide_start(replace(gone, checkpoints=()))
 
 
-def test_a_stream_begins_behind_its_backfill() -> None:
+def test_a_stream_starts_after_its_backfill() -> None:
     assert decide_start(BACKFILLED) == Start(from_snapshot=42)
 
 
@@ -182,7 +182,7 @@ def test_a_stream_behind_a_backfill_goes_on_from_its_checkpoint() -> None:
 
 
 def test_a_backfill_whose_tiles_are_gone_is_not_gone_on_from() -> None:
-    with pytest.raises(GenerationError, match="hold less"):
+    with pytest.raises(GenerationError, match="contain less"):
         decide_start(replace(BACKFILLED, tables=EMPTY.tables))
 
 
@@ -193,21 +193,21 @@ def test_a_backfill_of_which_no_event_entered_a_tile_is_gone_on_from() -> None:
 
 def test_a_backfill_that_did_not_end_is_not_gone_on_from() -> None:
     broken = replace(BACKFILLED, backfilled=False)
-    with pytest.raises(GenerationError, match="backfill spend' begins it anew"):
+    with pytest.raises(GenerationError, match="backfill spend' starts it again"):
         decide_start(broken)
 
 
 # -- backfilling -------------------------------------------------------------------------------
 
 
-def test_a_backfill_begins_on_an_empty_generation_only() -> None:
+def test_a_backfill_starts_on_an_empty_generation_only() -> None:
     assert decide_backfill(EMPTY) is True
     for taken in (STREAMED, BACKFILLED, replace(STREAMED, tables=EMPTY.tables)):
         with pytest.raises(GenerationError, match="backfill spend --rebuild"):
             decide_backfill(taken)
 
 
-def test_a_backfill_that_did_not_end_begins_anew_on_emptied_tables() -> None:
+def test_an_unfinished_backfill_starts_again_on_emptied_tables() -> None:
     unfinished = replace(BACKFILLED, backfilled=False)
     assert decide_backfill(unfinished) is False
     assert decide_backfill(replace(unfinished, tables=EMPTY.tables)) is False
@@ -237,12 +237,12 @@ def test_a_rollback_behind_a_backfill_keeps_it() -> None:
 
 def test_a_rollback_to_an_expired_snapshot_is_refused() -> None:
     ledger = replace(STREAMED, tables=(history(8, 9, first=20), STREAMED.tables[1]))
-    with pytest.raises(GenerationError, match="expired, the oldest there is 20.*--rebuild"):
+    with pytest.raises(GenerationError, match="expired, the oldest is 20.*--rebuild"):
         decide_rollback(ledger, checkpoint(7))
 
 
 def test_a_rollback_to_a_checkpoint_of_another_history_is_refused() -> None:
-    with pytest.raises(GenerationError, match="not on the way"):
+    with pytest.raises(GenerationError, match="not part of the history"):
         decide_rollback(STREAMED, checkpoint(8, B))
 
 
@@ -254,14 +254,14 @@ def test_a_branch_holds_what_its_jobs_went_on_from_and_nothing_behind_it() -> No
     #           +-- B  10  11
     #                   +-- (C, which died before its first checkpoint)
     branch = Branch().then(A, None).then(B, checkpoint(9, A)).then(C, checkpoint(11, B))
-    assert branch.holds(checkpoint(9, A))
-    assert not branch.holds(checkpoint(10, A))
-    assert branch.holds(checkpoint(11, B))
+    assert branch.contains(checkpoint(9, A))
+    assert not branch.contains(checkpoint(10, A))
+    assert branch.contains(checkpoint(11, B))
     assert branch.then(A[::-1] + "", checkpoint(10, B)).jobs[-1][1] == 10
     rolled_back = branch.then("d" * 32, checkpoint(8, A))
-    assert not rolled_back.holds(checkpoint(9, A))
-    assert not rolled_back.holds(checkpoint(11, B))
-    assert rolled_back.holds(checkpoint(9, "d" * 32))
+    assert not rolled_back.contains(checkpoint(9, A))
+    assert not rolled_back.contains(checkpoint(11, B))
+    assert rolled_back.contains(checkpoint(9, "d" * 32))
 
 
 def test_a_branch_survives_the_record() -> None:
@@ -285,7 +285,7 @@ def make(folder: Path, job_id: str, name: str, content: bytes | None) -> Path:
     return path
 
 
-def test_checkpoints_and_savepoints_are_told_by_their_metadata(tmp_path: Path) -> None:
+def test_checkpoints_and_savepoints_are_recognized_by_their_metadata(tmp_path: Path) -> None:
     make(tmp_path, A, "chk-7", metadata(7))
     make(tmp_path, A, "savepoint-aaaaaa-0123", metadata(12))
     make(tmp_path, B, "chk-9", metadata(9))
@@ -297,11 +297,11 @@ def test_checkpoints_and_savepoints_are_told_by_their_metadata(tmp_path: Path) -
 
 
 def test_what_is_no_checkpoint_says_so(tmp_path: Path) -> None:
-    with pytest.raises(GenerationError, match="no complete checkpoint"):
+    with pytest.raises(GenerationError, match="not a complete checkpoint"):
         read_checkpoint(make(tmp_path, A, "chk-1", None))
-    with pytest.raises(GenerationError, match="does not begin like one"):
+    with pytest.raises(GenerationError, match="has another format"):
         read_checkpoint(make(tmp_path, A, "chk-2", b"something else, and longer"))
-    with pytest.raises(GenerationError, match="the folder above"):
+    with pytest.raises(GenerationError, match="the parent folder"):
         read_checkpoint(make(tmp_path, "copy", "chk-3", metadata(3)))
     with pytest.raises(GenerationError):
         checkpoint_number(metadata(4)[:10])

@@ -15,13 +15,13 @@ from paimon_features.flink.gateway import start_gateway
 from paimon_features.tables import Lake
 
 _OPTIONS = {
-    # a second try on top of a first one whose commit went through would give lines twice
+    # a retry after an attempt whose commit succeeded would write rows twice
     "restart-strategy.type": "none",
 }
 
 
 def start(state_dir: Path, short_lived: bool) -> None:
-    """Start the JVM before anything else is done, so that a missing Java is told at once.
+    """Start the JVM before anything else, so that a missing Java is an error at once.
 
     Raises
     ------
@@ -43,8 +43,7 @@ def run(
 ) -> None:
     """Run the statements as one job and wait for its end; Ctrl-C cancels it.
 
-    ``tick`` gets the seconds that the job has taken, several times a second; an error there
-    cancels the job, too.
+    ``tick`` gets the elapsed seconds several times a second; an error in it cancels the job too.
 
     Raises
     ------

@@ -1,12 +1,13 @@
-"""Historical features by Flink: rows go to the lake, a batch job joins them, answers come back.
+"""Historical features by Flink: rows are staged in the lake, a batch job joins them, the client
+finishes the features.
 
 ::
 
     rows ─ bounds of windows ─▶ staging_x_rows ─┐
                         tiles_<view>_g<N> ──────┼─▶ Flink ─▶ staging_x_tiles ─┐
-                        events_<source> ────────┘       └──▶ staging_x_edges ─┴─▶ finish ─▶ answers
+                        events_<source> ────────┘       └──▶ staging_x_edges ─┴─▶ finish ─▶ features
 
-The tables in between are dropped at the end, whatever it is.
+The staging tables are dropped at the end, also after an error.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from paimon_features.tables.reader import scan_options
 from paimon_features.tables.specs import EVENT_DAY
 from paimon_features.tables.staging import Staging
 
-SAY_EVERY_S = 10.0
-"""How often a job that goes on is told of."""
-BRIEF_ROWS = 200_000
-"""A local job over no more rows than this is over before Java's second compiler pays."""
+MESSAGE_EVERY_S = 10.0
+"""Interval of the messages about a running job."""
+SHORT_LIVED_ROWS = 200_000
+"""A local job over at most so many rows ends before Java's second compiler pays off."""
 
 
 @dataclass(frozen=True)
 class FlinkHistoryEngine:
-    """Answers feature views by Flink batch jobs, one for each view.
+    """Computes feature views by Flink batch jobs, one for each view.
 
     ``cluster`` is ``host:port`` of a session cluster that sees the lake under the same path;
     None runs the jobs in the JVM of this process. ``on_message`` gets a line of text at each stage.
@@ -57,12 +58,12 @@ class FlinkHistoryEngine:
     def of(
         cls, config: ProjectConfig, cluster: str | None = None, on_message: OnMessage | None = None
     ) -> FlinkHistoryEngine:
-        """The engine of a project; cluster ``"local"`` is the one that the project runs itself.
+        """The engine of a project; cluster ``"local"`` is the project's own.
 
         Raises
         ------
         ConfigurationError
-            If the project's own cluster is meant and does not run.
+            For cluster ``"local"`` if it does not run.
         """
         address = cluster_address(config.state_dir, cluster)
         return cls(config.state_dir, config.flink.parallelism, address, on_message)
@@ -75,7 +76,7 @@ class FlinkHistoryEngine:
         spill_folder: str | None,
         tick: Callable[[int], None],
     ) -> FlinkAnswers:
-        """Answer all rows of a view by one job.
+        """Compute all rows of a view by one job.
 
         Raises
         ------
@@ -88,14 +89,14 @@ class FlinkHistoryEngine:
 
         if self.cluster is not None:
             FlinkRest(self.cluster).overview()
-        history.start(self.state_dir, self.cluster is not None or asked.count <= BRIEF_ROWS)
+        history.start(self.state_dir, self.cluster is not None or asked.count <= SHORT_LIVED_ROWS)
         layout = Layout(read.view, read.features)
         with Staging(lake) as staging:
             staged = _Staged(lake, staging, layout)
             needed = staged.put(asked, read)
             statements = staged.statements(read, needed)
             if statements:
-                self._say(f"{read.name}: {needed.rows:,} rows staged; Flink joins them")
+                self._report(f"{read.name}: {needed.rows:,} rows staged; Flink joins them")
                 history.run(
                     lake,
                     statements,
@@ -105,46 +106,46 @@ class FlinkHistoryEngine:
                     state_dir=self.state_dir,
                     tick=self._ticker(read.name),
                 )
-                self._say(f"{read.name}: joined; finishing the features")
+                self._report(f"{read.name}: joined; finishing the features")
             return _finish(staged, asked, read, spill_folder, tick)
 
     def _ticker(self, view: str) -> Callable[[float], None]:
-        """Says now and then that a job goes on."""
-        said_s = 0.0
+        """Reports a running job now and then."""
+        reported_s = 0.0
 
         def tick(elapsed_s: float) -> None:
-            nonlocal said_s
-            if elapsed_s >= said_s + SAY_EVERY_S:
-                said_s = elapsed_s
-                self._say(f"{view}: Flink has joined for {elapsed_s:.0f} s")
+            nonlocal reported_s
+            if elapsed_s >= reported_s + MESSAGE_EVERY_S:
+                reported_s = elapsed_s
+                self._report(f"{view}: Flink has joined for {elapsed_s:.0f} s")
 
         return tick
 
-    def _say(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         if self.on_message is not None:
             self.on_message(text)
 
 
 class FlinkAnswers:
-    """The answers to all rows, chunk by chunk: put aside where there are several."""
+    """The results of all rows, chunk by chunk; spilled if there are several chunks."""
 
     def __init__(self, chunks: int, spill_folder: str | None) -> None:
         self._spill = SpillFile(spill_folder) if chunks > 1 else None
         self._only: pa.Table | None = None
 
     def append(self, results: pa.Table) -> None:
-        """The answers to the next chunk."""
+        """Add the results of the next chunk."""
         if self._spill is None:
             self._only = results
         else:
             self._spill.append(results)
 
     def chunk(self, number: int) -> pa.Table:
-        """The answers to the rows of a chunk, in their order."""
+        """The results of the rows of a chunk, in their order."""
         return self._only if self._spill is None else self._spill.read(number)
 
     def close(self) -> None:
-        """Give up what was put aside; harmless when repeated."""
+        """Delete what was spilled. Idempotent."""
         if self._spill is not None:
             self._spill.close()
 
@@ -170,7 +171,7 @@ def _finish(
 
 
 class _Staged:
-    """The three tables between this process and Flink. Chunks are partitions of what comes back."""
+    """The three tables between this process and Flink. Chunks are partitions of the results."""
 
     def __init__(self, lake: Lake, staging: Staging, layout: Layout) -> None:
         self.lake, self.layout = lake, layout
@@ -180,7 +181,7 @@ class _Staged:
         self.edges = staging.create("edges", layout.edges_columns, by_chunk)
 
     def put(self, asked: EntityRows, read: FeatureViewRead) -> Needed:
-        """Stage all rows, a chunk at a time; what they need."""
+        """Stage all rows, a chunk at a time; returns the data they need."""
         needed = Needed()
 
         def chunks() -> Iterator[pa.Table]:
@@ -195,7 +196,7 @@ class _Staged:
         return needed
 
     def statements(self, read: FeatureViewRead, needed: Needed) -> list[str]:
-        """What there is to be computed: nothing of a table without commits."""
+        """The statements to run; none for a table without commits."""
         found = []
         days, pin = needed.tile_days, read.tiles
         if days is not None and pin is not None and pin.snapshot_id is not None:
@@ -210,7 +211,7 @@ class _Staged:
         return found
 
     def get(self, chunk: int) -> tuple[pa.Table, pa.Table]:
-        """What came back for the rows of a chunk."""
+        """The tile and edge results of a chunk."""
         return (
             self._get(self.tiles, self.layout.tiles_columns, chunk),
             self._get(self.edges, self.layout.edges_columns, chunk),

@@ -1,4 +1,4 @@
-"""Paimon's procedures, called from a short batch job of this process's JVM."""
+"""Paimon's procedures, called as short batch jobs of this process's JVM."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class Procedures:
         register_lake(self._env, lake)
 
     def call(self, sql: str, doing: str) -> None:
-        """Call one and wait until it is done.
+        """Call a procedure and wait for its end.
 
         Raises
         ------
         JobError
-            If it fails; ``doing`` says in the message what was being done.
+            If it fails; the message contains ``doing``.
         """
         with flink_errors(doing), self._env.execute_sql(sql).collect() as rows:
             for _ in rows:

@@ -1,14 +1,14 @@
-"""Maintaining the tables of a project: compact, then let old snapshots go.
+"""Maintenance of a project's tables: compaction, then expiry of old snapshots.
 
-Each table is maintained as its owner: what a job or a trainer is writing is left out, and told.
-A detached tile job can be paused: it stops with a savepoint, and goes on from it.
+Each table is maintained as its owner: one that a job or a trainer is writing is skipped, and
+reported. A detached tile job can be paused: it stops with a savepoint, and resumes from it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,8 @@ from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
 from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.flink.sql.maintenance import Size, compact_sql, expire_sql, to_compact
-from paimon_features.flink.tiles import submission as submission
-from paimon_features.job_control import jobs as progress
+from paimon_features.flink.tiles.submission import submit
+from paimon_features.job_control.jobs import cancel
 from paimon_features.job_control.target import ProjectParts, TileTarget
 from paimon_features.offline.rollup import roll_up
 from paimon_features.tables import Lake, generations, latest_snapshot
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Maintained:
-    """What became of one table; ``skipped`` says why it was left alone."""
+class MaintainedTable:
+    """The sizes of one table before and after; ``skipped`` is the reason if it was skipped."""
 
     table: str
     before: Size
@@ -49,20 +49,20 @@ def maintain(
     keep_newest: int | None = None,
     pause: bool = False,
     on_message: OnMessage = ignore_message,
-) -> list[Maintained]:
-    """Maintain tables, all of the project where none is named.
+) -> list[MaintainedTable]:
+    """Maintain the named tables, or all of the project.
 
-    Training sets are left out: they are one commit that nobody adds to. ``keep_newest`` lets
-    snapshots go beyond so many, in place of the two hours of the tables' options. With
-    ``pause`` detached tile jobs are stopped and go on afterwards. With ``compact`` the tiles of
-    views with a lifetime window are rolled up at the end, which needs no pause.
+    Training sets are skipped: they are one commit that nobody adds to. ``keep_newest`` keeps so
+    many snapshots, in place of the two hours of the tables' options. With ``pause`` detached tile
+    jobs are stopped and resume afterwards. With ``compact`` the tiles of views with a lifetime
+    window are rolled up at the end, which needs no pause.
 
     Raises
     ------
     UnknownNameError
-        For a name that is no table of the project.
+        For an unknown table.
     JobError
-        If a procedure fails; the tables before it are done.
+        If a procedure fails; the tables before it have been maintained.
     """
     lake = project.lake
     tables = [t for t in lake.list() if not t.startswith((TRAINING_PREFIX, STAGING_PREFIX))]
@@ -71,7 +71,7 @@ def maintain(
             raise UnknownNameError.of("table", name, tables)
     chosen = list(names) or tables
     out = []
-    with _paused(project, chosen, on_message) if pause else _nothing():
+    with _paused(project, chosen, on_message) if pause else nullcontext():
         procedures: Procedures | None = None
         for table in chosen:
             before = size_of(lake, table)
@@ -80,9 +80,9 @@ def maintain(
                     if latest_snapshot(lake, table) is not None:
                         procedures = procedures or _procedures(project)
                         _maintain(lake, procedures, table, compact, keep_newest, on_message)
-                out.append(Maintained(table, before, size_of(lake, table)))
+                out.append(MaintainedTable(table, before, size_of(lake, table)))
             except OwnershipError as error:
-                out.append(Maintained(table, before, before, skipped=str(error)))
+                out.append(MaintainedTable(table, before, before, skipped=str(error)))
     if compact:
         _roll_up(project, chosen, on_message)
     return out
@@ -129,7 +129,7 @@ def _maintain(
 
 
 def _roll_up(project: ProjectParts, tables: Sequence[str], on_message: OnMessage) -> None:
-    """Roll up the tables that are read for lifetime windows; one that another rolls up is told."""
+    """Roll up the tables that lifetime windows read; report those that another process owns."""
     for view in (view.compiled for view in project.definitions.views.values()):
         record = generations.active(project.lake, view.name)
         if record is None or record.fingerprint != view.fingerprint or not view.has_lifetime:
@@ -145,28 +145,23 @@ def _roll_up(project: ProjectParts, tables: Sequence[str], on_message: OnMessage
 
 
 @contextmanager
-def _nothing() -> Iterator[None]:
-    yield
-
-
-@contextmanager
 def _paused(project: ProjectParts, tables: Sequence[str], on_message: OnMessage) -> Iterator[None]:
-    """Detached tile jobs of these tables are stopped inside the block, and go on after it."""
+    """Stop detached tile jobs of these tables for the block, and resume them after it."""
     paused: list[tuple[TileTarget, str]] = []
     try:
         for target, cluster in _detached(project, tables):
             on_message(f"{target}: pausing its job")
-            progress.cancel(target)
+            cancel(target)
             paused.append((target, cluster))
         yield
     finally:
         for target, cluster in paused:
-            on_message(f"{target}: its job goes on")
-            submission.submit(target, cluster=cluster, resume=True)
+            on_message(f"{target}: resuming its job")
+            submit(target, cluster=cluster, resume=True)
 
 
 def _detached(project: ProjectParts, tables: Sequence[str]) -> Iterator[tuple[TileTarget, str]]:
-    """The tile jobs that run on a cluster and write to one of these tables, with its address."""
+    """The tile jobs on a cluster that write to one of these tables, with the cluster's address."""
     for view in generations.views(project.lake):
         for record in generations.load(project.lake, view):
             lease = holder_of(project.lake, record.table)

@@ -1,4 +1,4 @@
-"""Where a tile job runs: in the JVM of this process, or on a session cluster."""
+"""Running a tile job: in the JVM of this process, or on a cluster."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paimon_features.clock import now_ms
 from paimon_features.errors import JobError
 from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.sql.tiling import Scan, tile_statements
-from paimon_features.flink_rest import ENDED, FlinkRest
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.job_control.restart import Branch
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from paimon_features.flink.tiles.statement_set import RunningJob
 
 POLL_S = 0.25
-BRIEF_EVENTS = 2_000_000
-"""A local job that reads no more than this is over before Java's second compiler pays."""
+SHORT_LIVED_EVENTS = 2_000_000
+"""A local job over at most so many events ends before Java's second compiler pays off."""
 STOP_TIMEOUT_S = 120.0
 CANCEL_TIMEOUT_S = 10.0
 
 
 class JobRunner:
-    """The place of one job, which has its id before Flink hears of it.
+    """Runs one job, whose id is chosen before it is submitted.
 
-    So lease and record name the job from the first moment, and nobody takes it for dead while
-    it is on its way. ``cluster`` is ``host:port``; None stands for this process's JVM, which is
-    started here. That JVM, not the Python process, is what commits, so it holds the lease; it
-    ends when this process does, and until it has ended the tables are not free. ``events`` is
-    how many events the job will read, None if it has no end.
+    So lease and record name the job from the start, and it does not count as dead while it is
+    being submitted. ``cluster`` is ``host:port``; None stands for this process's JVM, which is
+    started here. That JVM, not the Python process, commits, so it owns the lease; it ends when
+    this process does, and the tables are not free before it has ended. ``events`` is the number
+    of events that the job will read, None for an unbounded job.
     """
 
     def __init__(self, target: TileTarget, cluster: str | None, events: int | None) -> None:
@@ -52,19 +52,19 @@ class JobRunner:
             self.address, self.rest_options = local_rest()
         self.rest = FlinkRest(self.address)
         if cluster is not None:
-            self.rest.overview()  # a cluster that does not answer is told at once
-        short_lived = cluster is not None or (events is not None and events <= BRIEF_EVENTS)
+            self.rest.overview()  # raises at once if the cluster does not answer
+        short_lived = cluster is not None or (events is not None and events <= SHORT_LIVED_EVENTS)
         jvm = ProcessHolder.of(start_gateway(target.state_dir, short_lived=short_lived).pid)
         self.process: ProcessHolder | None = jvm
         if cluster is not None:
             self.process = LocalCluster(target.state_dir).job_manager_at(cluster)
         self.job_holder = FlinkJobHolder(self.rest.url, self.job_id, self.process)
-        # the job's from the start; until it is submitted, the JVM that submits it vouches for it
+        # owned by the job from the start; alive while the JVM that submits it is
         self.holder = self.job_holder if cluster is None else replace(self.job_holder, client=jvm)
 
     @property
     def savepoint_folder(self) -> str:
-        """Where savepoints of the job go, beside its checkpoints."""
+        """The folder of the job's savepoints, next to its checkpoints."""
         return str(self.target.checkpoint_folder / self.job_id)
 
     def execute(
@@ -89,11 +89,11 @@ class JobRunner:
         }
         if self.cluster is None:
             conf |= self.rest_options | {
-                # Paimon's reader waits 10 s for a place to put rows to; a job that is being
-                # stopped takes no more of them and need not wait
+                # Paimon's reader waits 10 s for room in its queue; a job that is being stopped
+                # takes no more rows and need not wait
                 "source.reader.close.timeout": "500",
-                # tasks that fail begin anew from the last checkpoint; what fails five times
-                # in a row is told
+                # failed tasks restart from the last checkpoint; the job fails after five
+                # failures in a row
                 "restart-strategy.type": "fixed-delay",
                 "restart-strategy.fixed-delay.attempts": "5",
                 "restart-strategy.fixed-delay.delay": "1 s",
@@ -110,21 +110,21 @@ class JobRunner:
         self.job = execute(env, statements)
 
     def hand_over(self, leases: tuple[Lease, ...]) -> None:
-        """Give the tables to a job that goes on when this process is gone."""
+        """Transfer the leases to a job on a cluster, which outlives this process."""
         if self.cluster is not None:
             for lease in leases:
                 lease.transfer(self.job_holder)
 
     @property
     def ended(self) -> bool:
-        """Whether the job has ended, one way or the other."""
+        """Whether the job has ended, successfully or not."""
         assert self.job is not None
         if self.cluster is None:
             return self.job.ended
-        return (self.rest.state(self.job_id) or "FAILED") in ENDED
+        return self.rest.ended(self.job_id)
 
     def failure(self) -> str | None:
-        """Waits for the end; the cause where the job did not end well, else None."""
+        """Wait for the end; returns the cause of a failure, None if the job succeeded."""
         assert self.job is not None
         if self.cluster is None:
             return self.job.failure()
@@ -136,25 +136,25 @@ class JobRunner:
         return self.rest.failure(self.job_id) or f"it is {state or 'no longer known'}"
 
     def stop(self) -> None:
-        """Stop the job with a savepoint; harmless if it has ended.
+        """Stop the job with a savepoint; no effect if it has ended.
 
         Raises
         ------
         JobError
-            If it cannot be stopped; it goes on then.
+            If it cannot be stopped; it then continues.
         """
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while not self.ended:
             try:
                 self.rest.stop_with_savepoint(self.job_id, self.savepoint_folder)
             except JobError:
-                # not all of its tasks run yet; or it is done, and a local cluster ends with it
+                # not all of its tasks run yet; or it has ended, and a local cluster with it
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(POLL_S)
 
     def cancel(self) -> None:
-        """End the job without a savepoint; harmless if it has ended.
+        """End the job without a savepoint; no effect if it has ended.
 
         Raises
         ------
@@ -167,7 +167,7 @@ class JobRunner:
         except JobError:
             if self.cluster is not None:
                 raise
-            # a local cluster ends with its job, and does not answer any more that it did
+            # a local cluster ends with its job, and cannot confirm it any more
             deadline = time.monotonic() + CANCEL_TIMEOUT_S
             while not self.job.ended:
                 if time.monotonic() > deadline:
@@ -178,12 +178,12 @@ class JobRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """A local job that is left by an error ends here, before its tables become free."""
+        """After an error, end a local job before its tables become free."""
         if self.cluster is None and self.job is not None and not self.job.ended:
             self.cancel()
 
     def describe(self, kind: str, branch: Branch) -> dict[str, Any]:
-        """The job as the generation's record names it."""
+        """The job as the generation's record describes it."""
         return {
             "kind": kind,
             "job_id": self.job_id,
@@ -197,7 +197,7 @@ class JobRunner:
 
 
 _BATCH = {
-    # a second try on top of a first one whose commit went through would count twice, and all
-    # batch commits look the same to Paimon; a backfill that failed begins anew as a whole
+    # a retry after an attempt whose commit succeeded would count twice, and Paimon cannot tell
+    # batch commits apart; a failed backfill is started again from empty tables
     "restart-strategy.type": "none",
 }

@@ -1,16 +1,16 @@
-"""Repair: the tiles of some days, computed anew from the events, beside what the table holds.
+"""Repair: recompute the tiles of some days from the events and compare them with the table.
 
-A tile table holds exactly the events up to the place that its job has reached. That place is
-known to the snapshot only where the job was stopped and has read all there is, so a repair
-begins with a bounded run::
+A tile table contains exactly the events up to its job's position. That position is known to the
+snapshot only where the job was stopped after it had read all events, so a repair begins with a
+bounded run::
 
     events     1   2   3   4   5                 G      (nothing newer)
     tile job   read up to  ^   --- bounded --->  ^      stopped: the tiles are those of 1..G
-    repair                                       |      days of 1..G, computed anew
-    tile job                                     '----> goes on behind G, as if nothing had been
+    repair                                       |      days of 1..G, recomputed
+    tile job                                     '----> continues after G as before
 
-While it works, it owns the tile table: no job runs. The repaired days are replaced as a whole.
-Their commit is no checkpoint, so what the job knows of its own commits stays true.
+It owns the tile table meanwhile: no job runs. Repaired days are replaced completely. Their commit
+is no checkpoint, so the job's record of its own commits stays valid.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import GenerationError
-from paimon_features.flink.tiles import submission as submission
+from paimon_features.flink.tiles.submission import submit
 from paimon_features.job_control.jobs import check_not_running, job_state, lag_snapshots
 from paimon_features.job_control.restart import decide_start
 from paimon_features.job_control.target import TileTarget
@@ -34,16 +34,16 @@ from paimon_features.tables.overwrite import Overwrite
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
 
 ATTEMPTS = 3
-"""Bounded runs that may find that new events came meanwhile."""
+"""Bounded runs before giving up because new events keep arriving."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairReport:
-    """What was compared, what differed, and whether it was put right.
+    """What was compared, what differed, and whether it was repaired.
 
-    ``checked_days`` have events or tiles; ``days`` are those that differ (days since 1970),
-    without their tiles. ``snapshot`` is the newest of the tile table after the repair, None where
-    nothing was written.
+    ``checked_days`` counts days with events or tiles; ``days`` are those that differ (days since
+    1970), without their tiles. ``snapshot`` is the newest of the tile table after the repair, None
+    if nothing was written.
     """
 
     view: str
@@ -57,7 +57,7 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """Whether the tiles are right now."""
+        """Whether the tiles are now correct."""
         return not self.days or self.snapshot is not None
 
 
@@ -73,16 +73,16 @@ def repair(
     """Compare the tiles of the days ``first_day`` to ``last_day`` (both inclusive) with the
     events; with ``fix`` replace the days that differ.
 
-    With ``fix`` a bounded run of the tile job comes first, if the tiles are behind the events;
-    without, nothing is written anywhere. A repeat is harmless: it finds nothing to do.
+    With ``fix`` a bounded run of the tile job comes first if the tiles lag behind the events;
+    without it nothing is written. Idempotent.
 
     Raises
     ------
     OwnershipError
         If a job or another process owns the tables.
     GenerationError
-        If it is not known which events the tiles hold: the job did not stop, is behind, was
-        never started, or events keep coming.
+        If it is unknown which events the tiles contain: the job did not stop, lags behind, was
+        never started, or events keep arriving.
     JobError
         If the bounded run fails.
     """
@@ -144,34 +144,34 @@ def _days(target: TileTarget, events: int | None, tiles: int | None) -> list[int
 
 
 def _catch_up(target: TileTarget, on_message: OnMessage) -> None:
-    """Bounded runs until the tiles hold all events there are, by a job that has stopped."""
+    """Run the job until the tiles contain all events, and it has stopped."""
     for _ in range(ATTEMPTS):
-        submission.submit(target, bounded=True, on_message=on_message)
+        submit(target, bounded=True, on_message=on_message)
         if lag_snapshots(target.lake, target.events, target.consumer) == 0:
             return
     raise GenerationError(
-        f"{target}: new events keep coming into {target.events!r}; stop its ingest for the time "
-        "of the repair, so that it is known which events the tiles hold"
+        f"{target}: new events keep arriving in {target.events!r}; stop its ingest during the "
+        "repair, so that it is known which events the tiles contain"
     )
 
 
 def _position(target: TileTarget) -> int | None:
-    """The events snapshot whose events are what the tiles hold; None where there are no events."""
+    """The events snapshot whose events the tiles contain; None if there are no events."""
     record = target.record()
     state = job_state(target.lake, record)
-    again = f"'paimon-features submit {target.view.name} --bounded' brings it there"
+    again = f"'paimon-features submit {target.view.name} --bounded' gets it there"
     if state is None:
         raise GenerationError(f"{target} has no tiles yet: no job was started on it; {again}")
     if state != "STOPPED":
         raise GenerationError(
             f"{target}: its last job is {state}, so a commit of it may be missing; {again}"
         )
-    decide_start(target.ledger())  # refuses what no job could go on from
+    decide_start(target.ledger())  # raises if no job could resume here
     behind = lag_snapshots(target.lake, target.events, target.consumer)
     if behind:
         raise GenerationError(
             f"{target} is {behind} snapshots of {target.events!r} behind, and within them it is "
-            f"not known which events it holds; {again}"
+            f"unknown which events it contains; {again}"
         )
     newest = latest_snapshot(target.lake, target.events)
     return None if newest is None else newest.id

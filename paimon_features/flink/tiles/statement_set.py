@@ -1,4 +1,4 @@
-"""The tile job on Flink: two INSERT statements as one job."""
+"""The tile job as a statement set: two INSERT statements in one Flink job."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class RunningJob:
-    """A job that was started; one on a cluster goes on without this object."""
+    """A submitted job; one on a cluster continues without this object."""
 
     def __init__(self, client: Any) -> None:
         self.id = str(client.get_job_id())
@@ -20,7 +20,7 @@ class RunningJob:
 
     @property
     def ended(self) -> bool:
-        """Whether a local job has ended; a JVM that is gone has ended its jobs."""
+        """Whether a local job has ended; it ends with its JVM."""
         from py4j.protocol import Py4JNetworkError
 
         try:
@@ -29,14 +29,14 @@ class RunningJob:
             return True
 
     def failure(self) -> str | None:
-        """Waits for the end of a local job; the innermost cause where it failed, else None."""
+        """Wait for the end of a local job; returns the root cause of a failure, None on success."""
         from py4j.protocol import Py4JNetworkError
 
         try:
             self._result.result()
         except Py4JNetworkError:
             return "the JVM that ran it has ended"
-        except Exception as error:  # whatever it is, the job did not end well
+        except Exception as error:  # any exception means that the job failed
             return (java_causes(error) or [str(error)])[-1]
         return None
 

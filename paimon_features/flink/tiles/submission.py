@@ -1,8 +1,8 @@
-"""Starting tile jobs: stream, bounded run, backfill, handover, rollback, rebuild.
+"""Submission of tile jobs: stream, bounded run, backfill, handover, rollback, rebuild.
 
-What is started is written down first: the generation's record names the job, its commit user
-and what it goes on from before Flink hears of it. So a crash at any point leaves either nothing,
-or something that the record knows.
+A job is recorded before it is submitted: the generation's record names the job, its commit user
+and the checkpoint it resumes from. So a crash at any point leaves either nothing, or something
+that the record describes.
 """
 
 from __future__ import annotations
@@ -92,13 +92,14 @@ def submit(
     """Run the streaming tile job.
 
     In this process's JVM it runs in the foreground until SIGINT or SIGTERM stop it with a
-    savepoint; ``cluster`` (``host:port``) runs it detached. With ``bounded`` it stops once it has
-    read what the events table held at its start.
+    savepoint; on ``cluster`` (``host:port``) it runs detached. With ``bounded`` it stops once it
+    has read all events that were in the table at its start.
 
-    It begins on an empty generation, or behind a backfill, or at the newest checkpoint of its
-    record; with ``resume`` only the last. ``rollback`` takes tables that are ahead of that
-    checkpoint (or of ``checkpoint``, a folder) back to it; ``rebuild`` empties the generation
-    first. ``on_message`` gets a line for each decision, ``report`` the progress about every second.
+    It starts on an empty generation, or after a backfill, or from the newest checkpoint of its
+    record; with ``resume`` only from a checkpoint. ``rollback`` rolls tables that are ahead of
+    that checkpoint (or of the folder ``checkpoint``) back to it; ``rebuild`` empties the
+    generation first. ``on_message`` gets a line for each decision, ``report`` the progress about
+    every second.
 
     Raises
     ------
@@ -107,21 +108,21 @@ def submit(
     GenerationError
         If the job may not start; the message names the command that helps.
     HandoverError
-        If the events from which it has to go on have expired.
+        If the events from which it has to resume have expired.
     JobError
         If the job fails.
     """
     if checkpoint is not None and not rollback:
         raise GenerationError(
-            "a checkpoint of your choice needs --rollback: the tables have to fit"
+            "--checkpoint requires --rollback: the tables must match the checkpoint"
         )
     if bounded and not rollback and not rebuild and _nothing_new(target):
-        on_message(f"{target}: everything that {target.events} holds has been read")
+        on_message(f"{target}: all events of {target.events} have been read")
         return TileJobResult(target.view.name, target.generation, "UNCHANGED")
-    place = JobRunner(target, cluster, _events(target) if bounded else None)
+    runner = JobRunner(target, cluster, _events(target) if bounded else None)
     with (
-        target.owned(place.holder, "run its tile job") as leases,
-        place,
+        target.owned(runner.holder, "run its tile job") as leases,
+        runner,
         interruptible() as stop,
     ):
         check_not_running(target)
@@ -132,35 +133,36 @@ def submit(
         start = decide_start(target.ledger())
         if resume and start.resume is None:
             raise GenerationError(
-                f"{target} has no checkpoint to go on from; without --resume it would begin"
+                f"{target} has no checkpoint to resume from; without --resume it starts from the "
+                "events"
             )
         resumed = None if start.resume is None else str(start.resume.path)
         newest = latest_snapshot(target.lake, target.events)
         goal = None if not bounded or newest is None else newest.id
         scan = _scan(target, start, None if newest is None else newest.id)
         on_message(f"{target}: {_described(start, scan, target)}")
-        _launch(target, place, start, scan)
-        place.hand_over(leases)
-        _await_first_checkpoint(target, place, stop)
+        _launch(target, runner, start, scan)
+        runner.hand_over(leases)
+        _await_first_checkpoint(target, runner, stop)
         if start.resume is None:
-            _check_handover(target, place, scan)
+            _check_handover(target, runner, scan)
         if cluster is not None and not bounded:
             return TileJobResult(
-                target.view.name, target.generation, "RUNNING", place.job_id, resumed
+                target.view.name, target.generation, "RUNNING", runner.job_id, resumed
             )
-        events_read = _follow(target, place, goal, stop, report)
-        failure = place.failure()
-        record = target.finish(place.job_id, "STOPPED" if failure is None else "FAILED")
+        events_read = _follow(target, runner, goal, stop, report)
+        failure = runner.failure()
+        record = target.finish(runner.job_id, "STOPPED" if failure is None else "FAILED")
         if failure is not None:
             raise JobError(
                 f"the tile job of {target} failed: {failure}; "
-                f"'paimon-features submit {target.view.name}' goes on from its last checkpoint"
+                f"'paimon-features submit {target.view.name}' resumes from its last checkpoint"
             )
         return TileJobResult(
             target.view.name,
             target.generation,
             "STOPPED",
-            place.job_id,
+            runner.job_id,
             resumed,
             record.resume_path,
             events_read,
@@ -177,8 +179,8 @@ def backfill(
 ) -> TileJobResult:
     """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
 
-    A consumer holds the events from S on before the first one is read, so that ``submit`` can
-    go on at S + 1. Waits for the end, also on a cluster.
+    A consumer prevents the expiry of events from S on before the first one is read, so that
+    ``submit`` can continue at S + 1. Waits for the end, also on a cluster.
 
     Raises
     ------
@@ -187,35 +189,35 @@ def backfill(
     GenerationError
         If the generation is not empty, or there are no events.
     """
-    place = JobRunner(target, cluster, _events(target))
-    with target.owned(place.holder, "backfill it") as leases, place:
+    runner = JobRunner(target, cluster, _events(target))
+    with target.owned(runner.holder, "backfill it") as leases, runner:
         check_not_running(target)
-        job = place.describe("backfill", Branch())
+        job = runner.describe("backfill", Branch())
         begun = begin_backfill(target, job, rebuild, on_message)
         user = target.record().commit_user
         assert user is not None
-        place.execute(True, {}, Scan(begun.id), user)
-        place.hand_over(leases)
-        failure = place.failure()
+        runner.execute(True, {}, Scan(begun.id), user)
+        runner.hand_over(leases)
+        failure = runner.failure()
         if failure is not None:
             target.update(job={**job, "state": "FAILED"})
             raise JobError(
-                f"the backfill of {target} failed: {failure}; nothing of it counts, "
-                f"'paimon-features backfill {target.view.name}' begins it anew"
+                f"the backfill of {target} failed: {failure}; nothing was committed, "
+                f"'paimon-features backfill {target.view.name}' starts it again"
             )
         return end_backfill(target, job, begun)
 
 
 def _nothing_new(target: TileTarget) -> bool:
-    """Whether a bounded run has nothing to do; refuses what could not start either."""
-    with target.owned(ProcessHolder.current(), "look where its tile job stands"):
+    """Whether a bounded run has nothing to do; raises if the job could not start either."""
+    with target.owned(ProcessHolder.current(), "check for new events"):
         check_not_running(target)
         start = decide_start(target.ledger())
         if latest_snapshot(target.lake, target.events) is None:
             return True
         begun = start.resume is not None or start.from_snapshot is not None
         if job_state(target.lake, target.record()) not in (None, "STOPPED"):
-            return False  # the commit of its last checkpoint may be missing; resuming makes it
+            return False  # the commit of its last checkpoint may be missing; resuming commits it
         return begun and lag_snapshots(target.lake, target.events, target.consumer) == 0
 
 
@@ -224,23 +226,25 @@ def _roll_back(target: TileTarget, folder: Path | None, on_message: OnMessage) -
     checkpoint = ledger.newest if folder is None else read_checkpoint(folder.resolve())
     if checkpoint is None:
         raise GenerationError(
-            f"{target} has no checkpoint to go back to; give a copy with --checkpoint FOLDER, or "
-            f"'paimon-features submit {target.view.name} --rebuild' begins anew"
+            f"{target} has no checkpoint to roll back to; pass a copy by --checkpoint FOLDER, or "
+            f"'paimon-features submit {target.view.name} --rebuild' starts over"
         )
     targets = decide_rollback(ledger, checkpoint)
     target.roll_back(targets, checkpoint)
     for table, snapshot in targets.items():
-        on_message(f"{table}: back to {'empty' if snapshot is None else f'snapshot {snapshot}'}")
-    # the consumer may be ahead of an older checkpoint; the job moves it on from here
+        on_message(
+            f"{table}: rolled back to {'empty' if snapshot is None else f'snapshot {snapshot}'}"
+        )
+    # the consumer may be ahead of an older checkpoint; the job advances it from here
     earliest = earliest_snapshot_id(target.lake, target.events)
     register_consumer(target.lake, target.events, target.consumer, earliest or 1)
 
 
 def _scan(target: TileTarget, start: Start, newest: int | None) -> Scan:
-    """What the job reads, with its consumer in place.
+    """The scan of the job, with its consumer registered.
 
-    A job that resumes reads on from its checkpoint, whatever the scan says; Paimon refuses there
-    if that place has expired. One that begins anew would start later without a word.
+    A job that resumes continues from its checkpoint, whatever the scan says, and Paimon raises an
+    error if that position has expired. One that starts over would silently start later.
     """
     name = target.consumer
     held = consumers(target.lake, target.events).get(name)
@@ -266,31 +270,31 @@ def _scan(target: TileTarget, start: Start, newest: int | None) -> Scan:
 
 def _lost_events(target: TileTarget, scan: Scan) -> HandoverError:
     return HandoverError(
-        f"{target} has to go on at snapshot {scan.from_snapshot} of {target.events!r}, which has "
-        f"expired; the earliest there is "
-        f"{earliest_snapshot_id(target.lake, target.events)}. The events between would be left "
-        f"out: 'paimon-features backfill {target.view.name} --rebuild' reads all of them anew"
+        f"{target} has to continue at snapshot {scan.from_snapshot} of {target.events!r}, which "
+        f"has expired; the earliest is {earliest_snapshot_id(target.lake, target.events)}. The "
+        f"events in between would be lost: "
+        f"'paimon-features backfill {target.view.name} --rebuild' reads all events again"
     )
 
 
 def _described(start: Start, scan: Scan, target: TileTarget) -> str:
     if start.resume is not None:
-        return f"goes on from {start.resume}"
+        return f"resumes from {start.resume}"
     if scan.whole:
-        return f"begins with all of {target.events}, snapshot {scan.from_snapshot}, and follows"
+        return f"starts with all events of {target.events}, snapshot {scan.from_snapshot}"
     if start.from_snapshot is not None:
-        return f"goes on behind its backfill, at snapshot {scan.from_snapshot} of {target.events}"
-    return f"begins; {target.events} has no events yet"
+        return f"continues after its backfill, at snapshot {scan.from_snapshot} of {target.events}"
+    return f"starts; {target.events} has no events yet"
 
 
-def _launch(target: TileTarget, place: JobRunner, start: Start, scan: Scan) -> None:
-    """Write the job down, then start it."""
+def _launch(target: TileTarget, runner: JobRunner, start: Start, scan: Scan) -> None:
+    """Record the job, then start it."""
     record = target.record()
-    branch = Branch.of(record.job).then(place.job_id, start.resume)
+    branch = Branch.of(record.job).then(runner.job_id, start.resume)
     keeps_user = start.resume is not None or start.from_snapshot is not None
     user = record.commit_user if keeps_user else None
     record = target.update(
-        job=place.describe("stream", branch),
+        job=runner.describe("stream", branch),
         commit_user=user or target.new_commit_user(),
         checkpoint_folder=str(target.checkpoint_folder),
         resume_path=None if start.resume is None else str(start.resume.path),
@@ -306,43 +310,43 @@ def _launch(target: TileTarget, place: JobRunner, start: Start, scan: Scan) -> N
         options["execution.state-recovery.path"] = start.resume.path.as_uri()
     assert record.commit_user is not None
     try:
-        place.execute(False, options, scan, record.commit_user)
+        runner.execute(False, options, scan, record.commit_user)
     except JobError:
-        target.finish(place.job_id, "FAILED")
+        target.finish(runner.job_id, "FAILED")
         raise
 
 
-def _await_first_checkpoint(target: TileTarget, place: JobRunner, stop: threading.Event) -> None:
-    """Wait until the job works, that is, has completed a checkpoint."""
+def _await_first_checkpoint(target: TileTarget, runner: JobRunner, stop: threading.Event) -> None:
+    """Wait until the job has completed a checkpoint."""
     deadline = time.monotonic() + START_TIMEOUT_S
     folder = target.checkpoint_folder
-    while not stop.is_set() and not place.ended and time.monotonic() < deadline:
-        if any(c.job_id == place.job_id for c in find_checkpoints(folder)):
+    while not stop.is_set() and not runner.ended and time.monotonic() < deadline:
+        if any(c.job_id == runner.job_id for c in find_checkpoints(folder)):
             return
         time.sleep(POLL_S / 5)
 
 
-def _check_handover(target: TileTarget, place: JobRunner, scan: Scan) -> None:
-    """Once the job reads: the snapshot that it had to start from was there, for it still is."""
+def _check_handover(target: TileTarget, runner: JobRunner, scan: Scan) -> None:
+    """Check, once the job reads, that its first snapshot had not expired: it still exists."""
     earliest = earliest_snapshot_id(target.lake, target.events)
     if earliest is not None and earliest > scan.from_snapshot:
-        # without the name of who filled them the tables are refused until they are rebuilt
+        # without a recorded commit user, the tables are refused until they are rebuilt
         target.update(commit_user=None)
-        place.cancel()
+        runner.cancel()
         raise _lost_events(target, scan)
 
 
 def _follow(
-    target: TileTarget, place: JobRunner, goal: int | None, stop: threading.Event, report: Report
+    target: TileTarget, runner: JobRunner, goal: int | None, stop: threading.Event, report: Report
 ) -> int:
-    """Watch the job until it ends, stop it when that is due; returns the events it has read."""
+    """Watch the job until it ends, and stop it when it is due; returns the events it has read."""
     began = reported = time.monotonic()
     events_read = before = 0
-    while not place.ended:
+    while not runner.ended:
         with suppress(JobError):  # it may just be ending
-            events_read = place.rest.source_records(place.job_id)
+            events_read = runner.rest.source_records(runner.job_id)
         if stop.is_set() or (goal is not None and _has_read(target, goal)):
-            place.stop()
+            runner.stop()
             break
         now = time.monotonic()
         if now - reported >= REPORT_S:
@@ -366,6 +370,6 @@ def _has_read(target: TileTarget, snapshot: int) -> bool:
 
 
 def _events(target: TileTarget) -> int:
-    """How many events there are; a run may have fewer to read."""
+    """The number of events in the table; a run may read fewer."""
     newest = latest_snapshot(target.lake, target.events)
     return 0 if newest is None else newest.total_records

@@ -50,7 +50,7 @@ def test_a_checkpoint_older_than_the_tiles_needs_a_rollback_and_then_fits_any_pa
 
     feed.assert_exact()
     assert third.resumed == first.checkpoint
-    assert any(line.startswith("tiles_spend_g1: back to snapshot") for line in told)
+    assert any(line.startswith("tiles_spend_g1: rolled back to snapshot") for line in told)
     assert target.record().incarnation == before + 1
 
 
@@ -64,9 +64,9 @@ def test_tiles_without_checkpoint_record_or_commits_are_refused_and_a_rebuild_is
     with pytest.raises(GenerationError, match="submit spend --rebuild"):
         submit(target)
     target.update(commit_user=None, job=None, resume_path=None, last_committed_identifier=None)
-    with pytest.raises(GenerationError, match="no record of who filled it"):
+    with pytest.raises(GenerationError, match="no record of its job"):
         submit(target)
-    with pytest.raises(GenerationError, match="no checkpoint to go back to"):
+    with pytest.raises(GenerationError, match="no checkpoint to roll back to"):
         submit(target, rollback=True)
 
     feed.commit()
