@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
@@ -21,8 +20,6 @@ from paimon_features.testing.online_servers import ClusterServers, ask, wait_for
 from paimon_features.testing.sizes import seeds
 
 pytestmark = pytest.mark.redis
-
-BACK_S = 2.0
 
 
 def quick(url: str) -> OnlineStore:
@@ -141,16 +138,16 @@ def test_a_failed_node_affects_only_its_own_keys(
             with pytest.raises(OnlineStoreError, match=str(node.port)):
                 store.get_many(lost + others)
             assert store.get_many(others) == others
-        started = time.monotonic()
-        assert all(store.get_many(others) == others for _ in range(50))
-        assert time.monotonic() - started < 5  # waiting for the lost node each time takes ten
+        # reads of the other nodes' keys never wait for the lost one: its breaker is open
+        with pytest.raises(OnlineStoreError, match="suspended"):
+            store.get_many(lost)
+        assert store.get_many(others) == others
     finally:
         wait_for(lambda: not node.running, "the node is gone")
         node.start()
     wait_for(cluster.is_well, "the cluster is well")
     # it has lost its keys, which is no error of the store: the marker of the bucket is gone too
-    found = wait_for(lambda: store.get_many(lost + others) == [None] * 3 + others, "it is read")
-    assert found < BACK_S
+    wait_for(lambda: store.get_many(lost + others) == [None] * 3 + others, "it is read")
     store.check()
 
 
@@ -194,7 +191,7 @@ def test_readers_continue_after_a_failover(cluster: ClusterServers, store: Onlin
             wait_for(cluster.is_well, "the cluster is well")
             for count in (answered, acknowledged):
                 before = count[0]
-                wait_for(lambda c=count, b=before: c[0] > b + 10, "it goes on", BACK_S)
+                wait_for(lambda c=count, b=before: c[0] > b + 10, "calls succeed again")
         finally:
             stop.set()
             first.start()
