@@ -1,4 +1,4 @@
-"""Bringing tiles to the online store, exactly once: follow, fold, apply, rebuild."""
+"""Materialize tiles into the online store, exactly once: follow, fold, apply, rebuild."""
 
 from paimon_features.materialize.follow import Materializer
 from paimon_features.materialize.progress import Progress

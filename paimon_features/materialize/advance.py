@@ -1,4 +1,4 @@
-"""Bringing the buckets of a shard forward by the deltas of new snapshots."""
+"""Advance the buckets of a shard by the deltas of new snapshots."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import replace
 from paimon_features.errors import SnapshotExpiredError
 from paimon_features.materialize.leases import LeaseLost
 from paimon_features.materialize.plan import added_files, identity
-from paimon_features.materialize.progress import Progress, RebuildNeeded, Work
-from paimon_features.materialize.reading import read_contributions
+from paimon_features.materialize.progress import PassRecorder, Progress, RebuildNeeded
+from paimon_features.materialize.reading import read_tile_deltas
 from paimon_features.materialize.shard import Shard
 from paimon_features.online.keys import BucketKeys
 from paimon_features.online.markers import EpochContent, Marker
@@ -18,21 +18,21 @@ from paimon_features.tables.deltas import DataFile, read_delta
 from paimon_features.tables.snapshots import Snapshot, latest_snapshot, snapshot, snapshots
 
 PULSE_MS = 1_000
-"""How often an idle bucket's marker says that it is still looked after."""
+"""The interval at which the marker of an idle bucket is refreshed."""
 MAX_SNAPSHOTS = 200
-"""Snapshots that are looked at in one pass."""
+"""The maximum number of snapshots per pass."""
 
 Files = list[tuple[int, DataFile]]
 """Files with the snapshot that added each, ascending by snapshot."""
 
 
-def advance(shard: Shard, work: Work, content: EpochContent, epoch: str) -> Progress:
-    """Apply the snapshots that this shard's buckets of ``epoch`` do not hold yet.
+def advance(shard: Shard, work: PassRecorder, content: EpochContent, epoch: str) -> Progress:
+    """Apply the snapshots that are not yet applied to this shard's buckets of ``epoch``.
 
     Raises
     ------
     RebuildNeeded
-        If deltas cannot bring the buckets forward: the message says why.
+        If the buckets cannot be advanced by deltas; the message is the reason.
     """
     now_ms = shard.clock()
     latest = latest_snapshot(shard.lake, content.table)
@@ -65,23 +65,23 @@ def advance(shard: Shard, work: Work, content: EpochContent, epoch: str) -> Prog
 def _check_history(
     shard: Shard, table: str, markers: Mapping[int, Marker], latest: Snapshot | None
 ) -> None:
-    """The snapshots that were applied have to be those that the table has."""
+    """Raise RebuildNeeded unless the applied snapshots are still snapshots of the table."""
     for applied, known in {(m.applied_snapshot, m.identity) for m in markers.values()}:
         if applied == 0:
             continue
         if latest is None or applied > latest.id:
-            raise RebuildNeeded(f"the table was rolled back behind snapshot {applied}")
+            raise RebuildNeeded(f"the table was rolled back before snapshot {applied}")
         if identity(snapshot(shard.lake, table, applied)) != known:
-            raise RebuildNeeded(f"snapshot {applied} is another one than was applied")
+            raise RebuildNeeded(f"snapshot {applied} differs from the one that was applied")
 
 
 class _Pass:
-    """One look at the table: which files to apply to which bucket, and applying them."""
+    """One pass over the table: finds the files of each bucket and applies them."""
 
     def __init__(
         self,
         shard: Shard,
-        work: Work,
+        work: PassRecorder,
         content: EpochContent,
         epoch: str,
         markers: Mapping[int, Marker],
@@ -99,7 +99,7 @@ class _Pass:
         self._plan(markers)
 
     def _plan(self, markers: Mapping[int, Marker]) -> None:
-        """Find the files to apply per bucket, and remember the snapshots looked at."""
+        """Collect the files to apply per bucket, and the snapshots read."""
         latest, lake, table = self._latest, self._shard.lake, self._content.table
         lowest = min(marker.applied_snapshot for marker in markers.values())
         if latest is None or latest.id <= lowest:
@@ -117,18 +117,18 @@ class _Pass:
                 return
 
     def advance(self, bucket: int) -> None:
-        """Apply what was found to one bucket, and move its marker on.
+        """Apply the collected files to one bucket, and advance its marker.
 
         Raises
         ------
         LeaseLost
-            If another materializer holds the bucket.
+            If another materializer owns the bucket.
         RebuildNeeded, SnapshotExpiredError
-            If the bucket's marker is gone, or a file is.
+            If the bucket's marker or a file no longer exists.
         """
         keys = self._shard.keys.bucket(self._epoch, bucket)
         lease = self._shard.take(keys)
-        # the marker counts as the store has it now, and with it the run that vouches for it
+        # the stored marker is authoritative, together with the run in which it was read
         run, (raw,) = self._shard.store.run_and_values([keys.marker])
         if raw is None:
             raise RebuildNeeded(f"the marker of bucket {bucket} is lost")
@@ -148,13 +148,13 @@ class _Pass:
                 high_ms=high_ms,
                 current_ms=max(
                     marker.current_ms,
-                    # another host's clock may be ahead of ours
+                    # the clock of another host may be ahead
                     self._now_ms if up_to >= newest else min(self._now_ms, commit.time_ms),
                 ),
                 fence=lease.fence,
             )
             if not self._shard.move(keys, marker, moved, run):
-                return  # another materializer is further: the next pass sees how far
+                return  # another materializer was faster: the next pass reads its marker
             marker = moved
         if marker.applied_snapshot >= newest and self._now_ms - marker.current_ms >= PULSE_MS:
             pulse = replace(marker, current_ms=self._now_ms, fence=lease.fence)
@@ -168,7 +168,7 @@ class _Pass:
             return high_ms
         shard, work = self._shard, self._work
         writer = shard.writer(keys, bucket, self._content, run)
-        for new in read_contributions(shard.layout, files, shard.max_rows, shard.alive(keys)):
+        for new in read_tile_deltas(shard.layout, files, shard.max_rows, shard.alive(keys)):
             high_ms = max(high_ms, new.newest_ms)
             work.records += writer.apply(new, up_to, high_ms)
             work.tiles += len(new.cells)
@@ -177,10 +177,10 @@ class _Pass:
 
 
 def groups(files: Files, target: int, max_rows: int) -> Iterator[tuple[Files, int]]:
-    """Runs of whole snapshots of at most ``max_rows`` rows, each with its last snapshot.
+    """Runs of complete snapshots of at most ``max_rows`` rows, each with its last snapshot.
 
-    A snapshot with more rows is a run of its own. The last run ends at ``target``, whether or
-    not that snapshot has files.
+    A snapshot with more rows forms its own run. The last run ends at ``target``, whether or not
+    that snapshot has files.
     """
     run: Files = []
     rows = 0

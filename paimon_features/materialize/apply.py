@@ -1,4 +1,4 @@
-"""Writing contributions to the records of one bucket, by compare-and-set."""
+"""Apply tile deltas to the records of one bucket, by compare-and-set."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ BATCH_ROWS = 50_000
 
 
 class BucketWriter:
-    """Brings the records of one bucket of one epoch forward.
+    """Updates the records of one bucket of one epoch.
 
-    ``run`` is the server's run under which the bucket's marker was read: if the server is
-    restarted in between, what was written before may be lost, so that nothing more is written.
-    ``alive`` is called between batches and raises if the work is no longer ours.
+    ``run`` is the server's run in which the bucket's marker was read: after a restart earlier
+    writes may be lost, so nothing more is written. ``alive`` is called between batches and raises
+    if the lease was lost.
     """
 
     def __init__(
@@ -46,15 +46,15 @@ class BucketWriter:
         self._expire_ms = expire_after_ms(layout.view)
 
     def apply(self, new: TileDelta, snapshot: int, high_ms: int) -> int:
-        """Merge the rows into the stored records; repeating it changes nothing.
+        """Merge the rows into the stored records; idempotent.
 
-        All rows of these entities up to ``snapshot`` have to be in ``new`` or applied before.
+        All rows of these entities up to ``snapshot`` must be in ``new`` or applied before.
         Returns the number of records written.
         """
         written = 0
         for batch in _batches(new):
             self._alive()
-            # a record that another writer changed in between is read and merged again
+            # a record that another writer changed meanwhile is read and merged again
             while batch.entities:
                 keys = [self._stem + entity for entity in batch.entities]
                 old = self._store.get_many(keys)
@@ -71,12 +71,12 @@ class BucketWriter:
         return written
 
     def fill(self, new: TileDelta, snapshot: int, high_ms: int) -> int:
-        """Write the records of a new epoch from all rows of these entities, each once.
+        """Write the records of a new epoch from all rows of these entities.
 
         Raises
         ------
         OnlineStoreError
-            If a record is there already: someone else fills the same epoch.
+            If a record exists already: another process fills the same epoch.
         """
         written = 0
         for batch in _batches(new):
@@ -90,7 +90,7 @@ class BucketWriter:
             if not all(self._store.compare_and_set_many(writes, self._run)):
                 raise OnlineStoreError(
                     f"feature view {self._layout.view.name!r}, bucket {self._bucket}: another "
-                    "process writes the same new epoch; the rebuild starts again"
+                    "process writes to the same new epoch; the rebuild is restarted"
                 )
             written += len(writes)
         return written
@@ -110,7 +110,7 @@ class BucketWriter:
 
 
 def _batches(new: TileDelta) -> Iterator[TileDelta]:
-    """Runs of entities of bounded size; an entity stays whole."""
+    """Batches of bounded size; the rows of an entity are never split."""
     start, count = 0, len(new.entities)
     while start < count:
         by_rows = int(np.searchsorted(new.offsets, new.offsets[start] + BATCH_ROWS, side="right"))

@@ -1,6 +1,6 @@
-"""Epochs: sets of records that are built aside and switched to in one write.
+"""Epochs: generations of records that are built in the background and switched atomically.
 
-The state of a view names the epoch that is read and the one that is being built. Both change by
+The state of a view names the current epoch and the one under construction. Both change by
 compare-and-set, so that several materializers (shards) agree on one new epoch, and the switch
 happens once, when every bucket is complete.
 """
@@ -25,13 +25,13 @@ class Epochs:
         self._keys = keys
 
     def state(self) -> ViewState:
-        """What the store says now; an empty state where there is none."""
+        """The stored state; an empty one if there is none."""
         return self._read()[1]
 
     def begin(self, content: EpochContent, now_ms: int, *, spoiled: str | None = None) -> Building:
-        """The epoch that is being built from ``content``; a new one where there is none.
+        """Return the epoch under construction from ``content``, or start one.
 
-        ``spoiled`` is an epoch that cannot be completed any more and is replaced.
+        ``spoiled`` is an epoch that can no longer be completed and is replaced.
         """
         for _ in range(_ATTEMPTS):
             raw, state = self._read()
@@ -44,9 +44,9 @@ class Epochs:
         raise self._contended()
 
     def switch(self, building: Building) -> bool:
-        """Make a complete epoch the one that is read.
+        """Make a complete epoch the current one.
 
-        False if some bucket is not complete yet. True also if someone else switched already.
+        False if some bucket is not complete yet. True also if another process switched already.
         """
         for _ in range(_ATTEMPTS):
             raw, state = self._read()
@@ -59,7 +59,7 @@ class Epochs:
         raise self._contended()
 
     def complete(self, building: Building) -> bool:
-        """Whether every bucket of the epoch has its marker."""
+        """Whether every bucket of the epoch has a complete marker."""
         markers = self.markers(building.epoch, range(building.content.buckets))
         return all(marker is not None and marker.complete for marker in markers)
 
@@ -69,11 +69,11 @@ class Epochs:
         return [None if data is None else Marker.from_bytes(data) for data in found]
 
     def sweep(self) -> Iterator[int]:
-        """Delete the keys of all epochs but those that are read or built; yields counts.
+        """Delete the keys of all epochs except the current one and the one being built.
 
-        A bucket's marker goes before its records, and no record goes while the marker is there.
-        So a reader of an old state sees that the bucket is gone, never that an entity is; also
-        when the server was restarted in between, with an older state and all markers.
+        Yields counts. A bucket's marker is deleted before its records, and no record is deleted
+        while the marker exists. A reader of an old state thus sees a missing bucket, never a
+        missing entity; also if the server restarted meanwhile with an older state and all markers.
         """
         for page in self._store.scan(self._keys.all_epochs):
             markers = self._stale([key for key in page if self._keys.is_marker(key)])
@@ -88,7 +88,7 @@ class Epochs:
             yield len(stale)
 
     def _stale(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Those of ``keys`` whose epoch is neither read nor built now."""
+        """Those of ``keys`` whose epoch is neither current nor under construction."""
         if not keys:
             return []
         state = self.state()
@@ -106,5 +106,5 @@ class Epochs:
     def _contended(self) -> OnlineStoreError:
         return OnlineStoreError(
             f"{self._keys.state.decode()} changes faster than it can be written; "
-            "are several materializers of different definitions at work?"
+            "are several materializers with different definitions running?"
         )

@@ -1,9 +1,9 @@
-"""Rows of a tile table to records: pure functions of arrays.
+"""Fold rows of a tile table into records: pure functions of arrays.
 
-A record at snapshot ``s`` holds the entity's rows of all snapshots up to ``s``. So a row enters
-a record if and only if the row's snapshot is newer than the record's: whichever way the
-snapshots were cut into passes before, and however often a pass is repeated, each row enters
-once.
+A record at snapshot ``s`` contains the entity's rows of all snapshots up to ``s``. So a row is
+added to a record if and only if the row's snapshot is newer than the record's: however the
+snapshots were divided into passes, and however often a pass is repeated, each row is added
+exactly once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class TileDelta:
     """Rows of a tile table, those of entity ``i`` at ``offsets[i]:offsets[i + 1]``.
 
     ``entities`` are key bytes, each once; ``cells`` have keys of level 0, one per row, in any
-    order; ``snapshots`` tells which commit brought the row.
+    order; ``snapshots`` are the snapshots that added the rows.
     """
 
     entities: list[bytes]
@@ -51,7 +51,7 @@ class TileDelta:
 
     @property
     def newest_ms(self) -> int:
-        """The newest event time among the rows; NEVER_MS where there is none."""
+        """The newest event time among the rows; NEVER_MS if there are none."""
         times = self.cells.rows[EVENT_TIME_MAX.name]
         return int(times.max()) if len(times) else NEVER_MS
 
@@ -89,7 +89,7 @@ def rows_of_part(layout: RecordLayout, table: pa.Table, part: int, parts: int) -
     return table.filter(pa.array(inside[codes]))
 
 
-def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) -> TileDelta:
+def tile_delta(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) -> TileDelta:
     """Group the rows of (snapshot id, table) pairs by entity."""
     view = layout.view
     names: dict[bytes, int] = {}
@@ -100,7 +100,7 @@ def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) 
         codes.append(shared[local])
     if not names:
         return TileDelta([], np.zeros(1, np.int64), layout.empty(), np.empty(0, np.int64))
-    # files differ in what may be null
+    # files differ in nullability
     rows = pa.concat_tables([table for _, table in tables], promote_options="default")
     code = np.concatenate(codes)
     order = np.argsort(code, kind="stable")
@@ -115,14 +115,14 @@ def contributions(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) 
 
 
 def _entities(layout: RecordLayout, table: pa.Table) -> tuple[Ints, list[bytes]]:
-    """A number for each row, and the key bytes of the entity with each number."""
+    """A code for each row, and the key bytes of the entity of each code."""
     keys = layout.view.keys
     codes, uniques = _entity_codes([table.column(name) for name in keys])
     return codes, entity_bytes(list(keys.values()), uniques)
 
 
 def _entity_codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Ints, list[pa.Array]]:
-    """A number for each row, equal for equal keys, and the keys of each number."""
+    """A code for each row, equal for equal keys, and the keys of each code."""
     if len(columns) == 1:
         encoded = pc.dictionary_encode(columns[0]).combine_chunks()
         if isinstance(encoded, pa.ChunkedArray):
@@ -141,9 +141,9 @@ def _entity_codes(columns: Sequence[pa.ChunkedArray]) -> tuple[Ints, list[pa.Arr
 
 
 class RetentionBounds:
-    """Which cells of a view are kept, for records of different high marks.
+    """The cells of a view to retain, for records with different high marks.
 
-    ``high_ms`` is the newest event time by which each record is pruned, shape ``(records,)``.
+    ``high_ms`` is the newest event time used to prune each record, shape ``(records,)``.
     """
 
     def __init__(self, view: CompiledView, high_ms: Ints) -> None:
@@ -153,9 +153,9 @@ class RetentionBounds:
             for level, step in enumerate(view.levels_ms)
         ]
         self.first = [np.array(of_level, np.int64)[which] for of_level in kept]
-        """Per level: the first tile index that is kept, shape ``(records,)``."""
+        """Per level: the first tile index retained, shape ``(records,)``."""
         self.known_from: Ints = view.known_from(marks - view.margin_ms)[which]
-        """An entity with no event since can be forgotten, shape ``(records,)``."""
+        """Entities without an event since then can be dropped, shape ``(records,)``."""
 
 
 def merge(
@@ -168,12 +168,12 @@ def merge(
     snapshot: int,
     high_ms: int,
 ) -> list[bytes | None]:
-    """The records of ``new.entities`` with the rows they do not hold yet.
+    """The records of ``new.entities``, updated by the rows they do not contain yet.
 
-    ``old`` are the stored records. Rows of snapshots up to ``snapshot`` are complete in
-    ``new``; ``high_ms`` is the newest event time of the bucket up to there. None in the result:
-    nothing to write, because the record holds all these rows, or because they are too old for
-    any window and there is no record.
+    ``old`` are the stored records. ``new`` is complete for snapshots up to ``snapshot``;
+    ``high_ms`` is the newest event time of the bucket up to there. None in the result: nothing
+    to write, because the record contains all these rows, or because they are too old for any
+    window and there is no record.
     """
     view = layout.view
     count = len(new.entities)
@@ -193,7 +193,7 @@ def merge(
     touched[owner[fresh]] = True
     if not touched.any():
         return [None] * count
-    # texts of other batches are left behind before they are copied for every level
+    # drop strings of other batches before they are copied for every level
     rows = layout.packed(new.cells if fresh.all() else new.cells.take(fresh))
     row_of = owner[fresh]
     times = rows.rows[EVENT_TIME_MAX.name]
@@ -224,7 +224,7 @@ def merge(
 
 
 def _at_level(layout: RecordLayout, rows: Cells, level: int) -> Cells:
-    """Cells of level 0 as contributions to ``level``."""
+    """Cells of level 0 converted to cells of ``level``."""
     if level == 0:
         return rows
     ratio = layout.view.levels_ms[level] // layout.view.tile_ms
@@ -240,10 +240,10 @@ def _kept(
     owners: Ints,
     headers: npt.NDArray[np.void],
 ) -> tuple[Cells, Ints]:
-    """The cells that some window can still reach.
+    """The cells that some window can still cover.
 
-    Cells of the top level beyond that go into the lifetime cell, where the view has one, else
-    their newest event time into the header's ``pruned_high``.
+    Older cells of the top level go into the lifetime cell if the view has one; else their newest
+    event time goes into the header's ``pruned_high``.
     """
     view = layout.view
     keys = cells.rows["key"]
@@ -268,7 +268,7 @@ def _kept(
 
 
 def _fold_equal(layout: RecordLayout, cells: Cells, owners: Ints) -> tuple[Cells, Ints]:
-    """Cells sorted by (owner, key), those with equal ones folded to one."""
+    """Cells sorted by (owner, key), with duplicates folded into one."""
     keys = cells.rows["key"]
     order = np.lexsort((keys, owners))
     keys, owners = keys[order], owners[order]
@@ -289,7 +289,7 @@ def _fold_equal(layout: RecordLayout, cells: Cells, owners: Ints) -> tuple[Cells
         keys[starts[several]],
         fold(layout.view.partials, columns, offsets, layout.view.tile_ms),
     )
-    # cells that come once are copied as they are; the others take their place among them
+    # unique cells are copied unchanged, folded ones are placed among them
     single = cells.take(order[starts[~several]])
     both = layout.concat([single, folded])
     place = np.empty(len(starts), np.int64)

@@ -1,9 +1,9 @@
-"""The materializer: keeps the online store at the newest snapshot of a view's tile table.
+"""The materializer: keeps the online store up to date with a view's tile table.
 
-Per bucket, in snapshot order. A bucket's marker says how far it is; it is moved on by
-compare-and-set when all records of the bucket hold all rows up to the new snapshot. After a
-crash in between, some records are ahead of the marker: they skip the rows they hold already
-(see ``fold``), so that the pass is simply repeated, however the snapshots are cut this time.
+It works per bucket, in snapshot order. A bucket's marker records the snapshot applied; it is
+advanced by compare-and-set when all records of the bucket contain all rows up to the new
+snapshot. After a crash, some records may be ahead of the marker: they skip the rows they already
+contain (see ``fold``), so that the pass is simply repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paimon_features.definitions import CompiledView
 from paimon_features.errors import GenerationError, OnlineStoreError
 from paimon_features.materialize.advance import advance
 from paimon_features.materialize.leases import DEFAULT_TTL_MS, Leases
-from paimon_features.materialize.progress import Progress, RebuildNeeded, Work
+from paimon_features.materialize.progress import PassRecorder, Progress, RebuildNeeded
 from paimon_features.materialize.reading import MAX_ROWS
 from paimon_features.materialize.rebuild import build
 from paimon_features.materialize.shard import Shard
@@ -29,18 +29,19 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.generations import GenerationRecord
 
 MAX_BACKOFF_S = 1.0
-"""So soon is a store found that is back: an empty one is read by nobody until it is rebuilt."""
+"""The longest delay until a recovered store is noticed: it may need a rebuild."""
 _SWEEP_SLICE_S = 0.05
 
 
 class Materializer:
-    """Brings the tiles of one view into the online store, and keeps them there.
+    """Materializes the tiles of one view into the online store and follows their changes.
 
-    ``generation`` gives the generation to be served; it is asked in every pass, so that a
-    switch or a rollback is seen. ``shard=(i, n)`` takes the buckets ``b`` with ``b % n == i``.
-    ``progress`` is called after each piece of work. ``lease_ttl_ms=None`` works without leases,
-    which is safe but lets two processes do the same work. ``max_rows`` rows of a bucket are
-    held in memory at a time. RequestError for a view whose windows only the lake can tell.
+    ``generation`` returns the generation to serve; it is called in every pass, so that a
+    switch or a rollback is noticed. ``shard=(i, n)`` processes the buckets ``b`` with ``b % n ==
+    i``.
+    ``progress`` is called after each piece of work. ``lease_ttl_ms=None`` disables leases,
+    which is safe but lets two processes do the same work. At most ``max_rows`` rows of a bucket
+    are in memory at a time. Raises RequestError for a view that can only be read offline.
     """
 
     def __init__(
@@ -72,20 +73,20 @@ class Materializer:
         self._sweep: Iterator[int] | None = None
 
     def run_once(self) -> Progress:
-        """Apply what the tile table holds and the store does not; rebuild if need be.
+        """Apply all new snapshots of the tile table; rebuild if necessary.
 
-        Returns when this shard is as far as the table was at the start of the last pass, or can
-        do no more (``Progress.held``, ``Progress.rebuilding``). Repeating it is harmless.
+        Returns when this shard has caught up with the table as of the start of the last pass, or
+        cannot continue (``held``, ``rebuilding`` of the progress). Idempotent.
 
         Raises
         ------
         OnlineStoreError
-            If the store does not answer, is full, or would drop keys.
+            If the store is unavailable, full, or configured to evict keys.
         TableError
-            If the table is not as it has to be (a retraction in a delta, no such table).
+            If the table does not exist, or a delta contains a retraction.
         GenerationError
-            If the definition means other tiles than the generation holds, or another
-            materializer has brought another definition to the store since our last pass.
+            If the definition differs from the one of the generation's tiles, or another
+            materializer has stored another definition since our last pass.
         """
         result = self._one_pass()
         while not result.caught_up and not result.held and result.rebuilding is None:
@@ -95,12 +96,12 @@ class Materializer:
         return result
 
     def rebuild(self) -> Progress:
-        """Read everything anew under a new epoch, then switch; readers keep the old one."""
+        """Rebuild all records under a new epoch, then switch; readers use the old one meanwhile."""
         self.request_rebuild()
         return self.run_once()
 
     def request_rebuild(self) -> None:
-        """Let the next pass be a rebuild."""
+        """Make the next pass a rebuild."""
         self._rebuild = True
 
     def follow(
@@ -112,8 +113,8 @@ class Materializer:
     ) -> None:
         """Run passes until ``stop`` is set, ``poll_ms`` apart when there is nothing to do.
 
-        A store that cannot be reached is tried again, with growing pauses; ``on_error`` is
-        told. Other errors are raised. ``on_pass`` gets the result of every pass.
+        An unavailable store is retried with exponential backoff, and reported to ``on_error``.
+        Other errors are raised. ``on_pass`` receives the result of every pass.
         """
         stop = stop or threading.Event()
         backoff_s = 0.0
@@ -138,18 +139,18 @@ class Materializer:
             self.close()
 
     def close(self) -> None:
-        """Give leases back; the store stays open, it is the caller's."""
-        with contextlib.suppress(OnlineStoreError):  # they run out by themselves
+        """Release the leases; the store stays open, it belongs to the caller."""
+        with contextlib.suppress(OnlineStoreError):  # the leases expire by themselves
             self._leases.release_all()
 
     def _one_pass(self) -> Progress:
         if not self._checked:
             self._store.check()
             self._checked = True
-        # in this order: what another one has switched to is not older than the record
+        # in this order: an epoch that another process switched to is not older than the record
         state = self._shard.epochs.state()
         content = self._content()
-        work = Work(self.view.name, self._progress)
+        work = PassRecorder(self.view.name, self._progress)
         try:
             epoch = self._epoch_to_advance(state, content)
             self._served = content
@@ -163,14 +164,16 @@ class Materializer:
         return result
 
     def _content(self) -> EpochContent:
-        """What the store should hold."""
+        """The content that the store should have."""
         record = self._generation()
         if record.fingerprint != self.view.fingerprint:
             raise GenerationError(
-                f"feature view {self.view.name!r} is defined for other tiles than generation "
-                f"{record.generation} holds; run 'paimon-features plan' to see the difference"
+                f"the definition of feature view {self.view.name!r} differs from generation "
+                f"{record.generation}; run 'paimon-features plan' to see the difference"
             )
-        self._shard.lake.table(record.table)  # the first time this loads pypaimon: not our work
+        self._shard.lake.table(
+            record.table
+        )  # loads pypaimon on the first call, before the pass is timed
         return EpochContent(
             record.table,
             record.generation,
@@ -180,32 +183,32 @@ class Materializer:
         )
 
     def _epoch_to_advance(self, state: ViewState, content: EpochContent) -> str:
-        """The epoch that deltas can bring forward; RebuildNeeded if there is none."""
+        """The epoch to advance by deltas; RebuildNeeded if there is none."""
         if self._rebuild:
-            raise RebuildNeeded("asked for")
+            raise RebuildNeeded("requested")
         if state.epoch is None:
-            raise RebuildNeeded("the online store holds nothing of this view")
+            raise RebuildNeeded("the online store has no records of this view")
         if state.content != content:
             if self._was_redefined(state.content, content):
-                # to build ours again would be a game of two, in which readers lose
+                # rebuilding ours would start a contest at the readers' expense
                 raise GenerationError(
-                    f"feature view {self.view.name!r}: another materializer has brought another "
-                    "definition of it to the online store; start this one again with the "
-                    "definition that is to be served"
+                    f"feature view {self.view.name!r}: another materializer has stored another "
+                    "definition of it in the online store; restart this one with the "
+                    "definition to serve"
                 )
-            raise RebuildNeeded("the online store holds another generation or layout")
+            raise RebuildNeeded("the online store has another generation or layout")
         if state.building is not None and state.building.content == content:
-            raise RebuildNeeded("another shard asked for it")
+            raise RebuildNeeded("requested by another shard")
         return state.epoch
 
     def _was_redefined(self, stored: EpochContent | None, content: EpochContent) -> bool:
-        """Whether the store held these tiles by our definition, and holds them by another."""
+        """Whether the store had these tiles by our definition, and now has them by another."""
         if stored is None or self._served != content:
             return False
         return replace(stored, online_fingerprint=content.online_fingerprint) == content
 
     def _sweep_some(self) -> None:
-        """Delete records of old epochs for a moment, so that following goes on in between."""
+        """Delete records of old epochs for a short time slice, so that following continues."""
         assert self._sweep is not None
         until = time.monotonic() + _SWEEP_SLICE_S
         for _ in self._sweep:

@@ -1,7 +1,7 @@
-"""Who applies a bucket: one materializer at a time, as far as leases go.
+"""Leases of buckets: normally one materializer works on a bucket at a time.
 
-A lease keeps a second materializer from doing the same work. It is not what makes the records
-right: compare-and-set is, and a lease that runs out in the middle of a write harms nothing.
+A lease prevents a second materializer from doing the same work. Correctness does not depend on
+it but on compare-and-set: a lease that expires during a write is harmless.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from paimon_features.online.store import Lease, OnlineStore
 DEFAULT_TTL_MS = 10_000
 
 
-class LeaseLost(Exception):  # noqa: N818 - a change of course, not an error
-    """Another materializer took the bucket; it never leaves the materializer."""
+class LeaseLost(Exception):  # noqa: N818 - control flow, not an error
+    """Another materializer acquired the bucket. Never leaves the materializer."""
 
 
 class Leases:
-    """The leases that this process holds or wants; ``ttl_ms=None`` takes none at all."""
+    """The leases of this process; ``ttl_ms=None`` disables leases."""
 
     def __init__(self, store: OnlineStore, ttl_ms: int | None = DEFAULT_TTL_MS) -> None:
         self._store = store
@@ -29,8 +29,8 @@ class Leases:
         self._held: dict[bytes, tuple[Lease, float]] = {}
         self.owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
-    def hold(self, key: bytes) -> Lease:
-        """Take or keep the lease; asks the store only when a third of its time has passed."""
+    def acquire(self, key: bytes) -> Lease:
+        """Acquire or renew the lease; contacts the store only after a third of the ttl."""
         if self._ttl_ms is None:
             return Lease(self.owner, 0, True)
         lease, until = self._held.get(key, (None, 0.0))
@@ -44,13 +44,13 @@ class Leases:
         return lease
 
     def keep(self, key: bytes) -> None:
-        """Raise LeaseLost if another one holds the lease now."""
-        lease = self.hold(key)
+        """Renew the lease; LeaseLost if another process owns it now."""
+        lease = self.acquire(key)
         if not lease.mine:
             raise LeaseLost(lease.owner)
 
     def release_all(self) -> None:
-        """Give everything back, so that a successor need not wait."""
+        """Release all leases, so that a successor need not wait."""
         for key in list(self._held):
             del self._held[key]
             self._store.release_lease(key, self.owner)

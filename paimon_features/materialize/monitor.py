@@ -1,4 +1,4 @@
-"""What a materializer tells those who watch it: Prometheus metrics and its health, over HTTP."""
+"""Prometheus metrics and health of a materializer, over HTTP."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from paimon_features.errors import ConfigurationError, MissingExtraError
 from paimon_features.materialize.progress import Progress
 
 SILENT_AFTER_S = 120.0
-"""A view of which nothing was heard for so long hangs: passes are 5 s apart at the most, and long
-ones tell of each piece of work."""
+"""A view without any report for this long hangs: passes are at most 5 s apart, and long ones
+report each unit of work."""
 
 _PREFIX = "paimon_features_materializer"
 
 
 @dataclass(eq=False)
-class _Watched:
-    """What is known of one view."""
+class _WatchedView:
+    """The reported state of one view."""
 
     heard_s: float
     last: Progress | None = None
@@ -38,26 +38,26 @@ class _Watched:
 
 @dataclass(eq=False)
 class Monitor:
-    """Listens to the materializers of ``views``; safe to call from their threads.
+    """Collects the reports of the materializers of ``views``. Thread safe.
 
-    ``clock`` counts seconds and never goes back.
+    ``clock`` is a monotonic clock in seconds.
     """
 
     views: Iterable[str]
     clock: Callable[[], float] = time.monotonic
-    _watched: dict[str, _Watched] = field(init=False)
+    _watched: dict[str, _WatchedView] = field(init=False)
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
-        self._watched = {view: _Watched(self.clock()) for view in self.views}
+        self._watched = {view: _WatchedView(self.clock()) for view in self.views}
 
     def working(self, progress: Progress) -> None:
-        """A piece of work is done, the pass goes on."""
+        """Record a unit of work within a pass."""
         with self._lock:
             self._hear(progress)
 
     def passed(self, progress: Progress) -> None:
-        """A pass has ended."""
+        """Record the end of a pass."""
         with self._lock:
             of = self._hear(progress)
             of.last, of.trouble, of.passed_at_s = progress, None, time.time()
@@ -65,14 +65,14 @@ class Monitor:
             of.records += progress.records
 
     def failed(self, view: str, error: Exception) -> None:
-        """The store did not answer; it is asked again."""
+        """Record a failure of the store, which is retried."""
         with self._lock:
             of = self._watched[view]
             of.heard_s, of.trouble = self.clock(), str(error)
             of.errors += 1
 
     def health(self) -> dict[str, Any]:
-        """``live``: every view was heard of lately. ``ready``: every view is caught up."""
+        """``live``: every view reported recently. ``ready``: every view is caught up."""
         with self._lock:
             views = {name: self._health_of(of) for name, of in self._watched.items()}
         return {
@@ -93,16 +93,16 @@ class Monitor:
         return text
 
     def collect(self) -> Iterable[Any]:
-        """The metric families, as ``prometheus_client`` wants them."""
+        """The metric families, for a ``prometheus_client`` registry."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        counters: tuple[tuple[str, str, Callable[[_Watched], float]], ...] = (
+        counters: tuple[tuple[str, str, Callable[[_WatchedView], float]], ...] = (
             ("tiles", "Rows of the tile table applied.", lambda of: of.tiles),
             ("records", "Records written to the online store.", lambda of: of.records),
-            ("rebuilds", "Times that everything was read anew.", lambda of: of.rebuilds),
-            ("store_errors", "Times the store did not answer.", lambda of: of.errors),
+            ("rebuilds", "Rebuilds of all records.", lambda of: of.rebuilds),
+            ("store_errors", "Failed calls of the online store.", lambda of: of.errors),
         )
-        gauges: tuple[tuple[str, str, Callable[[_Watched], float]], ...] = (
+        gauges: tuple[tuple[str, str, Callable[[_WatchedView], float]], ...] = (
             ("applied_snapshot", "Oldest snapshot applied.", lambda of: _snapshots(of)[0]),
             ("latest_snapshot", "Newest snapshot of the tiles.", lambda of: _snapshots(of)[1]),
             (
@@ -112,14 +112,14 @@ class Monitor:
             ),
         )
         with self._lock:
-            for family, told in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):
-                for name, text, value in told:
+            for family, metrics in ((CounterMetricFamily, counters), (GaugeMetricFamily, gauges)):
+                for name, text, value in metrics:
                     metric = family(f"{_PREFIX}_{name}", text, labels=["view"])
                     for view, of in self._watched.items():
                         metric.add_metric([view], value(of))
                     yield metric
 
-    def _hear(self, progress: Progress) -> _Watched:
+    def _hear(self, progress: Progress) -> _WatchedView:
         of = self._watched[progress.view]
         of.heard_s = self.clock()
         rebuilding = progress.rebuilding is not None
@@ -127,7 +127,7 @@ class Monitor:
         of.rebuilding = rebuilding
         return of
 
-    def _health_of(self, of: _Watched) -> dict[str, Any]:
+    def _health_of(self, of: _WatchedView) -> dict[str, Any]:
         applied, latest = _snapshots(of)
         return {
             "ready": of.last is not None and of.last.caught_up and of.trouble is None,
@@ -139,20 +139,20 @@ class Monitor:
         }
 
 
-def _snapshots(of: _Watched) -> tuple[int, int]:
+def _snapshots(of: _WatchedView) -> tuple[int, int]:
     return (0, 0) if of.last is None else (of.last.applied_snapshot, of.last.latest_snapshot)
 
 
 class MonitorServer:
-    """Answers ``/metrics``, ``/health/live`` and ``/health/ready`` in a thread of its own.
+    """Serves ``/metrics``, ``/health/live`` and ``/health/ready`` in its own thread.
 
-    The health is 200 where it is well, else 503, with a document that says why. ``address`` is
-    ``host:port`` or a port on the loopback interface; port 0 takes a free one.
+    Health is 200 or 503, with a JSON document as explanation. ``address`` is ``host:port``, or a
+    port on the loopback interface; port 0 selects a free one.
 
     Raises
     ------
     ConfigurationError
-        For an address that cannot be listened at.
+        For an address that cannot be bound.
     """
 
     def __init__(self, monitor: Monitor, address: str) -> None:
@@ -162,7 +162,7 @@ class MonitorServer:
         try:
             self._server = ThreadingHTTPServer((host or "127.0.0.1", int(port)), _handler(monitor))
         except (OSError, OverflowError) as error:
-            raise ConfigurationError(f"cannot listen at {address}: {error}") from error
+            raise ConfigurationError(f"cannot listen on {address}: {error}") from error
         self._server.daemon_threads = True
         self.address = "{}:{}".format(*self._server.server_address[:2])
         self._thread = threading.Thread(target=self._server.serve_forever, name="monitor")
@@ -195,11 +195,11 @@ def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
                 body = json.dumps(health).encode()
                 self._answer(200 if well else 503, "application/json", body)
             else:
-                known = b"there is /metrics, /health/live and /health/ready\n"
+                known = b"available: /metrics, /health/live, /health/ready\n"
                 self._answer(404, "text/plain; charset=utf-8", known)
 
         def log_message(self, *args: object) -> None:
-            """Say nothing: whoever watches asks every few seconds."""
+            """Do not log requests: monitoring sends one every few seconds."""
 
         def _answer(self, code: int, kind: str, body: bytes) -> None:
             self.send_response(code)

@@ -1,4 +1,4 @@
-"""What a snapshot of a tile table means for the online store: rows, nothing, or a rebuild."""
+"""The effect of a tile table snapshot on the online store: new rows, nothing, or a rebuild."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paimon_features.windows import DAY_MS
 
 
 def identity(snapshot: Snapshot) -> int:
-    """Tells a snapshot from another one that got its number after a rollback."""
+    """A hash that distinguishes a snapshot from one that reuses its id after a rollback."""
     text = f"{snapshot.commit_user}\n{snapshot.commit_identifier}\n{snapshot.time_ms}"
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
@@ -24,15 +24,15 @@ def identity(snapshot: Snapshot) -> int:
 def added_files(
     view: CompiledView, delta: Delta, high_ms: Mapping[int, int]
 ) -> dict[int, list[DataFile]]:
-    """The files whose rows a snapshot added, by bucket; only buckets of ``high_ms`` count.
+    """The files that a snapshot added, by bucket, for the buckets of ``high_ms``.
 
     ``high_ms`` maps each bucket to its newest applied event time.
 
     Raises
     ------
     RebuildNeeded
-        For a snapshot that did more than add rows: an overwrite, other than the expiry of
-        partitions that no window reaches any more; an append that deletes files.
+        For a snapshot that did more than add rows: an overwrite other than the expiry of
+        partitions older than every window, or an append that deletes files.
     """
     files = {b: files for b, files in delta.by_bucket().items() if b in high_ms}
     snapshot = delta.snapshot
@@ -42,7 +42,7 @@ def added_files(
         for file in (file for of_bucket in files.values() for file in of_bucket):
             if file.kind != "ADD" or file.level != 0:
                 raise RebuildNeeded(
-                    f"snapshot {snapshot.id} is an append that has {file.kind} at level "
+                    f"snapshot {snapshot.id} is an append with {file.kind} at level "
                     f"{file.level}, expected ADD at level 0"
                 )
         return files
@@ -53,17 +53,17 @@ def added_files(
                 if file.kind == "ADD" or partition_end_ms(file) > oldest_ms:
                     raise RebuildNeeded(
                         f"snapshot {snapshot.id} overwrites day {file.partition[TILE_DAY]}, "
-                        "which windows still reach"
+                        "which is within a window"
                     )
         return {}
-    raise RebuildNeeded(f"snapshot {snapshot.id} is of the unknown kind {snapshot.kind!r}")
+    raise RebuildNeeded(f"snapshot {snapshot.id} has the unknown kind {snapshot.kind!r}")
 
 
 def oldest_needed(view: CompiledView, high_ms: int) -> int:
-    """Start (inclusive, ms) of what any allowed read may still need."""
+    """The start (inclusive, ms) of the data that an allowed read may need."""
     return int(view.known_from(np.array([high_ms - view.margin_ms], np.int64))[0])
 
 
 def partition_end_ms(file: DataFile) -> int:
-    """End (exclusive, ms) of the day that a file's partition holds."""
+    """The end (exclusive, ms) of the day of a file's partition."""
     return (int(file.partition[TILE_DAY]) + 1) * DAY_MS

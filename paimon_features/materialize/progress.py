@@ -1,4 +1,4 @@
-"""What a materializer tells about its work."""
+"""Progress of a materializer."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from dataclasses import dataclass
 from paimon_features.tables.snapshots import Snapshot
 
 
-class RebuildNeeded(Exception):  # noqa: N818 - a change of course, not an error
-    """The online store cannot be brought forward by deltas; the message says why.
+class RebuildNeeded(Exception):  # noqa: N818 - control flow, not an error
+    """The online store cannot be advanced by deltas; the message is the reason.
 
-    It never leaves the materializer: it is what makes it rebuild.
+    Never leaves the materializer, which rebuilds.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a materializer is after a piece of work.
+    """The state of a materializer after a unit of work.
 
     ``applied_snapshot`` is the oldest one among its buckets, ``latest_snapshot`` that of the
-    table (0: none yet). ``tiles`` counts rows of the tile table folded since the pass began,
-    ``pending`` those that the pass has yet to fold, and ``records`` those written.
-    ``rebuilding`` says why everything is read anew, ``held`` names the other materializers that
-    hold buckets of this one.
+    table (0: none yet). ``tiles`` counts rows of the tile table folded since the pass started,
+    ``pending`` the rows left in the pass, and ``records`` the records written. ``rebuilding`` is
+    the reason of a rebuild, ``held`` the other materializers that own buckets of this one.
     """
 
     view: str
@@ -39,27 +38,27 @@ class Progress:
 
     @property
     def lag_snapshots(self) -> int:
-        """How many snapshots are not applied yet."""
+        """The number of snapshots not applied yet."""
         return max(0, self.latest_snapshot - self.applied_snapshot)
 
     @property
     def caught_up(self) -> bool:
-        """Whether every bucket of this materializer holds all that the table held.
+        """Whether every bucket of this materializer is up to date with the table.
 
-        Also where another one holds a bucket, and has brought it there.
+        Also if another materializer owns a bucket and has brought it up to date.
         """
         return self.lag_snapshots == 0 and self.rebuilding is None
 
     @property
     def tiles_per_s(self) -> float:
-        """Rate of the pass; 0 before any time has passed."""
+        """Rows folded per second in this pass; 0 before any time has passed."""
         return self.tiles / self.seconds if self.seconds > 0 else 0.0
 
 
-class Work:
-    """Counts the work of one pass and tells ``callback`` about it.
+class PassRecorder:
+    """Counts the work of one pass and reports it to ``callback``.
 
-    ``expected`` are the rows that the pass means to fold.
+    ``expected`` is the number of rows that the pass will fold.
     """
 
     def __init__(self, view: str, callback: Callable[[Progress], None]) -> None:
@@ -73,11 +72,11 @@ class Work:
         self.rebuilding: str | None = None
 
     def report(self, latest: Snapshot | None) -> None:
-        """Tell how far the pass is."""
+        """Report the progress of the pass."""
         self._callback(self._at(self.applied, latest, ()))
 
     def end(self, applied: int, latest: Snapshot | None, held: tuple[str, ...] = ()) -> Progress:
-        """The result of the pass; the callback is told if there was anything to do."""
+        """The result of the pass; reported to the callback if there was any work."""
         progress = self._at(applied, latest, held)
         if self.tiles or held or self.rebuilding:
             self._callback(progress)

@@ -1,4 +1,4 @@
-"""Raw rows of data files as contributions, in parts that fit into memory."""
+"""Read rows of data files as tile deltas, in parts that fit into memory."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from paimon_features.materialize.fold import (
     TILE_START,
     TileDelta,
-    contributions,
     rows_of_part,
+    tile_delta,
 )
 from paimon_features.online.codec import RecordLayout
 from paimon_features.tables.deltas import DataFile, read_file
 
 MAX_ROWS = 1_000_000
-"""Rows of a bucket that are held in memory at a time; more are read by entity ranges."""
+"""The maximum number of rows of a bucket in memory; more are read in parts by entity hash."""
 
 
-def read_contributions(
+def read_tile_deltas(
     layout: RecordLayout,
     files: Sequence[tuple[int, DataFile]],
     max_rows: int = MAX_ROWS,
@@ -25,12 +25,12 @@ def read_contributions(
 ) -> Iterator[TileDelta]:
     """The rows of (snapshot id, file) pairs by entity, in parts of about ``max_rows`` rows.
 
-    An entity is in one part, whole. ``alive`` is called before each file is read.
+    All rows of an entity are in one part. ``alive`` is called before each file is read.
 
     Raises
     ------
     SnapshotExpiredError
-        If a file is gone.
+        If a file no longer exists.
     TableError
         If a row is a retraction.
     """
@@ -40,7 +40,7 @@ def read_contributions(
         tables = []
         for snapshot, file in files:
             alive()
-            # cut down before the next one is read, so that memory stays bounded
+            # filtered before the next file is read, so that memory stays bounded
             rows = rows_of_part(layout, read_file(file, columns), part, parts)
             tables.append((snapshot, rows))
-        yield contributions(layout, tables)
+        yield tile_delta(layout, tables)

@@ -1,4 +1,4 @@
-"""Building a view anew: all raw rows of the tile table at one snapshot, under a new epoch."""
+"""Rebuild a view from all rows of the tile table at one snapshot, under a new epoch."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from paimon_features.definitions import CompiledView
 from paimon_features.errors import SnapshotExpiredError, TableError
 from paimon_features.materialize.leases import LeaseLost
 from paimon_features.materialize.plan import identity, oldest_needed, partition_end_ms
-from paimon_features.materialize.progress import Progress, Work
-from paimon_features.materialize.reading import read_contributions
+from paimon_features.materialize.progress import PassRecorder, Progress
+from paimon_features.materialize.reading import read_tile_deltas
 from paimon_features.materialize.shard import Shard
 from paimon_features.online.markers import Building, EpochContent, Marker
 from paimon_features.tables.deltas import DataFile, live_files, read_file
@@ -25,26 +25,26 @@ from paimon_features.windows import DAY_MS, floor_ms
 ATTEMPTS = 5
 
 
-class _Spoiled(Exception):  # noqa: N818 - a change of course, not an error
-    """An epoch that was begun cannot be completed."""
+class _Spoiled(Exception):  # noqa: N818 - control flow, not an error
+    """An epoch under construction cannot be completed."""
 
 
-def build(shard: Shard, work: Work, content: EpochContent, reason: str) -> Progress:
-    """Build this shard's buckets of a new epoch; switch to it once all shards have theirs.
+def build(shard: Shard, work: PassRecorder, content: EpochContent, reason: str) -> Progress:
+    """Build this shard's buckets of a new epoch; switch to it once all shards are complete.
 
-    Until then readers keep what there is. ``rebuilding`` of the result says what is waited
-    for, None after the switch.
+    Until then readers use the present epoch. ``rebuilding`` of the result is the reason for
+    waiting, None after the switch.
 
     Raises
     ------
     TableError
-        If the building was overtaken again and again.
+        If the rebuild was overtaken too often.
     """
     spoiled: str | None = None
     work.rebuilding = reason
     for _ in range(ATTEMPTS):
         building = shard.epochs.begin(content, shard.clock(), spoiled=spoiled)
-        now_ms = shard.clock()  # taken first: what is committed after this may be missing
+        now_ms = shard.clock()  # taken first: later commits may be missing
         latest = latest_snapshot(shard.lake, content.table)
         try:
             held = _build_buckets(shard, work, building, latest, now_ms)
@@ -61,15 +61,15 @@ def build(shard: Shard, work: Work, content: EpochContent, reason: str) -> Progr
         return work.end(applied, latest_snapshot(shard.lake, content.table))
     raise TableError(
         f"feature view {shard.view.name!r}: the rebuild was overtaken {ATTEMPTS} times, "
-        "by another materializer or by the expiry of snapshots; see to it that one "
-        "materializer runs per shard, and that snapshots are kept for longer"
+        "by another materializer or by the expiry of snapshots; run one materializer "
+        "per shard, and retain snapshots for longer"
     )
 
 
 def _build_buckets(
-    shard: Shard, work: Work, building: Building, latest: Snapshot | None, now_ms: int
+    shard: Shard, work: PassRecorder, building: Building, latest: Snapshot | None, now_ms: int
 ) -> tuple[str, ...]:
-    """Build this shard's buckets; returns who holds those that could not be built."""
+    """Build this shard's buckets; return the owners of those that could not be built."""
     content, buckets = building.content, shard.own_buckets(building.content)
     files: dict[int, list[DataFile]] = {}
     if latest is not None:
@@ -93,7 +93,7 @@ def _build_buckets(
 
 def _build_bucket(
     shard: Shard,
-    work: Work,
+    work: PassRecorder,
     building: Building,
     bucket: int,
     files: Sequence[DataFile],
@@ -107,7 +107,7 @@ def _build_bucket(
         if Marker.from_bytes(raw).complete:
             work.expected -= sum(file.rows for file in files)
             return
-        # whoever began it is gone, and what it wrote cannot be told from what it did not
+        # the process that started it is gone, and its partial writes are unknown
         raise _Spoiled
     applied = 0 if latest is None else latest.id
     begun = Marker(
@@ -127,7 +127,7 @@ def _build_bucket(
     writer = shard.writer(keys, bucket, building.content, run)
     high_ms = _newest_event(files)
     rows = [(applied, file) for file in files]
-    for new in read_contributions(shard.layout, rows, shard.max_rows, shard.alive(keys)):
+    for new in read_tile_deltas(shard.layout, rows, shard.max_rows, shard.alive(keys)):
         work.records += writer.fill(new, applied, high_ms)
         work.tiles += len(new.cells)
         work.report(latest)
@@ -136,19 +136,19 @@ def _build_bucket(
 
 
 def reached(view: CompiledView, files: Sequence[DataFile]) -> list[DataFile]:
-    """The files of a bucket whose days some window of an allowed read can reach."""
+    """The files of a bucket whose days are within a window of an allowed read."""
     newest_day_ms = max((partition_end_ms(file) for file in files), default=0) - DAY_MS
-    # some event is not older than the newest day, so this is the least that may be needed
+    # some event is in the newest day, so this is a lower bound
     oldest_ms = oldest_needed(view, newest_day_ms)
     return [file for file in files if partition_end_ms(file) > oldest_ms]
 
 
 def rolled(view: CompiledView, rollups: Rollups | None, files: list[DataFile]) -> list[DataFile]:
-    """The same in fewer rows, where all that a rolled-up row holds goes into the lifetime cell."""
+    """The same data in fewer rows: rollups whose rows go into the lifetime cell entirely."""
     if rollups is None or not view.has_lifetime:
         return files
     newest_day_ms = max((partition_end_ms(file) for file in files), default=0) - DAY_MS
-    # some event is not older, so no level keeps a cell that ends before this
+    # some event is not older, so no level retains a cell that ends before this
     gone_ms = min(
         floor_ms(view.keep_from(level, newest_day_ms), step)
         for level, step in enumerate(view.levels_ms)

@@ -1,4 +1,4 @@
-"""One shard of one view: the lake, the store and the buckets that a materializer looks after."""
+"""One shard of one view: the lake, the store and the buckets of a materializer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from paimon_features.tables.consumers import (
 
 
 def consumer_name(project: str, view: str, shard: tuple[int, int] = (0, 1)) -> str:
-    """The consumer under which a materializer holds snapshots of the tile table.
+    """The consumer by which a materializer retains snapshots of the tile table.
 
     >>> consumer_name("shop", "spend", (0, 4))
     'materialize-shop-spend-0-of-4'
@@ -36,9 +36,9 @@ def consumer_name(project: str, view: str, shard: tuple[int, int] = (0, 1)) -> s
 
 
 class Shard:
-    """The buckets ``b`` of a view with ``b % n == i`` for ``shard=(i, n)``, and all they need.
+    """The buckets ``b`` of a view with ``b % n == i`` for ``shard=(i, n)``, and their context.
 
-    ``max_rows`` is how many rows of a bucket are held in memory at a time.
+    ``max_rows`` is the maximum number of rows of a bucket in memory.
     """
 
     def __init__(
@@ -76,20 +76,20 @@ class Shard:
         return list(range(self._index, content.buckets, self._shards))
 
     def take(self, keys: BucketKeys) -> Lease:
-        """Take or keep the lease of a bucket; LeaseLost if another materializer holds it."""
-        lease = self.leases.hold(keys.lease)
+        """Acquire or renew the lease of a bucket; LeaseLost if another materializer owns it."""
+        lease = self.leases.acquire(keys.lease)
         if not lease.mine:
             raise LeaseLost(lease.owner)
         return lease
 
     def alive(self, keys: BucketKeys) -> Callable[[], None]:
-        """A call that keeps the lease of a bucket, and raises LeaseLost once it is not ours."""
+        """A function that renews the lease of a bucket, or raises LeaseLost."""
         return lambda: self.leases.keep(keys.lease)
 
     def writer(
         self, keys: BucketKeys, bucket: int, content: EpochContent, run: str
     ) -> BucketWriter:
-        """What brings the bucket's records forward, under the server's ``run``."""
+        """A writer of the bucket's records within the server's ``run``."""
         return BucketWriter(
             self.store,
             self.layout,
@@ -101,12 +101,12 @@ class Shard:
         )
 
     def move(self, keys: BucketKeys, before: Marker | None, after: Marker, run: str) -> bool:
-        """Move a bucket's marker on, unless someone else has moved it."""
+        """Advance a bucket's marker, unless another process has changed it."""
         write = Write(keys.marker, None if before is None else before.to_bytes(), after.to_bytes())
         return self.store.compare_and_set_many([write], run)[0]
 
     def hold(self, table: str, snapshot: int) -> None:
-        """Keep ``snapshot`` and all later ones from expiring, by a new hold or an older one.
+        """Prevent ``snapshot`` and all later ones from expiring.
 
         Raises
         ------
@@ -118,12 +118,12 @@ class Shard:
         self._holds = (table, snapshot)
 
     def move_hold(self, table: str, applied: int) -> None:
-        """Let go of the snapshots before the applied one, by which a rollback is noticed.
+        """Release the snapshots before the applied one, which is retained to detect rollbacks.
 
         Raises
         ------
         RebuildNeeded
-            If someone took the hold away, and the snapshot has expired since.
+            If the consumer was deleted and the snapshot has expired since.
         """
         wanted = max(applied, 1)
         if self._holds == (table, wanted):
@@ -140,10 +140,10 @@ class Shard:
         self._holds = (table, wanted)
 
     def _release_other_cuts(self, table: str) -> None:
-        """Drop what materializers held when the view was cut into another number of shards.
+        """Delete the consumers of materializers with another number of shards.
 
-        Nobody else would, and they would keep all snapshots for ever. One that still runs
-        takes its hold again, or rebuilds.
+        They would retain all snapshots forever. A materializer that still runs registers its
+        consumer again, or rebuilds.
         """
         for name in consumers(self.lake, table):
             if self._other_cut.fullmatch(name):

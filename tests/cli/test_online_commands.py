@@ -99,7 +99,7 @@ def test_a_rebuild_can_be_asked_for(project: Project) -> None:
     run("materialize")
     done = run("materialize", "--rebuild")
     assert done.exit_code == 0
-    assert "building anew (asked for)" in done.output
+    assert "building anew (requested)" in done.output
     last = json.loads(run("materialize", "--rebuild", "--json").output.splitlines()[-1])
     assert (last["caught_up"], last["tiles"], last["pending"]) == (True, 2, 0)
 

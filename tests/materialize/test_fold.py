@@ -11,7 +11,7 @@ import pytest
 
 from paimon_features.aggregates import Count, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.materialize.fold import contributions, merge, rows_of_part
+from paimon_features.materialize.fold import merge, rows_of_part, tile_delta
 from paimon_features.online.codec import INDEX_BIAS, LEVEL_SHIFT, RecordLayout
 from paimon_features.online.keys import entity_bytes
 from paimon_features.oracle.records import NaiveRecord
@@ -81,7 +81,7 @@ def test_any_cut_of_the_snapshots_gives_the_naive_record(seed: int) -> None:
         target = min(snapshot, applied + rng.randint(1, 6))
         since = rng.choice((0, applied, max(0, applied - 3)))
         group = [(at, table) for at, table in commits if since < at <= target]
-        new = contributions(layout, group)
+        new = tile_delta(layout, group)
         high_ms = max(high_ms, new.newest_ms)
         chosen = [i for i in range(len(new.entities)) if rng.random() < 0.7]
         for some in (np.array(chosen, np.int64), np.arange(len(new.entities))):
@@ -133,8 +133,8 @@ def test_parts_of_a_large_delta_hold_each_entity_once_and_whole() -> None:
     ]
     layout = RecordLayout(VIEW.compiled)
     table = tile_table(VIEW, events)
-    whole = contributions(layout, [(1, table)])
-    parts = [contributions(layout, [(1, rows_of_part(layout, table, i, 4))]) for i in range(4)]
+    whole = tile_delta(layout, [(1, table)])
+    parts = [tile_delta(layout, [(1, rows_of_part(layout, table, i, 4))]) for i in range(4)]
     assert sorted(e for part in parts for e in part.entities) == sorted(whole.entities)
     assert sum(len(part.cells) for part in parts) == len(whole.cells)
     assert all(part.entities for part in parts)
@@ -149,7 +149,7 @@ def test_a_record_that_is_ahead_takes_only_what_it_lacks() -> None:
     ]
 
     def step(old: bytes | None, since: int, to: int) -> bytes | None:
-        new = contributions(layout, [(at, t) for at, t in commits if since < at <= to])
+        new = tile_delta(layout, [(at, t) for at, t in commits if since < at <= to])
         return merge(layout, [old], new, bucket=0, incarnation=0, snapshot=to, high_ms=100)[0]
 
     ahead = step(None, 3, 5)

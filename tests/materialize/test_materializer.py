@@ -217,7 +217,7 @@ def test_a_shard_that_cannot_be_is_refused(lake: TileLake) -> None:
 
 def test_another_definition_of_the_tiles_is_refused(lake: TileLake) -> None:
     lake.record = replace(lake.record, fingerprint="other")
-    with pytest.raises(GenerationError, match="defined for other tiles"):
+    with pytest.raises(GenerationError, match="differs from generation 1"):
         lake.materializer(MemoryStore()).run_once()
 
 

@@ -124,7 +124,7 @@ def test_a_materializer_that_is_silent_for_long_is_not_alive(
 
 def test_other_paths_are_told_what_there_is(address: str) -> None:
     code, text = get(address, "/")
-    assert (code, text) == (404, b"there is /metrics, /health/live and /health/ready\n")
+    assert (code, text) == (404, b"available: /metrics, /health/live, /health/ready\n")
 
 
 @pytest.mark.parametrize("wrong", ["", "9464x", "127.0.0.1:99999", "203.0.113.7:0", "a:b"])
