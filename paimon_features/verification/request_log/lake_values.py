@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from paimon_features.aggregates import ROWS, Merge
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
-from paimon_features.materialize.fold import contributions, merge
+from paimon_features.materialize.fold import merge, tile_delta
 from paimon_features.online import MemoryStore
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import ViewKeys
@@ -138,7 +138,7 @@ def _store_of(view: CompiledView, snapshot: int, tiles: pa.Table, high_ms: int) 
         Write(keys.state, None, ViewState(_EPOCH, content).to_bytes()),
         Write(bucket.marker, None, marker.to_bytes()),
     ]
-    rows = contributions(layout, [(snapshot, tiles)] if tiles.num_rows else [])
+    rows = tile_delta(layout, [(snapshot, tiles)] if tiles.num_rows else [])
     records = merge(
         layout, [None] * len(rows.entities), rows,
         bucket=0, incarnation=0, snapshot=snapshot, high_ms=high_ms,
