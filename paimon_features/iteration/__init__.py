@@ -1,4 +1,8 @@
-"""Iterations of FLIP-176: loops in a stream, exactly-once."""
+"""Iterations of FLIP-176: loops in a dataflow, with exactly-once results.
+
+The runtime does not depend on an engine. What needs Flink (``IterationJob`` and others of
+``paimon_features.flink.iteration``) can be imported from here, too; pyflink is imported then.
+"""
 
 from paimon_features.iteration.body import (
     IterationBody,

@@ -1,4 +1,4 @@
-"""``iterate_*``: from variables, data and a body to output streams."""
+"""``iterate_*``: build the loop from variables, data streams and a body."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ from paimon_features.iteration.validation import (
 
 @dataclass(frozen=True, slots=True)
 class IterationBodyResult:
-    """What a body gives back.
+    """The result of an iteration body.
 
     Parameters
     ----------
     feedback
         The next values of the variables, in their order and with their parallelism.
     outputs
-        Streams that leave the iteration; they end after it.
+        Streams that leave the iteration; they end when it has ended.
     termination_criteria
-        A stream; a round in which it is empty is the last one. Bounded iterations only.
+        The iteration ends with the first round in which this stream is empty. Bounded iterations
+        only.
     """
 
     feedback: DataStreamList
@@ -46,12 +47,12 @@ class IterationBodyResult:
 
 
 class IterationBody:
-    """The loop's body; a plain callable of the same arguments is accepted too."""
+    """The body of an iteration; a callable with the same arguments is accepted as well."""
 
     def process(self, variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
         """Build the body from the variable streams and the data streams.
 
-        It is called once, when the program is built, and only records what is to be done.
+        Called once, when the program is built; it only records the operations.
         """
         raise NotImplementedError
 
@@ -67,25 +68,25 @@ def iterate_bounded_streams_until_termination(
 ) -> DataStreamList:
     """Iterate over bounded streams until a round has no record or the criteria are empty.
 
-    Epoch 0 has the initial records, epoch e + 1 what was fed back in epoch e. The iteration
-    ends with the first round from 1 on in which no record came through the feedback and
-    criteria streams, or none through the criteria where there are some.
+    Epoch 0 contains the initial records, epoch e + 1 the records that were fed back in epoch e.
+    The iteration ends with the first round from 1 on without any record in the feedback and
+    criteria streams, or, if there is a criteria stream, without a record in that one.
 
     Parameters
     ----------
     init_variables
         Initial values of the variables, at least one stream.
     data
-        Streams that the body reads besides; it gets the replayed ones first.
+        Further streams that the body reads; it receives the replayed ones first.
     config
-        Life cycle of the body's functions, most rounds, wire.
+        Life cycle of the body's functions, maximum number of rounds, wire.
     body
-        Gets the variables and the data streams, gives feedback, outputs and criteria.
+        Takes the variables and the data streams; returns feedback, outputs and criteria.
 
     Raises
     ------
     DefinitionError
-        Something that the rules do not allow; the message starts with the rule's name.
+        The program breaks a rule; the message starts with the rule's name.
     """
     if not isinstance(data, ReplayableDataStreamList):
         raise DefinitionError(
@@ -101,15 +102,15 @@ def iterate_unbounded_streams(
     body: BodyFunction,
     config: IterationConfig | None = None,
 ) -> DataStreamList:
-    """Iterate over streams that may never end.
+    """Iterate over streams that may be unbounded.
 
-    Records circulate as they come; there is no termination criterion. When all inputs end, the
-    iteration ends with the first round that has no record.
+    Records circulate as they arrive; there are no termination criteria. If all inputs end, the
+    iteration ends with the first round without a record.
 
     Raises
     ------
     DefinitionError
-        Something that the rules do not allow; the message starts with the rule's name.
+        The program breaks a rule; the message starts with the rule's name.
     """
     data_streams = streams_of(data, "the data of an unbounded iteration")
     return _iterate(
@@ -122,13 +123,13 @@ def for_each_round(
 ) -> DataStreamList:
     """Run a part of a body with one instance of each of its functions per epoch.
 
-    Called inside a body, whatever the iteration's life cycle. ``sub_body`` uses only the
-    streams that it is given, and what it returns goes on in the body.
+    Called inside a body, whatever the iteration's life cycle. ``sub_body`` may use only the
+    streams in its argument; the streams that it returns can be used in the body.
 
     Raises
     ------
     DefinitionError
-        There is no input, it is called outside of a body, or the part uses other streams.
+        ``inputs`` is empty, the call is outside of a body, or ``sub_body`` uses other streams.
     """
     streams = check_round_inputs(inputs)
     graph = streams[0]._graph
@@ -195,7 +196,7 @@ def _iterate(
 def _append_node(
     graph: DataflowGraph, kind: NodeKind, name: str, index: int, stream: IterationStream
 ) -> IterationStream:
-    """A node of the runtime's own after a stream, with the stream's parallelism."""
+    """Append a node of the runtime to a stream, with the stream's parallelism."""
     node = graph.add(kind, name, stream.parallelism, (stream._links,), index=index)
     return IterationStream(graph, graph.scope, (InputLink(node.id),))
 

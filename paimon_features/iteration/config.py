@@ -1,4 +1,4 @@
-"""How an iteration runs: life cycles and settings."""
+"""Configuration of an iteration: life cycles and settings."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from paimon_features.errors import DefinitionError
 
 
 class OperatorLifeCycle(enum.Enum):
-    """How long one instance of a body's function lives."""
+    """Lifetime of one instance of a function in a body."""
 
     ALL_ROUND = "all-round"
     """One instance for the whole iteration."""
 
     PER_ROUND = "per-round"
-    """One instance per epoch, made at the epoch's first record and closed at its watermark."""
+    """One instance per epoch, created at the epoch's first record and closed at its watermark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +42,21 @@ class IterationConfig:
     Parameters
     ----------
     lifecycle
-        Life cycle of the functions in the body, unless ``for_each_round`` says otherwise.
+        Life cycle of the functions in the body, except inside ``for_each_round``.
     max_rounds
-        Number of epochs after which a bounded iteration ends, the same as a termination
-        criterion of ``terminate_on_max_iter(max_rounds)``; ``None`` leaves the end to the body.
+        Maximum number of epochs of a bounded iteration, equivalent to the termination criterion
+        ``terminate_on_max_iter(max_rounds)``; ``None``: the body decides.
     wire
-        What carries feedback from the tails to the heads: ``"redis"`` or ``"memory"``.
+        Transport of feedback from the tails to the heads: ``"redis"`` or ``"memory"``.
     wait_ms
-        How long the head waits for feedback before it lets a checkpoint pass, milliseconds.
+        Maximum time that the head waits for feedback before a checkpoint can pass, milliseconds.
     channel_batch
-        Most records in one envelope.
+        Maximum number of records in one envelope.
 
     Raises
     ------
     DefinitionError
-        A number is below one or the wire is unknown.
+        A number is less than one, or the wire is unknown.
 
     Examples
     --------
@@ -74,8 +74,8 @@ class IterationConfig:
         for name in ("max_rounds", "wait_ms", "channel_batch"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise DefinitionError(f"iteration-config: {name} is {value}; it is at least 1")
+                raise DefinitionError(f"iteration-config: {name} is {value}; it must be at least 1")
         if self.wire not in ("redis", "memory"):
             raise DefinitionError(
-                f"iteration-config: there is no wire {self.wire!r}; there is: memory, redis"
+                f"iteration-config: unknown wire {self.wire!r}; expected memory or redis"
             )

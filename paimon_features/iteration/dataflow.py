@@ -1,4 +1,4 @@
-"""The logical graph that the facade records: nodes, links, iterations, scopes."""
+"""The logical dataflow graph that streams record: nodes, links, iterations, scopes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paimon_features.iteration.config import IterationConfig, OperatorLifeCycle
 
 
 class Partition(enum.Enum):
-    """To which subtasks of the reader a record goes."""
+    """How the records of a link are distributed to the subtasks of the reader."""
 
     FORWARD = "forward"
     REBALANCE = "rebalance"
@@ -23,7 +23,7 @@ class Partition(enum.Enum):
 
 
 class NodeKind(enum.Enum):
-    """What runs a node."""
+    """Kind of a node, which decides what runs it."""
 
     SOURCE = "source"
     OPERATOR = "operator"
@@ -36,7 +36,7 @@ class NodeKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class InputLink:
-    """One upstream of a node's input: its main output, or the side output ``tag``."""
+    """An upstream node of an input: its main output, or its side output ``tag``."""
 
     node: int
     tag: str | None = None
@@ -49,7 +49,7 @@ class InputLink:
 
 @dataclass(slots=True)
 class DataflowNode:
-    """One operation. ``inputs`` has one tuple of links (a union) per logical input."""
+    """An operation. ``inputs`` has one tuple of links (a union) per logical input."""
 
     id: int
     kind: NodeKind
@@ -61,14 +61,14 @@ class DataflowNode:
     iteration: int | None = None
     life_cycle: OperatorLifeCycle = OperatorLifeCycle.ALL_ROUND
     index: int = 0
-    """Which head, tail, output or result it is, counted from 0."""
+    """Index among the heads, tails, outputs or results, from 0."""
     criteria: bool = False
     source: Any = None
 
 
 @dataclass(slots=True)
 class Iteration:
-    """One ``iterate_*`` call: which nodes play its parts."""
+    """The nodes of one ``iterate_*`` call by their role."""
 
     id: int
     config: IterationConfig
@@ -82,14 +82,14 @@ class Iteration:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StreamScope:
-    """Where a stream may be used: the program, an iteration's body, or a part of one."""
+    """Where a stream may be used: the program, the body of an iteration, or a part of a body."""
 
     iteration: int | None = None
     life_cycle: OperatorLifeCycle = OperatorLifeCycle.ALL_ROUND
 
 
 class DataflowGraph:
-    """Nodes in the order in which they were made, which is a topological one."""
+    """Nodes in the order of their creation, which is a topological order."""
 
     def __init__(self) -> None:
         self.nodes: list[DataflowNode] = []
@@ -98,12 +98,12 @@ class DataflowGraph:
 
     @property
     def scope(self) -> StreamScope:
-        """The innermost scope, in which nodes are made now."""
+        """The innermost open scope, to which new nodes belong."""
         return self._scopes[-1]
 
     @contextmanager
     def inside(self, scope: StreamScope) -> Iterator[None]:
-        """Make nodes in ``scope`` until the block ends."""
+        """Add nodes to ``scope`` inside the ``with`` block."""
         self._scopes.append(scope)
         try:
             yield
@@ -118,9 +118,11 @@ class DataflowGraph:
         inputs: tuple[tuple[InputLink, ...], ...] = (),
         **more: Any,
     ) -> DataflowNode:
-        """Append a node; it belongs to the scope that is open now."""
+        """Append a node; it belongs to the innermost open scope."""
         if parallelism < 1:
-            raise DefinitionError(f"parallelism of {name!r} is {parallelism}; it is at least 1")
+            raise DefinitionError(
+                f"parallelism of {name!r} is {parallelism}; it must be at least 1"
+            )
         scope = self.scope
         node = DataflowNode(
             len(self.nodes),

@@ -1,7 +1,7 @@
-"""What travels between subtasks, and its bytes.
+"""Messages between subtasks, and their encoding.
 
 A message is a list of envelopes for one subtask of one stage: everything that one call of a
-runner sends there goes as one pickle (protocol 5) of plain tuples.
+runner sends to that subtask, encoded as one pickle (protocol 5) of plain tuples.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple, cast
 
 RECORDS: Final = 0
-"""Values of one epoch; of a keyed stream with their keys."""
+"""Values of one epoch, with their keys if the stream is keyed."""
 WATERMARK: Final = 1
-"""No record of this epoch or before comes on this channel any more; ``END``: none at all."""
+"""No further record of this or an earlier epoch arrives on this channel; ``END``: no record at
+all."""
 HELLO: Final = 2
-"""Control head to all reporters: ``epoch`` is the new generation; publish all that is open."""
+"""Control head to all reporters: ``epoch`` is the new generation; publish all open notices."""
 DELIVER: Final = 3
 """Control head to a data head: ``values`` is one wire notice to emit."""
 ACK: Final = 4
 """Control head to a tail: entries up to the sequence number ``epoch`` are delivered."""
 CLOSED: Final = 5
-"""Control head to a tail: the round ``epoch`` is decided."""
+"""Control head to a tail: the round ``epoch`` has been decided."""
 
 CONTROL: Final = -1
-"""Input and channel number of what comes from the control head."""
+"""Input and channel number of envelopes from the control head."""
 
 
 class Envelope(NamedTuple):
@@ -48,20 +49,20 @@ class StageMessage(NamedTuple):
 
 
 def dumps(value: Any) -> bytes:
-    """Bytes of anything, for ``pickle.loads``.
+    """Pickle a value, by value for classes whose module cannot be imported in this process.
 
-    A class that travelled whole, because its module is unknown where this runs, goes on so.
+    Such a class was itself shipped by value (cloudpickle).
     """
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError):
-        import cloudpickle  # comes with pyflink; in one process it is not needed
+        import cloudpickle  # a dependency of pyflink; not needed in a single process
 
         return cast(bytes, cloudpickle.dumps(value, protocol=5))
 
 
 def encode(envelopes: Iterable[Envelope]) -> bytes:
-    """Bytes of a message.
+    """Encode the envelopes of a message.
 
     >>> decode(encode([Envelope(3, RECORDS, 0, values=[1, 2])]))
     [Envelope(node=3, kind=0, epoch=0, input=0, channel=0, values=[1, 2], keys=None)]
@@ -70,6 +71,6 @@ def encode(envelopes: Iterable[Envelope]) -> bytes:
 
 
 def decode(data: bytes) -> list[Envelope]:
-    """Envelopes of a message's bytes."""
+    """Decode the envelopes of a message."""
     make = Envelope._make
     return [make(fields) for fields in pickle.loads(data)]

@@ -1,11 +1,11 @@
-"""Epoch numbers that mean something: none yet, and the end."""
+"""Epoch numbers with a special meaning."""
 
 from __future__ import annotations
 
 from typing import Final
 
 NONE: Final = -1
-"""The watermark of an operator before its first one."""
+"""Epoch watermark of an operator before its first one."""
 
 END: Final = 2**31 - 2
-"""The watermark after which nothing comes; also the epoch of what is emitted at the end."""
+"""Watermark after the last record; also the epoch of records emitted at the end."""

@@ -1,7 +1,7 @@
-"""From the logical graph to what an engine runs: stages, and the routes between them.
+"""The execution plan of a program: stages and the routes between them.
 
-Forward neighbours of equal parallelism are one stage, since every Python stage of a Flink job
-costs milliseconds per epoch.
+Forward neighbours with equal parallelism are fused into one stage, because every Python stage of a
+Flink job costs milliseconds per epoch.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from paimon_features.iteration.dataflow import (
 
 @dataclass(frozen=True, slots=True)
 class StageRoute:
-    """One link between two nodes, as the runner of its source sees it."""
+    """A link between two nodes, from the point of view of its source."""
 
     source: int
     tag: str | None
@@ -35,32 +35,32 @@ class StageRoute:
     """First channel number of this link at the target; unless the partition is ``FORWARD``,
     subtask ``s`` sends on ``channel + s``."""
     partition: Partition
-    """``FORWARD`` also where one subtask sends to one."""
+    """``FORWARD`` also between two nodes of parallelism 1."""
     keyed: bool
-    """Records go with their keys."""
+    """Whether records are sent with their keys."""
     key: Callable[[Any], Any] | None
     partitioner: Callable[[Any, int], int] | None
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutionStage:
-    """Nodes that one function runs. Everything in it pickles (cloudpickle)."""
+    """Nodes that run in one function. All of it can be pickled (cloudpickle)."""
 
     id: int
     name: str
     parallelism: int
     nodes: tuple[DataflowNode, ...]
-    """In topological order; sources without what they read."""
+    """In topological order; source nodes without their source."""
     routes: tuple[StageRoute, ...]
-    """All links that start in this stage, those that also end in it included."""
+    """All links that start in this stage, including those that end in it."""
     channels: dict[int, int]
-    """Node to the number of channels on which it gets watermarks."""
+    """Number of channels on which a node receives watermarks, by node."""
     batch: int
-    """Most records in one envelope."""
+    """Maximum number of records in one envelope."""
 
 
 class ControlledNode(NamedTuple):
-    """A node that the control head sends to, and where it runs."""
+    """A node that the control head sends to, with its stage."""
 
     node: int
     stage: int
@@ -69,7 +69,7 @@ class ControlledNode(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ControlPlan:
-    """What the control head of one iteration has to know."""
+    """The part of the plan that the control head of one iteration needs."""
 
     iteration: int
     heads: tuple[ControlledNode, ...]
@@ -94,26 +94,26 @@ class ControlPlan:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionPlan:
-    """A whole program."""
+    """The plan of a program."""
 
     stages: tuple[ExecutionStage, ...]
     """In topological order; ``stages[i].id == i``."""
     edges: tuple[tuple[int, int], ...]
-    """(from stage, to stage), each pair once, never a cycle; those of control heads are in
+    """(from stage, to stage), each pair once, without cycles; edges of control heads are in
     ``controls``."""
     sources: tuple[DataflowNode, ...]
-    """Source nodes with what they read; the host feeds them."""
+    """Source nodes with their source; the host reads it."""
     controls: tuple[ControlPlan, ...]
     results: tuple[str, ...]
     """Names of the program's results by ``DataflowNode.index`` of the result nodes."""
 
     def stage_of(self, node: int) -> ExecutionStage:
-        """The stage that runs a node."""
-        return next(stage for stage in self.stages if any(held.id == node for held in stage.nodes))
+        """Return the stage that runs a node."""
+        return next(stage for stage in self.stages if node in stage.channels)
 
 
 class _PlannedLink(NamedTuple):
-    """A link with what its two ends make of it."""
+    """A link with its target and its effective partitioning."""
 
     link: InputLink
     target: int
@@ -122,10 +122,9 @@ class _PlannedLink(NamedTuple):
 
 
 def make_plan(graph: DataflowGraph) -> ExecutionPlan:
-    """Stages and routes of a graph.
+    """Return the stages and routes of a graph.
 
-    Two nodes share a stage when every link between them is forward and the stages still form
-    no cycle.
+    Two nodes share a stage if every link between them is forward and the stages form no cycle.
     """
     wired = [
         _PlannedLink(link, node.id, index, _partition(graph, link, node))
@@ -193,7 +192,7 @@ def make_plan(graph: DataflowGraph) -> ExecutionPlan:
 
 
 def _partition(graph: DataflowGraph, link: InputLink, target: DataflowNode) -> Partition:
-    """How records really go, given the parallelism of both ends."""
+    """Return the effective partitioning, given the parallelism of both ends."""
     source = graph.nodes[link.node].parallelism
     if source == target.parallelism == 1:
         return Partition.FORWARD
@@ -203,7 +202,7 @@ def _partition(graph: DataflowGraph, link: InputLink, target: DataflowNode) -> P
 
 
 def _fuse(count: int, wired: list[_PlannedLink]) -> list[int]:
-    """Leader of the stage of every node."""
+    """Return the leader (a node) of the stage of every node."""
     group = list(range(count))
     for link, target, _, partition in wired:
         one, other = group[link.node], group[target]
@@ -221,7 +220,7 @@ def _fuse(count: int, wired: list[_PlannedLink]) -> list[int]:
 
 
 def _order(group: list[int], wired: list[_PlannedLink]) -> list[int] | None:
-    """Leaders in topological order, ``None`` when they form a cycle."""
+    """Return the leaders in topological order, or ``None`` if they form a cycle."""
     waiting: dict[int, set[int]] = {leader: set() for leader in group}
     for link, target, _, _ in wired:
         if group[link.node] != group[target]:

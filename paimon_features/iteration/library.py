@@ -1,4 +1,4 @@
-"""Functions that many bodies need: when to stop, and what to keep of the last round."""
+"""Functions for many bodies: termination criteria, and the output of the last round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class TerminateOnMaxIter(IterationListener):
 
     def __init__(self, max_iter: int) -> None:
         if max_iter < 1:
-            raise DefinitionError(f"max_iter is {max_iter}; it is at least 1")
+            raise DefinitionError(f"max_iter is {max_iter}; it must be at least 1")
         self.max_iter = max_iter
 
     def flat_map(self, value: Any) -> tuple[()]:
@@ -34,7 +34,7 @@ class TerminateOnMaxIterOrTol(IterationListener):
 
     def __init__(self, max_iter: int, tol: float) -> None:
         if max_iter < 1:
-            raise DefinitionError(f"max_iter is {max_iter}; it is at least 1")
+            raise DefinitionError(f"max_iter is {max_iter}; it must be at least 1")
         self.max_iter = max_iter
         self.tol = tol
 
@@ -71,13 +71,13 @@ class ForwardInputsOfLastRound(IterationListener):
         self.flat_map(value)
 
     def on_epoch_watermark_incremented(self, epoch: int, ctx: Context, out: Collector) -> None:
-        for held in self.rounds:
-            if held < epoch:
-                self.rounds.remove(held)
+        for earlier in self.rounds:
+            if earlier < epoch:
+                self.rounds.remove(earlier)
         self.closed.put("epoch", epoch)
 
     def on_iteration_terminated(self, ctx: Context, out: Collector) -> None:
-        # not a round after the last one: how far records run ahead is a matter of chance
+        # never a round after the last one: how far records run ahead depends on timing
         closed = self.closed.get("epoch", NONE)
         for epoch in (END, closed + 1, closed):
             if self.rounds.contains(epoch):
@@ -88,30 +88,30 @@ class ForwardInputsOfLastRound(IterationListener):
 
 
 def terminate_on_max_iter(max_iter: int) -> TerminateOnMaxIter:
-    """A termination criterion: exactly ``max_iter`` epochs.
+    """Return a termination criterion: exactly ``max_iter`` epochs.
 
-    ``criteria = stream.flat_map(terminate_on_max_iter(n))``, where ``stream`` gets watermarks
-    in every round: callbacks come for epochs 0 to n - 1. Its values are the epochs.
+    ``criteria = stream.flat_map(terminate_on_max_iter(n))``, where ``stream`` has watermarks
+    in every round: the callbacks are called for epochs 0 to n - 1. Its values are the epochs.
     """
     return TerminateOnMaxIter(max_iter)
 
 
 def terminate_on_max_iter_or_tol(max_iter: int, tol: float) -> TerminateOnMaxIterOrTol:
-    """A termination criterion: ``max_iter`` epochs, or fewer once the loss is at most ``tol``.
+    """Return a termination criterion: ``max_iter`` epochs, or fewer once the loss is <= ``tol``.
 
-    ``criteria = losses.flat_map(terminate_on_max_iter_or_tol(n, tol))``: it goes on after epoch
-    e when ``e + 1 < n`` and the newest loss is greater than ``tol``; before the first loss it is
-    taken as infinite. Its values are the losses.
+    ``criteria = losses.flat_map(terminate_on_max_iter_or_tol(n, tol))``: the iteration continues
+    after epoch e if ``e + 1 < n`` and the latest loss is greater than ``tol``; before the first
+    loss, it is taken as infinite. Its values are the losses.
     """
     return TerminateOnMaxIterOrTol(max_iter, tol)
 
 
 def forward_inputs_of_last_round() -> ForwardInputsOfLastRound:
-    """Keep back all records but those of the last round, which are emitted at the end.
+    """Return a function that emits, at the end, the records of the last round only.
 
     ``outputs = models.flat_map(forward_inputs_of_last_round())``. The last round is the one that
-    ended the iteration, whose records came but which got no watermark; when it brought nothing
-    here, as with records that are emitted in watermark callbacks, the round before it. What was
-    emitted at the end of the iteration itself comes before both.
+    ended the iteration: its records arrive, but it has no watermark. If it has no records here,
+    as with records that are emitted in watermark callbacks, it is the round before. Records that
+    are emitted at the end of the iteration itself take precedence over both.
     """
     return ForwardInputsOfLastRound()

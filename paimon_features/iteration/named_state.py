@@ -1,4 +1,4 @@
-"""State by name, as a function sees it through ``ctx.state``."""
+"""Named state of a function, available as ``ctx.state``."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from paimon_features.iteration.state_backend import Key, StateCache
 
 
 class ValueState:
-    """One value, or nothing."""
+    """A single value that may be unset."""
 
     def __init__(self, cache: StateCache, key: Callable[[], Key]) -> None:
         self._cache = cache
         self._key = key
 
     def value(self, default: Any = None) -> Any:
-        """The value, ``default`` where there is none. Changing it in place is not kept."""
-        held = self._cache.get(self._key())
-        return default if held is None else held[0]
+        """Return the value, or ``default`` if unset. Changes made to it in place are not saved."""
+        stored = self._cache.get(self._key())
+        return default if stored is None else stored[0]
 
     def update(self, value: Any) -> None:
         """Set the value."""
         self._cache.put(self._key(), (value,))
 
     def clear(self) -> None:
-        """Back to nothing."""
+        """Unset the value."""
         self._cache.delete(self._key())
 
 
 class ListState:
-    """A list; to add to it costs one small entry, however long it is."""
+    """A list; appending writes one small entry, whatever the length of the list."""
 
     def __init__(self, cache: StateCache, key: Callable[[], Key]) -> None:
         self._cache = cache
@@ -43,7 +43,7 @@ class ListState:
         return iter(self.get())
 
     def get(self) -> list[Any]:
-        """All values, in a list of their own."""
+        """Return all values in a new list."""
         key = self._key()
         read = self._cache.get
         return [read((*key, number))[0] for number in range(read(key) or 0)]
@@ -78,10 +78,10 @@ class ListState:
 
 
 class MapState:
-    """A dictionary with entries of their own; keys in order of their first ``put``."""
+    """A dictionary with one state entry per key; keys are in order of their first ``put``."""
 
-    # An entry is (key, value) under a slot number; the state itself holds the next number. Slots
-    # by key are remembered with the cache, and made again from the entries after a restore.
+    # An entry is (key, value) under a slot number; the state itself is the next slot number. The
+    # slots by key are memoized in the cache, and rebuilt from the entries after a restore.
 
     def __init__(self, cache: StateCache, key: Callable[[], Key]) -> None:
         self._cache = cache
@@ -96,17 +96,17 @@ class MapState:
                 entry = read((*key, slot))
                 if entry is not None:
                     slots[entry[0]] = slot
-            self._cache.remember(key, slots)
+            self._cache.memoize(key, slots)
         return slots
 
     def get(self, name: Any, default: Any = None) -> Any:
-        """The value under ``name``, ``default`` where there is none."""
+        """Return the value of ``name``, or ``default`` if there is none."""
         key = self._key()
         slot = self._slots(key).get(name)
         return default if slot is None else self._cache.get((*key, slot))[1]
 
     def put(self, name: Any, value: Any) -> None:
-        """Set the value under ``name``."""
+        """Set the value of ``name``."""
         key = self._key()
         slots = self._slots(key)
         slot = slots.get(name)
@@ -116,7 +116,7 @@ class MapState:
         self._cache.put((*key, slot), (name, value))
 
     def remove(self, name: Any) -> None:
-        """Delete the entry, if there is one."""
+        """Delete the entry if it exists."""
         key = self._key()
         slots = self._slots(key)
         slot = slots.pop(name, None)
@@ -129,7 +129,7 @@ class MapState:
             self._close_gaps(key, slots)
 
     def _close_gaps(self, key: Key, slots: dict[Any, int]) -> None:
-        """Number the entries anew: a map whose keys come and go keeps few slots."""
+        """Renumber the entries, so that a map with changing keys needs few slots."""
         entries = [self._cache.get((*key, slot)) for slot in slots.values()]
         for slot in slots.values():
             self._cache.delete((*key, slot))
@@ -142,7 +142,7 @@ class MapState:
         return iter(self.keys())
 
     def contains(self, name: Any) -> bool:
-        """Whether there is an entry."""
+        """Return whether there is an entry for ``name``."""
         return name in self._slots(self._key())
 
     __contains__ = contains
@@ -151,19 +151,19 @@ class MapState:
         return len(self._slots(self._key()))
 
     def is_empty(self) -> bool:
-        """Whether there is no entry."""
+        """Return whether there is no entry."""
         return not self._slots(self._key())
 
     def keys(self) -> list[Any]:
-        """All keys."""
+        """Return all keys."""
         return list(self._slots(self._key()))
 
     def values(self) -> list[Any]:
-        """All values, in the order of the keys."""
+        """Return all values, in the order of the keys."""
         return [value for _, value in self.items()]
 
     def items(self) -> list[tuple[Any, Any]]:
-        """All entries."""
+        """Return all (key, value) pairs."""
         key = self._key()
         read = self._cache.get
         return [read((*key, slot)) for slot in self._slots(key).values()]
@@ -174,15 +174,15 @@ class MapState:
         for slot in self._slots(key).values():
             self._cache.delete((*key, slot))
         self._cache.delete(key)
-        self._cache.remember(key, {})
+        self._cache.memoize(key, {})
 
 
 class NamedStates:
-    """State of one instance of a function, made on first use of a name.
+    """State of one instance of a function, created on first use of a name.
 
-    ``value``, ``list`` and ``map`` are those of the current key where the function reads keyed
-    streams, else those of the subtask; ``broadcast`` and ``union_list`` always those of the
-    subtask. A name is used with one of the five only.
+    ``value``, ``list`` and ``map`` belong to the current key if the function reads keyed streams,
+    otherwise to the subtask; ``broadcast`` and ``union_list`` always belong to the subtask. A name
+    must be used with one of the five only.
     """
 
     def __init__(self, cache: StateCache, own: Callable[[], Key], keyed: Callable[[], Key]) -> None:
@@ -191,23 +191,23 @@ class NamedStates:
         self._keyed = keyed
 
     def value(self, name: str) -> ValueState:
-        """One value."""
+        """Return the value state of this name."""
         return ValueState(self._cache, self._under(self._keyed, "v", name))
 
     def list(self, name: str) -> ListState:
-        """A list."""
+        """Return the list state of this name."""
         return ListState(self._cache, self._under(self._keyed, "l", name))
 
     def map(self, name: str) -> MapState:
-        """A dictionary."""
+        """Return the map state of this name."""
         return MapState(self._cache, self._under(self._keyed, "m", name))
 
     def broadcast(self, name: str) -> MapState:
-        """A dictionary that every subtask keeps for itself, from what is broadcast to all."""
+        """Return a map state per subtask, for records that are broadcast to all subtasks."""
         return MapState(self._cache, self._under(self._own, "b", name))
 
     def union_list(self, name: str) -> ListState:
-        """A list; as an iteration is never rescaled, each subtask finds its own values again."""
+        """Return a list state per subtask; iterations are not rescaled, so it is restored as is."""
         return ListState(self._cache, self._under(self._own, "u", name))
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""Which subtask gets a record."""
+"""Assignment of keys to subtasks."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _MASK = 2**64 - 1
 
 
 def stable_hash(key: Any) -> int:
-    """A hash below 2^64 that is the same in every process, equal for equal keys.
+    """Return a hash below 2^64 that is the same in every process, and equal for equal keys.
 
-    Keys are numbers (NumPy's too), strings, bytes, ``None``, or tuples of them.
+    Keys are numbers (also of NumPy), strings, bytes, ``None``, or tuples of them.
 
     Raises
     ------
     JobError
-        The key is of another type, or not a number.
+        The key is of another type, or NaN.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def stable_hash(key: Any) -> int:
 
 
 def canonical_key(key: Any) -> Any:
-    """The one plain Python key that stands for all equal ones, whose ``repr`` is the same.
+    """Return the plain Python key that represents all equal keys; equal keys have one ``repr``.
 
     >>> canonical_key((1.0, True, "a"))
     (1, 1, 'a')
@@ -65,18 +65,18 @@ def canonical_key(key: Any) -> Any:
     if isinstance(key, int):
         return int(key)
     if isinstance(key, str | bytes):
-        return key[:]  # a plain one, also of a subclass
+        return key[:]  # plain, also for a subclass
     return canonical_key(_plain(key))
 
 
 def _checked(key: float) -> float:
     if math.isnan(key):
-        raise JobError("a key is not a number (NaN); NaN differs from itself: filter it out")
+        raise JobError("a key is not a number (NaN); NaN is not equal to itself: filter it out")
     return key
 
 
 def _plain(key: Any) -> Any:
-    """The Python value of a NumPy scalar."""
+    """Return the Python value of a NumPy scalar."""
     if getattr(key, "ndim", None) == 0 and hasattr(key, "item"):
         return key.item()
     raise JobError(

@@ -1,4 +1,4 @@
-"""A program: ``build(job)`` makes streams from sources and returns what it gives."""
+"""A program: ``build(job)`` creates streams from sources and returns its result streams."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 class JobBuilder:
-    """The ``job`` that a program's ``build`` is given; engines add sources of their own."""
+    """The ``job`` argument of a program's ``build``; engines add sources of their own."""
 
     def __init__(self, parallelism: int = 1) -> None:
         self.graph = DataflowGraph()
         self.parallelism = parallelism
-        """What whoever runs the program asked for; a program may give it to its sources."""
+        """Parallelism requested by the caller; a program may pass it to its sources."""
 
     def from_collection(
         self,
@@ -32,18 +32,18 @@ class JobBuilder:
         name: str | None = None,
         bounded: bool = True,
     ) -> IterationStream:
-        """A stream of the given values.
+        """Return a stream of the given values.
 
         Parameters
         ----------
         values
-            Any picklable values, dealt in turn to the subtasks.
+            Any picklable values, distributed round-robin to the subtasks.
         parallelism
             Number of subtasks that emit them.
         name
-            Name for messages and web pages.
+            Name in messages and in Flink's web UI.
         bounded
-            Whether the stream ends after the last value; else it only falls silent.
+            Whether the stream ends after the last value; otherwise it stays open without records.
         """
         return self.from_source(
             CollectionSource(tuple(values), bounded), parallelism, name or "collection"
@@ -57,34 +57,34 @@ class JobBuilder:
         block_rows: int = 8192,
         parallelism: int = 1,
     ) -> IterationStream:
-        """The present content of a table, in record batches of Arrow.
+        """Return the rows of a table as Arrow record batches.
 
-        Every subtask reads its own splits. The snapshot is the newest one now, also after a
-        failure.
+        Every subtask reads its own splits. The snapshot is the latest one at the time of the call,
+        also after a failure.
 
         Parameters
         ----------
         columns
             All by default.
         block_rows
-            Most rows of a batch.
+            Maximum number of rows in a batch.
 
         Raises
         ------
         UnknownNameError
-            For a table or column that is not there.
+            If there is no such table or column.
         DefinitionError
             If ``block_rows`` is not positive.
         """
         if block_rows < 1:
-            raise DefinitionError(f"block_rows is {block_rows}; it is at least 1")
+            raise DefinitionError(f"block_rows is {block_rows}; it must be at least 1")
         from paimon_features.tables.splits import plan_splits
 
         source = SnapshotSource(plan_splits(lake, table, columns), block_rows)
         return self.from_source(source, parallelism, table)
 
     def from_source(self, source: Any, parallelism: int, name: str) -> IterationStream:
-        """A stream of what an engine can read."""
+        """Return a stream of a source that the engine can read."""
         check_source(self.graph, name)
         node = self.graph.add(NodeKind.SOURCE, name, parallelism, source=source)
         return IterationStream(self.graph, self.graph.scope, (InputLink(node.id),))
@@ -95,15 +95,15 @@ BuildResult = IterationStream | Iterable[IterationStream] | Mapping[str, Iterati
 
 @dataclass(frozen=True, slots=True)
 class IterationProgram:
-    """A built program: its plan, and how its results are given back."""
+    """A built program: its plan and the shape of its results."""
 
     plan: ExecutionPlan
     shape: str
     """``"one"``, ``"list"`` or ``"dict"``."""
 
-    def give(self, results: list[list[Any]]) -> Any:
-        """The results in the shape that ``build`` returned: a list of values, of lists, or a
-        dictionary of lists."""
+    def shape_results(self, results: list[list[Any]]) -> Any:
+        """Return the results in the shape that ``build`` returned: a list of values, a list of
+        lists, or a dictionary of lists."""
         if self.shape == "one":
             return results[0]
         if self.shape == "dict":
@@ -112,12 +112,12 @@ class IterationProgram:
 
 
 def build_program(job: JobBuilder, build: Callable[[Any], BuildResult]) -> IterationProgram:
-    """Call ``build`` and plan what it returns.
+    """Call ``build`` and plan the program that it returns.
 
     Raises
     ------
     DefinitionError
-        The program is not allowed, or ``build`` returned something else than streams.
+        The program breaks a rule, or ``build`` returned something other than streams.
     """
     returned = build(job)
     if isinstance(returned, IterationStream):

@@ -1,4 +1,4 @@
-"""What source nodes read, in any engine."""
+"""Sources that every engine can read."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CollectionSource:
-    """Values held in memory; subtask ``s`` of ``p`` gives every ``p``-th from the ``s``-th."""
+    """Values in memory; subtask ``s`` of ``p`` emits every ``p``-th value from the ``s``-th."""
 
     values: tuple[Any, ...]
     bounded: bool = True
 
     def read(self, subtask: int, parallelism: int) -> Iterator[list[Any]]:
-        """The values of one subtask, in lists."""
+        """Yield the values of one subtask, in lists."""
         yield list(self.values[subtask::parallelism])
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSource:
-    """A snapshot of a table; each subtask reads whole splits, dealt by their sizes."""
+    """A snapshot of a table; each subtask reads complete splits, balanced by rows."""
 
     plan: SplitPlan
     block_rows: int
     bounded: bool = True
 
-    def deal(self, parallelism: int) -> list[list[bytes]]:
-        """The splits of every subtask, about as many rows for each."""
+    def assign(self, parallelism: int) -> list[list[bytes]]:
+        """Return the splits of every subtask, with about the same number of rows for each."""
         shares: list[list[bytes]] = [[] for _ in range(parallelism)]
         rows = [0] * parallelism
         for split, number in zip(self.plan.splits, self.plan.rows, strict=True):
@@ -43,16 +43,16 @@ class SnapshotSource:
         return shares
 
     def read(self, subtask: int, parallelism: int) -> Iterator[list[Any]]:
-        """The record batches of one subtask, in lists."""
-        return split_batches(self.plan.read(self.deal(parallelism)[subtask]), self.block_rows)
+        """Yield the record batches of one subtask, in lists."""
+        return split_batches(self.plan.read(self.assign(parallelism)[subtask]), self.block_rows)
 
 
 def split_batches(
     batches: Iterable[pa.RecordBatch], block_rows: int
 ) -> Iterator[list[pa.RecordBatch]]:
-    """The same rows in record batches of at most ``block_rows``, each with buffers of its own.
+    """Yield the same rows in record batches of at most ``block_rows``, without shared buffers.
 
-    A slice shares the buffers of the whole, and its pickle holds all of them.
+    A slice shares the buffers of the complete batch, and its pickle contains all of them.
     """
     import pyarrow as pa
 

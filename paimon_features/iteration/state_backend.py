@@ -1,4 +1,4 @@
-"""State of a subtask: the backend that an engine gives, and a write-behind cache over it."""
+"""State of a subtask: the backend provided by an engine, and a write-behind cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key = tuple[Any, ...]
 
 
 def encode_key(key: Key) -> bytes:
-    """Bytes of a key, equal for equal keys (pickles of equal tuples may differ).
+    """Encode a key; equal keys have equal bytes (pickles of equal tuples may differ).
 
     >>> decode_key(encode_key(("round", 3, 0, "k", "user", "v", "count")))
     ('round', 3, 0, 'k', 'user', 'v', 'count')
@@ -23,24 +23,24 @@ def encode_key(key: Key) -> bytes:
 
 
 def decode_key(data: bytes) -> Key:
-    """The key of its bytes."""
+    """Decode a key."""
     text = data.decode("utf-8", "surrogatepass")
     key: Key = eval(text, {"__builtins__": {}, "inf": math.inf})  # written by `encode_key`
     return key
 
 
 class StateBackend(Protocol):
-    """State of one subtask of one stage, snapshot and restored by the engine.
+    """State of one subtask of one stage; the engine takes its snapshots and restores it.
 
     Keys are tuples whose first component is the family, one of ``"control"``, ``"entry"``
-    (unacknowledged feedback), ``"replay"``, ``"all"`` (states of all-round functions), ``"round"``
-    (of per-round ones); the rest are strings, numbers and canonical user keys: ``encode_key``
-    makes bytes of them. Values are any picklable objects. ``scan`` is called once per family when
-    a runner opens, for ``"entry"`` and ``"round"`` only.
+    (unacknowledged feedback), ``"replay"``, ``"all"`` (state of all-round functions), ``"round"``
+    (state of per-round functions); the rest are strings, numbers and canonical user keys, which
+    ``encode_key`` encodes. Values are any picklable objects. ``scan`` is called once per family
+    when a runner opens, for ``"entry"`` and ``"round"`` only.
     """
 
     def get(self, key: Key) -> Any:
-        """The value, or ``None``."""
+        """Return the value, or ``None``."""
         ...
 
     def put(self, key: Key, value: Any) -> None: ...
@@ -48,12 +48,12 @@ class StateBackend(Protocol):
     def delete(self, key: Key) -> None: ...
 
     def scan(self, family: str) -> Iterator[tuple[Key, Any]]:
-        """All entries of a family, in any order."""
+        """Yield all entries of a family, in any order."""
         ...
 
 
 class MemoryState:
-    """A backend in a dictionary; values are kept as bytes, so that nothing is shared.
+    """A backend in a dictionary; values are stored as bytes, so that no object is shared.
 
     Examples
     --------
@@ -83,16 +83,16 @@ class MemoryState:
                 yield decode_key(encoded), pickle.loads(data)
 
     def snapshot(self) -> dict[bytes, bytes]:
-        """All entries, for ``MemoryState(snapshot)``."""
+        """Return all entries, for ``MemoryState(snapshot)``."""
         return dict(self._entries)
 
 
 class StateCache:
-    """Reads once, writes at ``flush``: the one way in which runners use their backend.
+    """Read-through cache with writes at ``flush``; runners access their backend only through it.
 
-    Values that were not used since the cache was last full are forgotten and read again when
-    they are needed, so that a large keyed state does not stay in Python's memory: at most
-    ``2 * limit`` values of all that were not changed since the last flush.
+    Values that were not used since the cache was last full are evicted and read again on demand,
+    so that a large keyed state does not stay in Python's memory: at most ``2 * limit`` values that
+    are unchanged since the last flush are cached.
     """
 
     def __init__(self, backend: StateBackend, limit: int = 100_000) -> None:
@@ -103,14 +103,14 @@ class StateCache:
         self._changed: dict[Key, None] = {}
         self._memos: dict[Key, Any] = {}
         self._older_memos: dict[Key, Any] = {}
-        # keys of per-round states by (node, epoch): to drop them all when the epoch closes
+        # keys of per-round state by (node, epoch), to delete them when the epoch closes
         self._rounds: dict[tuple[int, int], set[Key]] = {}
         for key, value in backend.scan("round"):
             self._values[key] = value
             self._of_round(key).add(key)
 
     def get(self, key: Key) -> Any:
-        """The value or ``None``; the same object until it is put again or forgotten."""
+        """Return the value or ``None``; the same object until it is replaced or evicted."""
         try:
             return self._values[key]
         except KeyError:
@@ -120,7 +120,7 @@ class StateCache:
         return value
 
     def read(self, key: Key) -> Any:
-        """The value or ``None``, read from the backend each time: for what is large."""
+        """Return the value or ``None`` without caching it; for large values."""
         return self._values[key] if key in self._changed else self._backend.get(key)
 
     def put(self, key: Key, value: Any) -> None:
@@ -131,27 +131,27 @@ class StateCache:
             self._of_round(key).add(key)
 
     def delete(self, key: Key) -> None:
-        """Back to ``None``."""
+        """Delete the value."""
         self._values[key] = None
-        # a flush forgets the key: what it was before must not come back
+        # a flush evicts the key: its earlier value must not reappear
         self._older.pop(key, None)
         self._changed[key] = None
 
     def memo(self, key: Key) -> Any:
-        """What was remembered of the state under ``key``, ``None`` when that was forgotten."""
+        """Return the memo of the state under ``key``, or ``None`` if it was evicted."""
         memo = self._memos.get(key)
         if memo is None and (memo := self._older_memos.pop(key, None)) is not None:
             self._memos[key] = memo
         return memo
 
-    def remember(self, key: Key, value: Any) -> None:
-        """Keep something that can be made again from the state under ``key``."""
+    def memoize(self, key: Key, value: Any) -> None:
+        """Cache a value that can be derived again from the state under ``key``."""
         self._memos[key] = value
         if key[0] == "round":
             self._of_round(key).add(key)
 
     def drop_round(self, node: int, epoch: int) -> None:
-        """Delete all per-round state of a node's instance of one epoch."""
+        """Delete all state of a node's instance of one epoch."""
         for key in self._rounds.pop((node, epoch), ()):
             self.delete(key)
             self._older.pop(key, None)
@@ -159,11 +159,11 @@ class StateCache:
             self._older_memos.pop(key, None)
 
     def scan(self, family: str) -> Iterator[tuple[Key, Any]]:
-        """All entries of a family in the backend; only before anything was put."""
+        """Yield all entries of a family in the backend; only before the first ``put``."""
         return self._backend.scan(family)
 
     def flush(self) -> None:
-        """Write what changed since the last flush."""
+        """Write all changes since the last flush."""
         values, backend = self._values, self._backend
         for key in self._changed:
             value = values[key]
@@ -173,7 +173,7 @@ class StateCache:
             else:
                 backend.put(key, value)
                 if key[0] == "replay" or key[0] == "entry":
-                    # their owners keep them as they need them
+                    # their owners cache them
                     del values[key]
         self._changed.clear()
         if len(values) > self._limit or len(self._memos) > self._limit:

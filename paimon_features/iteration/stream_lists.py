@@ -8,22 +8,22 @@ from paimon_features.iteration.streams import IterationStream
 
 
 class DataStreamList:
-    """Some streams in order."""
+    """An ordered list of streams."""
 
     def __init__(self, *streams: IterationStream) -> None:
         self._streams = streams
 
     @classmethod
     def of(cls, *streams: IterationStream) -> DataStreamList:
-        """A list of the given streams."""
+        """Return a list of the given streams."""
         return cls(*streams)
 
     def size(self) -> int:
-        """Number of streams."""
+        """Return the number of streams."""
         return len(self._streams)
 
     def get(self, index: int) -> IterationStream:
-        """The stream at ``index``, from 0."""
+        """Return the stream at ``index``, from 0."""
         return self._streams[index]
 
     def __iter__(self) -> Iterator[IterationStream]:
@@ -37,7 +37,7 @@ class DataStreamList:
 
 
 class ReplayableDataStreamList:
-    """Data streams of a bounded iteration; the body gets the replayed ones first."""
+    """Data streams of a bounded iteration; the body receives the replayed ones first."""
 
     def __init__(
         self, replayed: tuple[IterationStream, ...], not_replayed: tuple[IterationStream, ...]
@@ -47,14 +47,14 @@ class ReplayableDataStreamList:
 
     @classmethod
     def replay(cls, *streams: IterationStream) -> ReplayableDataStreamList:
-        """Streams whose records are delivered again in every epoch."""
+        """Return streams whose records are delivered again in every epoch."""
         return cls(streams, ())
 
     @classmethod
     def not_replay(cls, *streams: IterationStream) -> ReplayableDataStreamList:
-        """Streams whose records are delivered in epoch 0 only."""
+        """Return streams whose records are delivered in epoch 0 only."""
         return cls((), streams)
 
     def and_not_replay(self, *streams: IterationStream) -> ReplayableDataStreamList:
-        """The same list with streams that are not replayed at its end."""
+        """Return the list with further streams that are not replayed."""
         return ReplayableDataStreamList(self.replayed, self.not_replayed + streams)

@@ -1,4 +1,4 @@
-"""Streams of a program: they record what is to be done; nothing runs while a body is called."""
+"""Streams of a program. They only record operations; nothing runs while a body is called."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ KeySelector = Callable[[Any], Any]
 
 
 class IterationStream:
-    """A stream of Python values, as :mod:`pyflink` programs know it.
+    """A stream of Python values, similar to a ``DataStream`` of pyflink.
 
-    What is made from streams has the largest parallelism among them until ``set_parallelism``.
-    Records go straight on to the subtask of the same number where the parallelism is the same,
-    else in turn to all; ``rebalance``, ``broadcast``, ``partition_custom`` and ``key_by`` say
-    otherwise.
+    An operation has the largest parallelism of its inputs unless ``set_parallelism`` is called.
+    Records are forwarded to the subtask with the same index if the parallelism is the same, and
+    distributed round-robin otherwise; ``rebalance``, ``broadcast``, ``partition_custom`` and
+    ``key_by`` change that.
     """
 
     def __init__(
@@ -51,85 +51,85 @@ class IterationStream:
 
     @property
     def parallelism(self) -> int:
-        """Number of subtasks that make this stream."""
+        """Number of subtasks that produce this stream."""
         return max(self._graph.nodes[link.node].parallelism for link in self._links)
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Number of subtasks of the operation that made this stream."""
+        """Set the number of subtasks of the operation that produces this stream."""
         if parallelism < 1:
-            raise DefinitionError(f"parallelism is {parallelism}; it is at least 1")
-        node = self._maker("set_parallelism")
+            raise DefinitionError(f"parallelism is {parallelism}; it must be at least 1")
+        node = self._producer("set_parallelism")
         if node.kind is not NodeKind.OPERATOR:
             raise DefinitionError(
-                f"parallelism of {node.name!r} is given where it is made; "
+                f"parallelism of {node.name!r} is set where it is created; "
                 "set that of a map after it instead"
             )
         if isinstance(node.operator, CountWindowOperator) and parallelism != 1:
-            raise DefinitionError(f"{node.name!r} counts all records: its parallelism is 1")
+            raise DefinitionError(f"{node.name!r} counts all records: its parallelism must be 1")
         node.parallelism = parallelism
         return self
 
     def name(self, name: str) -> Self:
-        """Name of the operation that made this stream, for messages and Flink's web page."""
-        self._maker("name").name = name
+        """Set the name of this stream's operation, for messages and Flink's web UI."""
+        self._producer("name").name = name
         return self
 
     # one record at a time
 
     def map(self, function: Any) -> IterationStream:
-        """One value for each value: a callable, or an object with ``map(value)``."""
+        """Map each value to one value: a callable, or an object with ``map(value)``."""
         return self._apply("map", MapOperator(function))
 
     def flat_map(self, function: Any) -> IterationStream:
-        """Any number of values for each: a callable, or ``flat_map(value)``, giving an iterable."""
+        """Map each value to an iterable of values: a callable, or ``flat_map(value)``."""
         return self._apply("flat_map", FlatMapOperator(function))
 
     def filter(self, function: Any) -> IterationStream:
-        """The values for which the callable (or ``filter(value)``) is true."""
+        """Keep the values for which the callable (or ``filter(value)``) is true."""
         return self._apply("filter", FilterOperator(function))
 
     def process(self, function: Any) -> IterationStream:
-        """Anything: an object with ``process_element(value, ctx, out)``, see ``functions``."""
+        """Apply an object with ``process_element(value, ctx, out)``, see ``user_functions``."""
         return self._apply("process", ProcessOperator(function))
 
     # more than one stream
 
     def connect(self, other: IterationStream) -> ConnectedIterationStreams:
-        """Two streams read by one function."""
+        """Connect two streams, to be read by one function."""
         return ConnectedIterationStreams(self, other)
 
     def union(self, *others: IterationStream) -> IterationStream:
-        """All records of all streams, in no order between them."""
+        """Merge streams; the order between records of different streams is undefined."""
         _check_streams("union", *others)
         self._check("union")
         links = sum((stream._links for stream in others), self._links)
         return IterationStream(self._graph, self._scope, links)
 
     def join(self, other: IterationStream) -> JoinedStreams:
-        """Pairs of equal key at the end of both inputs.
+        """Join two streams by key, at the end of both inputs.
 
         ``a.join(b).where(key of a).equal_to(key of b).apply(function(left, right))``
         """
         return JoinedStreams(self, other)
 
-    # where records go
+    # partitioning
 
     def rebalance(self) -> IterationStream:
-        """The same stream, dealt in turn to the subtasks of its reader."""
+        """Distribute records round-robin to the subtasks of the reader."""
         return self._partitioned(Partition.REBALANCE)
 
     def broadcast(self) -> IterationStream:
-        """The same stream, every record to all subtasks of its reader."""
+        """Send every record to all subtasks of the reader."""
         return self._partitioned(Partition.BROADCAST)
 
     def partition_custom(
         self, partitioner: Callable[[Any, int], int], key_selector: KeySelector
     ) -> IterationStream:
-        """The same stream; record ``r`` goes to ``partitioner(key_selector(r), subtasks)``."""
+        """Send record ``r`` to the subtask ``partitioner(key_selector(r), subtasks)``."""
         return self._partitioned(Partition.CUSTOM, key=key_selector, partitioner=partitioner)
 
     def key_by(self, key_selector: KeySelector) -> KeyedIterationStream:
-        """The same stream, all records of one key to one subtask, with state by key.
+        """Partition by key: all records of a key are sent to one subtask, with state by key.
 
         Keys are numbers, strings, bytes, ``None``, or tuples of them.
         """
@@ -140,41 +140,41 @@ class IterationStream:
         return KeyedIterationStream(self._graph, self._scope, links)
 
     def get_side_output(self, tag: str) -> IterationStream:
-        """What the function that made this stream emitted with ``out.side(tag, value)``."""
-        node = self._maker("get_side_output")
+        """Return the values that this stream's function emits with ``out.side(tag, value)``."""
+        node = self._producer("get_side_output")
         return IterationStream(self._graph, self._scope, (InputLink(node.id, tag),))
 
     # windows
 
     def count_window_all(self, size: int, function: Any) -> IterationStream:
-        """``function(list of values) -> value`` of every ``size`` values, by one subtask.
+        """Apply ``function(list of values) -> value`` to every ``size`` values, in one subtask.
 
-        What is left at the end and does not fill a window is dropped, as Flink does.
+        An incomplete window at the end is dropped, as in Flink.
         """
         stream = self._apply("count_window_all", CountWindowOperator(function, size))
         return stream.set_parallelism(1)
 
     def window_all_at_end(self, function: Any) -> IterationStream:
-        """``function(list of values) -> iterable`` once per subtask, at the end of its input.
+        """Apply ``function(list of values) -> iterable`` once per subtask, at the end of its input.
 
-        The end is that of the iteration for an all-round function, that of the epoch for a
-        per-round one.
+        This is the end of the iteration for an all-round function, and the end of the epoch for a
+        per-round function.
         """
         return self._apply("window_all_at_end", EndWindowOperator(function))
 
-    # what a body may not do
+    # not allowed in a body
 
     def assign_timestamps_and_watermarks(self, *_: Any) -> NoReturn:
-        """Not allowed: event-time watermarks do not enter an iteration."""
+        """Not allowed: event-time watermarks are dropped at the entry of an iteration."""
         raise DefinitionError(
-            "timestamps-in-body: event-time watermarks do not enter an iteration; "
+            "timestamps-in-body: event-time watermarks are dropped at the entry of an iteration; "
             "assign timestamps to the Flink stream before job.from_stream"
         )
 
     def sink_to(self, *_: Any) -> NoReturn:
-        """Not allowed: give the stream back from ``build``, and the job its sinks."""
+        """Not allowed: return the stream from ``build``, and pass the sinks to the job."""
         raise DefinitionError(
-            "sink-in-body: return the stream among the outputs and give the job its sinks: "
+            "sink-in-body: return the stream as an output and pass the sinks to the job: "
             "job.execute(build, sinks=...)"
         )
 
@@ -182,7 +182,7 @@ class IterationStream:
     print = sink_to
 
     def iterate(self, *_: Any) -> NoReturn:
-        """Not allowed: loops are made by ``iterate_*`` functions."""
+        """Not allowed: loops are created by the ``iterate_*`` functions."""
         raise DefinitionError(
             "nested-iteration: use iterate_bounded_streams_until_termination or "
             "iterate_unbounded_streams, outside of any body"
@@ -199,7 +199,7 @@ class IterationStream:
         )
         return IterationStream(self._graph, self._scope, links)
 
-    def _maker(self, what: str) -> DataflowNode:
+    def _producer(self, what: str) -> DataflowNode:
         self._check(what)
         if len(self._links) != 1:
             raise DefinitionError(f"bare-union: {what} of a union; put a map after it")
@@ -210,24 +210,24 @@ class IterationStream:
             names = " and ".join(repr(self._graph.nodes[link.node].name) for link in self._links)
             raise DefinitionError(
                 f"captured-stream: {what} on a stream ({names}) of another scope; "
-                "a body uses the streams that it is given, and only what it returns leaves it"
+                "a body can use only its arguments, and only the streams that it returns leave it"
             )
 
 
 class KeyedIterationStream(IterationStream):
-    """A stream by key: state in its functions is kept for each key apart."""
+    """A keyed stream: its functions have state per key."""
 
     def reduce(self, function: Any) -> IterationStream:
-        """Running ``function(reduced so far, value)`` of each key, emitted for every record."""
+        """Emit the running ``function(reduced so far, value)`` of each key for every record."""
         return self._apply("reduce", ReduceOperator(function))
 
     def window_at_end(self, function: Any) -> IterationStream:
-        """``function(key, list of values) -> iterable`` once per key, at the end of the input."""
+        """Apply ``function(key, list of values) -> iterable`` per key, at the end of the input."""
         return self._apply("window_at_end", EndWindowOperator(function, keyed=True))
 
 
 class ConnectedIterationStreams:
-    """Two streams for one function; with keys of their own when both are keyed."""
+    """Two streams that one function reads; with state per key if both are keyed."""
 
     def __init__(self, first: IterationStream, second: IterationStream) -> None:
         _check_streams("connect", first, second)
@@ -235,20 +235,20 @@ class ConnectedIterationStreams:
         self._second = second
 
     def key_by(self, first: KeySelector, second: KeySelector) -> ConnectedIterationStreams:
-        """Both streams by key, state shared between records of equal key."""
+        """Partition both streams by key; records with equal keys share state."""
         return ConnectedIterationStreams(self._first.key_by(first), self._second.key_by(second))
 
     def map(self, function: Any) -> IterationStream:
-        """An object with ``map1(value)`` and ``map2(value)``."""
+        """Apply an object with ``map1(value)`` and ``map2(value)``."""
         return _operation("co_map", CoMapOperator(function), self._first, self._second)
 
     def process(self, function: Any) -> IterationStream:
-        """An object with ``process_element1`` and ``process_element2`` ``(value, ctx, out)``."""
+        """Apply an object with ``process_element1`` and ``process_element2`` (value, ctx, out)."""
         return _operation("co_process", CoProcessOperator(function), self._first, self._second)
 
 
 class JoinedStreams:
-    """A join on its way: ``where``, ``equal_to``, ``apply``, each once and in this order."""
+    """An unfinished join: call ``where``, ``equal_to`` and ``apply``, once each, in this order."""
 
     def __init__(self, left: IterationStream, right: IterationStream) -> None:
         _check_streams("join", left, right)
@@ -256,15 +256,15 @@ class JoinedStreams:
         self._right = right
 
     def where(self, key_selector: KeySelector) -> JoinedStreams:
-        """Key of the left records."""
+        """Set the key of the left records."""
         return JoinedStreams(self._left.key_by(key_selector), self._right)
 
     def equal_to(self, key_selector: KeySelector) -> JoinedStreams:
-        """Key of the right records."""
+        """Set the key of the right records."""
         return JoinedStreams(self._left, self._right.key_by(key_selector))
 
     def apply(self, function: Any) -> IterationStream:
-        """``function(left, right) -> value`` of every pair: a callable or ``join``."""
+        """Emit ``function(left, right) -> value`` for every pair: a callable or ``join``."""
         for stream in (self._left, self._right):
             if not isinstance(stream, KeyedIterationStream):
                 raise DefinitionError("a join needs where(key) and equal_to(key) before apply")
@@ -274,7 +274,7 @@ class JoinedStreams:
 def _check_streams(what: str, *streams: Any) -> None:
     for stream in streams:
         if not isinstance(stream, IterationStream):
-            raise DefinitionError(f"{what} got a {type(stream).__name__}; it takes streams")
+            raise DefinitionError(f"{what} got a {type(stream).__name__}; expected streams")
         stream._check(what)
 
 

@@ -1,4 +1,4 @@
-"""Timers of a function: all fire when the instance's input has ended."""
+"""Timers of a function; all fire when the input of the instance has ended."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MAX_WATERMARK = 2**63 - 1
 
 
 class TimerService:
-    """Event-time timers, milliseconds. Event time does not move inside an iteration (S26).
+    """Event-time timers in milliseconds. Event time does not advance inside an iteration (S26).
 
-    It jumps to the maximum at the end of the input: then timers fire in order of time, for
-    each time in the order in which they were set, one call of ``on_timer`` per key and time.
+    At the end of the input it advances to the maximum: timers then fire in order of time, and in
+    order of registration for equal times, with one call of ``on_timer`` per key and time.
     """
 
     def __init__(self, timers: MapState, key: Callable[[], Any]) -> None:
@@ -28,11 +28,11 @@ class TimerService:
         self._pushed = 0
 
     def current_watermark(self) -> int:
-        """-2^63 before the end of the input, 2^63 - 1 at it."""
+        """Return -2^63 before the end of the input, and 2^63 - 1 at the end."""
         return self._now
 
     def register_event_time_timer(self, timestamp: int) -> None:
-        """Ask for ``on_timer(timestamp, ctx, out)`` with the current key."""
+        """Register a call of ``on_timer(timestamp, ctx, out)`` with the current key."""
         timer = timestamp, self._key()
         if timer not in self._timers:
             self._timers.put(timer, True)
@@ -40,18 +40,18 @@ class TimerService:
                 self._push(timer)
 
     def delete_event_time_timer(self, timestamp: int) -> None:
-        """Take the request back."""
+        """Delete a timer of the current key."""
         self._timers.remove((timestamp, self._key()))
 
     def register_processing_time_timer(self, timestamp: int) -> NoReturn:
-        """Not supported: what an iteration computes does not depend on a clock."""
+        """Not supported: the result of an iteration does not depend on a clock."""
         raise JobError(
             "processing-time timers are not supported in an iteration; "
             "use an event-time timer, or on_epoch_watermark_incremented"
         )
 
     def fire(self, call: Callable[[int, Any], None]) -> None:
-        """Call ``call(timestamp, key)`` for every timer, those set meanwhile included."""
+        """Call ``call(timestamp, key)`` for every timer, including those registered meanwhile."""
         self._now = MAX_WATERMARK
         self._due = []
         for timer in self._timers:
@@ -66,5 +66,5 @@ class TimerService:
     def _push(self, timer: tuple[int, Any]) -> None:
         assert self._due is not None
         self._pushed += 1
-        # the number keeps the order of setting, and keys from being compared
+        # the number preserves the order of registration, and avoids comparing keys
         heapq.heappush(self._due, (timer[0], self._pushed, timer[1]))

@@ -1,4 +1,4 @@
-"""Epoch watermarks of many channels, and their minimum (S6)."""
+"""Epoch watermarks of several channels, and their minimum (S6)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ ChannelStates = tuple[tuple[int, bool], ...]
 
 
 class EpochTracker:
-    """The least watermark over all channels of an operator.
+    """Minimum watermark over all channels of an operator.
 
-    A watermark that a channel had already, or a lower one, changes nothing: after a restore
+    A watermark that is not greater than the channel's current one is ignored: after a restore,
     some are sent twice.
 
     Examples
@@ -22,7 +22,7 @@ class EpochTracker:
     >>> tracker.advance(1, 1)
     ()
 
-    A channel without rounds does not hide those of the others, however late it ends:
+    A channel without rounds does not hide those of other channels, however late it ends:
 
     >>> tracker = EpochTracker(2)
     >>> tracker.advance(0, 0), tracker.advance(0, 1), tracker.advance(0, END)
@@ -39,7 +39,7 @@ class EpochTracker:
         self.watermark = NONE
 
     def advance(self, channel: int, epoch: int) -> tuple[int, ...]:
-        """Note a channel's watermark; the values to which that raised the least one, in order."""
+        """Record a channel's watermark; return the new values of the minimum, in order."""
         if self._ended[channel] or epoch <= self._rounds[channel]:
             return ()
         if epoch == END:
@@ -51,7 +51,7 @@ class EpochTracker:
             return ()
         if self.watermark != END:
             return (self.watermark,)
-        # the rounds that were held up by what ended last come before the end
+        # the rounds that the last channel to end delayed come before the end
         last = min((epoch for epoch in self._rounds if epoch != NONE), default=NONE)
         return (last, END) if last > before else (END,)
 

@@ -1,8 +1,8 @@
-"""What a user writes: functions, listeners, and what they are handed.
+"""Interfaces of user functions: functions, listeners, context and collector.
 
 A function is a plain callable, or an object with the method of its operation (``map``,
 ``flat_map``, ``filter``, ``reduce``, ``process_element``, for connected streams
-``process_element1`` and ``process_element2``). An object may besides have ``open(ctx)``,
+``process_element1`` and ``process_element2``). An object may also have ``open(ctx)``,
 ``end_input(ctx, out)``, ``close()``, ``on_timer(timestamp, ctx, out)``, and the two methods of
 :class:`IterationListener`.
 """
@@ -17,26 +17,26 @@ if TYPE_CHECKING:
 
 
 class Context(Protocol):
-    """What a function knows of where it runs; the same object from ``open`` to ``close``."""
+    """Runtime context of a function instance; the same object from ``open`` to ``close``."""
 
     @property
     def epoch(self) -> int:
-        """Epoch of the record being handled, in a callback the watermark's (``END`` at the end)."""
+        """Epoch of the current record, or of the watermark in a callback (``END`` at the end)."""
         ...
 
     @property
     def key(self) -> Any:
-        """Key of the record being handled; ``None`` without ``key_by`` and in callbacks."""
+        """Key of the current record; ``None`` without ``key_by`` and in callbacks."""
         ...
 
     @property
     def state(self) -> NamedStates:
-        """State by name; inside ``key_by`` value, list and map state are those of the key."""
+        """State by name; after ``key_by``, value, list and map state belong to the current key."""
         ...
 
     @property
     def subtask(self) -> int:
-        """Number of this subtask, from 0."""
+        """Index of this subtask, from 0."""
         ...
 
     @property
@@ -45,12 +45,12 @@ class Context(Protocol):
         ...
 
     def timer_service(self) -> TimerService:
-        """Event-time timers; they fire at the end of the instance's input."""
+        """Return the event-time timers; they fire at the end of the instance's input."""
         ...
 
 
 class Collector(Protocol):
-    """Where a function puts what it emits; the record gets the epoch of the call."""
+    """Collects the output of a function; a record gets the epoch of the call."""
 
     def collect(self, value: Any) -> None:
         """Emit a value to the main output."""
@@ -62,23 +62,23 @@ class Collector(Protocol):
 
 
 class IterationListener:
-    """Mix-in of a function that wants to hear of epochs; both methods do nothing by default.
+    """Mix-in for functions that are notified about epochs; both methods do nothing by default.
 
-    Inside these calls there is no current key: keyed state raises ``JobError``.
+    Inside these callbacks there is no current key: access to keyed state raises ``JobError``.
     """
 
     def on_epoch_watermark_incremented(self, epoch: int, ctx: Context, out: Collector) -> None:
-        """Called once for each epoch, from 0, when no record of it or before can come any more."""
+        """Called once per epoch, from 0, when no more records of it or earlier can arrive."""
 
     def on_iteration_terminated(self, ctx: Context, out: Collector) -> None:
-        """Called once, after the last record; what goes to a feedback stream is dropped."""
+        """Called once, after the last record; output to a feedback stream is dropped."""
 
 
 class ProcessFunction(Protocol):
     """The function of ``process``."""
 
     def process_element(self, value: Any, ctx: Context, out: Collector) -> None:
-        """Handle one record."""
+        """Process one record."""
         ...
 
 
@@ -86,9 +86,9 @@ class CoProcessFunction(Protocol):
     """The function of ``connect(...).process``."""
 
     def process_element1(self, value: Any, ctx: Context, out: Collector) -> None:
-        """Handle one record of the first stream."""
+        """Process one record of the first stream."""
         ...
 
     def process_element2(self, value: Any, ctx: Context, out: Collector) -> None:
-        """Handle one record of the second stream."""
+        """Process one record of the second stream."""
         ...

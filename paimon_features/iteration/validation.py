@@ -1,4 +1,4 @@
-"""What is not allowed (S31): every message starts with the rule's short name."""
+"""Construction rules (S31); every message starts with the rule's short name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def streams_of(given: Any, what: str) -> tuple[IterationStream, ...]:
-    """The streams of a list of streams; DefinitionError for anything else."""
+    """Return the streams of a list of streams; raise DefinitionError for anything else."""
     from paimon_features.iteration.streams import IterationStream
 
     try:
@@ -27,13 +27,14 @@ def streams_of(given: Any, what: str) -> tuple[IterationStream, ...]:
     for stream in streams:
         if not isinstance(stream, IterationStream):
             raise DefinitionError(
-                f"streams: {what} holds a value of type {type(stream).__name__}; expected streams"
+                f"streams: {what} contains a value of type {type(stream).__name__}; "
+                "expected streams"
             )
     return streams
 
 
 def check_arguments(config: Any, body: Any) -> None:
-    """Refuse what is no configuration, and what is no body."""
+    """Check the types of the configuration and the body."""
     from paimon_features.iteration.config import IterationConfig
 
     if not isinstance(config, IterationConfig):
@@ -54,7 +55,7 @@ def check_inputs(
     *,
     bounded: bool,
 ) -> DataflowGraph:
-    """Refuse an iteration without variables, inside another one, or over streams unfit for it."""
+    """Reject an iteration without variables, a nested one, and unsuitable input streams."""
     if not variables:
         raise DefinitionError(
             "no-variable-stream: an iteration needs at least one initial variable stream"
@@ -63,12 +64,12 @@ def check_inputs(
     if graph.scope.iteration is not None:
         raise DefinitionError(
             "nested-iteration: an iteration inside the body of another one; "
-            "make one loop of both, or run one after the other"
+            "merge the two loops, or run one after the other"
         )
     for stream in (*variables, *data):
         _check_same_graph(stream, graph)
         stream._check("iterate")
-        if bounded and (name := _endless(stream, graph)) is not None:
+        if bounded and (name := _unbounded_source(stream, graph)) is not None:
             raise DefinitionError(
                 f"unbounded-stream: {name!r} never ends, so a bounded iteration over it would "
                 "never end its round 0; use iterate_unbounded_streams"
@@ -84,7 +85,7 @@ def check_inputs(
 def check_result(
     result: Any, heads: Sequence[IterationStream], graph: DataflowGraph, *, bounded: bool
 ) -> None:
-    """Refuse feedback that does not fit the variables, and misplaced criteria."""
+    """Reject feedback that does not match the variables, and criteria that are not allowed."""
     for name in ("feedback", "outputs", "termination_criteria"):
         if not hasattr(result, name):
             raise DefinitionError(
@@ -95,7 +96,7 @@ def check_result(
     if len(feedback) != len(heads):
         raise DefinitionError(
             f"feedback-count: the body feeds back {len(feedback)} streams for {len(heads)} "
-            "variables; it feeds back one for each"
+            "variables; expected one for each"
         )
     for index, (stream, head) in enumerate(zip(feedback, heads, strict=True)):
         _check_edge(stream, graph, f"feedback {index}")
@@ -114,13 +115,13 @@ def check_result(
             )
         streams_of([criteria], "the termination criteria")
         _check_edge(criteria, graph, "termination criteria")
-    for index, stream in enumerate(streams_of(result.outputs, "what a body puts out")):
+    for index, stream in enumerate(streams_of(result.outputs, "the outputs of a body")):
         _check_same_graph(stream, graph)
         stream._check(f"output {index}")
 
 
 def check_round_inputs(inputs: Iterable[IterationStream]) -> tuple[IterationStream, ...]:
-    """Refuse ``for_each_round`` of nothing, or where there are no rounds."""
+    """Reject ``for_each_round`` without streams, or outside of a body."""
     streams = streams_of(inputs, "the input of for_each_round")
     if not streams:
         raise DefinitionError("empty-for-each-round: for_each_round needs at least one stream")
@@ -137,7 +138,7 @@ def check_round_inputs(inputs: Iterable[IterationStream]) -> tuple[IterationStre
 
 
 def check_round_outputs(result: Any, graph: DataflowGraph) -> tuple[IterationStream, ...]:
-    """Refuse what a part of a body may not return."""
+    """Reject outputs of ``for_each_round`` that are not streams of its scope."""
     streams = streams_of(result, "the result of for_each_round")
     for stream in streams:
         _check_same_graph(stream, graph)
@@ -146,30 +147,16 @@ def check_round_outputs(result: Any, graph: DataflowGraph) -> tuple[IterationStr
 
 
 def check_source(graph: DataflowGraph, name: str) -> None:
-    """Refuse a source inside a body."""
+    """Reject a source inside a body."""
     if graph.scope.iteration is not None:
         raise DefinitionError(
-            f"source-in-body: {name!r} is a source inside a body; make it outside, and give its "
+            f"source-in-body: {name!r} is a source inside a body; create it outside, and pass its "
             "stream to the iteration as a variable or as data"
         )
 
 
-def check_mode(runtime_mode: str) -> None:
-    """Refuse any runtime mode of a Flink environment but ``STREAMING``.
-
-    >>> check_mode("BATCH")
-    Traceback (most recent call last):
-    paimon_features.errors.DefinitionError: batch-mode: the environment runs in mode BATCH; ...
-    """
-    if runtime_mode.upper() != "STREAMING":
-        raise DefinitionError(
-            f"batch-mode: the environment runs in mode {runtime_mode.upper()}; iterations need "
-            "RuntimeExecutionMode.STREAMING, for bounded inputs too"
-        )
-
-
-def _endless(stream: IterationStream, graph: DataflowGraph) -> str | None:
-    """Name of a source of the stream that never ends."""
+def _unbounded_source(stream: IterationStream, graph: DataflowGraph) -> str | None:
+    """Return the name of an unbounded source of the stream, or ``None``."""
     links = list(stream._links)
     while links:
         node = graph.nodes[links.pop().node]
@@ -192,5 +179,5 @@ def _check_same_graph(stream: IterationStream, graph: DataflowGraph) -> None:
     if stream._graph is not graph:
         raise DefinitionError(
             "captured-stream: streams of two jobs are used together; "
-            "all streams of a program come from the job that is given to build"
+            "all streams of a program must come from the job that is passed to build"
         )

@@ -123,7 +123,7 @@ def test_state_of_a_round_is_dropped_whole_and_that_of_others_stays() -> None:
 
 def test_keyed_state_without_a_key_is_an_error_that_names_the_function() -> None:
     ctx = context(StateCache(MemoryState()))
-    with pytest.raises(JobError, match="keyed state of 'counter'.*no key"):
+    with pytest.raises(JobError, match="keyed state of 'counter'.*without a current key"):
         ctx.state.value("v").value()
     ctx.state.broadcast("b").put("name", 1)
     assert ctx.state.union_list("u").get() == []

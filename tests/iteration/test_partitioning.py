@@ -93,7 +93,7 @@ def test_a_partitioner_that_names_no_subtask_is_an_error() -> None:
         stream = job.from_collection([1]).partition_custom(lambda key, n: n, lambda value: value)
         return stream.map(lambda value: value).set_parallelism(2)
 
-    with pytest.raises(JobError, match="gave subtask 2 of 2"):
+    with pytest.raises(JobError, match="returned subtask 2; expected 0 to 1"):
         ReferenceExecutor().run(build)
 
 

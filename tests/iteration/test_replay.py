@@ -115,5 +115,5 @@ def test_a_large_replay_leaves_in_parts_and_its_watermark_last(
 
 def test_data_that_do_not_fit_a_state_in_memory_are_refused_by_name() -> None:
     subtask = Subtask(ReplayMemory(0, state_bytes=5 * BLOCK_BYTES))
-    with pytest.raises(JobError, match=r"'blocks > .*in subtask 0 is more than 40,000 .*rocksdb"):
+    with pytest.raises(JobError, match=r"'blocks > .*in subtask 0 exceed 40,000 .*rocksdb"):
         subtask.feed(BLOCKS)

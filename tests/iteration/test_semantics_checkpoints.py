@@ -177,7 +177,7 @@ class Haunted:
         results: list[list[Any]] = [[] for _ in program.plan.results]
         for _, index, values in committed:
             results[index] += values
-        return program.give(results)
+        return program.shape_results(results)
 
     def _work_on(self, zombie: Attempt) -> bool:
         # its head is stopped by the wire, which belongs to another one by now

@@ -439,7 +439,7 @@ STREAMS = "^streams: .*"
 
 
 @pytest.mark.parametrize(
-    ("build", "told"),
+    ("build", "message"),
     [
         (lambda job: loop(job, variables=job.from_collection([1])), STREAMS + "init_variables"),
         (lambda job: loop(job, variables=DataStreamList.of(1)), STREAMS + "of type int"),
@@ -450,7 +450,7 @@ STREAMS = "^streams: .*"
         (lambda job: loop(job, body=lambda v, _: IterationBodyResult(v.get(0).map(abs), v)),
          STREAMS + r"the feedback is of type IterationStream; .*DataStreamList.of\(stream\)"),
         (lambda job: loop(job, body=lambda v, _: IterationBodyResult(v, v.get(0))),
-         STREAMS + "what a body puts out"),
+         STREAMS + "the outputs of a body"),
         (lambda job: loop(job, body=lambda v, _: IterationBodyResult(v, v, v)),
          STREAMS + "the termination criteria"),
         (lambda job: iterate_unbounded_streams(
@@ -461,8 +461,8 @@ STREAMS = "^streams: .*"
         (lambda job: None, "^build-result: build returned a NoneType"),
     ],
 )  # fmt: skip
-def test_arguments_of_another_kind_are_told(build: Any, told: str) -> None:
-    with pytest.raises(DefinitionError, match=told):
+def test_arguments_of_a_wrong_type_are_rejected(build: Any, message: str) -> None:
+    with pytest.raises(DefinitionError, match=message):
         ReferenceExecutor().run(build)
 
 

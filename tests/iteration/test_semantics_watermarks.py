@@ -221,5 +221,5 @@ def test_in_a_callback_there_is_no_key() -> None:
 
         return bounded([variable], body)
 
-    with pytest.raises(JobError, match="there is no key"):
+    with pytest.raises(JobError, match="without a current key"):
         run(build)

@@ -307,7 +307,7 @@ def identity(variables: DataStreamList, data: DataStreamList) -> IterationBodyRe
 
 def test_another_program_under_the_same_name_is_refused(lake: Lake) -> None:
     SuperstepExecutor(lake, "sums").run(loop(witness(1), [[1]], [[10]]))
-    with pytest.raises(JobError, match="'sums' was begun by another program: it had variables"):
+    with pytest.raises(JobError, match="'sums' was started by another program: it had variables"):
         SuperstepExecutor(lake, "sums").run(loop(identity, [[1], [2]][:1], parallelism=2))
 
 

@@ -1,4 +1,4 @@
-"""Iterations on Flink."""
+"""Iterations on Flink: jobs, settings, outputs."""
 
 from paimon_features.flink.iteration.job import FlinkJobBuilder, IterationJob
 from paimon_features.flink.iteration.job_settings import IterationSettings, open_stream_environment

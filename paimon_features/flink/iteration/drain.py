@@ -1,4 +1,4 @@
-"""The end of a detached job: its head asks the cluster to drain it."""
+"""The end of a detached job: its head requests the drain from the cluster."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from paimon_features.flink_rest import FlinkRest
 
 POLL_S = 0.2
 REQUEST_S = 30.0
-"""After which time a request that came to nothing is made again."""
+"""Time after which a request without effect is repeated."""
 CHECKPOINTS = 2
-"""To complete first: sources that have just ended wait for one, and a savepoint that meets them
-there may hang."""
-MOST_AWAITED_S = 10.0
-"""How long they are waited for at most, however rarely they come."""
+"""Checkpoints to wait for: sources that have just ended wait for one, and a savepoint at that
+moment may hang."""
+MAX_CHECKPOINT_WAIT_S = 10.0
+"""Maximum wait for these checkpoints, whatever the interval."""
 
 
 class JobDrain:
-    """Asks over REST, from within the job; it is known there by its name, which no other has."""
+    """Requests the drain over REST from within the job, which is found by its unique name."""
 
     def __init__(self, cluster: str, job_name: str, folder: str) -> None:
         self.cluster = cluster
         self.job_name = job_name
         self.folder = folder
-        self._looked = 0.0
-        self._asked = 0.0
+        self._polled = 0.0
+        self._requested = 0.0
         self._completed: int | None = None
         self._began = 0.0
 
-    def ask(self) -> None:
-        """Go on with draining; never waits for long, and a failure is tried again."""
+    def poll(self) -> None:
+        """Advance the drain; returns quickly, and is retried after a failure."""
         now = time.monotonic()
-        if now - self._looked < POLL_S or now - self._asked < REQUEST_S:
+        if now - self._polled < POLL_S or now - self._requested < REQUEST_S:
             return
-        self._looked = now
+        self._polled = now
         with suppress(JobError):
             rest = FlinkRest(self.cluster)
             job = next(job for job in rest.jobs() if job.name == self.job_name and job.running)
@@ -43,7 +43,7 @@ class JobDrain:
             if self._completed is None:
                 self._completed = completed
                 self._began = now
-            waited = now - self._began >= MOST_AWAITED_S
+            waited = now - self._began >= MAX_CHECKPOINT_WAIT_S
             if waited or completed >= self._completed + CHECKPOINTS:
-                self._asked = now
+                self._requested = now
                 rest.request_drain(job.id, self.folder)

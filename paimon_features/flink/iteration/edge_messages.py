@@ -1,7 +1,7 @@
-"""What travels on Flink's edges: rows of a subtask's key and bytes.
+"""Messages on Flink's edges: rows of a subtask's key and bytes.
 
-A stage's subtask is addressed by a key that Flink's hash puts there, so that records that a user
-partitioned, and control records that go to all subtasks, travel on one edge, in order.
+A subtask of a stage is addressed by a key that Flink's hash assigns to it, so that records with any
+partitioning and control records for all subtasks share one edge, in order.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class SourceRecords(NamedTuple):
-    """Values for a source node from outside of the program; ``ended``: the last ones."""
+    """Values for a source node from outside of the program; ``ended`` marks the end."""
 
     node: int
     values: list[Any]
@@ -30,7 +30,7 @@ class SourceRecords(NamedTuple):
 
 
 class SourceSplits(NamedTuple):
-    """Parts of a table for a source node, which its subtask reads itself."""
+    """Splits of a table for a source node, to be read by its subtask."""
 
     node: int
     plan: SplitPlan
@@ -38,28 +38,28 @@ class SourceSplits(NamedTuple):
     block_rows: int
 
     def blocks(self) -> Iterator[list[pa.RecordBatch]]:
-        """The rows, in record batches of at most ``block_rows``."""
+        """Yield the rows in record batches of at most ``block_rows``."""
         return split_batches(self.plan.read(self.splits), self.block_rows)
 
 
 KICK = b"kick"
-"""Tells a subtask that may never see a record that it is there."""
+"""First message of a subtask that may never receive a record."""
 
 
 def pack(item: SourceRecords | SourceSplits) -> bytes:
-    """Bytes of what a source sends. Messages between stages are lists, these are tuples."""
+    """Encode a message of a source: a tuple, where messages between stages are lists."""
     return dumps(item)
 
 
 def message_type() -> TypeInformation:
-    """Flink's type of a row on an edge: the key of the subtask, the bytes."""
+    """Return the Flink type of a row on an edge: the key of the subtask, and bytes."""
     from pyflink.common import Types
 
     return Types.ROW([Types.INT(), Types.PRIMITIVE_ARRAY(Types.BYTE())])
 
 
 def text_type() -> TypeInformation:
-    """Flink's type of results: a line of text each."""
+    """Return the Flink type of results: a line of text each."""
     from pyflink.common import Types
 
     return Types.STRING()
@@ -67,7 +67,7 @@ def text_type() -> TypeInformation:
 
 @cache
 def subtask_keys(parallelism: int) -> tuple[int, ...]:
-    """The smallest key that Flink sends to each subtask."""
+    """Return, for each subtask, the smallest key that Flink assigns to it."""
     from pyflink.java_gateway import get_gateway
 
     jvm: Any = get_gateway().jvm

@@ -1,7 +1,7 @@
-"""Errors of functions, with all that helps to find them in their message.
+"""Errors of user functions with their location in the message.
 
-Of what is raised in a task only the class and the message come back from Flink, in thread mode;
-no traceback, and no notes.
+In thread mode, Flink returns only the class and the message of an error that is raised in a task,
+without traceback and notes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", 
 
 @contextmanager
 def errors_located() -> Iterator[None]:
-    """Turn an error inside the block into a JobError that says where it came from.
+    """Convert an error inside the block to a JobError whose message has the location.
 
     >>> with errors_located():
     ...     int("one")
@@ -30,14 +30,14 @@ def errors_located() -> Iterator[None]:
     try:
         yield
     except PaimonFeaturesError:
-        raise  # these say already what is wrong
+        raise  # their messages are complete
     except Exception as error:
         where = [_place(error), *getattr(error, "__notes__", ())]
         raise JobError(f"{type(error).__name__}: {error} ({'; '.join(where)})") from error
 
 
 def _place(error: Exception) -> str:
-    """The innermost line of the user's own, else the innermost one."""
+    """Return the innermost line of user code, otherwise the innermost line."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [
         frame

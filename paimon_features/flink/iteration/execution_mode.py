@@ -1,4 +1,4 @@
-"""Whether Python can run in threads of Flink's task managers: tried once, and remembered."""
+"""Thread or process mode: a probe, run once, shows whether thread mode works."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pyflink.datastream import RuntimeContext, StreamExecutionEnvironment
 
 PROBE_S = 300.0
-"""How long the probe may take: the first interpreter of a task manager loads its packages, which
-takes minutes on a host that is very busy."""
+"""Timeout of the probe: the first interpreter of a task manager loads its packages, which takes
+minutes on a loaded host."""
 POLL_S = 0.01
 OPTIONS: Mapping[str, str] = {
     "execution.runtime-mode": "STREAMING",
@@ -44,15 +44,15 @@ OPTIONS: Mapping[str, str] = {
     "restart-strategy.type": "none",
 }
 REMEMBERED = 50
-"""Places whose answer is kept."""
+"""Number of task managers whose result is cached."""
 
 _ENTRY = ("all", 0)
 _failed_probes: dict[str, str] = {}
-"""Of this process: why threads cannot be had, by place."""
+"""Reasons of this process against thread mode, by task manager."""
 
 
 class ThreadModeProbe(KeyedProcessFunction):
-    """Does what operators do: state that is empty, written, read; then one result."""
+    """Uses state like an operator: empty, written, read; then emits one result."""
 
     def open(self, runtime_context: RuntimeContext) -> None:
         import numpy  # noqa: F401 - bodies need it, and an interpreter may lack it
@@ -64,25 +64,25 @@ class ThreadModeProbe(KeyedProcessFunction):
         self._state.put(_ENTRY, value)
         found.append(self._state.get(_ENTRY))
         if found != [None, KICK]:
-            raise JobError(f"a state of Flink gave {found!r}, expected {[None, KICK]!r}")
+            raise JobError(f"a Flink state returned {found!r}, expected {[None, KICK]!r}")
         yield "passed"
 
 
 def resolve_mode(
     mode: Mode, cluster: str | None, state_dir: Path | None = None
 ) -> Literal["thread", "process"]:
-    """``auto`` decided: threads where a probe has passed, else processes, with a warning.
+    """Resolve ``auto``: thread mode if a probe has passed, otherwise process mode with a warning.
 
     The probe is a job of one record in thread mode. It runs once for the task managers of
-    ``cluster`` (inside this process where it is None; see ``place_of``), of which it tries one,
-    and for this interpreter and its packages: what passed is remembered in the user's cache, what
-    failed by this process. Where no slot is free, and ``UNKNOWN_CLUSTER``, it is left out: what is
-    installed here decides.
+    ``cluster`` (inside this process if None; see ``execution_target``), on one of them, and for
+    this interpreter and its packages: a success is stored in the user's cache, a failure in this
+    process. Without a free slot, and for ``UNKNOWN_CLUSTER``, there is no probe, and the packages
+    installed here decide.
 
     Raises
     ------
     JobError
-        If the cluster does not answer, or the JVM of this process ends with the probe.
+        If the cluster does not respond, or the JVM of this process ends with the probe.
     """
     if mode != "auto":
         return mode
@@ -90,15 +90,15 @@ def resolve_mode(
     if reason is None:
         return "thread"
     warnings.warn(
-        f"iteration: Python runs in processes, which takes longer, as threads cannot be had: "
-        f"{reason}. IterationSettings(mode='process') says so without this warning",
+        f"iteration: Python runs in processes, which is slower, as thread mode is not available: "
+        f"{reason}. Set IterationSettings(mode='process') to avoid this warning",
         stacklevel=2,
     )
     return "process"
 
 
 def _thread_mode_obstacle(cluster: str | None, state_dir: Path | None) -> str | None:
-    """Why threads cannot be had; None where they can."""
+    """Return why thread mode is not available; None if it is."""
     if importlib.util.find_spec("pemja") is None:
         return "the package pemja is not installed here (pip install pemja)"
     if cluster == UNKNOWN_CLUSTER:
@@ -108,7 +108,7 @@ def _thread_mode_obstacle(cluster: str | None, state_dir: Path | None) -> str | 
         rest = FlinkRest(cluster)
         managers = rest.task_managers()
         if not int(rest.overview()["slots-available"]):
-            return None  # a probe would wait as long as the job: what is installed here decides
+            return None  # a probe would wait as long as the job: the packages here decide
     place = _probe_key(cluster, managers)
     path = cache_root() / "python-threads.json"
     passed: dict[str, float] = {}
@@ -120,7 +120,7 @@ def _thread_mode_obstacle(cluster: str | None, state_dir: Path | None) -> str | 
         refusal = _probe(cluster, state_dir)
         if refusal is None:
             newest = sorted(passed, key=lambda one: passed[one])[-REMEMBERED + 1 :]
-            with contextlib.suppress(OSError):  # a cache: the next process tries once more
+            with contextlib.suppress(OSError):  # a cache: the next process runs the probe again
                 write_json(path, {**{one: passed[one] for one in newest}, place: time.time()})
             return None
         _failed_probes[place] = refusal
@@ -128,7 +128,7 @@ def _thread_mode_obstacle(cluster: str | None, state_dir: Path | None) -> str | 
 
 
 def _probe_key(cluster: str | None, managers: Iterable[str]) -> str:
-    """A task manager that was started anew is another one."""
+    """Return the cache key of a probe; a restarted task manager has another one."""
     versions = [importlib.metadata.version(name) for name in ("apache-flink", "pemja", "numpy")]
     parts = [sys.executable, sys.version, *versions, cluster or "here", *sorted(managers)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:32]
@@ -137,12 +137,12 @@ def _probe_key(cluster: str | None, managers: Iterable[str]) -> str:
 def _probe(cluster: str | None, state_dir: Path | None) -> str | None:
     env = open_stream_environment(cluster, state_dir=state_dir, workers=True)
     try:
-        with flink_errors("trying Python in threads"):
+        with flink_errors("probing thread mode"):
             return _run(env)
     except JobError as error:
         return str(error)
     except Exception:
-        # no JVM to talk to any more: this process cannot go on, but the next one can
+        # the JVM has ended: this process cannot continue, but the next one can
         with _advice():
             start_gateway(state_dir)
         raise
@@ -153,7 +153,7 @@ def _advice() -> Iterator[None]:
     try:
         yield
     except JobError as error:
-        error.add_note("it ended when Python was tried in threads: use mode='process'")
+        error.add_note("it ended during the probe of thread mode: use mode='process'")
         raise
 
 
@@ -170,7 +170,7 @@ def _run(env: StreamExecutionEnvironment) -> str | None:
     tried = keyed_union([source]).process(ThreadModeProbe(), text_type()).set_parallelism(1)
     java: Any = get_gateway().jvm.org.apache.flink.streaming.api
     tried._j_data_stream.sinkTo(java.functions.sink.v2.DiscardingSink()).setParallelism(1)
-    client = env.execute_async("trying Python in threads")
+    client = env.execute_async("probe of thread mode")
     end = client.get_job_execution_result()
     deadline = time.monotonic() + PROBE_S
     while not end.done():

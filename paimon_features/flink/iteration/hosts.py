@@ -1,7 +1,7 @@
-"""The functions that Flink runs: each hands what comes to the runtime's core, and sends on.
+"""The functions that Flink runs: each passes its input to the runtime and emits the output.
 
-Nothing is decided here. A host is shipped with the pickled plan of its stage; the core's objects
-are made from it where the host opens.
+No decisions are made here. A host is shipped with the pickled plan of its stage, and creates the
+objects of the runtime from it in ``open``.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ if TYPE_CHECKING:
     from pyflink.datastream import RuntimeContext
 
 END_OF_INPUT = 2**63 - 2
-"""A timer at this time fires when all inputs have ended, and may emit still."""
+"""A timer at this time fires when all inputs have ended, and can still emit records."""
 
 GATHER_MS = 10
-"""How long a head in a process of its own waits for the rest of a round's notices: about as long as
-sending some of them first would hold up the others."""
+"""How long a head in a separate process waits for the rest of a round's notices: about the time by
+which sending a part of them first would delay the others."""
 
 REPORT_S = 0.1
-"""How often the head says at most how far it is."""
+"""Minimum time between two status reports of the head."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageAddresses:
-    """Where messages of one function go: the key of every subtask of every next stage.
+    """Addresses of one function's messages: the key of every subtask of every downstream stage.
 
-    The stage ``main`` is reached by the main output, the others by a side output each.
+    The stage ``main`` reads the main output, every other stage a side output.
     """
 
     main: int | None
@@ -70,22 +70,22 @@ class StageAddresses:
 
 
 def stage_tag(stage: int) -> OutputTag:
-    """The side output towards a stage."""
+    """Return the side output for a stage."""
     return OutputTag(f"to-{stage}", message_type())
 
 
 def result_tag(index: int) -> OutputTag:
-    """The side output of the program's output of this number."""
+    """Return the side output for the program's result of this index."""
     return OutputTag(f"result-{index}", text_type())
 
 
 def result_line(values: list[Any]) -> str:
-    """Values as a line of a file."""
+    """Encode values as a line of text."""
     return base64.b64encode(dumps(values)).decode("ascii")
 
 
 def result_values(line: str) -> list[Any]:
-    """The values of a line.
+    """Decode the values of a line.
 
     >>> result_values(result_line([1, (2, "x")]))
     [1, (2, 'x')]
@@ -96,11 +96,11 @@ def result_values(line: str) -> list[Any]:
 
 
 class _Sender:
-    """Turns the core's messages into rows on Flink's edges."""
+    """Converts messages of the runtime to rows on Flink's edges."""
 
     def __init__(self, addresses: StageAddresses, memory: MemoryLimits, name: str) -> None:
         self._memory = memory
-        self._what = f"iteration: what {name!r} sends"
+        self._what = f"iteration: a message of {name!r}"
         self._main = addresses.main
         self._keys = addresses.keys
         self._tags = addresses.tags()
@@ -121,7 +121,7 @@ class _Sender:
 
 
 class StageHost(KeyedProcessFunction):
-    """One stage of the program: every subtask has one key, and one runner."""
+    """Runs one stage of the program: every subtask has one key and one runner."""
 
     def __init__(
         self,
@@ -155,15 +155,15 @@ class StageHost(KeyedProcessFunction):
             runner = self._make_runner(ctx.get_current_key())
         item = pickle.loads(value)
         if type(item) is list:
-            sents = runner.handle_in_parts(map(Envelope._make, item))
+            outputs = runner.handle_in_parts(map(Envelope._make, item))
         else:
-            sents = self._feed(runner, item)
-        for sent in sents:
-            # in Flink's state before anything leaves: a snapshot may be taken after any element
+            outputs = self._feed(runner, item)
+        for output in outputs:
+            # state is written before output is emitted: a snapshot may be taken after any element
             runner.flush()
-            yield from self._sender.rows(sent.messages)
-            if sent.results:
-                yield from self._sender.results(sent.results)
+            yield from self._sender.rows(output.messages)
+            if output.results:
+                yield from self._sender.results(output.results)
 
     def close(self) -> None:
         if self._runner is not None:
@@ -187,9 +187,9 @@ class StageHost(KeyedProcessFunction):
         number = key[0] if isinstance(key, Row | tuple) else key
         if number not in self._own_keys:
             raise JobError(
-                f"iteration: stage {self._stage.name!r} got key {number}, which none of its "
-                f"{len(self._own_keys)} subtasks has; a savepoint fits the parallelism only that "
-                "it was made with"
+                f"iteration: stage {self._stage.name!r} got key {number}, which belongs to none of "
+                f"its {len(self._own_keys)} subtasks; a savepoint can be resumed only with the "
+                "parallelism that it was taken with"
             )
         subtask = self._own_keys.index(number)
         self._runner = SubtaskRunner(
@@ -204,56 +204,56 @@ class StageHost(KeyedProcessFunction):
 
 
 class _ThrottledWire:
-    """A wire that tells who watches not more than ten times a second, but every change of state;
-    with the attempt's beginning, and what was last heard of each reporter."""
+    """A wire that reports the status at most ten times per second, but every change of state; it
+    adds the start of the attempt, and the last notice of each reporter."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self.publish = wire.publish
         self.take = wire.take
-        self._heard: dict[str, tuple[int, int]] = {}
+        self._last_notices: dict[str, tuple[int, int]] = {}
         self._status: dict[str, Any] = {}
-        self._told = 0.0
-        self._untold = False
+        self._reported_at = 0.0
+        self._pending = False
 
     def begin(self) -> int:
         generation = self._wire.begin()
-        self._heard.clear()
+        self._last_notices.clear()
         self._status = {"state": "starting", "generation": generation, "since": time.time()}
-        self._tell()
+        self._report_now()
         return generation
 
     def poll(self, wait_ms: int) -> list[Notice]:
         notices = self._wire.poll(wait_ms)
         for notice in notices:
             if notice.kind != ENTRY:
-                self._heard[f"{notice.node}:{notice.subtask}"] = notice.kind, notice.epoch
-                self._untold = True
+                self._last_notices[f"{notice.node}:{notice.subtask}"] = notice.kind, notice.epoch
+                self._pending = True
         return notices
 
     def report(self, status: Mapping[str, Any]) -> None:
         changed = status.get("state") != self._status.get("state")
         self._status = {**self._status, **status}
-        self._untold = True
-        if changed or time.monotonic() - self._told >= REPORT_S:
-            self._tell()
+        self._pending = True
+        if changed or time.monotonic() - self._reported_at >= REPORT_S:
+            self._report_now()
 
     def idle(self) -> None:
-        """Tell what is not told yet: nothing else may come for long."""
-        if self._untold and time.monotonic() - self._told >= REPORT_S:
-            self._tell()
+        """Report pending changes: the next notice may arrive much later."""
+        if self._pending and time.monotonic() - self._reported_at >= REPORT_S:
+            self._report_now()
 
-    def _tell(self) -> None:
-        self._told = time.monotonic()
-        self._untold = False
-        self._wire.report({**self._status, "at": time.time(), "heard": self._heard})
+    def _report_now(self) -> None:
+        self._reported_at = time.monotonic()
+        self._pending = False
+        self._wire.report({**self._status, "at": time.time(), "heard": self._last_notices})
 
 
 class ControlHost(ProcessFunction):
-    """The control head, driven by ticks that it is chained to. It keeps no state.
+    """Runs the control head, driven by the tick source that it is chained to. Stateless.
 
-    A tick lasts ``wait_ms`` at most, so that checkpoints pass. With ``drain`` the head drains the
-    job itself, once its iteration has ended; otherwise somebody outside does.
+    A tick takes at most ``wait_ms``, so that checkpoints can pass. With ``drain``, the head drains
+    the job itself when its iteration has ended; otherwise a client does.
     """
 
     def __init__(
@@ -285,21 +285,21 @@ class ControlHost(ProcessFunction):
         yield from self._sender.rows(head.tick(self._plan.wait_ms))
         self._reports.idle()
         if self._drain is not None and head.finished:
-            self._drain.ask()
+            self._drain.poll()
 
     def close(self) -> None:
         _close(self._wire)
 
 
 def _close(wire: Any) -> None:
-    """Hang up where there is a connection."""
+    """Close the connection of a wire, if it has one."""
     close = getattr(wire, "close", None)
     if close is not None:
         close()
 
 
 class StreamFeed(ProcessFunction):
-    """Deals the records of a user's stream to the subtasks of a source node."""
+    """Distributes the records of a user's stream to the subtasks of a source node."""
 
     def __init__(self, node: int, keys: tuple[int, ...], memory: MemoryLimits) -> None:
         self._node = node
@@ -315,8 +315,8 @@ class StreamFeed(ProcessFunction):
 
 
 class StreamEnd(KeyedProcessFunction):
-    """Passes a user's stream on, and says when it has ended: no function hears of that, but a
-    timer for the end of time fires then. Every subtask is told beforehand that it is there."""
+    """Forwards a user's stream and emits its end. A function is not notified of the end of input,
+    but a timer at the end of time fires then; ``KICK`` makes every subtask register one."""
 
     def __init__(self, node: int) -> None:
         self._node = node

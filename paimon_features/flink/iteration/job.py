@@ -1,4 +1,4 @@
-"""``IterationJob``: a program of iterations as a job of Flink."""
+"""``IterationJob``: runs a program of iterations as a Flink job."""
 
 from __future__ import annotations
 
@@ -60,43 +60,43 @@ _RESUME = "execution.state-recovery.path"
 
 
 class FlinkJobBuilder(JobBuilder):
-    """The ``job`` of a program that runs on Flink."""
+    """The ``job`` argument of a program that runs on Flink."""
 
     def from_stream(self, stream: DataStream, name: str | None = None) -> IterationStream:
-        """The records of a stream of Flink's own, of the job's environment.
+        """Return the records of a Flink stream of the job's environment.
 
-        Its records are any that pickle; the iteration's subtasks get them in turn, as many as
-        the stream has. Its event-time watermarks end here (S26).
+        Records must be picklable; they are distributed round-robin to as many subtasks as the
+        stream has. Event-time watermarks are dropped here (S26).
         """
         parallelism = int(stream._j_data_stream.getParallelism())
         return self.from_source(FlinkSource(stream), parallelism, name or stream.get_name())
 
 
 class IterationJob:
-    """Runs programs of iterations on Flink; exactly once, whatever fails.
+    """Runs programs of iterations on Flink, exactly-once in spite of failures.
 
     Parameters
     ----------
     env
-        An environment of pyflink in streaming mode; its streams may be used with
-        ``job.from_stream``. By default one is opened: on ``cluster`` (``host:port`` of its REST
+        A pyflink environment in streaming mode; its streams may be used with
+        ``job.from_stream``. By default, one is opened: on ``cluster`` (``host:port`` of its REST
         interface), or inside this process.
     settings
         Mode, wire, checkpoints.
     state_dir
-        Folder of checkpoints, savepoints and logs; every host of a cluster has to see it under
-        the same path. A temporary one by default, for jobs inside this process only.
+        Folder for checkpoints, savepoints and logs, accessible by all hosts of a cluster under
+        the same path. By default a temporary folder, for jobs inside this process only.
     resume
         A savepoint or retained checkpoint of the same program, with the same parallelism.
     parallelism
-        What the program finds as ``job.parallelism``.
+        Value of ``job.parallelism`` for the program.
 
     Raises
     ------
     DefinitionError
-        ``batch-mode``: the environment is a batch one (S31).
+        ``batch-mode``: the environment is in batch mode (S31).
     ConfigurationError
-        For a cluster without ``state_dir``.
+        If ``cluster`` is used without ``state_dir``.
     """
 
     def __init__(
@@ -120,34 +120,34 @@ class IterationJob:
             if cluster is not None:
                 raise ConfigurationError(
                     "an iteration on a cluster needs state_dir: a folder for its checkpoints "
-                    "that the cluster's hosts see, too"
+                    "that the hosts of the cluster can access, too"
                 )
             self._temporary = tempfile.TemporaryDirectory(prefix="paimon-features-iteration-")
             state_dir = Path(self._temporary.name)
         self.state_dir = state_dir.absolute()
         if env is not None:
             _check_streaming(env)
-            # now, too: a stream of the user's is to run in the job's mode
+            # already here: the user's streams must run in the mode of the job
             self._open_environment()
 
     def run(self, build: Build) -> Any:
-        """Run a program to its end; its outputs as lists of values, in the shape that ``build``
-        returned: as ``ReferenceExecutor.run``.
+        """Run a program to its end; return its results as lists of values, in the shape that
+        ``build`` returned, as ``ReferenceExecutor.run`` does.
 
-        What is given was committed exactly once; values of different subtasks are in no order.
+        Results are exactly-once; the order between values of different subtasks is undefined.
 
         Raises
         ------
         DefinitionError
-            If the program is not allowed; the message begins with the rule's name.
+            If the program breaks a rule; the message starts with the rule's name.
         JobError
-            If the job fails, or is stuck.
+            If the job fails or makes no progress.
         """
         program = self._program(build)
         folder = self.state_dir / "outputs" / secrets.token_hex(4)
         outputs = [FileOutput(folder / str(index)) for index in range(len(program.plan.results))]
         self._start(program.plan, outputs, None).wait()
-        return program.give([output.read() for output in outputs])
+        return program.shape_results([output.read() for output in outputs])
 
     def execute(
         self,
@@ -155,7 +155,7 @@ class IterationJob:
         sinks: Sinks,
         report: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
     ) -> None:
-        """Run a program to its end, its outputs into ``sinks`` by their names.
+        """Run a program to its end, and write its outputs to ``sinks`` by name.
 
         A sink is an ``IterationOutput`` (``FileOutput``, ``PaimonTable``) or a function that adds a
         Flink sink to a stream of values; ``sinks`` may also be a function of the output's name. The
@@ -168,7 +168,7 @@ class IterationJob:
         DefinitionError, JobError
             As ``run``.
         OwnershipError
-            If somebody else writes a table that is a sink.
+            If another job or process writes a table that is a sink.
         """
         self.execute_async(build, sinks).wait(report)
 
@@ -177,16 +177,16 @@ class IterationJob:
     ) -> RunningIteration:
         """Start a program.
 
-        Somebody has to ``wait`` for it: outputs of the last moment are committed when the job is
-        drained at its end. A ``detached`` one, on a cluster, drains itself when its iteration has
-        ended, and needs nobody.
+        The caller has to ``wait`` for it: the last outputs are committed when the job is drained
+        at its end. A ``detached`` job, on a cluster, drains itself when its iteration has ended,
+        and needs no client.
 
         Raises
         ------
         DefinitionError, JobError
             As ``run``.
         ConfigurationError
-            For a detached job without a cluster, or with more than one iteration.
+            If a detached job has no cluster, or more than one iteration.
         """
         program = self._program(build)
         names = program.plan.results
@@ -209,7 +209,7 @@ class IterationJob:
     def _open_environment(self) -> None:
         from pyflink.common import Configuration
 
-        mode = resolve_mode(self.settings.mode, self._place(), self.state_dir)
+        mode = resolve_mode(self.settings.mode, self._target(), self.state_dir)
         self.settings = replace(self.settings, mode=mode)
         if self.env is None:
             threads = mode == "thread"
@@ -222,7 +222,7 @@ class IterationJob:
         if self._resume is not None:
             configuration.set_string(_RESUME, str(self._resume))
         with flink_errors("configuring an iteration job"):
-            # what an earlier job of this environment went on from is not for this one
+            # an earlier job of this environment may have resumed a savepoint; this one does not
             self.env._j_stream_execution_environment.getConfiguration().removeKey(_RESUME)
             self.env.configure(configuration)
 
@@ -253,30 +253,30 @@ class IterationJob:
         running = RunningIteration(
             self.name, client, plan, wires, self.state_dir, self.settings, owned
         )
-        place = self._place()
-        if place is not None and place != UNKNOWN_CLUSTER:
-            cluster = LocalCluster(self.state_dir).job_manager_at(place)
-            owned.hand_over(FlinkJobHolder(FlinkRest(place).url, running.job_id, cluster))
+        target = self._target()
+        if target is not None and target != UNKNOWN_CLUSTER:
+            cluster = LocalCluster(self.state_dir).job_manager_at(target)
+            owned.hand_over(FlinkJobHolder(FlinkRest(target).url, running.job_id, cluster))
         return running
 
     def _memory(self, plan: ExecutionPlan) -> MemoryLimits:
         nodes = [node for stage in plan.stages for node in stage.nodes]
         backend = self.settings.options(None)["state.backend.type"]
         return memory_limits(
-            TaskManagerHeap.of(self._place()),
+            TaskManagerHeap.of(self._target()),
             max_record_bytes=self.settings.max_record_bytes,
             replay_memory_mb=self.settings.replay_memory_mb,
             replayers=sum(n.parallelism for n in nodes if n.kind is NodeKind.REPLAY),
             in_heap=backend == "hashmap",
         )
 
-    def _place(self) -> str | None:
+    def _target(self) -> str | None:
         return self._cluster if self.env is None else execution_target(self.env)
 
     def _own_drain(self, program: IterationProgram) -> JobDrain:
         if self._cluster is None:
             raise ConfigurationError(
-                "detached: a job inside this process ends with it; name a cluster"
+                "detached: a job inside this process ends with it; pass cluster="
             )
         if len(program.plan.controls) > 1:
             raise ConfigurationError(
@@ -292,8 +292,8 @@ class IterationJob:
             kinds = {control.wire for control in plan.controls}
             if "redis" in kinds:
                 raise ConfigurationError(
-                    "the program's wire is redis; say where it is, IterationSettings("
-                    "wire='redis://host:6379/0'), or take wire='memory' (one task manager)"
+                    "the program's wire is redis; pass its address, IterationSettings("
+                    "wire='redis://host:6379/0'), or use wire='memory' (one task manager)"
                 )
             wanted = "memory"
         run = f"{self.name}-{secrets.token_hex(6)}"
@@ -302,16 +302,16 @@ class IterationJob:
         assert self.env is not None
         if self.settings.mode == "process" and has_workers(self.env):
             raise ConfigurationError(
-                "the wire 'memory' reaches no farther than one process, and in process mode every "
-                "operator has its own on a cluster, and in an environment with workers; take a "
-                "server of the Redis protocol"
+                "the wire 'memory' works within one process only, and in process mode every "
+                "operator has a process of its own on a cluster and in an environment with "
+                "workers; use a server of the Redis protocol"
             )
         return WireSpec(run, None, self.state_dir / "status")
 
 
 def ship_by_value(build: Build) -> None:
-    """Let functions of the module of ``build`` travel whole: where the job runs, the module may
-    be unknown, or be another version of it. Not for what is installed."""
+    """Pickle functions of the module of ``build`` by value: where the job runs, the module may be
+    missing or have another version. Installed modules are excluded."""
     module = sys.modules.get(getattr(build, "__module__", ""))
     if module is None or module.__name__.partition(".")[0] == "paimon_features":
         return
@@ -332,6 +332,6 @@ def _check_streaming(env: StreamExecutionEnvironment) -> None:
     mode = configuration.get(options.RUNTIME_MODE).name()
     if mode != "STREAMING":
         raise DefinitionError(
-            f"batch-mode: the environment is in {mode} mode; an iteration is a stream, also over "
-            "bounded data: env.set_runtime_mode(RuntimeExecutionMode.STREAMING)"
+            f"batch-mode: the environment is in {mode} mode; iterations need streaming mode, also "
+            "for bounded data: env.set_runtime_mode(RuntimeExecutionMode.STREAMING)"
         )

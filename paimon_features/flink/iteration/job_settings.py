@@ -1,4 +1,4 @@
-"""How an iteration job runs: mode, wire, checkpoints; and the environment that it runs in."""
+"""Settings of an iteration job: mode, wire, checkpoints; and its Flink environment."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ if TYPE_CHECKING:
 Mode = Literal["auto", "thread", "process"]
 
 MAX_PARALLELISM = 128
-"""Key groups of every operator: part of what a savepoint is tied to."""
+"""Number of key groups of every operator; a savepoint depends on it."""
 
 UNKNOWN_CLUSTER = "elsewhere"
-"""Where a job runs for which a resource manager starts a cluster: nobody can be asked yet."""
+"""Target of a job whose cluster a resource manager starts: it cannot be queried yet."""
 
 LOCAL_TASK_MANAGERS = 3
-"""Of a job inside this process in process mode; each has all the slots that the job needs."""
+"""Number for a job inside this process in process mode; each has all slots that the job needs."""
 
 
 @dataclass(frozen=True, slots=True)
 class IterationSettings:
-    """Settings of a job, not of the program.
+    """Settings of a job, independent of the program.
 
     Parameters
     ----------
     mode
-        Where Python runs: ``"thread"`` inside Flink's task managers, ``"process"`` beside them,
-        ``"auto"`` in threads where a small job, run once, shows that they can be had
-        (``decided_mode``).
+        Where Python runs: ``"thread"`` inside Flink's task managers, ``"process"`` in separate
+        processes, ``"auto"`` in thread mode if a small job, run once, shows that it is available
+        (``resolve_mode``).
     wire
-        ``"memory"`` or the URL of a server of the Redis protocol. ``None`` takes what the
-        program's ``IterationConfig`` says.
+        ``"memory"`` or the URL of a server of the Redis protocol. ``None`` uses the setting of
+        the program's ``IterationConfig``.
     checkpoint_interval_ms
-        How often outputs are committed.
+        Time between checkpoints, with which outputs are committed.
     restarts
-        Failures within five minutes after which the job fails.
+        Number of failures within five minutes after which the job fails.
     stuck_s
-        Seconds without any progress after which a job that is waited for is cancelled, with an
-        error that says what it waits for. ``None``: never.
+        Seconds without progress after which ``wait`` cancels the job, with an error that says
+        what the job waits for. ``None``: never.
     bundle_ms
-        In process mode, how long an operator gathers records before it hands them to Python.
+        In process mode, how long an operator buffers records before it passes them to Python.
     replay_memory_mb
-        How much replayed data a subtask holds in Python's memory, counted as pickled; what is
-        beyond is read again from Flink's state in every epoch.
+        Maximum of replayed data in Python's memory per subtask, in pickled size; the rest is
+        read from Flink's state in every epoch.
     max_record_bytes
-        The most that is handed to Java in one piece; an eighth of the smallest task manager's
-        heap by default.
+        Maximum size of data that are passed to Java in one piece; an eighth of the smallest task
+        manager's heap by default.
     conf
-        Options of Flink; they win over everything that is set here.
+        Flink options; they override everything that is set here.
     """
 
     mode: Mode = "auto"
@@ -86,20 +86,20 @@ class IterationSettings:
             )
 
     def options(self, state_dir: Path | None) -> dict[str, str]:
-        """Flink's options for this job, whose mode is decided."""
+        """Return the Flink options of this job, whose mode is resolved."""
         assert self.mode != "auto"
         options = {
             "execution.runtime-mode": "STREAMING",
             "pipeline.max-parallelism": str(MAX_PARALLELISM),
             "pipeline.operator-chaining.enabled": "true",
-            # an epoch waits for each buffer on its way: a record goes out at once, which costs
-            # little beside what Python costs a record
+            # an epoch waits for each buffer on its path: records are sent at once, which costs
+            # little compared to Python's cost per record
             "execution.buffer-timeout.interval": "0 ms",
             "execution.checkpointing.interval": f"{self.checkpoint_interval_ms} ms",
             "execution.checkpointing.mode": "EXACTLY_ONCE",
-            # also of the savepoint that drains a job; one that hangs is tried again
+            # also of the savepoint that drains a job; one that hangs is retried
             "execution.checkpointing.timeout": "60 s",
-            # the acknowledgements of the protocol are not meant to overtake one another
+            # acknowledgements of the protocol must not overtake one another
             "execution.checkpointing.unaligned.enabled": "false",
             "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
             "execution.checkpointing.tolerable-failed-checkpoints": "1000",
@@ -109,14 +109,14 @@ class IterationSettings:
             "restart-strategy.failure-rate.failure-rate-interval": "5 min",
             "restart-strategy.failure-rate.max-failures-per-interval": str(self.restarts),
             "python.execution-mode": self.mode,
-            # our operators are one Python stage each already, with settings of their own
+            # each of our operators is one Python stage already, with settings of its own
             "python.operator-chaining.enabled": "false",
-            # a task that is cancelled with an open bundle would often take the task manager with
-            # it (FLINK-40135); with one Python process per operator it seldom does
+            # a task that is cancelled with an open bundle often terminates the task manager
+            # (FLINK-40135), but rarely with one Python process per operator
             "python.fn-execution.memory.managed": "false",
         }
         if self.mode == "process":
-            # inside this process nobody replaces one that is lost: the others have the slots
+            # inside this process a lost one is not replaced: the others have the slots
             options["minicluster.number-of-taskmanagers"] = str(LOCAL_TASK_MANAGERS)
         if state_dir is not None:
             options["execution.checkpointing.dir"] = (state_dir / "checkpoints").as_uri()
@@ -131,17 +131,17 @@ def open_stream_environment(
     heap: str = DEFAULT_HEAP,
     workers: bool = False,
 ) -> StreamExecutionEnvironment:
-    """A new environment for programs of streams; the first of a process starts its JVM.
+    """Open a new streaming environment; the first one of a process starts its JVM.
 
     ``cluster`` is ``host:port`` of a session cluster's REST interface; ``None`` runs jobs inside
-    this process's JVM, with ``slots`` places for parallel tasks. Python of process mode then runs
-    in this process, unless it is to have ``workers`` of its own, as on a cluster; thread mode has
-    no use for either, and starts faster with ``workers``.
+    this process's JVM, with ``slots`` slots. Python of process mode then runs in this process, or
+    with ``workers`` in separate processes, as on a cluster; thread mode needs neither, and starts
+    faster with ``workers``.
 
     Raises
     ------
     ConfigurationError
-        For a cluster address that is not ``host:port``.
+        If the cluster address is not ``host:port``.
     SetupError, MissingExtraError, JobError
         If the JVM cannot be started.
     """
@@ -160,7 +160,7 @@ def open_stream_environment(
             with _worker_variable(workers):
                 return StreamExecutionEnvironment.get_execution_environment(configuration)
         gateway: Any = get_gateway()
-        # get_execution_environment would start a cluster of its own, whatever the target says
+        # get_execution_environment would start a cluster of its own, whatever the target
         java = gateway.jvm.org.apache.flink.streaming.api.environment
         jars = gateway.new_array(gateway.jvm.java.lang.String, 0)
         return StreamExecutionEnvironment(
@@ -174,8 +174,8 @@ def open_stream_environment(
 
 
 def execution_target(env: StreamExecutionEnvironment) -> str | None:
-    """Where an environment's jobs run: inside this process (None), or in the cluster with this
-    REST address, or ``UNKNOWN_CLUSTER``."""
+    """Return where an environment's jobs run: inside this process (None), the REST address of a
+    cluster, or ``UNKNOWN_CLUSTER``."""
     configured = _configured(env)
     target = configured.get("execution.target")
     if target == "remote":
@@ -184,7 +184,7 @@ def execution_target(env: StreamExecutionEnvironment) -> str | None:
 
 
 def has_workers(env: StreamExecutionEnvironment) -> bool:
-    """Whether Python of process mode has processes of its own, instead of running in this one."""
+    """Return whether Python of process mode has separate processes instead of this one."""
     return _configured(env).get("python.loopback-server.address") is None
 
 
@@ -195,8 +195,8 @@ def _configured(env: StreamExecutionEnvironment) -> Mapping[str, str]:
 
 @contextmanager
 def _worker_variable(workers: bool) -> Iterator[None]:
-    """pyflink starts a server for Python in this process, and imports Beam for it (3 s), unless
-    this variable says otherwise."""
+    """Prevent pyflink from starting a server for Python in this process, for which it imports Beam
+    (3 s)."""
     name = "_python_worker_execution_mode"
     if not workers or name in os.environ:
         yield

@@ -1,4 +1,4 @@
-"""State of a subtask in Flink's keyed state: the one key of the subtask, a map per family."""
+"""State of a subtask in Flink's keyed state: one key per subtask, one map per family."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ FAMILIES = ("control", "entry", "replay", "all", "round")
 
 
 class FlinkStateBackend:
-    """A ``StateBackend``; to be used while Flink handles an element of the subtask's key."""
+    """A ``StateBackend`` that can be used while Flink processes an element of the subtask's key."""
 
     def __init__(self, context: RuntimeContext, memory: MemoryLimits) -> None:
         self._memory = memory
         from pyflink.common import Types
         from pyflink.datastream.state import MapStateDescriptor
 
-        # made here: a descriptor whose types were used on the client cannot be shipped
+        # created here: a descriptor whose types were used on the client cannot be shipped
         self._maps: dict[str, MapState] = {
             family: context.get_map_state(
                 MapStateDescriptor(family, Types.STRING(), Types.PICKLED_BYTE_ARRAY())
@@ -37,9 +37,9 @@ class FlinkStateBackend:
         return None if found is None else pickle.loads(found)[1]
 
     def put(self, key: Key, value: Any) -> None:
-        # a byte array as a key would be hashed by identity on the heap, hence a text; and since
-        # a text is no key again, the key lies beside the value; pickled here, as Flink's own
-        # pickle cannot name classes that came with the job
+        # a byte array as a key would be hashed by identity on the heap, hence a string; as that
+        # cannot be parsed, the key is stored with the value; pickled here, because Flink's own
+        # pickle cannot serialize classes that were shipped with the job
         name = _name(key)
         data = self._memory.checked(dumps((key, value)), f"iteration: the state {name}")
         self._maps[key[0]].put(name, data)
@@ -52,7 +52,7 @@ class FlinkStateBackend:
 
 
 def _name(key: Any) -> str:
-    """A text that equal keys share, and no others.
+    """Return a string that is equal exactly for equal keys.
 
     >>> _name(("all", 3, 1)) == _name(("all", 3.0, True))
     True

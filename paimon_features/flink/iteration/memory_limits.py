@@ -1,4 +1,4 @@
-"""How much a job may hand to Java at once, and keep there: shares of the Java heap."""
+"""Limits for data that a job passes to Java and stores there: shares of the Java heap."""
 
 from __future__ import annotations
 
@@ -11,60 +11,60 @@ from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration.config import ReplayMemory
 
 RECORD_SHARE = 8
-"""A record is in the heap some four times: as it came from Python, in the buffer that it is written
-to, in the one that it is read to, and as it goes to Python. Where there is no room, Java ends, or
-the library between it and Python does, without a word of what was too large."""
+"""A record is in the heap about four times: as received from Python, in the output buffer, in the
+input buffer, and as sent to Python. If it does not fit, Java or the library between Java and Python
+ends without naming the record."""
 Data = TypeVar("Data", bytes, str)
 
 UNKNOWN_HEAP = 512 * 2**20
-"""Assumed where nobody can be asked."""
+"""Assumed if no task manager can be queried."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskManagerHeap:
-    """Of the task managers: the smallest one's bytes, and how many there are."""
+    """Heap of the task managers: bytes of the smallest one, and their number."""
 
     size: int = UNKNOWN_HEAP
     managers: int = 1
 
     @classmethod
-    def of(cls, place: str | None) -> TaskManagerHeap:
-        """That of the place where a job is to run (``place_of``)."""
-        if place == UNKNOWN_CLUSTER:
+    def of(cls, target: str | None) -> TaskManagerHeap:
+        """Return the heap of an ``execution_target``."""
+        if target == UNKNOWN_CLUSTER:
             return cls()
-        if place is None:
+        if target is None:
             from pyflink.java_gateway import get_gateway
 
             jvm: Any = get_gateway().jvm
             return cls(int(jvm.java.lang.Runtime.getRuntime().maxMemory()))
-        found = FlinkRest(place).task_managers().values()
+        found = FlinkRest(target).task_managers().values()
         return cls(min(found), len(found)) if found else cls()
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryLimits:
-    """What the operators of a job obey.
+    """Limits of the operators of a job.
 
-    ``record_bytes`` is the most that is handed to Java in one piece.
+    ``record_bytes`` is the maximum size of data that are passed to Java in one piece.
     """
 
     record_bytes: int = UNKNOWN_HEAP // RECORD_SHARE
     replay: ReplayMemory = field(default_factory=ReplayMemory)
 
     def checked(self, data: Data, what: str) -> Data:
-        """The data, if it is not too large.
+        """Return the data if they are not too large.
 
         Raises
         ------
         JobError
-            If it is; the message begins with ``what``.
+            If they are too large; the message starts with ``what``.
         """
         if len(data) > self.record_bytes:
             raise JobError(
-                f"{what}: {len(data):,} bytes in one piece, and {self.record_bytes:,} is the most "
-                f"that is handed to Java, 1/{RECORD_SHARE} of its heap unless "
-                "IterationSettings(max_record_bytes=...) says otherwise: send it as several "
-                "records, or give the task managers more memory"
+                f"{what}: {len(data):,} bytes in one piece exceed the limit of "
+                f"{self.record_bytes:,} bytes for data passed to Java, 1/{RECORD_SHARE} of its "
+                "heap unless IterationSettings(max_record_bytes=...) is set: send several smaller records, "
+                "or give the task managers more memory"
             )
         return data
 
@@ -77,9 +77,9 @@ def memory_limits(
     replayers: int = 0,
     in_heap: bool = True,
 ) -> MemoryLimits:
-    """The shares of one job: ``replayers`` subtasks keep data, in the Java heap or on disk.
+    """Return the limits of one job: ``replayers`` subtasks store data in the Java heap or on disk.
 
-    Half of all task managers' heaps is for replayed data.
+    Half of the heap of all task managers is for replayed data.
     """
     kept = heap.size * heap.managers // (2 * replayers) if replayers and in_heap else None
     return MemoryLimits(

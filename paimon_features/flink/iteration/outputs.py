@@ -1,4 +1,4 @@
-"""Where the outputs of a program go: files or tables, committed with Flink's checkpoints."""
+"""Outputs of a program: files or any Flink sink, committed with checkpoints."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 class IterationOutput(Protocol):
-    """Takes one output stream of a program."""
+    """Writes one output stream of a program."""
 
     def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
-        """Add a sink for the lines that ``result_values`` reads.
+        """Add a sink for lines that ``result_values`` decodes.
 
-        ``uid`` names its state in savepoints.
+        ``uid`` identifies its state in savepoints.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FileOutput:
-    """Values in files of a folder, exactly once: a file is there once its checkpoint is.
+    """Values in files of a folder, exactly-once: a file is visible when its checkpoint completes.
 
-    ``read`` gives the values that are committed, in no order between subtasks.
+    ``read`` returns the committed values; the order between subtasks is undefined.
     """
 
     folder: Path
@@ -51,11 +51,11 @@ class FileOutput:
         made.set_parallelism(parallelism)
 
     def read(self) -> list[Any]:
-        """All committed values."""
+        """Return all committed values."""
         return [value for path in self._committed() for value in _values(path)]
 
     def _committed(self) -> list[Path]:
-        # what begins with a dot is in progress, or pending, or lost with its attempt
+        # names with a leading dot are in progress, pending, or left over from a failed attempt
         if not self.folder.is_dir():
             return []
         return sorted(
@@ -67,7 +67,7 @@ class FileOutput:
 
 @dataclass(frozen=True, slots=True)
 class SinkOutput:
-    """Any sink of Flink: ``attach_sink(stream of Python values)`` adds it."""
+    """Any Flink sink: ``attach_sink(stream of Python values)`` adds it."""
 
     attach_sink: Callable[[DataStream], Any]
 

@@ -1,4 +1,4 @@
-"""A running iteration job: watched, drained at its end, or stopped with a savepoint."""
+"""A running iteration job: monitored, drained at its end, or stopped with a savepoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from paimon_features.errors import JobError
 from paimon_features.flink.environment import CANCEL_TIMEOUT_S, flink_errors
-from paimon_features.flink.iteration.drain import MOST_AWAITED_S
+from paimon_features.flink.iteration.drain import MAX_CHECKPOINT_WAIT_S
 from paimon_features.flink.iteration.job_settings import IterationSettings
 from paimon_features.flink.iteration.table_outputs import TableOwnership
 from paimon_features.interrupts import interruptible
@@ -29,14 +29,14 @@ POLL_S = 0.02
 REPORT_S = 0.2
 STOP_TRIES = 3
 START_S = 120.0
-"""How long a job that has not begun is waited for at least: workers start, slots get free."""
+"""Minimum timeout of a job that has not started: workers start, slots become free."""
 
 Status = Mapping[str, Any]
 Report = Callable[[Sequence[Status]], None]
 
 
 class RunningIteration:
-    """What ``execute_async`` gives."""
+    """Handle of a running iteration job, returned by ``execute_async``."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class RunningIteration:
 
     @property
     def job_id(self) -> str:
-        """Flink's number of the job."""
+        """Flink's id of the job."""
         return str(self._client.get_job_id())
 
     @property
@@ -72,11 +72,11 @@ class RunningIteration:
     @property
     def state(self) -> str:
         """Flink's state of the job: RUNNING, RESTARTING, FINISHED ..."""
-        with flink_errors(f"asking for the state of {self.name!r}"):
+        with flink_errors(f"reading the state of {self.name!r}"):
             return str(self._client._j_job_client.getJobStatus().get().name())
 
     def status(self) -> list[Status]:
-        """What each iteration last said of itself: epoch, records, loss, state."""
+        """Return the last reported status of each iteration: epoch, records, loss, state."""
         return [wire.status() for wire in self._opened]
 
     def wait(self, report: Report | None = None) -> None:
@@ -88,7 +88,7 @@ class RunningIteration:
         Raises
         ------
         JobError
-            If the job fails, or nothing moves for as long as its settings allow.
+            If the job fails, or makes no progress for ``stuck_s``.
         """
         watch = _ProgressWatch(self, report)
         try:
@@ -96,7 +96,7 @@ class RunningIteration:
                 while not self._has_ended():
                     if stop.wait(POLL_S):
                         raise KeyboardInterrupt
-                    if self._plan.controls and watch.look() and self._drain(watch.seen):
+                    if self._plan.controls and watch.poll() and self._drain(watch.status):
                         break
         except BaseException:
             self.cancel()
@@ -107,24 +107,24 @@ class RunningIteration:
         except JobError as error:
             if "NoResourceAvailable" in str(error) and self.settings.mode == "process":
                 error.add_note(
-                    "a task manager has died, as it may where a function fails in process mode "
-                    "(FLINK-40135): what failed first stands above, or in its log. In thread mode "
-                    "it does not; a cluster that starts it again goes on"
+                    "a task manager has died, as may happen when a function fails in process mode "
+                    "(FLINK-40135): see the first error above, or its log. This does not happen in "
+                    "thread mode; a cluster that restarts the task manager continues"
                 )
             raise
         finally:
             self.discard()
         if self._drained is not None:
-            # behind the end there is nothing to go on with; it may hold a whole training set
+            # nothing can resume from the end; the savepoint may contain a complete training set
             shutil.rmtree(unquote(urlsplit(self._drained).path), ignore_errors=True)
 
     def stop(self, folder: Path | None = None) -> str:
-        """Stop an iteration that goes on, with a savepoint, which another job can resume.
+        """Stop a running iteration with a savepoint that another job can resume.
 
         Raises
         ------
         JobError
-            If the savepoint cannot be made; the job goes on then.
+            If the savepoint fails; the job continues then.
         """
         for left in reversed(range(STOP_TRIES)):
             begun = [float(one["since"]) for one in self.status() if "since" in one]
@@ -134,14 +134,14 @@ class RunningIteration:
                 path = self._stop_with_savepoint(drain=False, folder=folder)
                 break
             except JobError:
-                # a task may just have ended; the job begins anew from its last checkpoint
+                # a task may just have ended; the job restarts from its last checkpoint
                 if not left or self._has_ended():
                     raise
         self.discard()
         return path
 
     def cancel(self) -> None:
-        """End the job; what was not committed is lost. Harmless if it has ended."""
+        """Cancel the job; uncommitted outputs are lost. Harmless if it has ended."""
         with flink_errors(f"cancelling the iteration job {self.name!r}"):
             if not self._has_ended():
                 self._client.cancel()
@@ -151,17 +151,17 @@ class RunningIteration:
         self.discard()
 
     def checkpoint(self) -> Path | None:
-        """The newest completed checkpoint, which another job can resume: also that of a job that
-        was cancelled or failed, but of no finished one."""
+        """Return the latest completed checkpoint, which another job can resume: also that of a
+        cancelled or failed job, but not of a finished one."""
         folders = (path.parent for path in self._checkpoints.glob("chk-*/_metadata"))
         return max(folders, key=lambda path: int(path.name.removeprefix("chk-")), default=None)
 
     def discard(self) -> None:
-        """Forget what the wires hold of this run, and what pyflink left in this process; give its
-        tables back.
+        """Delete the data of this run on the wires and the changes of pyflink to this process, and
+        release the tables.
 
-        Where Python of process mode runs in this process, pyflink sets the variables of a worker
-        in its environment, one of which says that no JVM is to be started any more.
+        If Python of process mode runs in this process, pyflink sets the environment variables of
+        a worker, one of which prevents the start of another JVM.
         """
         for control in self._plan.controls:
             self._wires.discard(control.iteration)
@@ -171,10 +171,10 @@ class RunningIteration:
         self._owned.release()
 
     def _drain(self, status: Sequence[Status]) -> bool:
-        """End the job with a savepoint, behind the iterations' end: sinks commit with it.
+        """Stop the job with a savepoint after the end of its iterations: sinks commit with it.
 
-        False if the job failed meanwhile: it goes on from its last checkpoint, and comes to its
-        end once more.
+        Returns False if the job failed meanwhile: it continues from its last checkpoint and
+        reaches its end again.
         """
         self._await_checkpoint(max(float(one["since"]) for one in status))
         generations = [one["generation"] for one in status]
@@ -188,26 +188,26 @@ class RunningIteration:
             return False
         self._drained = savepoint
         if [one.get("generation") for one in self.status()] != generations:
-            # it failed and began anew between what we saw and the savepoint
+            # it failed and restarted between the status and the savepoint
             raise JobError(
-                f"iteration job {self.name!r} was restarted just when it was drained; go on from "
+                f"iteration job {self.name!r} was restarted while it was drained; continue from "
                 f"the savepoint: IterationJob(resume={savepoint!r})"
             )
         return True
 
     def _await_checkpoint(self, since_s: float) -> None:
-        """Wait until an attempt has completed a checkpoint or two, but not for long.
+        """Wait until an attempt has completed one or two checkpoints, for a limited time.
 
-        Sources that have just ended wait for one. A savepoint that meets them there may hang,
-        until it times out and the job begins anew (seen in 1 of 12 runs with failures). That is
-        exact as well, so where checkpoints are rare it is not worth a wait of minutes.
+        Sources that have just ended wait for one. A savepoint at that moment may hang until it
+        times out and the job restarts (seen in 1 of 12 runs with failures). The results are exact
+        in that case, too, so that rare checkpoints are not worth a wait of minutes.
         """
         pause_s = self.settings.checkpoint_interval_ms / 1000
-        deadline = time.monotonic() + min(5 * pause_s + 1, MOST_AWAITED_S)
+        deadline = time.monotonic() + min(5 * pause_s + 1, MAX_CHECKPOINT_WAIT_S)
         completed: set[Path] = set()
         while time.monotonic() < deadline and not self._has_ended():
             for path in self._checkpoints.glob("chk-*/_metadata"):
-                with suppress(FileNotFoundError):  # only the newest one is kept
+                with suppress(FileNotFoundError):  # only the latest one is retained
                     after_s = path.stat().st_mtime - since_s
                     if after_s > 3 * pause_s + 1:
                         return
@@ -222,7 +222,7 @@ class RunningIteration:
 
         jvm: Any = get_gateway().jvm
         target = (folder or self._state_dir / "savepoints").absolute().as_uri()
-        # pyflink's own method calls a signature that Flink 2 no longer has
+        # pyflink's own method calls a signature that Flink 2 has removed
         kind = jvm.org.apache.flink.core.execution.SavepointFormatType.NATIVE
         with flink_errors(f"stopping the iteration job {self.name!r} with a savepoint"):
             future = self._client._j_job_client.stopWithSavepoint(drain, target, kind)
@@ -238,22 +238,22 @@ class RunningIteration:
 
 
 class _ProgressWatch:
-    """Notices the end, and that nothing moves."""
+    """Detects the end of the iterations, and missing progress."""
 
     def __init__(self, running: RunningIteration, report: Report | None) -> None:
         self._running = running
         self._report = report
         self._reported = 0.0
-        self.seen: list[Status] = []
+        self.status: list[Status] = []
         self._moved = time.monotonic()
 
-    def look(self) -> bool:
-        """Whether all iterations have finished."""
+    def poll(self) -> bool:
+        """Read the status; return whether all iterations have finished."""
         status = self._running.status()
         now = time.monotonic()
-        if _progress(status) != _progress(self.seen):
+        if _progress(status) != _progress(self.status):
             self._moved = now
-        self.seen = status
+        self.status = status
         finished = all(one.get("state") == "finished" for one in status)
         if self._report is not None and (finished or now - self._reported >= REPORT_S):
             self._reported = now
@@ -266,8 +266,8 @@ class _ProgressWatch:
         plan = self._running._plan
         if limit is not None and now - self._moved > limit:
             raise JobError(
-                f"iteration job {self._running.name!r} is stuck: nothing has moved for "
-                f"{limit:g} s; Flink says {self._running.state}. "
+                f"iteration job {self._running.name!r} is stuck: no progress for "
+                f"{limit:g} s; its state in Flink is {self._running.state}. "
                 + "; ".join(map(partial(missing_from, plan), plan.controls, status))
             )
         return False
@@ -278,7 +278,7 @@ def _progress(status: Sequence[Status]) -> list[Any]:
 
 
 def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> str:
-    """What an iteration waits for, by the names of its stages."""
+    """Describe what an iteration waits for, by the names of its stages."""
     about = f"iteration {control.iteration}"
     state = status.get("state")
     if state is None:
@@ -286,27 +286,27 @@ def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> s
     heard = status.get("heard", {})
     epoch = status.get("epoch")
 
-    def those(members: Sequence[ControlledNode], said: Callable[[int, int], bool]) -> str:
-        # several of them may stand in one stage
-        lacking = {
+    def missing(members: Sequence[ControlledNode], reported: Callable[[int, int], bool]) -> str:
+        # one stage may contain several of them
+        subtasks = {
             f"stage {plan.stages[member.stage].name!r} subtask {subtask}": None
             for member in members
             for subtask in range(member.parallelism)
-            if not said(*heard.get(f"{member.node}:{subtask}", (-1, -1)))
+            if not reported(*heard.get(f"{member.node}:{subtask}", (-1, -1)))
         }
-        return ", ".join(lacking)
+        return ", ".join(subtasks)
 
     tails = [*control.tails, *([control.criteria] if control.criteria else [])]
     if state == "ending":
         members, what = [*control.heads, *tails, *control.outputs], "the end"
-        lacking = those(members, lambda kind, _: kind == ENDED)
+        lacking = missing(members, lambda kind, _: kind == ENDED)
     elif epoch is None:
         members, what = list(control.heads), "the end of the initial variables"
-        lacking = those(members, lambda kind, _: kind >= INIT_ENDED)
+        lacking = missing(members, lambda kind, _: kind >= INIT_ENDED)
     else:
         members, what = tails, f"the end of epoch {epoch}"
-        lacking = those(
+        lacking = missing(
             members,
             lambda kind, closed: kind == ENDED or (kind == ROUND_CLOSED and closed > epoch),
         )
-    return f"{about} ({state}, epoch {epoch}) waits for {what} from: {lacking or 'nobody'}"
+    return f"{about} ({state}, epoch {epoch}) waits for {what} from: {lacking or 'none'}"

@@ -1,4 +1,4 @@
-"""What Flink sends to a program's source nodes: values, or the splits that they read themselves."""
+"""Messages for a program's source nodes: values, or the splits that they read themselves."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream
 
 FEED_VALUES = 512
-"""Values of a collection that travel together."""
+"""Values of a collection in one message."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlinkSource:
-    """A stream of Flink's own."""
+    """A Flink stream of the user."""
 
     stream: DataStream
 
@@ -33,7 +33,7 @@ def source_messages(
     keys: Sequence[int],
     memory: MemoryLimits,
 ) -> list[tuple[int, bytes]]:
-    """Messages for the subtasks of these keys of a source node, the end of each among them.
+    """Return the messages for the subtasks of a source node, including the end of each.
 
     Raises
     ------
@@ -57,17 +57,17 @@ def _values(source: CollectionSource, node: int, keys: Sequence[int]) -> list[tu
         own = source.values[subtask :: len(keys)]
         for at in range(0, len(own), FEED_VALUES):
             feed = SourceRecords(node, list(own[at : at + FEED_VALUES]))
-            # by value where the values' classes are to travel so: here pickle would find them
+            # cloudpickle, as classes may be shipped by value; pickle would refer to them by name
             messages.append((key, cloudpickle.dumps(feed, protocol=5)))
     return messages
 
 
 def _splits(source: SnapshotSource, node: int, keys: Sequence[int]) -> list[tuple[int, bytes]]:
-    """A split is one element of a Flink source: a checkpoint knows which are read, and waits for
-    the one that is being read."""
+    """A split is one element of a Flink source: a checkpoint contains which splits are read, and
+    waits for the current one."""
     plan = source.plan.part()
     return [
         (key, pack(SourceSplits(node, plan, (split,), source.block_rows)))
-        for key, share in zip(keys, source.deal(len(keys)), strict=True)
+        for key, share in zip(keys, source.assign(len(keys)), strict=True)
         for split in share
     ]

@@ -1,11 +1,13 @@
 """Supersteps on Flink: one bounded job per epoch, in a session cluster.
 
-Every node of the step is an operator, every subtask of it a key that Flink's hash puts there. Tasks
-read their own variables and data and write their own files; only the names of these files, and
-counts, come back to the one that commits. A job that fails has changed nothing and is run again.
+Every node of the superstep is an operator, and every subtask has a key that Flink's hash assigns
+to it. Tasks read their own variables and data and write their own files; only the names of these
+files and record counts return to the client, which commits. A failed job has changed nothing and is
+run again.
 
-In thread mode Python lives in the task managers, so that the job of an epoch starts in a fraction
-of a second; in process mode every operator of every epoch starts Python anew, which takes seconds.
+In thread mode, Python stays in the task managers, so that the job of an epoch starts in a fraction
+of a second; in process mode, every operator of every epoch starts a Python process, which takes
+seconds.
 """
 
 from __future__ import annotations
@@ -60,7 +62,7 @@ OPTIONS: Mapping[str, str] = {
     "execution.runtime-mode": "STREAMING",
     "pipeline.max-parallelism": str(MAX_PARALLELISM),
     "execution.buffer-timeout.interval": "1 ms",
-    # an epoch that fails begins anew, from the table
+    # a failed epoch is run again, from the table
     "restart-strategy.type": "none",
     "python.operator-chaining.enabled": "false",
     "python.fn-execution.memory.managed": "false",
@@ -68,7 +70,7 @@ OPTIONS: Mapping[str, str] = {
 
 
 class NodeGroupHost(KeyedProcessFunction):
-    """Some nodes of a step: drives their runs of the subtasks whose keys come here."""
+    """Runs a group of nodes of a superstep, for the subtasks whose keys arrive here."""
 
     def __init__(
         self,
@@ -92,8 +94,8 @@ class NodeGroupHost(KeyedProcessFunction):
         subtask = self._own_keys.index(key[0] if isinstance(key, Row | tuple) else key)
         if value == KICK:
             step = self._work.step
-            run = self._run(next(node for node in step.nodes if node in step.fed), subtask)
-            for values in self._work.feed(run.node, subtask):
+            run = self._run(next(node for node in step.nodes if node in step.inputs), subtask)
+            for values in self._work.read_input(run.node, subtask):
                 yield from self._sent(run.feed(values))
             yield from self._sent(run.end())
             yield from self._done(run)
@@ -115,13 +117,13 @@ class NodeGroupHost(KeyedProcessFunction):
                 group = self._groups[envelope.node]
                 away.setdefault((group, subtask), []).append(envelope)
         for (group, subtask), envelopes in away.items():
-            data = self._memory.checked(encode(envelopes), "superstep: what one call sends")
+            data = self._memory.checked(encode(envelopes), "superstep: the output of one call")
             row = Row(self._addresses.keys[group][subtask], data)
             yield row if group == self._addresses.main else (self._tags[group], row)
 
     def _done(self, run: NodeRun) -> Iterator[Any]:
         if run.ended and run.node.id in self._work.step.collected:
-            yield result_line([tuple(self._work.done(run))])
+            yield result_line([tuple(self._work.store_output(run))])
 
     def _run(self, node: int, subtask: int) -> NodeRun:
         run = self._runs.get((node, subtask))
@@ -132,9 +134,9 @@ class NodeGroupHost(KeyedProcessFunction):
 
 
 def groups_of(step: Superstep) -> dict[int, int]:
-    """Nodes that one operator of Flink runs: each node's group, named by its first node.
+    """Return the group of each node, identified by its first node; one Flink operator runs a group.
 
-    A node that reads just from its own subtask of one group is in it, too.
+    A node that reads only from its own subtask of one group belongs to that group.
     """
     above: dict[int, set[int | None]] = {node: set() for node in step.nodes}
     groups: dict[int, int] = {}
@@ -148,7 +150,7 @@ def groups_of(step: Superstep) -> dict[int, int]:
 
 @dataclass
 class FlinkSuperstepRunner:
-    """Runs each epoch as a job.
+    """Runs each epoch as a Flink job.
 
     Parameters
     ----------
@@ -158,9 +160,9 @@ class FlinkSuperstepRunner:
     mode
         Where Python runs, as in ``IterationSettings``.
     attempts
-        How often an epoch is tried before its error is raised.
+        Number of attempts of an epoch before its error is raised.
     conf
-        Options of Flink; they win over ``OPTIONS``.
+        Flink options; they override ``OPTIONS``.
     """
 
     cluster: str | None = None
@@ -171,11 +173,11 @@ class FlinkSuperstepRunner:
     _env: StreamExecutionEnvironment | None = field(default=None, init=False, repr=False)
 
     def prepare(self, build: Callable[[Any], Any]) -> None:
-        """The functions of the program's module travel with the jobs."""
+        """Ship the functions of the program's module with the jobs."""
         ship_by_value(build)
 
     def run(self, work: EpochTask) -> list[NodeOutput]:
-        """The epoch, as a job; see ``Runner``.
+        """Run the epoch as a job; see ``SuperstepRunner``.
 
         Raises
         ------
@@ -188,7 +190,7 @@ class FlinkSuperstepRunner:
             except JobError as error:
                 if attempt == self.attempts:
                     error.add_note(
-                        f"epoch {work.step.epoch}, attempt {attempt}: it has changed nothing"
+                        f"epoch {work.step.epoch}, attempt {attempt}: no data were changed"
                     )
                     raise
                 time.sleep(0.2 * attempt)
@@ -198,13 +200,13 @@ class FlinkSuperstepRunner:
         with flink_errors(f"running epoch {work.step.epoch}"):
             env = self._environment()
             found = self._job(env, work).execute_and_collect(f"epoch {work.step.epoch}")
-            # closing it cancels the job, should it still run
+            # closing it cancels the job if it is still running
             with found:
-                done = [NodeOutput(*told) for line in found for told in result_values(line)]
+                done = [NodeOutput(*fields) for line in found for fields in result_values(line)]
         wanted = sum(work.step.nodes[node].parallelism for node in work.step.collected)
         if len(done) != wanted:
             raise JobError(
-                f"epoch {work.step.epoch}: {len(done)} of {wanted} subtasks told what they made"
+                f"epoch {work.step.epoch}: {len(done)} of {wanted} subtasks reported their output"
             )
         return done
 
@@ -221,7 +223,7 @@ class FlinkSuperstepRunner:
         return self._env
 
     def _job(self, env: StreamExecutionEnvironment, work: EpochTask) -> DataStream:
-        """Add the operators of a step; the stream of what its collected nodes made."""
+        """Add the operators of a superstep; return the stream of its collected outputs."""
         memory = memory_limits(TaskManagerHeap.of(self.cluster))
         inputs: dict[int, list[Any]] = {}
         done: list[DataStream] = []
@@ -230,7 +232,7 @@ class FlinkSuperstepRunner:
             members = [node for node in work.step.nodes.values() if groups[node.id] == group]
             keys = subtask_keys(members[0].parallelism)
             name = " -> ".join(node.name for node in members)
-            if group in work.step.fed:
+            if group in work.step.inputs:
                 kicks = [(key, KICK) for key in keys]
                 inputs[group] = [message_source(env, kicks, f"{name} kick", f"kick-{group}")]
             readers = {
@@ -239,17 +241,17 @@ class FlinkSuperstepRunner:
                 for out in work.step.outs[node.id]
                 if groups[out.target] != group
             }
-            # the main output of an operator that tells what was made is for that: the side outputs
-            # of a stream that is only collected remain unknown to pyflink
-            tells = any(node.id in work.step.collected for node in members)
+            # collected nodes report on the main output: pyflink does not know the side outputs of a
+            # stream that is only collected
+            reports = any(node.id in work.step.collected for node in members)
             addresses = StageAddresses(
-                None if tells else next(iter(readers)),
+                None if reports else next(iter(readers)),
                 {target: subtask_keys(parallelism) for target, parallelism in readers.items()},
             )
             host = NodeGroupHost(
-                cloudpickle.dumps(work.of(members)), groups, keys, addresses, memory
+                cloudpickle.dumps(work.restrict_to(members)), groups, keys, addresses, memory
             )
-            kind = text_type() if tells else message_type()
+            kind = text_type() if reports else message_type()
             made = keyed_union(inputs.pop(group)).process(host, kind).name(name)
             made.set_parallelism(members[0].parallelism).set_max_parallelism(MAX_PARALLELISM)
             for target in readers:
@@ -257,6 +259,6 @@ class FlinkSuperstepRunner:
                 if target != addresses.main:
                     java = java.getSideOutput(stage_tag(target).get_java_output_tag())
                 inputs.setdefault(target, []).append(java)
-            if tells:
+            if reports:
                 done.append(made)
         return done[0].union(*done[1:]) if len(done) > 1 else done[0]

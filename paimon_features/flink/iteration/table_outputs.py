@@ -1,4 +1,4 @@
-"""Outputs into tables of the lake: committed by Flink's Paimon connector, with its checkpoints."""
+"""Outputs to Paimon tables, committed by Flink's Paimon connector with checkpoints."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _DIGITS = {"s": 0, "ms": 3, "us": 6, "ns": 9}
 
 @dataclass(frozen=True, slots=True)
 class PaimonTable:
-    """Values as rows of a table that exists, exactly once: a row is there once its checkpoint is.
+    """Values as rows of an existing table, exactly-once: a row is visible when its checkpoint
+    completes.
 
-    A value is a row, as a mapping from columns to values (numbers and arrays of NumPy too; what is
-    not named is null), or many, as a record batch or table of Arrow. Rows of a table with a primary
-    key are upserts, or what its merge engine makes of them. The job owns the table while it runs.
+    A value is a row, as a mapping from columns to values (also NumPy numbers and arrays; missing
+    columns are null), or several rows, as an Arrow record batch or table. Rows of a table with a
+    primary key are merged by its merge engine. The job owns the table while it runs.
 
     Raises
     ------
     ConfigurationError
-        For a remote warehouse.
+        If the warehouse is remote.
     """
 
     lake: Lake
@@ -51,16 +52,16 @@ class PaimonTable:
         UnknownNameError
             If there is no such table.
         ConfigurationError
-            If a column has a type that does not travel.
+            If a column has an unsupported type.
         """
         from pyflink.common import Types
         from pyflink.table import StreamTableEnvironment
 
         schema = self.lake.schema(self.table)
         chosen = ", ".join(_from_row(field) for field in schema)
-        travelling = [pair for field in schema for pair in _to_row(field)]
-        names = [name for name, _ in travelling]
-        types = [kind for _, kind in travelling]
+        transported = [pair for field in schema for pair in _to_row(field)]
+        names = [name for name, _ in transported]
+        types = [kind for _, kind in transported]
         rows = lines.flat_map(
             TableRowConverter(self.table, schema), output_type=Types.ROW_NAMED(names, types)
         )
@@ -82,7 +83,7 @@ class PaimonTable:
 
 
 class TableRowConverter:
-    """Makes rows of Flink of the values that are to be rows of a table."""
+    """Converts values to Flink rows of a table."""
 
     def __init__(self, table: str, schema: pa.Schema) -> None:
         self.table = table
@@ -101,12 +102,12 @@ class TableRowConverter:
                 yield Row(*row)
 
     def arrow(self, value: Any) -> pa.Table:
-        """The rows of one value, with the columns of the table.
+        """Return the rows of one value, with the columns of the table.
 
         Raises
         ------
         JobError
-            If it does not fit.
+            If the value does not match the table.
         """
         if isinstance(value, pa.RecordBatch):
             value = pa.Table.from_batches([value])
@@ -138,23 +139,23 @@ class TableRowConverter:
             return value.select(self.schema.names).cast(self.schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise JobError(
-                f"an output for table {self.table!r} does not fit its columns "
+                f"an output for table {self.table!r} does not match its columns "
                 f"({', '.join(f'{f.name} {f.type}' for f in self.schema)}): {error}"
             ) from error
 
 
 class TableOwnership:
-    """The leases of the tables that a job writes: one committing owner a table."""
+    """The leases of the tables that a job writes; a table has one committing owner."""
 
     def __init__(self, outputs: Sequence[Any], holder: Holder) -> None:
-        """Acquire them.
+        """Acquire the leases.
 
         Raises
         ------
         OwnershipError
-            If somebody else owns a table.
+            If another job or process owns a table.
         DefinitionError
-            If two outputs go to the same one.
+            If two outputs write the same table.
         """
         self._leases: list[Lease] = []
         tables = [output for output in outputs if isinstance(output, PaimonTable)]
@@ -162,7 +163,7 @@ class TableOwnership:
         for path in paths:
             if paths.count(path) > 1:
                 raise DefinitionError(
-                    f"sinks: two outputs go to the table {path}; a table has one writer: union "
+                    f"sinks: two outputs write the table {path}; a table has one writer: union "
                     "them in the program"
                 )
         try:
@@ -174,19 +175,19 @@ class TableOwnership:
             raise
 
     def hand_over(self, holder: Holder) -> None:
-        """To the job itself, which goes on when this process is gone."""
+        """Transfer the leases to the job itself, which continues after this process."""
         for at, lease in enumerate(self._leases):
             lease.transfer(holder)
             self._leases[at] = Lease(lease.lake, replace(lease.record, holder=holder))
 
     def release(self) -> None:
-        """Give them back; harmless to repeat."""
+        """Release the leases; harmless to repeat."""
         while self._leases:
             self._leases.pop().release()
 
 
 def _flink_type(kind: pa.DataType) -> str:
-    """The type of a column in Flink SQL."""
+    """Return the Flink SQL type of a column."""
     if kind in FLINK_NUMBERS:
         return FLINK_NUMBERS[kind]
     if pa.types.is_boolean(kind):
@@ -212,8 +213,8 @@ def _is_list(kind: pa.DataType) -> bool:
 
 
 def _to_row(field: pa.Field) -> list[tuple[str, TypeInformation]]:
-    """How values of a column leave Python: decimals and times as texts. An array that is null
-    cannot, so that a column beside says so."""
+    """Return the fields that transport a column from Python: decimals and times as strings. Null
+    arrays are not supported there, so that an additional field marks them."""
     from pyflink.common import Types
 
     own = [(field.name, _python_type(field.type))]
@@ -221,7 +222,7 @@ def _to_row(field: pa.Field) -> list[tuple[str, TypeInformation]]:
 
 
 def _from_row(field: pa.Field) -> str:
-    """The column again, in Flink SQL."""
+    """Return the Flink SQL expression that restores the column."""
     own = f"CAST({quote(field.name)} AS {_flink_type(field.type)})"
     if _is_list(field.type):
         own = f"CASE WHEN {quote(_null_name(field))} THEN NULL ELSE {own} END"

@@ -1,8 +1,8 @@
-"""From the plan of a program to Flink's transformations.
+"""Flink's transformations for the plan of a program.
 
-Every stage is one keyed function. Its inputs, from whatever stages and parallelism, are one
-union keyed by the subtask's key, without a stage of Python in between: rows of one sender stay in
-order. Each next stage has an output of its own.
+Every stage is one keyed function. Its inputs, from stages of any parallelism, are a union keyed by
+the subtask's key, without a Python stage in between: rows of one sender stay in order. There is one
+output per downstream stage.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ if TYPE_CHECKING:
     from pyflink.datastream.data_stream import KeyedStream
 
 ENDLESS = 2**60
-"""Ticks: more than there will ever be."""
+"""Number of ticks, practically unbounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class BundleLimits:
-    """How many rows an operator in process mode hands to Python at once, and after which time."""
+    """Size and time limits of the bundles that an operator passes to Python in process mode."""
 
     size: int
     time_ms: int
 
 
 HEAD_BUNDLES = BundleLimits(1, 1)
-"""What a head sends has to leave at once: it may wait for the answer in its next call."""
+"""Output of a head has to be sent at once: it may wait for the response in its next call."""
 
 REPLAY_CACHES: Mapping[str, str] = {
     "python.map-state.read-cache-size": "8",
     "python.map-state.write-cache-size": "8",
 }
-"""In process mode a subtask keeps so many entries of state in Python (by default 1,000 each way):
-those of replayed data are large, and read once an epoch."""
+"""Number of state entries that a subtask caches in Python in process mode (1,000 by default):
+entries of replayed data are large, and read once per epoch."""
 
 
 class Topology:
@@ -91,13 +91,12 @@ class Topology:
         self._inputs: dict[int, list[Any]] = defaultdict(list)
 
     def build(self, outputs: Sequence[IterationOutput]) -> None:
-        """Make all operators; ``outputs`` in the order of the program's results.
+        """Add all operators; ``outputs`` are in the order of the program's results.
 
         Raises
         ------
         JobError
-            If Flink refuses them, or would not chain a head to its ticks: no checkpoint could
-            overtake the ticks then.
+            If Flink rejects them.
         """
         with flink_errors("building an iteration job"):
             for node in self._plan.sources:
@@ -108,7 +107,7 @@ class Topology:
                 self._stage(stage, outputs)
 
     def check(self) -> None:
-        """Refuse a job graph in which something lies between a head and its ticks."""
+        """Check that every head is chained to its ticks; otherwise no checkpoint could complete."""
         with flink_errors("checking the plan of an iteration job"):
             graph = self._env._generate_stream_graph(clear_transformations=False).getJobGraph()
             vertices = graph.getVertices().iterator()
@@ -137,8 +136,7 @@ class Topology:
             )
             self._inputs[stage.id].append(java)
             return
-        # a stream of the user's: its end is heard of by a timer, which needs an operator that
-        # reads nothing else
+        # a stream of the user: a timer detects its end, in an operator without other inputs
         fed = source.stream.process(StreamFeed(node.id, keys, self._memory), message_type())
         fed.name(f"{node.name} {node.id} feed").uid(f"feed-{node.id}")
         fed.set_parallelism(source.stream._j_data_stream.getParallelism())
@@ -147,7 +145,7 @@ class Topology:
         )
         ended = keyed_union([fed._j_data_stream, kicks])
         end = ended.process(StreamEnd(node.id), message_type()).name(f"{node.name} {node.id} end")
-        self._place(end, f"end-{node.id}", stage.parallelism)
+        self._configure(end, f"end-{node.id}", stage.parallelism)
         self._inputs[stage.id].append(end._j_data_stream)
 
     def _control(self, control: ControlPlan) -> None:
@@ -185,7 +183,9 @@ class Topology:
         host = StageHost(cloudpickle.dumps(stage), keys, addresses, self._wires, self._memory)
         made = keyed_union(self._inputs[stage.id]).process(host, message_type()).name(stage.name)
         replays = any(node.kind is NodeKind.REPLAY for node in stage.nodes)
-        self._place(made, f"stage-{stage.id}", stage.parallelism, REPLAY_CACHES if replays else {})
+        self._configure(
+            made, f"stage-{stage.id}", stage.parallelism, REPLAY_CACHES if replays else {}
+        )
         self._connect(made, addresses)
         for node in stage.nodes:
             if node.kind is NodeKind.RESULT:
@@ -195,7 +195,7 @@ class Topology:
                 uid = f"sink-{node.index}"
                 outputs[node.index].attach(DataStream(lines), stage.parallelism, uid)
 
-    def _place(
+    def _configure(
         self,
         stream: DataStream,
         uid: str,
@@ -222,7 +222,7 @@ class Topology:
         bundles: BundleLimits,
         options: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Settings of one operator: those of the environment are for all of them."""
+        """Set options of one operator; those of the environment apply to all operators."""
         if not self._process_mode:
             return
         operator = stream._j_data_stream.getTransformation().getOperatorFactory().getOperator()
@@ -248,10 +248,10 @@ def _head(control: ControlPlan) -> str:
 
 
 def keyed_union(streams: Sequence[Any]) -> KeyedStream:
-    """Java streams of messages as one, each message at the subtask of its key.
+    """Merge Java streams of messages, and send each message to the subtask of its key.
 
-    ``key_by`` of pyflink would add a stage of Python, and refuse streams of different
-    parallelism; here the messages of one sender stay in order.
+    ``key_by`` of pyflink would add a Python stage, and reject streams of different parallelism;
+    here, the messages of one sender stay in order.
     """
     from pyflink.common import Types
     from pyflink.datastream.data_stream import DataStream, KeyedStream
@@ -262,10 +262,10 @@ def keyed_union(streams: Sequence[Any]) -> KeyedStream:
     united = streams[0]
     if len(streams) > 1:
         others = gateway.new_array(java.datastream.DataStream, len(streams) - 1)
-        for place, other in enumerate(streams[1:]):
-            others[place] = other
+        for index, other in enumerate(streams[1:]):
+            others[index] = other
         united = united.union(others)
-    # a class that pyflink imports by name: its package differs between releases
+    # pyflink imports this class by its simple name: its package differs between releases
     selector = gateway.jvm.KeyByKeySelector()
     keyed = united.keyBy(selector, Types.ROW([Types.INT()]).get_java_type_info())
     return KeyedStream(keyed, message_type(), DataStream(united))
@@ -274,9 +274,9 @@ def keyed_union(streams: Sequence[Any]) -> KeyedStream:
 def message_source(
     env: StreamExecutionEnvironment, messages: Sequence[tuple[int, bytes]], name: str, uid: str
 ) -> Any:
-    """A bounded Java stream of messages, in this order.
+    """Return a bounded Java stream of messages, in this order.
 
-    A checkpoint knows how far it is read, which is not so with pyflink's ``from_collection``.
+    A checkpoint contains its read position, unlike with pyflink's ``from_collection``.
     """
     from pyflink.java_gateway import get_gateway
 

@@ -1,4 +1,4 @@
-"""What a function is handed: its context and its collector."""
+"""Implementation of a function's context and collector."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paimon_features.iteration.timers import TimerService
 
 
 class _NoKey(enum.Enum):
-    # a member of an enumeration is the same object after a snapshot too
+    # a member of an enumeration keeps its identity when it is pickled
     NO_KEY = "no key"
 
 
@@ -56,15 +56,15 @@ class FunctionContext:
     def _of_key(self) -> Key:
         if self.current is NO_KEY:
             raise JobError(
-                f"keyed state of {self.name!r} is read where there is no key: keys exist only "
-                "while a record or a timer is handled; use ctx.state.broadcast or union_list "
+                f"keyed state of {self.name!r} is used without a current key: there is one only "
+                "while a record or a timer is processed; use ctx.state.broadcast or union_list "
                 "in callbacks"
             )
         return (*self._scope, "k", canonical_key(self.current))
 
 
 class OutBuffer:
-    """The ``out`` of a runner: collects what one call emits."""
+    """The ``out`` of a runner: buffers the output of one call."""
 
     __slots__ = ("collect", "sides", "values")
 
@@ -72,7 +72,7 @@ class OutBuffer:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew; what was collected belongs to who took it."""
+        """Start with new lists; the previous ones belong to whoever read them."""
         self.values: list[Any] = []
         # bound once: `out.collect(value)` is the append itself
         self.collect = self.values.append

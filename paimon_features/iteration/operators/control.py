@@ -1,8 +1,8 @@
-"""The control head: the one decision maker of an iteration (S13 to S15). It keeps no state.
+"""The control head: decides alone when an epoch or the iteration ends (S13 to S15). Stateless.
 
-Greetings, deliveries, acknowledgements and watermarks all leave it in one order. A barrier that
-passes between two of its calls therefore cuts all of them at one place: every data head has
-emitted, and every tail has dropped, exactly what was delivered before it.
+Hellos, deliveries, acknowledgements and watermarks leave it in a single order. A barrier between
+two of its calls therefore separates all of them at one point: every data head has emitted, and
+every tail has dropped, exactly what was delivered before the barrier.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ ReporterId = tuple[int, int]
 
 
 class ControlHead:
-    """Runs with parallelism 1, chained to the ticks.
+    """Runs with parallelism 1, chained to the tick source.
 
-    Where sending is dear, a call that hears of a round's end from some waits for the others, for
-    up to ``gather_ms``: nothing can be decided without them.
+    If sending is expensive, a call that receives the end of a round from some reporters waits up
+    to ``gather_ms`` for the others: nothing can be decided without them.
 
-    After a restore it learns from the reporters all it has to know: they publish again what
-    no decision covered, and data heads that have ended say so.
+    After a restore, it rebuilds its knowledge from the reporters: they publish again all notices
+    that no decision covered, and data heads that have ended report that.
     """
 
     def __init__(self, plan: ControlPlan, wire: Wire, gather_ms: int = 0) -> None:
         self._plan = plan
         self._gather_ms = gather_ms
         self._wire = wire
-        self.greeted = False
+        self.started = False
         self._boxes: dict[ReporterId, list[Envelope]] = {}
         self._head_of = {tail.node: head for tail, head in zip(plan.tails, plan.heads, strict=True)}
         self._tails = [*plan.tails, *([plan.criteria] if plan.criteria else [])]
         self._heads = _subtasks(plan.heads)
         self._closers = _subtasks(self._tails)
-        self._waited_for = self._heads | self._closers | _subtasks(plan.outputs)
+        self._expected = self._heads | self._closers | _subtasks(plan.outputs)
         self._epoch: int | None = None
         self._positions: dict[ReporterId, int] = {}
         self._ended: set[ReporterId] = set()
@@ -59,15 +59,15 @@ class ControlHead:
 
     @property
     def finished(self) -> bool:
-        """All reporters have passed on the end: the job may be drained."""
-        return self._ended >= self._waited_for
+        """Whether all reporters have forwarded the end, so that the job can be drained."""
+        return self._ended >= self._expected
 
-    def standing(self) -> str:
-        """Who has not ended yet, for messages of a watchdog."""
+    def pending(self) -> str:
+        """Describe the reporters that have not ended, for error messages."""
         names = {member.node: "data head" for member in self._plan.heads}
         names |= {member.node: "tail" for member in self._tails}
         names |= {member.node: "output" for member in self._plan.outputs}
-        left = sorted(self._waited_for - self._ended)
+        left = sorted(self._expected - self._ended)
         reporters = ", ".join(f"{names[node]} {node}/{subtask}" for node, subtask in left)
         return (
             f"iteration {self._plan.iteration}: {self._status or 'no epoch yet'}; "
@@ -75,12 +75,12 @@ class ControlHead:
         )
 
     def tick(self, wait_ms: int | None = None) -> list[StageMessage]:
-        """Wait for notices (``None``: as configured), and say what has to be sent now.
+        """Wait for notices (``None``: as long as configured), and return the messages to send.
 
-        The first call begins a generation, greets all reporters and does not wait.
+        The first call starts a generation and sends a hello to all reporters, without waiting.
         """
-        if not self.greeted:
-            self.greeted = True
+        if not self.started:
+            self.started = True
             generation = self._wire.begin()
             for member in (*self._plan.heads, *self._tails, *self._plan.outputs):
                 self._send(member, HELLO, generation)
@@ -94,7 +94,7 @@ class ControlHead:
             for notice in notices:
                 self._note(notice, delivered)
             left_ms = int(1000 * (deadline - time.monotonic()))
-            if left_ms < 1 or not self._closed_by_some():
+            if left_ms < 1 or not self._round_partly_closed():
                 break
             notices = self._wire.poll(left_ms)
         for member in self._plan.tails:
@@ -125,17 +125,17 @@ class ControlHead:
             self._ended.add(who)
             self._terminated = self._terminated or who in self._heads
 
-    def _closed_by_some(self) -> bool:
-        """Whether the next round has ended for some of those who tell, and not for others."""
+    def _round_partly_closed(self) -> bool:
+        """Return whether some tails, but not all, have closed the next round."""
         if self._epoch is None or self._terminated:
             return False
         counts = self._closed.get(self._epoch + 1)
         return counts is not None and not (counts.keys() | self._ended) >= self._closers
 
     def _decide(self) -> None:
-        """Everything that can be decided now, in the order of the rounds."""
+        """Make all decisions that are possible, in the order of the rounds."""
         if self._epoch is None and self._positions.keys() >= self._heads:
-            # a restored head tells how far it is: all are where the barrier cut
+            # a restored head reports its position: all are where the barrier was
             self._epoch = max(self._positions.values())
             if self._epoch == NONE:
                 self._epoch = 0
@@ -158,10 +158,10 @@ class ControlHead:
             self._report(state="finished")
 
     def _is_last(self, epoch: int, counts: dict[ReporterId, int]) -> bool:
-        """Whether the iteration ends with this round, whose records were delivered (S14).
+        """Return whether the iteration ends with this round, whose records were delivered (S14).
 
-        A tail that has ended before, since it depends on no variable, counts as one that gave
-        nothing. ``max_rounds`` is a criterion that is never empty before its round.
+        A tail that has ended before, because it depends on no variable, counts as having no
+        records. ``max_rounds`` is a criterion that is not empty before its round.
         """
         plan = self._plan
         if plan.max_rounds is not None and epoch >= plan.max_rounds:

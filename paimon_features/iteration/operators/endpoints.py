@@ -1,4 +1,4 @@
-"""The ends of a program and of an iteration: sources, outputs, results."""
+"""Runners at the boundaries of a program and of an iteration: sources, outputs, results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paimon_features.iteration.wires import ENDED, Notice
 
 
 class SourceRunner(NodeRunner):
-    """Every record has epoch 0 (S1); the only watermark is the end."""
+    """A source of the program: every record has epoch 0 (S1), the only watermark is the end."""
 
     def records(
         self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
@@ -23,7 +23,7 @@ class SourceRunner(NodeRunner):
 
 
 class OutputRunner(ReportingRunner):
-    """Out of the iteration: epochs are gone, and the end comes after the iteration's (S20)."""
+    """An output of the iteration: drops epochs; ends after the iteration has ended (S20)."""
 
     def records(
         self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
@@ -40,7 +40,7 @@ class OutputRunner(ReportingRunner):
 
 
 class ResultRunner(NodeRunner):
-    """One of the program's results: its records leave through the host."""
+    """A result of the program: the host emits its records."""
 
     def records(
         self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None

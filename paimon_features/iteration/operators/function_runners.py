@@ -1,4 +1,4 @@
-"""Runs a user's function: one instance for all rounds, or one per round."""
+"""Runners of user functions: one instance for all rounds, or one per round."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class FunctionInstance:
 
 
 class OperatorRunner(NodeRunner):
-    """What both life cycles share: making instances, calling them, sending what they emit."""
+    """Base class of both life cycles: creates instances, calls them, emits their output."""
 
     def __init__(self, task: Task, node: DataflowNode, channels: int) -> None:
         super().__init__(task, node, channels)
@@ -35,7 +35,7 @@ class OperatorRunner(NodeRunner):
             link.partition is Partition.HASH for links in node.inputs for link in links
         )
 
-    def make(self, scope: tuple[Any, ...], epoch: int) -> FunctionInstance:
+    def create(self, scope: tuple[Any, ...], epoch: int) -> FunctionInstance:
         node, task = self.node, self.task
         ctx = FunctionContext(
             node.name, task.subtask, node.parallelism, task.state, scope, self._keyed
@@ -58,7 +58,7 @@ class OperatorRunner(NodeRunner):
         self.send(epoch)
 
     def end(self, instance: FunctionInstance, epoch: int) -> None:
-        """End of the instance's input: its last words, then its timers (S23, S24)."""
+        """End the input of an instance: ``end_input``, timers, ``close`` (S23, S24)."""
         ctx, out = instance.ctx, self._out
         ctx.epoch = epoch
         instance.operator.end_input(ctx, out)
@@ -83,7 +83,7 @@ class OperatorRunner(NodeRunner):
 
 
 class AllRoundRunner(OperatorRunner):
-    """One instance for the whole iteration; also what runs outside of iterations."""
+    """One instance for the complete iteration; also for functions outside of iterations."""
 
     state_type = AllRoundState
     _instance: FunctionInstance | None = None
@@ -91,7 +91,7 @@ class AllRoundRunner(OperatorRunner):
 
     def open(self) -> None:
         if not self._terminated:
-            self._instance = self.make(("all", self.node.id), self.tracker.watermark)
+            self._instance = self.create(("all", self.node.id), self.tracker.watermark)
 
     def records(
         self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
@@ -131,24 +131,24 @@ class AllRoundRunner(OperatorRunner):
 
 
 class PerRoundRunner(OperatorRunner):
-    """An instance per epoch, from the epoch's first record to its watermark (S24)."""
+    """One instance per epoch, from the epoch's first record to its watermark (S24)."""
 
     state_type = PerRoundState
     _live: dict[int, FunctionInstance]
     _restored: tuple[int, ...] = ()
 
     def open(self) -> None:
-        self._live = {epoch: self._make(epoch) for epoch in self._restored}
+        self._live = {epoch: self._create(epoch) for epoch in self._restored}
 
-    def _make(self, epoch: int) -> FunctionInstance:
-        return self.make(("round", self.node.id, epoch), epoch)
+    def _create(self, epoch: int) -> FunctionInstance:
+        return self.create(("round", self.node.id, epoch), epoch)
 
     def records(
         self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
     ) -> None:
         instance = self._live.get(epoch)
         if instance is None:
-            instance = self._live[epoch] = self._make(epoch)
+            instance = self._live[epoch] = self._create(epoch)
             self.task.touch()
         self.handle(instance, input_index, epoch, values, keys)
 
@@ -187,6 +187,6 @@ class PerRoundRunner(OperatorRunner):
 
 
 def operator_runner(task: Task, node: DataflowNode, channels: int) -> OperatorRunner:
-    """The runner of the node's life cycle."""
+    """Return the runner for the node's life cycle."""
     per_round = node.life_cycle is OperatorLifeCycle.PER_ROUND
     return (PerRoundRunner if per_round else AllRoundRunner)(task, node, channels)

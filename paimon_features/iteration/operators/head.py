@@ -1,4 +1,4 @@
-"""The data head of a variable: where its initial stream and its feedback enter the body."""
+"""The data head of a variable, where its initial stream and its feedback enter the body."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from paimon_features.iteration.wires import ENDED, INIT_ENDED, Notice
 
 
 class HeadRunner(ReportingRunner):
-    """Emits the initial records as epoch 0, then what the control head tells it to.
+    """Emits the initial records as epoch 0, then the records named by the control head.
 
-    It does not move on by itself: watermark 0 too is the control head's, which waits until
-    the initial streams of all variables have ended (S8).
+    It never advances by itself: the control head sends watermark 0, too, after the initial
+    streams of all variables have ended (S8).
     """
 
     state_type = HeadState

@@ -1,4 +1,4 @@
-"""Where a node's records and watermarks go: into the next runner, or into the outbox."""
+"""Output of a node: records and watermarks for the next runner or for the outbox."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _MOST_BYTES = 4 * 2**20
 
 
 class Outbox:
-    """What one call sends, by receiver.
+    """Messages of one call, by receiver.
 
-    Small batches for one receiver become one. A message has at most ``batch`` records, and about
-    4 MiB of arrays: a replay of much data is many messages.
+    Small batches for the same receiver are merged. A message has at most ``batch`` records and
+    about 4 MiB of arrays: a replay of much data consists of many messages.
     """
 
     def __init__(self, batch: int) -> None:
@@ -46,41 +46,41 @@ class Outbox:
             cut = None if keys is None else keys[start : start + room]
             last = box[-1] if box else None
             if last is not None and last[:5] == head:
-                held = None if cut is None or last.keys is None else last.keys + cut
-                box[-1] = Envelope(*head, last.values + some, held)
+                merged = None if cut is None or last.keys is None else last.keys + cut
+                box[-1] = Envelope(*head, last.values + some, merged)
             else:
                 box.append(Envelope(*head, some, cut))
             self._room[address] = room - len(some)
             start += len(some)
 
     def add(self, address: tuple[int, int], envelope: Envelope) -> None:
-        """Send one envelope as it is."""
+        """Send one envelope unchanged."""
         box = self._last.get(address)
         if box is None:
             box = self._begin(address)
         box.append(envelope)
 
     def take(self) -> list[StageMessage]:
-        """Everything sent since the last call."""
+        """Return and clear the messages since the last call."""
         messages, self._messages = self._messages, []
         self._last.clear()
         return messages
 
     def _begin(self, address: tuple[int, int]) -> list[Envelope]:
-        """A new message for a receiver."""
+        """Start a new message for a receiver."""
         box = self._last[address] = []
         self._room[address] = self._batch
         self._messages.append(StageMessage(*address, box))
         return box
 
     def _most(self, value: Any) -> int:
-        """Records of one message, judged by one of them."""
+        """Return the maximum number of records per message, estimated from one record."""
         size = getattr(value, "nbytes", 0)
         return max(1, min(self._batch, _MOST_BYTES // size)) if size else self._batch
 
 
 class LocalRoute:
-    """To a runner of the same subtask, by a call."""
+    """A route to a runner of the same subtask, by a call."""
 
     def __init__(self, route: StageRoute, target: Receiver) -> None:
         self._input = route.input
@@ -98,7 +98,7 @@ class LocalRoute:
 
 
 class RemoteRoute:
-    """To subtasks of another stage."""
+    """A route to subtasks of another stage, through the outbox."""
 
     def __init__(self, route: StageRoute, subtask: int, outbox: Outbox) -> None:
         self._route = route
@@ -156,7 +156,7 @@ class RemoteRoute:
         for target in targets:
             if not 0 <= target < count:
                 raise JobError(
-                    f"a partitioner gave subtask {target!r} of {count}; it is 0 to {count - 1}"
+                    f"a partitioner returned subtask {target!r}; expected 0 to {count - 1}"
                 )
         self._by_target(head, values, targets, None)
 
@@ -186,17 +186,17 @@ class Outlet:
         self._routes: dict[str | None, list[LocalRoute | RemoteRoute]] = {None: []}
 
     def add(self, tag: str | None, route: LocalRoute | RemoteRoute) -> None:
-        """One more reader of an output."""
+        """Add a reader of an output."""
         self._routes.setdefault(tag, []).append(route)
 
     def records(self, epoch: int, values: list[Any], tag: str | None = None) -> None:
-        """Send a batch; readers must not change the list."""
+        """Send a batch; readers must not modify the list."""
         if values:
             for route in self._routes.get(tag, ()):
                 route.records(epoch, values)
 
     def watermark(self, epoch: int) -> None:
-        """Tell every reader, of side outputs too."""
+        """Send a watermark to every reader, including those of side outputs."""
         for routes in self._routes.values():
             for route in routes:
                 route.watermark(epoch)

@@ -1,7 +1,7 @@
-"""Operators: what a users' function does with a batch of records.
+"""Operators: apply a user function to batches of records.
 
-An operator is copied for every instance of a function, opened, given batches of one epoch, and
-closed. It keeps what has to survive a failure in ``ctx.state`` and nothing else.
+An operator is copied for every instance of a function, opened, called with batches of one epoch,
+and closed. Everything that has to survive a failure is in ``ctx.state``.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ Keys = list[Any] | None
 
 
 class FunctionOperator:
-    """Base of all: calls the optional methods that the user's function has."""
+    """Base class: calls the optional methods of the user function."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
 
     def open(self, ctx: FunctionContext) -> None:
-        """Before the first record, and again after a restore."""
+        """Called before the first record, and again after a restore."""
         self._call("open", ctx)
 
     def records(
         self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
     ) -> None:
-        """A batch of one epoch; ``keys`` beside the values where the input is keyed."""
+        """Process a batch of one epoch; ``keys`` are those of the values if the input is keyed."""
         raise NotImplementedError
 
     def watermark(self, epoch: int, ctx: FunctionContext, out: OutBuffer) -> None:
-        """No record of this epoch or before comes any more."""
+        """No further records of this or an earlier epoch arrive."""
         self._call("on_epoch_watermark_incremented", epoch, ctx, out)
 
     def terminated(self, ctx: FunctionContext, out: OutBuffer) -> None:
@@ -40,7 +40,7 @@ class FunctionOperator:
         self._call("on_iteration_terminated", ctx, out)
 
     def end_input(self, ctx: FunctionContext, out: OutBuffer) -> None:
-        """Nothing comes any more; timers fire after it."""
+        """The input has ended; timers fire after this call."""
         self._call("end_input", ctx, out)
 
     def timer(self, timestamp: int, ctx: FunctionContext, out: OutBuffer) -> None:
@@ -48,7 +48,7 @@ class FunctionOperator:
         self._call("on_timer", timestamp, ctx, out)
 
     def close(self) -> None:
-        """The instance is given up."""
+        """The instance is no longer used."""
         self._call("close")
 
     def _call(self, method: str, *args: Any) -> None:
@@ -57,12 +57,12 @@ class FunctionOperator:
             found(*args)
 
     def _callable(self, *methods: str) -> Callable[..., Any]:
-        """The function's method, or the function itself where it is a plain callable."""
+        """Return the function's method, or the function itself if it is a plain callable."""
         return bound(self.function, *methods)
 
 
 def bound(function: Any, *methods: str) -> Callable[..., Any]:
-    """The first of the methods that the object has, else the object, which has to be callable."""
+    """Return the first of the methods that exists, otherwise the object if it is callable."""
     for method in methods:
         found = getattr(function, method, None)
         if callable(found):
@@ -71,20 +71,20 @@ def bound(function: Any, *methods: str) -> Callable[..., Any]:
     if callable(function):
         return function  # type: ignore[no-any-return]
     raise DefinitionError(
-        f"a function is of type {type(function).__name__}; it is a callable or has "
-        f"{' or '.join(methods)}"
+        f"a function is of type {type(function).__name__}; expected a callable or an object with "
+        f"the method {' or '.join(methods)}"
     )
 
 
 def check_instance(function: Any) -> None:
-    """Refuse a class with the methods of a function where an object of it is meant."""
+    """Reject a class with the methods of a function; an instance is expected."""
     if isinstance(function, type):
         name = function.__name__
-        raise DefinitionError(f"a function is the class {name}; give an object of it: {name}()")
+        raise DefinitionError(f"a function is the class {name}; pass an instance: {name}()")
 
 
 class _PerValueOperator(FunctionOperator):
-    """An operator with one method that is called for each value."""
+    """An operator whose function is called for each value."""
 
     METHOD = ""
 
@@ -122,9 +122,9 @@ class FlatMapOperator(_PerValueOperator):
 
     def batch(self, values: list[Any], out: OutBuffer) -> None:
         for value in values:
-            made = self.call(value)
-            if made is not None:
-                out.values.extend(made)
+            values_out = self.call(value)
+            if values_out is not None:
+                out.values.extend(values_out)
 
 
 class FilterOperator(_PerValueOperator):
@@ -135,7 +135,7 @@ class FilterOperator(_PerValueOperator):
 
 
 class _ProcessElementOperator(FunctionOperator):
-    """An operator whose function has ``method(value, ctx, out)`` per input."""
+    """An operator whose function has a method ``(value, ctx, out)`` per input."""
 
     METHODS: tuple[str, ...] = ()
 
@@ -206,8 +206,8 @@ class ReduceOperator(FunctionOperator):
     ) -> None:
         state, absent = self.so_far, object()
         for ctx.current, value in zip(keys or (), values, strict=True):
-            held = state.value(absent)
-            reduced = value if held is absent else self.reduce(held, value)
+            before = state.value(absent)
+            reduced = value if before is absent else self.reduce(before, value)
             state.update(reduced)
             out.collect(reduced)
         ctx.current = NO_KEY

@@ -1,4 +1,4 @@
-"""Delivers the records of a data stream again in every epoch (S21)."""
+"""Replay of a data stream in every epoch (S21)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from paimon_features.iteration.operators.protocols import Task
 from paimon_features.iteration.operators.runner_states import ReplayState
 
 PART_BYTES = 4 * 2**20
-"""About how much is replayed before what it caused leaves the subtask."""
+"""Approximate size of replayed data after which the resulting output is sent."""
 
 
 class ReplayRunner(NodeRunner):
-    """Passes records on in epoch 0 and keeps them; epochs come from the control head.
+    """Forwards records in epoch 0 and stores them; the control head starts the later epochs.
 
-    One epoch's replay belongs to one message: a snapshot is before or after it, never inside.
+    The replay of an epoch belongs to one message: a snapshot is taken before or after it.
     """
 
     state_type = ReplayState
@@ -31,7 +31,7 @@ class ReplayRunner(NodeRunner):
         self._decided = NONE
         self._emitted = NONE
         self._terminated = False
-        # entries of the state, in order: the first ones are held in memory, too
+        # state entries in order; the first ones are also cached in memory
         self._entries = 0
         self._bytes = 0
         self._held = 0
@@ -58,9 +58,9 @@ class ReplayRunner(NodeRunner):
         self.outlet.records(0, values)
 
     def _hold(self, values: list[Any], size: int) -> bool:
-        """Keep the next entry in memory, if there is room.
+        """Cache the next entry in memory, unless the limit is reached.
 
-        In memory small batches become large ones; their state entries stay as they came.
+        In memory, small batches are merged into large ones; their state entries are not.
         """
         if self._held_bytes + size > self.task.replay_memory.held_bytes:
             return False
@@ -83,11 +83,11 @@ class ReplayRunner(NodeRunner):
         most = self.task.replay_memory.state_bytes
         if most is not None and self._bytes + size > most:
             raise JobError(
-                f"iteration: what stage {self.task.stage.name!r} keeps for replays in subtask "
-                f"{self.task.subtask} is more than {most:,} bytes, its share of the Java heap, in "
-                "which the state backend 'hashmap' keeps it; use IterationSettings(conf={"
-                "'state.backend.type': 'rocksdb'}), which keeps it on disk, or more task managers, "
-                "or larger ones"
+                f"iteration: the replayed data of stage {self.task.stage.name!r} in subtask "
+                f"{self.task.subtask} exceed {most:,} bytes, their share of the Java heap, in "
+                "which the state backend 'hashmap' stores them; use IterationSettings(conf={"
+                "'state.backend.type': 'rocksdb'}), which stores them on disk, or more or larger "
+                "task managers"
             )
 
     def control(self, envelope: Envelope) -> None:
@@ -107,15 +107,15 @@ class ReplayRunner(NodeRunner):
             self.task.do_in_parts(self._replay())
 
     def _replay(self) -> Iterator[None]:
-        """Replay every decided epoch, also when the data end only after the iteration.
+        """Replay every decided epoch, also if the data end only after the iteration.
 
-        Stops where enough is under way, to go on when it has left.
+        Yields after ``PART_BYTES``, so that the output so far can be sent.
         """
         part = 0
         while self._emitted < self._decided:
             epoch = self._emitted + 1
             if epoch > 0:
-                for values, size in self._kept():
+                for values, size in self._stored_batches():
                     if part > PART_BYTES:
                         part = 0
                         yield
@@ -127,7 +127,7 @@ class ReplayRunner(NodeRunner):
             self._emitted = END
             self.outlet.watermark(END)
 
-    def _kept(self) -> Iterator[tuple[list[Any], int]]:
+    def _stored_batches(self) -> Iterator[tuple[list[Any], int]]:
         yield from self._batches
         for number in range(self._held, self._entries):
             payload = self._stored(number)

@@ -1,4 +1,4 @@
-"""Nodes that report to the control head through the wire."""
+"""Base class of runners that report to the control head through the wire."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from paimon_features.iteration.wires import Notice
 
 
 class ReportingRunner(NodeRunner):
-    """Publishes nothing before it is greeted, then everything that is still open.
+    """Publishes nothing before the hello of the control head, then all open notices.
 
-    The generation is not kept: a restored reporter waits for the greeting of the new attempt.
+    The generation is not part of the state: a restored reporter waits for the new attempt's hello.
     """
 
     def __init__(self, task: Task, node: DataflowNode, channels: int) -> None:
@@ -28,7 +28,7 @@ class ReportingRunner(NodeRunner):
             self._unsent = self.open_notices()
 
     def open_notices(self) -> list[Notice]:
-        """Everything that the control head may not know, in order."""
+        """Return all notices that the control head may not have received, in order."""
         raise NotImplementedError
 
     def report(self, notice: Notice) -> None:
@@ -37,7 +37,7 @@ class ReportingRunner(NodeRunner):
             self._unsent.append(notice)
 
     def notice(self, kind: int, epoch: int = 0, **more: Any) -> Notice:
-        """A notice of this reporter."""
+        """Return a notice of this reporter."""
         return Notice(kind, self.node.id, self.task.subtask, epoch, **more)
 
     def finish_call(self) -> None:

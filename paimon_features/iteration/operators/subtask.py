@@ -1,15 +1,15 @@
-"""One subtask of one stage: what an engine drives.
+"""One subtask of one stage, driven by the host function of an engine.
 
-A host does, for each message that arrives for a subtask::
+For each message to a subtask, its host runs::
 
-    for sent in runner.handle_in_parts(decode(data)):  # all work, synchronous
+    for output in runner.handle_in_parts(decode(data)):  # synchronous
         runner.flush()                      # state to the backend, before a snapshot can be taken
-        for message in sent.messages: emit(key_of(message.stage, message.subtask),
-                                           encode(message.envelopes))
-        for index, values in sent.results: ...  # committed outputs of the program
+        for message in output.messages: emit(key_of(message.stage, message.subtask),
+                                             encode(message.envelopes))
+        for index, values in output.results: ...  # results of the program
 
-No snapshot may be taken between two parts. A source node is fed by ``source_records(node,
-values)``, and ``source_end(node)`` when the host's own input of this subtask has ended.
+No snapshot may be taken between two parts. The input of a source node is ``source_records(node,
+values)``, and ``source_end(node)`` at the end of the host's own input of this subtask.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _CONTROL_KEY: Key = ("control",)
 
 
 def source_records(node: int, values: list[Any]) -> list[Envelope]:
-    """What a host sends to its own subtask of a source's stage for values that it has read."""
+    """Return the envelopes for values that the host has read for a source node."""
     return [Envelope(node, RECORDS, 0, values=values)]
 
 
 def source_end(node: int) -> list[Envelope]:
-    """The same for the end of what it reads."""
+    """Return the envelopes for the end of a source node's input."""
     return [Envelope(node, WATERMARK, END)]
 
 
 class TaskOutput(NamedTuple):
-    """What came out of one call."""
+    """Messages and results of one call."""
 
     messages: list[StageMessage]
     results: list[tuple[int, list[Any]]]
@@ -59,13 +59,13 @@ class TaskOutput(NamedTuple):
 class SubtaskRunner:
     """Runs the nodes of a stage for one subtask.
 
-    Made anew for every attempt with the restored backend; ``wire_of`` gives the wire of an
-    iteration and is called on first use. Not for use from several threads.
+    Created for every attempt with the restored backend; ``wire_of`` returns the wire of an
+    iteration and is called on first use. Not thread-safe.
 
     Raises
     ------
     JobError
-        The backend holds the state of another parallelism (S30) or of another program.
+        The backend contains the state of another parallelism (S30) or of another program.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class SubtaskRunner:
             runner.open()
 
     def handle(self, envelopes: Iterable[Envelope]) -> TaskOutput:
-        """Do everything that these envelopes cause in this subtask; all parts as one."""
+        """Process envelopes and all that they cause in this subtask; return the complete output."""
         together = TaskOutput([], [])
         for sent in self.handle_in_parts(envelopes):
             together.messages.extend(sent.messages)
@@ -111,8 +111,8 @@ class SubtaskRunner:
         return together
 
     def handle_in_parts(self, envelopes: Iterable[Envelope]) -> Iterator[TaskOutput]:
-        """Do everything that these envelopes cause in this subtask, some of it after the other:
-        a large replay does not have to be in memory at once."""
+        """Process envelopes and all that they cause in this subtask; yield the output in parts,
+        so that a large replay need not be in memory at once."""
         runners = self._runners
         for node, kind, epoch, input_index, channel, values, keys in envelopes:
             try:
@@ -135,7 +135,7 @@ class SubtaskRunner:
         yield self._sent()
 
     def flush(self) -> None:
-        """Write changed state to the backend; nothing is buffered after it."""
+        """Write all changed state to the backend."""
         if self._changed:
             self._changed = False
             packed = {node: runner.snapshot().pack() for node, runner in self._runners.items()}
@@ -143,34 +143,29 @@ class SubtaskRunner:
         self.state.flush()
 
     def close(self) -> None:
-        """Close the functions that are still open; the state stays as it is."""
+        """Close the functions that are still open; the state is not changed."""
         for runner in self._runners.values():
             runner.close()
 
-    # for the runners of the nodes
+    # the interface of Task, for the runners of the nodes
 
     def touch(self) -> None:
-        """What some runner's ``snapshot`` gives has changed."""
         self._changed = True
 
     def do_in_parts(self, work: Iterator[None]) -> None:
-        """Do this before anything else is handled; what it sends leaves where it pauses."""
         self._parts.append(work)
 
     def stored(self, node: int) -> list[tuple[Key, Any]]:
-        """Restored feedback of a node; only while runners are made."""
         return self._stored.get(node, [])
 
     def wire(self, iteration: int) -> Wire:
-        """The iteration's wire."""
         wire = self._wires.get(iteration)
         if wire is None:
             wire = self._wires[iteration] = self._wire_of(iteration)
         return wire
 
     def publish(self, iteration: int, generation: int, notices: list[Notice]) -> None:
-        """Publish at the end of this call: what its reporters say goes together, so that the
-        control head hears of a round's end at once."""
+        # together at the end of the call: the control head receives the end of a round at once
         self._notices.setdefault((iteration, generation), []).extend(notices)
 
     def _sent(self) -> TaskOutput:
@@ -206,10 +201,10 @@ class SubtaskRunner:
             )
 
     def _restore(self) -> None:
-        held = self.state.get(_CONTROL_KEY)
-        if held is None:
+        stored = self.state.get(_CONTROL_KEY)
+        if stored is None:
             return
-        parallelism, snapshots = held
+        parallelism, snapshots = stored
         if parallelism != self.stage.parallelism or snapshots.keys() != self._runners.keys():
             raise JobError(
                 f"rescaled: the state of stage {self.stage.name!r} was written with parallelism "

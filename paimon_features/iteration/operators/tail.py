@@ -1,4 +1,4 @@
-"""The tail of a feedback edge: what it sent stays in its state until it is acknowledged."""
+"""The tail of a feedback edge: its records stay in its state until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _SMALL_BYTES = 8192
 
 
 class TailRunner(ReportingRunner):
-    """Numbers, keeps and publishes feedback records with their epoch plus one (S3).
+    """Numbers, stores and publishes feedback records, with their epoch plus one (S3).
 
-    Its state is exactly what is in flight between it and its head: a snapshot of it is the
-    snapshot of the feedback channel (S27).
+    Its state is exactly the in-flight data between it and its head: its snapshot is the snapshot
+    of the feedback channel (S27).
     """
 
     state_type = TailState
 
-    # epochs are those after the edge: one more than the records' own
+    # epochs are those after the edge: the epoch of the records plus one
     def __init__(self, task: Task, node: DataflowNode, channels: int) -> None:
         super().__init__(task, node, channels)
         self._next = 1
@@ -33,8 +33,8 @@ class TailRunner(ReportingRunner):
         self._closed: dict[int, tuple[int, bytes | None]] = {}
         self._pending: dict[int, list[Any]] = {}
         stored = task.stored(node.id)
-        self._entries = {key[2]: Notice(*held) for key, held in sorted(stored)}
-        # small entries travel in the snapshot: that spares two accesses of the state an epoch
+        self._entries = {key[2]: Notice(*fields) for key, fields in sorted(stored)}
+        # small entries are part of the snapshot, which saves two state accesses per epoch
         self._small: dict[int, Notice] = {}
         self._small_bytes = 0
 
@@ -50,7 +50,7 @@ class TailRunner(ReportingRunner):
 
     def advance(self, before: int, watermark: int) -> None:
         self._publish_pending()
-        # at the end what is left: a tail that depends on no variable ends before the iteration
+        # at the end all open ones: a tail that depends on no variable ends before the iteration
         closed = sorted(self._counts) if watermark == END else range(before + 2, watermark + 2)
         for epoch in closed:
             self._closed[epoch] = self._counts.pop(epoch, 0), self._measure()
@@ -73,7 +73,7 @@ class TailRunner(ReportingRunner):
         super().finish_call()
 
     def _publish_pending(self) -> None:
-        """Make entries of the records of this call, one per epoch."""
+        """Publish the records of this call, one entry per epoch."""
         for epoch, values in self._pending.items():
             seq, self._next = self._next, self._next + 1
             payload = dumps(values)
@@ -88,7 +88,7 @@ class TailRunner(ReportingRunner):
         self._pending.clear()
 
     def _forget(self, upto: int) -> None:
-        """The head has emitted the entries up to a number, before any later barrier."""
+        """Drop entries that the head has emitted, before any later barrier."""
         for seq in [seq for seq in self._small if seq <= upto]:
             self._small_bytes -= len(self._small.pop(seq).payload or b"")
             self.task.touch()
@@ -101,7 +101,7 @@ class TailRunner(ReportingRunner):
         return self.notice(ROUND_CLOSED, epoch, records=records, payload=measure)
 
     def _measure(self) -> bytes | None:
-        """What to tell who watches about a closed round."""
+        """Return the pickled loss to report for a closed round."""
         return None
 
     def open_notices(self) -> list[Notice]:
@@ -130,9 +130,9 @@ class TailRunner(ReportingRunner):
 
 
 class CriteriaRunner(TailRunner):
-    """The tail of the termination criteria: only the number of its records goes on (S14).
+    """The tail of the termination criteria: only the number of records is published (S14).
 
-    The newest value that is a number, a loss for instance, is told to who watches.
+    The latest numeric value, such as a loss, is part of the reported status.
     """
 
     _loss: float | None = None

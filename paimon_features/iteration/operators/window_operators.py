@@ -1,4 +1,4 @@
-"""Operators that wait: windows by count, windows and joins at the end of the input."""
+"""Count windows, and windows and joins at the end of the input."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from paimon_features.iteration.operators.record_operators import FunctionOperato
 
 
 class CountWindowOperator(FunctionOperator):
-    """One value of every ``size`` values."""
+    """One value per ``size`` values."""
 
     def __init__(self, function: Any, size: int) -> None:
         super().__init__(function)
         bound(function, "apply")
         if size < 1:
-            raise DefinitionError(f"a window of {size} values; it has at least 1")
+            raise DefinitionError(f"the size of a count window is {size}; it must be at least 1")
         self.size = size
 
     def open(self, ctx: FunctionContext) -> None:
@@ -28,15 +28,15 @@ class CountWindowOperator(FunctionOperator):
     def records(
         self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
     ) -> None:
-        held = self.open_window.value([]) + values
-        full = len(held) - len(held) % self.size
+        buffered = self.open_window.value([]) + values
+        full = len(buffered) - len(buffered) % self.size
         for start in range(0, full, self.size):
-            out.collect(self.apply(held[start : start + self.size]))
-        self.open_window.update(held[full:])
+            out.collect(self.apply(buffered[start : start + self.size]))
+        self.open_window.update(buffered[full:])
 
 
 class EndWindowOperator(FunctionOperator):
-    """All values of the subtask, or of each key, at the end."""
+    """All values of the subtask, or of each key, at the end of the input."""
 
     def __init__(self, function: Any, keyed: bool = False) -> None:
         super().__init__(function)
@@ -45,25 +45,25 @@ class EndWindowOperator(FunctionOperator):
 
     def open(self, ctx: FunctionContext) -> None:
         self.apply = self._callable("apply")
-        self.held = ctx.state.union_list("window")
+        self.buffered = ctx.state.union_list("window")
         super().open(ctx)
 
     def records(
         self, input_index: int, values: list[Any], keys: Keys, ctx: FunctionContext, out: OutBuffer
     ) -> None:
-        self.held.add((keys, values))
+        self.buffered.add((keys, values))
 
     def end_input(self, ctx: FunctionContext, out: OutBuffer) -> None:
         if self.keyed:
-            for key, values in _by_key(self.held).items():
+            for key, values in _by_key(self.buffered).items():
                 out.values.extend(self.apply(key, values))
-        elif values := [value for _, batch in self.held.get() for value in batch]:
+        elif values := [value for _, batch in self.buffered.get() for value in batch]:
             out.values.extend(self.apply(values))
         super().end_input(ctx, out)
 
 
 class EndJoinOperator(FunctionOperator):
-    """``function(left, right)`` of every pair with equal key, at the end."""
+    """``function(left, right)`` for every pair with equal keys, at the end of the input."""
 
     def open(self, ctx: FunctionContext) -> None:
         self.apply = self._callable("join")
@@ -84,7 +84,7 @@ class EndJoinOperator(FunctionOperator):
 
 
 def _by_key(batches: ListState) -> dict[Any, list[Any]]:
-    """Values of each key, keys in the order of their first value."""
+    """Return the values of each key, with keys in the order of their first value."""
     groups: dict[Any, list[Any]] = {}
     for keys, values in batches.get():
         for key, value in zip(keys, values, strict=True):

@@ -1,4 +1,4 @@
-"""One attempt of the reference executor: channels, barriers, one step at a time."""
+"""One attempt of the reference executor: channels, barriers, single steps."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ OrderedResults = list[tuple[int, int, list[Any]]]
 BARRIER: Final = None
 
 
-class InjectedFailure(Exception):  # noqa: N818 - raised by tests, it is no error of the program
-    """Makes the reference executor fail here, and go on from its last checkpoint."""
+class InjectedFailure(Exception):  # noqa: N818 - raised by tests, not an error of the program
+    """Makes the attempt fail; the reference executor continues from the last checkpoint."""
 
 
 class ReferenceCheckpoint(NamedTuple):
-    """A consistent cut: source positions, state of every subtask, results before the cut."""
+    """A consistent snapshot: source positions, state of every subtask, results before it."""
 
     positions: dict[Actor, int]
     states: dict[Actor, dict[bytes, bytes]]
@@ -43,7 +43,7 @@ class ReferenceCheckpoint(NamedTuple):
 
 
 class _SourceCursor:
-    """Values of one source subtask that were not emitted yet."""
+    """The values of one source subtask, and the read position."""
 
     def __init__(self, values: list[Any], bounded: bool, position: int) -> None:
         self.values = values
@@ -56,7 +56,7 @@ class _SourceCursor:
 
 
 class Attempt:
-    """All subtasks of a plan, made from a checkpoint or from nothing."""
+    """All subtasks of a plan, initialized from a checkpoint or empty."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Attempt:
         self._channels: dict[tuple[Actor, Actor], deque[bytes | None]] = {}
         self._queued: deque[tuple[Actor, Actor]] = deque()
         self._make(restored)
-        # checkpoint under way: roots that were not asked yet, channels with their barrier
+        # checkpoint in progress: sources and heads to trigger, channels with their barrier
         self._triggers: list[Actor] = []
         self._waiting: set[Actor] = set()
         self._aligned: dict[Actor, set[Actor]] = {}
@@ -96,8 +96,8 @@ class Attempt:
             source = node.source
             if not isinstance(source, CollectionSource | SnapshotSource):
                 raise DefinitionError(
-                    f"source {node.name!r} is read by an engine; the reference executor reads "
-                    "job.from_collection and job.from_table"
+                    f"source {node.name!r} can only be read by an engine; the reference executor "
+                    "reads job.from_collection and job.from_table"
                 )
             for subtask in range(node.parallelism):
                 actor = ("source", node.id, subtask)
@@ -136,7 +136,7 @@ class Attempt:
     # one step
 
     def step(self) -> bool:
-        """Do one thing; ``False`` when there is nothing left to do."""
+        """Execute one step; return ``False`` if there is nothing left to do."""
         if self._draw is None:
             return self._step_in_order()
         choices: list[tuple[Any, Any]] = [
@@ -157,7 +157,7 @@ class Attempt:
         if self._triggers:
             self._trigger(self._triggers[0])
             return True
-        # all that is there to read first: else a loop circulates ahead of its own input
+        # sources first: otherwise a loop runs ahead of its own input
         left = [actor for actor, source in self._sources.items() if source.left]
         if left:
             self._emit(min(left, key=lambda actor: self._sources[actor].position))
@@ -179,19 +179,19 @@ class Attempt:
         return sender in self._aligned.get(receiver, ())
 
     def _has_tick(self, actor: Actor) -> bool:
-        return not self._controls[actor].greeted or self._wires[actor[1]].waiting() > 0
+        return not self._controls[actor].started or self._wires[actor[1]].waiting() > 0
 
     def _tick(self, actor: Actor) -> None:
         self._send(actor, self._controls[actor].tick(wait_ms=0))
 
     def _emit(self, actor: Actor) -> None:
-        """The next values of a source, or its end."""
+        """Emit the next values of a source, or its end."""
         source = self._sources[actor]
         stage = self._plan.stage_of(actor[1])
         most = stage.batch if self._draw is None else self._draw.randint(1, 4)
         values = source.values[source.position : source.position + most]
         source.position += len(values) or 1
-        # straight into the first stage's queue, as the host's own operator before it would
+        # directly into the queue of the first stage, as the host's source operator does
         envelopes = source_records(actor[1], values) if values else source_end(actor[1])
         self._put((actor, ("stage", stage.id, actor[2])), encode(envelopes))
 
@@ -225,7 +225,7 @@ class Attempt:
     # checkpoints
 
     def begin_checkpoint(self) -> None:
-        """Ask all sources and control heads for a barrier, unless a checkpoint is under way."""
+        """Trigger barriers at all sources and control heads, unless a checkpoint is in progress."""
         if self._cut is None and self.completed is None:
             self._triggers = [*self._sources, *self._controls]
             self._waiting = set(self._runners)
@@ -261,21 +261,21 @@ class Attempt:
     # the end
 
     def uncommitted(self) -> OrderedResults:
-        """Results since the last checkpoint's barriers, in order."""
-        held = [result for results in self._results.values() for result in results]
+        """Return the results since the last checkpoint's barriers, in order."""
+        pending = [result for results in self._results.values() for result in results]
         if self._cut is not None:
-            held += self._cut.results
-        return sorted(held, key=lambda result: result[0])
+            pending += self._cut.results
+        return sorted(pending, key=lambda result: result[0])
 
     def check_ended(self) -> None:
-        """Raise when a program of bounded sources stands still before its end."""
+        """Raise if a program of bounded sources is deadlocked before its end."""
         endless = any(not node.source.bounded for node in self._plan.sources)
         if not endless and not all(control.finished for control in self._controls.values()):
-            raise JobError(f"the program stands still before its end; {self.standing()}")
+            raise JobError(f"the program is deadlocked before its end; {self.pending()}")
 
-    def standing(self) -> str:
-        """Who has not ended yet, for messages."""
-        return "; ".join(control.standing() for control in self._controls.values())
+    def pending(self) -> str:
+        """Describe the reporters that have not ended, for error messages."""
+        return "; ".join(control.pending() for control in self._controls.values())
 
     def close(self) -> None:
         """Close all functions."""

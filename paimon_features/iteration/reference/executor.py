@@ -1,9 +1,9 @@
-"""Runs a program in one process, without any engine: what Flink has to agree with.
+"""Reference executor: runs a program in one process without an engine, as the oracle for Flink.
 
-The same runners as on Flink, under a scheduler that delivers one message at a time: in a fixed
-order, or with a seed in any order that first-in first-out channels allow. It can also take
-checkpoints with aligned barriers, fail, and go on from the last one: the exactly-once protocol
-is tested here over thousands of interleavings.
+It uses the same runners as on Flink, under a scheduler that delivers one message at a time: in a
+fixed order, or with a seed in any order that first-in first-out channels allow. It can take
+checkpoints with aligned barriers, fail, and continue from the last checkpoint: the exactly-once
+protocol is tested here over thousands of interleavings.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ class ReferenceExecutor:
     Parameters
     ----------
     seed
-        Seed of the order of deliveries and of the size of source batches; ``None`` for the one
-        fixed order.
+        Seed for the order of deliveries and the sizes of source batches; ``None`` for the fixed
+        order.
     checkpoint_every
-        Begin a checkpoint every so many steps, when none is under way; ``None`` for none.
+        Number of steps between checkpoints, unless one is in progress; ``None`` for none.
     failures
         Steps before which the attempt fails, counted from 0 over all attempts. A function may
         also raise ``InjectedFailure``.
     random_failures
-        Number of failures besides, at steps drawn from the seed.
+        Number of additional failures, at steps drawn from the seed.
     lose_wire
         Whether a failure also empties the wire.
     replay_memory
-        How much replayed data a subtask holds in memory, and in its state.
+        Limits for the replayed data of a subtask.
     max_steps
-        Steps after which the program is taken to run for ever.
+        Number of steps after which the program is considered not to terminate.
 
     Examples
     --------
@@ -80,26 +80,26 @@ class ReferenceExecutor:
         """Wires of the last run by iteration, with their ``status``."""
 
     def run(self, build: Callable[[Any], Any]) -> Any:
-        """Build and run a program until nothing is left to do.
+        """Build a program and run it until there is nothing left to do.
 
         Returns
         -------
         list or dict
-            A list of values where ``build`` returned one stream, a list of lists for several,
+            A list of values if ``build`` returned one stream, a list of lists for several,
             a dictionary of lists for a dictionary. Values are in the order in which subtasks
-            emitted them. With an unbounded source: what was emitted when all fell silent.
+            emitted them. With an unbounded source: the values emitted until all channels are empty.
 
         Raises
         ------
         DefinitionError
-            The program is not allowed.
+            The program breaks a rule.
         JobError
-            It does not end within ``max_steps``, or stands still before its end.
+            It does not end within ``max_steps``, or is deadlocked before its end.
         """
         return self.run_program(build_program(JobBuilder(), build))
 
     def run_program(self, program: IterationProgram) -> Any:
-        """Run what ``build_program`` gave."""
+        """Run a program of ``build_program``."""
         draw = self._random
         self.steps = self.attempts = self.checkpoints = 0
         inline = 2**20 if draw is None else draw.choice([0, 200, 2**20])
@@ -121,7 +121,7 @@ class ReferenceExecutor:
                     if self.steps >= self._max_steps:
                         raise JobError(
                             f"the program did not end within {self._max_steps} steps; "
-                            f"{attempt.standing()}"
+                            f"{attempt.pending()}"
                         )
                     if self._checkpoint_every and self.steps % self._checkpoint_every == 0:
                         attempt.begin_checkpoint()
@@ -141,4 +141,4 @@ class ReferenceExecutor:
         results: list[list[Any]] = [[] for _ in program.plan.results]
         for _, index, values in committed:
             results[index] += values
-        return program.give(results)
+        return program.shape_results(results)

@@ -1,4 +1,4 @@
-"""The wire of the reference executor, which can lose everything."""
+"""The wire of the reference executor, which tests can flush."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paimon_features.iteration.wires import ENTRY, Notice
 
 
 class QueueWire:
-    """Notices in a list; payloads above ``inline`` bytes are put aside, as on Redis.
+    """Notices in a list; payloads larger than ``inline`` bytes are stored separately, as on Redis.
 
     Examples
     --------
@@ -25,7 +25,7 @@ class QueueWire:
         self._inline = inline
         self._generation = 0
         self._notices: list[Notice] = []
-        self._aside: dict[tuple[int, int, int, int], bytes] = {}
+        self._payloads: dict[tuple[int, int, int, int], bytes] = {}
         self.status: dict[str, Any] = {}
 
     def begin(self) -> int:
@@ -39,7 +39,7 @@ class QueueWire:
         for notice in notices:
             payload = notice.payload
             if payload is not None and notice.kind == ENTRY and len(payload) > self._inline:
-                self._aside[generation, *notice[1:3], notice.seq] = payload
+                self._payloads[generation, *notice[1:3], notice.seq] = payload
                 notice = notice._replace(payload=None)
             self._notices.append(notice)
 
@@ -48,7 +48,7 @@ class QueueWire:
         return notices
 
     def take(self, generation: int, notice: Notice) -> bytes:
-        payload = self._aside.pop((generation, *notice[1:3], notice.seq), None)
+        payload = self._payloads.pop((generation, *notice[1:3], notice.seq), None)
         if payload is None:
             raise JobError(
                 f"feedback {notice.seq} of node {notice.node}, subtask {notice.subtask} is no "
@@ -61,13 +61,13 @@ class QueueWire:
         self.status = dict(status)
 
     def waiting(self) -> int:
-        """Number of notices that were not polled yet."""
+        """Return the number of notices that were not polled yet."""
         return len(self._notices)
 
     def flush(self) -> None:
-        """Lose everything but the generation, as a Redis server that was flushed."""
+        """Lose everything except the generation, like a Redis server that was flushed."""
         self._forget()
 
     def _forget(self) -> None:
         self._notices.clear()
-        self._aside.clear()
+        self._payloads.clear()

@@ -1,8 +1,8 @@
-"""Iterations by supersteps: one bounded run per epoch, the variables between two in a Paimon table.
+"""Iterations by supersteps: one bounded run per epoch, with the variables in a Paimon table.
 
-For bodies whose variables are too large to travel as a stream, and for data that is better read
-again in each epoch than kept. The same programs run as on the other engines, as far as each epoch
-stands for itself: the body is per-round and its data are replayed.
+For bodies whose variables are too large for a stream, and for data that are better read again in
+each epoch than cached. Programs are the same as for the other engines, provided that epochs are
+independent of each other: the body is per-round and its data are replayed.
 
 ::
 
@@ -11,8 +11,8 @@ stands for itself: the body is per-round and its data are replayed.
               epoch 0           epoch 1                      (terminating)
               one commit        one commit                    one commit
 
-A commit holds the variables of the next epoch and all outputs of this one, together. Whoever is
-killed, at any moment, has committed an epoch or not; a run under the same name goes on behind it.
+A commit contains the variables of the next epoch and all outputs of this one. A process that is
+killed at any moment has committed an epoch or not; a run with the same name continues after it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from paimon_features.tables.splits import plan_splits
 
 
 class NodeOutput(NamedTuple):
-    """What became of a collected node's subtask: its records, as files if they are kept."""
+    """Output of one subtask of a collected node: its records, as files if they are stored."""
 
     node: int
     subtask: int
@@ -57,20 +57,20 @@ class NodeOutput(NamedTuple):
 
 @dataclass(frozen=True)
 class EpochTask:
-    """All that the subtasks of one step need to know, wherever they run. It pickles."""
+    """Everything that the subtasks of one superstep need, wherever they run. It can be pickled."""
 
     step: Superstep
     table: VariableTable
     state: CommittedEpoch | None
 
-    def of(self, members: Sequence[DataflowNode]) -> EpochTask:
-        """What the subtasks of some nodes need of it; others' functions and data stay here."""
+    def restrict_to(self, members: Sequence[DataflowNode]) -> EpochTask:
+        """Return the part that some nodes need, without the functions and data of others."""
         nodes = {node.id: node for node in members}
         outs = {number: self.step.outs[number] for number in nodes}
         return replace(self, step=replace(self.step, nodes=nodes, outs=outs))
 
-    def feed(self, node: DataflowNode, subtask: int) -> Iterator[list[Any]]:
-        """Batches of records for a node that is fed."""
+    def read_input(self, node: DataflowNode, subtask: int) -> Iterator[list[Any]]:
+        """Yield batches of records for a node with external input."""
         if node.kind is NodeKind.HEAD:
             assert self.state is not None
             for variable, values in self.table.variables(self.state, subtask):
@@ -82,8 +82,8 @@ class EpochTask:
         elif node.kind is NodeKind.SOURCE:
             yield from node.source.read(subtask, node.parallelism)
 
-    def done(self, run: NodeRun) -> NodeOutput:
-        """Keep what a collected node gave, as its kind says."""
+    def store_output(self, run: NodeRun) -> NodeOutput:
+        """Store the records of a collected node, according to its kind."""
         node, values = run.node, run.collected
         part = None
         if node.kind is NodeKind.RESULT:
@@ -100,7 +100,7 @@ class EpochTask:
 class SuperstepBuilder(JobBuilder):
     """The ``job`` of a program that runs by supersteps.
 
-    ``pins`` are the snapshots of tables that the iteration reads, chosen when it began.
+    ``pins`` are the snapshots of the tables that the iteration reads, fixed at its start.
     """
 
     def __init__(self, pins: Mapping[str, int | None]) -> None:
@@ -115,44 +115,44 @@ class SuperstepBuilder(JobBuilder):
         block_rows: int = 8192,
         parallelism: int = 1,
     ) -> IterationStream:
-        """A table's content, in record batches of Arrow; every subtask reads its own splits.
+        """Return the rows of a table as Arrow record batches; every subtask reads its own splits.
 
-        It is that of the newest snapshot when the iteration began, in all epochs, and also when
-        another process goes on with it.
+        All epochs read the snapshot that was the latest one when the iteration began, also if
+        another process continues it.
 
         Raises
         ------
         UnknownNameError
-            For a table or column that is not there.
+            If there is no such table or column.
         SnapshotExpiredError
-            If the snapshot has expired since: tag it, or let the table keep more.
+            If the snapshot has expired: tag it, or retain more snapshots.
         """
         if block_rows < 1:
-            raise DefinitionError(f"block_rows is {block_rows}; it is at least 1")
-        place = lake.path(table)
-        plan = plan_splits(lake, table, columns, self.pins.get(place))
-        if self.pins.setdefault(place, plan.snapshot_id) is None:
+            raise DefinitionError(f"block_rows is {block_rows}; it must be at least 1")
+        path = lake.path(table)
+        plan = plan_splits(lake, table, columns, self.pins.get(path))
+        if self.pins.setdefault(path, plan.snapshot_id) is None:
             plan = plan.part()  # the table was empty when the iteration began
         return self.from_source(SnapshotSource(plan, block_rows), parallelism, table)
 
 
 class SuperstepRunner(Protocol):
-    """Runs the subtasks of one step, all of them, to their ends."""
+    """Runs all subtasks of one superstep to their ends."""
 
     def prepare(self, build: Callable[[Any], Any]) -> None:
-        """Called once, before the steps of a program."""
+        """Called once, before the supersteps of a program."""
         ...
 
     def run(self, work: EpochTask) -> list[NodeOutput]:
-        """What the collected nodes gave; an error where any subtask failed, and nothing kept."""
+        """Return the outputs of the collected nodes; raise if any subtask failed."""
         ...
 
 
 class LocalSuperstepRunner:
-    """Runs a step in this process, one envelope after another: the oracle of the others."""
+    """Runs a superstep in this process, one envelope after another; the oracle for Flink."""
 
     def prepare(self, build: Callable[[Any], Any]) -> None:
-        """Nothing to be done."""
+        """Do nothing."""
 
     def run(self, work: EpochTask) -> list[NodeOutput]:
         runs = {
@@ -170,32 +170,34 @@ class LocalSuperstepRunner:
 
         # variables first, then data
         for number in sorted(
-            work.step.fed, key=lambda n: work.step.nodes[n].kind is not NodeKind.HEAD
+            work.step.inputs, key=lambda n: work.step.nodes[n].kind is not NodeKind.HEAD
         ):
             node = work.step.nodes[number]
             for subtask in range(node.parallelism):
                 run = runs[number, subtask]
-                for values in work.feed(node, subtask):
+                for values in work.read_input(node, subtask):
                     deliver(run.feed(values))
                 deliver(run.end())
-        return [work.done(run) for (node, _), run in runs.items() if node in work.step.collected]
+        return [
+            work.store_output(run) for (node, _), run in runs.items() if node in work.step.collected
+        ]
 
 
 class SuperstepExecutor:
-    """Runs an iteration epoch by epoch, its state in the table ``iteration_<name>`` of a lake.
+    """Runs an iteration epoch by epoch, with its state in the table ``iteration_<name>``.
 
     Parameters
     ----------
     lake, name
-        Where the variables live, and the name under which a run goes on.
+        The lake of the variables, and the name by which a run is continued.
     runner
-        What runs an epoch: in this process by default.
+        Runs an epoch; in this process by default.
     on_epoch
-        Called with each committed state, beginning with the one that was found or made first.
+        Called with each committed state, starting with the existing or the first one.
 
     Examples
     --------
-    Halve numbers until none is above one; then ask again, which runs nothing:
+    Halve numbers until none is above one; a second call runs nothing:
 
     >>> import tempfile
     >>> from paimon_features.iteration import (
@@ -236,16 +238,16 @@ class SuperstepExecutor:
         self.on_epoch = on_epoch
 
     def run(self, build: Callable[[Any], Any]) -> Any:
-        """Iterate until the end and give the program's outputs, as the other engines do.
+        """Iterate until the end and return the program's results, as the other engines do.
 
-        A finished iteration is not run again: its outputs are read.
+        A finished iteration is not run again; its outputs are read.
 
         Raises
         ------
         DefinitionError
-            If the program cannot be run by supersteps; the message begins with the rule's name.
+            If the program cannot be run by supersteps; the message starts with the rule's name.
         JobError
-            If the table holds the variables of another program.
+            If the table contains the variables of another program.
         OwnershipError
             If another process runs this iteration.
         """
@@ -264,7 +266,7 @@ class SuperstepExecutor:
                 done = self.runner.run(EpochTask(loop.round(state), self.table, state))
                 state = self._commit(loop, state, loop.after(state, done), done)
                 self.on_epoch(state)
-        return program.give(self._results(loop, state))
+        return program.shape_results(self._results(loop, state))
 
     def _begin(self, loop: SuperstepLoop, pins: Mapping[str, int | None]) -> CommittedEpoch:
         done = self.runner.run(EpochTask(loop.begin(), self.table, None))
@@ -283,7 +285,7 @@ class SuperstepExecutor:
         return self.table.commit(before, after, parts, loop.readers)
 
     def _results(self, loop: SuperstepLoop, state: CommittedEpoch) -> list[list[Any]]:
-        # what comes behind the iteration is a function of its outputs: it is computed here
+        # what follows the iteration is a function of its outputs, computed in this process
         results = [node for node in loop.graph.nodes if node.kind is NodeKind.RESULT]
         step = make_superstep(
             loop.graph, loop.iteration.outputs, [node.id for node in results], state.epoch
@@ -296,25 +298,25 @@ class SuperstepExecutor:
 
 @dataclass(frozen=True)
 class SuperstepLoop:
-    """The parts of a program that has one iteration."""
+    """A program with one iteration, as a sequence of supersteps."""
 
     graph: DataflowGraph
     iteration: Iteration
 
     @classmethod
     def of(cls, graph: DataflowGraph) -> SuperstepLoop:
-        """The loop of a program.
+        """Return the loop of a program.
 
         Raises
         ------
         DefinitionError
-            For what supersteps cannot run: no loop or several, an unbounded one, state that
+            If supersteps cannot run it: no loop or several, an unbounded one, state that
             outlives an epoch.
         """
         if len(graph.iterations) != 1:
             raise DefinitionError(
                 f"superstep-iterations: the program has {len(graph.iterations)} iterations; "
-                "supersteps run one: give the outputs of one as the variables of the next"
+                "supersteps run one: use the outputs of one as the variables of the next"
             )
         (iteration,) = graph.iterations
         if not iteration.bounded:
@@ -323,9 +325,9 @@ class SuperstepLoop:
             inside = node.iteration is not None
             if inside and node.operator and node.life_cycle is not OperatorLifeCycle.PER_ROUND:
                 raise DefinitionError(
-                    f"superstep-per-round: {node.name!r} lives for all rounds, and supersteps keep "
-                    "nothing but variables from one to the next; use IterationConfig("
-                    "lifecycle=OperatorLifeCycle.PER_ROUND), and keep what lasts in a variable"
+                    f"superstep-per-round: {node.name!r} lives for all rounds, but only variables "
+                    "are kept from one superstep to the next; use IterationConfig("
+                    "lifecycle=OperatorLifeCycle.PER_ROUND), and keep lasting state in a variable"
                 )
             for link in (link for links in node.inputs for link in links):
                 foreign = graph.nodes[link.node].iteration is None
@@ -344,22 +346,22 @@ class SuperstepLoop:
 
     @property
     def shape(self) -> str:
-        """What has to stay the same for a run to go on with the variables of another."""
+        """Description of what must not change for a run to continue another one."""
         variables = ", ".join(str(self.graph.nodes[n].parallelism) for n in self.iteration.heads)
         outputs = len(self.iteration.outputs)
         return f"variables of parallelism {variables} and {outputs} outputs"
 
     @property
     def readers(self) -> int:
-        """The number of subtasks that read variables."""
+        """Number of subtasks that read variables."""
         return max(self.graph.nodes[head].parallelism for head in self.iteration.heads)
 
     def begin(self) -> Superstep:
-        """The step that makes the first variables."""
+        """Return the superstep that creates the first variables."""
         return make_superstep(self.graph, self._sources, self.iteration.heads, 0)
 
     def round(self, state: CommittedEpoch) -> Superstep:
-        """The step that a state asks for."""
+        """Return the superstep that follows a state."""
         ending = state.phase == "terminating"
         # data are not replayed when the iteration ends
         data = self.iteration.replays if ending else self._sources
@@ -369,23 +371,25 @@ class SuperstepLoop:
         )
 
     def after(self, state: CommittedEpoch, done: Sequence[NodeOutput]) -> CommittedEpoch:
-        """The state behind a step (S13 to S15).
+        """Return the state after a superstep (S13 to S15).
 
-        An epoch without records is the last one, or where there are criteria one without these;
-        ``max_rounds`` is a criterion that is never empty before its round.
+        The last epoch is the first one without records, or, if there are criteria, without
+        records of these; ``max_rounds`` is a criterion that is not empty before its round.
         """
         if state.phase == "terminating":
             return replace(state, phase="finished")
         criteria, most = self.iteration.criteria, self.iteration.config.max_rounds
-        told = sum(each.records for each in done if each.node == criteria)
+        criteria_records = sum(each.records for each in done if each.node == criteria)
         feedback = sum(each.records for each in done if each.node in self.iteration.tails)
         if criteria is not None:
-            over = told == 0
+            over = criteria_records == 0
         else:
             over = most is None and feedback == 0
         over = over or (most is not None and state.epoch + 1 >= most)
         phase: Phase = "terminating" if over else "running"
-        return replace(state, epoch=state.epoch + 1, phase=phase, feedback=feedback, criteria=told)
+        return replace(
+            state, epoch=state.epoch + 1, phase=phase, feedback=feedback, criteria=criteria_records
+        )
 
     @property
     def _sources(self) -> list[int]:

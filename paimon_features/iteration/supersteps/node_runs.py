@@ -1,8 +1,9 @@
-"""One superstep as a flow without a loop: each node sees one epoch, from first record to end.
+"""One superstep as an acyclic dataflow: each node processes one epoch, from first record to end.
 
-A step is a part of a program's graph whose first nodes are fed (variables, data) and whose last
-ones are collected (feedback, criteria, outputs). A node's subtask is driven by envelopes alone and
-needs no order between its channels, so the same runs serve a loop in this process and a Flink job.
+A superstep is a part of a program's graph with external input (variables, data) at its first nodes,
+and with collected output (feedback, criteria, outputs) at its last ones. A node's subtask is driven
+by envelopes only and needs no order between its channels, so that a loop in this process and a
+Flink job can use the same runs.
 """
 
 from __future__ import annotations
@@ -20,47 +21,47 @@ from paimon_features.iteration.partitioning import stable_hash
 from paimon_features.iteration.state_backend import Key, StateCache
 
 AddressedEnvelopes = list[tuple[int, Envelope]]
-"""Envelopes with the subtask that each is for."""
+"""Envelopes with their target subtask."""
 
 
 @dataclass(frozen=True)
 class OutputEdge:
-    """Where one output of a node goes: an input of another node, over the link's partitioning."""
+    """An edge from a node to an input of another node, with the link's partitioning."""
 
     target: int
     input: int
     parallelism: int
     link: InputLink
     straight: bool
-    """Each subtask sends to the one with its number, and to no other."""
+    """Whether each subtask sends only to the subtask with its own index."""
 
 
 @dataclass(frozen=True)
 class Superstep:
-    """What runs in one epoch. Everything in it pickles (cloudpickle).
+    """The dataflow of one epoch. All of it can be pickled (cloudpickle).
 
-    ``fed`` are the nodes whose records come from outside, ``collected`` those whose records go
-    there; ``ending`` says that the epoch ends the iteration: no node hears its watermark.
+    ``inputs`` are the nodes with external input, ``collected`` those with collected output; with
+    ``ending``, the epoch ends the iteration and no node receives its watermark.
     """
 
     nodes: Mapping[int, DataflowNode]
-    fed: tuple[int, ...]
+    inputs: tuple[int, ...]
     collected: tuple[int, ...]
     epoch: int
     ending: bool = False
     outs: Mapping[int, tuple[OutputEdge, ...]] = field(default_factory=dict)
     senders: Mapping[int, int] = field(default_factory=dict)
-    """Node to how often each of its subtasks will be told that a sender has ended."""
+    """Number of upstream subtasks that report their end to each subtask, by node."""
 
 
 def make_superstep(
     graph: DataflowGraph,
-    fed: Sequence[int],
+    inputs: Sequence[int],
     collected: Sequence[int],
     epoch: int,
     ending: bool = False,
 ) -> Superstep:
-    """The part of a graph that leads from ``fed`` to ``collected`` nodes."""
+    """Return the part of a graph from ``inputs`` to ``collected`` nodes."""
     nodes: dict[int, DataflowNode] = {}
     waiting = list(collected)
     while waiting:
@@ -68,12 +69,12 @@ def make_superstep(
         if node.id in nodes:
             continue
         nodes[node.id] = node
-        if node.id not in fed:
+        if node.id not in inputs:
             waiting += [link.node for links in node.inputs for link in links]
     outs: dict[int, list[OutputEdge]] = {number: [] for number in nodes}
     senders = dict.fromkeys(nodes, 0)
     for node in nodes.values():
-        if node.id in fed:
+        if node.id in inputs:
             continue
         for index, links in enumerate(node.inputs):
             for link in links:
@@ -83,7 +84,7 @@ def make_superstep(
                 senders[node.id] += 1 if straight else width
     return Superstep(
         dict(sorted(nodes.items())),
-        tuple(number for number in fed if number in nodes),
+        tuple(number for number in inputs if number in nodes),
         tuple(collected),
         epoch,
         ending,
@@ -93,39 +94,39 @@ def make_superstep(
 
 
 class NodeRun:
-    """One subtask of one node, for one step: records in, records out, and then its end."""
+    """One subtask of one node in one superstep."""
 
     def __init__(self, step: Superstep, node: DataflowNode, subtask: int) -> None:
         self.step, self.node, self.subtask = step, node, subtask
         self.collected: list[Any] = []
         self.ended = False
-        self._waits_for = step.senders[node.id]
+        self._open_senders = step.senders[node.id]
         self._turn = subtask
         self._operator: Any = None
         self._ctx: FunctionContext
         self._out = OutBuffer()
 
     def feed(self, values: list[Any]) -> AddressedEnvelopes:
-        """Records of a node that is fed; ``end`` says that these were all."""
+        """Process external input; ``end`` follows after the last batch."""
         return list(self._emit({None: values}))
 
     def handle(self, envelope: Envelope) -> AddressedEnvelopes:
-        """What an envelope for this subtask causes."""
+        """Process an envelope; return the resulting envelopes."""
         if envelope.kind == WATERMARK:
-            self._waits_for -= 1
-            return self.end() if self._waits_for == 0 else []
+            self._open_senders -= 1
+            return self.end() if self._open_senders == 0 else []
         return self._records(envelope)
 
     def end(self) -> AddressedEnvelopes:
-        """No record comes any more: say what is left, close, and pass the end on."""
+        """End the input: emit the remaining output, close the function, forward the end."""
         sent: AddressedEnvelopes = []
         if self._operator is not None:
             sent += self._close()
         self.ended = True
         for out in self.step.outs[self.node.id]:
-            told = Envelope(out.target, WATERMARK, END, out.input)
+            end = Envelope(out.target, WATERMARK, END, out.input)
             readers = [self.subtask] if out.straight else range(out.parallelism)
-            sent += [(subtask, told) for subtask in readers]
+            sent += [(subtask, end) for subtask in readers]
         return sent
 
     def _records(self, envelope: Envelope) -> AddressedEnvelopes:
@@ -134,7 +135,7 @@ class NodeRun:
         if self._operator is None:
             self._open()
         self._operator.records(envelope.input, envelope.values, envelope.keys, self._ctx, self._out)
-        return self._taken()
+        return self._take_output()
 
     def _open(self) -> None:
         node = self.node
@@ -143,7 +144,7 @@ class NodeRun:
         cache = StateCache(_EmptyBackend())
         self._ctx = FunctionContext(node.name, self.subtask, node.parallelism, cache, scope, keyed)
         self._ctx.epoch = self.step.epoch
-        # what an instance keeps is its own
+        # every instance has a copy of the function
         self._operator = copy.deepcopy(node.operator)
         self._operator.open(self._ctx)
 
@@ -155,31 +156,30 @@ class NodeRun:
                 operator.terminated(ctx, out)
             else:
                 operator.watermark(self.step.epoch, ctx, out)
-            sent += self._taken()
+            sent += self._take_output()
         operator.end_input(ctx, out)
-        sent += self._taken()
+        sent += self._take_output()
 
         def fire(timestamp: int, key: Any) -> None:
             ctx.current = key
             operator.timer(timestamp, ctx, out)
 
         ctx.timer_service().fire(fire)
-        sent += self._taken()
+        sent += self._take_output()
         operator.close()
         self._operator = None
         return sent
 
-    def _taken(self) -> AddressedEnvelopes:
-        made: dict[str | None, list[Any]] = {None: self._out.values}
-        made.update(self._out.sides.items())
+    def _take_output(self) -> AddressedEnvelopes:
+        outputs: dict[str | None, list[Any]] = {None: self._out.values, **self._out.sides}
         self._out.clear()
-        return list(self._emit(made))
+        return list(self._emit(outputs))
 
-    def _emit(self, made: Mapping[str | None, list[Any]]) -> Iterator[tuple[int, Envelope]]:
+    def _emit(self, outputs: Mapping[str | None, list[Any]]) -> Iterator[tuple[int, Envelope]]:
         if self.node.id in self.step.collected:
-            self.collected += made[None]
+            self.collected += outputs[None]
         for out in self.step.outs[self.node.id]:
-            values = made.get(out.link.tag)
+            values = outputs.get(out.link.tag)
             if values:
                 yield from self._routed(out, values)
 
@@ -223,7 +223,7 @@ class NodeRun:
 
 
 class _EmptyBackend:
-    """A backend without entries: an epoch that fails begins anew, so none of its state is kept."""
+    """A backend without entries: a failed epoch is run again, so its state is not stored."""
 
     def get(self, key: Key) -> Any:
         return None

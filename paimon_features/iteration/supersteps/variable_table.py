@@ -1,18 +1,18 @@
-"""Where a superstep iteration keeps its variables: a Paimon table, one snapshot per epoch.
+"""The variables of a superstep iteration: a Paimon table with one snapshot per epoch.
 
-Each commit replaces the variables of an epoch by those of the next one and adds what the epoch
-put out, so the newest snapshot is the whole state of the iteration: whoever is killed, whenever,
-goes on behind the last commit, and nothing is there twice. Older snapshots are the variables of
-earlier epochs, as long as the table keeps them.
+Each commit replaces the variables of an epoch by those of the next one and adds the outputs of the
+epoch, so that the latest snapshot is the complete state of the iteration: after a kill at any
+moment, a new run continues after the last commit, and no output is duplicated. Older snapshots are
+the variables of earlier epochs, as long as the table retains them.
 
 The rows are batches of values as bytes (pickle), each with the subtask that reads it:
 
 ======== ======= ======= ======== =======================================================
 slot     subtask stream  seq      payload
 ======== ======= ======= ======== =======================================================
--1       -1      -1      0        JSON: the epoch, its phase, how many records it has
+-1       -1      -1      0        JSON: the epoch, its phase, its numbers of records
 -1       s       i       0, 1, .. values of variable i for subtask s
-e        s       j       0, 1, .. what output j gave in epoch e
+e        s       j       0, 1, .. values of output j in epoch e
 ======== ======= ======= ======== =======================================================
 """
 
@@ -39,12 +39,12 @@ from paimon_features.tables.snapshots import latest_snapshot
 from paimon_features.tables.specs import RETENTION, TableSpec
 
 PREFIX = "iteration_"
-"""What the name of an iteration's table begins with."""
+"""Prefix of the name of an iteration's table."""
 
 VARIABLES = -1
-"""The slot of the variables; outputs have the epoch's number."""
+"""Slot of the variables; the slot of outputs is their epoch."""
 NO_SUBTASK = -1
-"""Subtask and stream of a row that is no batch of values."""
+"""Subtask and stream of a row that is not a batch of values."""
 
 Phase = Literal["running", "terminating", "finished"]
 
@@ -54,11 +54,11 @@ Batches = Mapping[tuple[int, int], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class CommittedEpoch:
-    """The state of an iteration as one snapshot has it.
+    """The state of an iteration in one snapshot.
 
-    ``phase`` says what comes next: a round with the variables of ``epoch``; the end, for which
-    they are delivered once more; or nothing. ``feedback`` and ``criteria`` count the records
-    that the epoch before gave for this one, ``shape`` describes the program that is iterated.
+    ``phase`` determines what follows: a round with the variables of ``epoch``; the end, for which
+    they are delivered once more; or nothing. ``feedback`` and ``criteria`` are the numbers of
+    records that the previous epoch emitted, ``shape`` describes the program.
     """
 
     epoch: int
@@ -67,7 +67,7 @@ class CommittedEpoch:
     criteria: int
     shape: str
     pins: dict[str, int | None] = field(default_factory=dict)
-    """Snapshots of the tables that are read as data, by their folders."""
+    """Snapshots of the tables that are read as data, by table folder."""
     snapshot_id: int = 0
 
 
@@ -77,15 +77,15 @@ class VariableTable:
     def __init__(self, lake: Lake, name: str) -> None:
         self.lake, self.name = lake, name
         self.table = PREFIX + name
-        # of this object alone: by it a commit whose answer was lost is found again
+        # unique to this object: identifies a commit whose response was lost
         self.commit_user = f"iteration-{uuid.uuid4()}"
 
     def exists(self) -> bool:
-        """Whether the iteration has begun, at least to make its table."""
+        """Return whether the iteration has created its table."""
         return self.lake.exists(self.table)
 
     def create(self) -> None:
-        """Make the table; harmless where it is."""
+        """Create the table; harmless if it exists."""
         columns = {"slot": Int32, "subtask": Int32, "stream": Int32, "seq": Int64}
         spec = TableSpec(
             self.table,
@@ -96,17 +96,17 @@ class VariableTable:
         self.lake.create(spec)
 
     def owner(self) -> Lease:
-        """The lease that keeps a second run of the iteration away.
+        """Acquire the lease that prevents a second run of the iteration.
 
         Raises
         ------
         OwnershipError
-            If another process runs it.
+            If another process runs the iteration.
         """
         return acquire(self.lake, self.table, purpose="iterate")
 
     def committed(self) -> CommittedEpoch | None:
-        """What the newest snapshot says; None before the first commit."""
+        """Return the state of the latest snapshot; None before the first commit."""
         newest = latest_snapshot(self.lake, self.table)
         if newest is None:
             return None
@@ -114,13 +114,13 @@ class VariableTable:
         payloads = [payload for _, _, payload in rows]
         if len(payloads) != 1:
             raise TableError(
-                f"table {self.table!r}: snapshot {newest.id} has {len(payloads)} rows that tell "
-                "the epoch, expected 1; it was not written by an iteration"
+                f"table {self.table!r}: snapshot {newest.id} has {len(payloads)} rows with the "
+                "epoch, expected 1; it was not written by an iteration"
             )
         return CommittedEpoch(**{**json.loads(payloads[0]), "snapshot_id": newest.id})
 
     def variables(self, state: CommittedEpoch, subtask: int) -> Iterator[tuple[int, list[Any]]]:
-        """(variable, values) for one subtask, a batch at a time, in the order of writing."""
+        """Yield (variable, values) for one subtask in batches, in the order of writing."""
         own = (subtask, subtask + 1)
         for _, stream, payload in self._read(state.snapshot_id, slot=(VARIABLES, 0), subtask=own):
             if stream != NO_SUBTASK:
@@ -129,7 +129,7 @@ class VariableTable:
     def outputs(
         self, stream: int, subtask: int | None = None, from_epoch: int = 0
     ) -> Iterator[tuple[int, list[Any]]]:
-        """(epoch, values) that an output (or one subtask of it) gave, in committed epochs."""
+        """Yield (epoch, values) of an output, or of one subtask of it, in committed epochs."""
         newest = latest_snapshot(self.lake, self.table)
         if newest is None:
             return
@@ -139,15 +139,15 @@ class VariableTable:
                 yield epoch, pickle.loads(payload)
 
     def write(self, epoch: int, writer: int, variables: Batches, outputs: Batches) -> bytes:
-        """Write what one writer made in ``epoch``; nobody sees it before the commit.
+        """Write the values of one writer in ``epoch``; they are invisible before the commit.
 
-        ``variables`` are keyed by the subtask that will read them, ``outputs`` by the one that
-        made them. For one reader, what comes from a smaller ``writer`` comes first.
+        ``variables`` are keyed by the subtask that will read them, ``outputs`` by the subtask
+        that emitted them. A reader receives values of a smaller ``writer`` first.
         """
         rows: list[tuple[int, int, int, int, bytes]] = []
         for slot, batches in ((VARIABLES, variables), (epoch, outputs)):
             for (stream, target), values in batches.items():
-                # the high part is the order of the writers
+                # the upper half orders by writer
                 seq = writer << 32 | len(rows)
                 rows.append((slot, target, stream, seq, dumps(list(values))))
         return self._part(rows)
@@ -159,18 +159,18 @@ class VariableTable:
         parts: Sequence[bytes],
         readers: int,
     ) -> CommittedEpoch:
-        """Publish parts as the state ``state``, behind ``after``; gives it with its snapshot.
+        """Commit parts as ``state``, following ``after``; return it with its snapshot.
 
-        ``readers`` is the number of subtasks that read variables: those for whom there are none
-        now must not find the old ones.
+        ``readers`` is the number of subtasks that read variables: those without new variables
+        must not find the old ones.
 
         Raises
         ------
         TableError
-            If the table has gone on since ``after`` was read: two processes run this iteration.
+            If the table has changed since ``after`` was read: two processes run this iteration.
         """
-        told = {key: value for key, value in asdict(state).items() if key != "snapshot_id"}
-        rows = [(VARIABLES, NO_SUBTASK, NO_SUBTASK, 0, json.dumps(told).encode())]
+        fields = {key: value for key, value in asdict(state).items() if key != "snapshot_id"}
+        rows = [(VARIABLES, NO_SUBTASK, NO_SUBTASK, 0, json.dumps(fields).encode())]
         rows += [(VARIABLES, subtask, NO_SUBTASK, -1, b"") for subtask in range(readers)]
         made = replace_partitions(
             self.lake,
@@ -180,7 +180,7 @@ class VariableTable:
             commit_user=self.commit_user,
             properties={"iteration.epoch": str(state.epoch), "iteration.phase": state.phase},
         )
-        return CommittedEpoch(**told, snapshot_id=made.id)
+        return CommittedEpoch(**fields, snapshot_id=made.id)
 
     def _part(self, rows: Sequence[tuple[int, int, int, int, bytes]]) -> bytes:
         schema = self.lake.schema(self.table)
@@ -193,7 +193,7 @@ class VariableTable:
     def _read(
         self, snapshot_id: int, **partitions: tuple[int, int | None]
     ) -> Iterator[tuple[int, int, bytes]]:
-        """(slot, stream, payload) of the rows in these partitions, in the order of writing."""
+        """Yield (slot, stream, payload) of the rows in partitions, in the order of writing."""
         columns = ["slot", "subtask", "seq", "stream", "payload"]
         batches = iter_batches(
             self.lake, self.table, columns, snapshot_id, cast("Mapping[str, Range]", partitions)
@@ -206,15 +206,15 @@ class VariableTable:
 
 
 def check_shape(state: CommittedEpoch, shape: str, name: str) -> None:
-    """Refuse to go on with another program than the one that wrote the state.
+    """Check that the state was written by the same program.
 
     Raises
     ------
     JobError
-        If variables, outputs or parallelism are not those of the state.
+        If variables, outputs or parallelism differ from those of the state.
     """
     if state.shape != shape:
         raise JobError(
-            f"iteration {name!r} was begun by another program: it had {state.shape}, this one has "
-            f"{shape}; use another name, or drop the table {PREFIX + name!r}"
+            f"iteration {name!r} was started by another program: it had {state.shape}, this one "
+            f"has {shape}; use another name, or drop the table {PREFIX + name!r}"
         )

@@ -1,8 +1,8 @@
-"""What carries feedback from tails to heads: the only part of the loop outside the dataflow.
+"""Transport of feedback from tails to heads: the only part of the loop outside the dataflow.
 
-A wire keeps nothing that matters. Every attempt of the job works under a new generation;
-after a failure the tails publish again from their state, so a wire may lose everything with
-the attempt that it served, and what a left-over task of an old attempt writes is never read.
+A wire stores nothing durable. Every attempt of the job uses a new generation; after a failure, the
+tails publish again from their state. A wire may therefore lose everything together with an attempt,
+and what a remaining task of an old attempt writes is never read.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any, Final, NamedTuple, Protocol
 ENTRY: Final = 0
 """A batch of feedback records of one epoch, numbered by ``seq``."""
 ROUND_CLOSED: Final = 1
-"""A tail gives no more records for the round ``epoch``; it gave ``records``."""
+"""A tail has no more records for the round ``epoch``; there were ``records``."""
 INIT_ENDED: Final = 2
-"""A data head has emitted its whole initial variable stream; its watermark is ``epoch``."""
+"""A data head has emitted its complete initial stream; its watermark is ``epoch``."""
 ENDED: Final = 3
-"""A data head, a tail or an output has passed on the end of the iteration."""
+"""A data head, a tail or an output has forwarded the end of the iteration."""
 
 
 class Notice(NamedTuple):
-    """One thing that a reporter (data head, tail, output) tells the control head."""
+    """A message from a reporter (data head, tail, output) to the control head."""
 
     kind: int
     node: int
@@ -30,40 +30,40 @@ class Notice(NamedTuple):
     seq: int = 0
     records: int = 0
     payload: bytes | None = None
-    """Records of an ``ENTRY``; ``None`` when the data head has to ``take`` them."""
+    """Records of an ``ENTRY``; ``None`` if the data head has to ``take`` them."""
 
 
 class Wire(Protocol):
-    """One iteration's wire, seen from one task."""
+    """The wire of one iteration, as used by one task."""
 
     def begin(self) -> int:
-        """Control head: start a generation, larger than every one before, and return it."""
+        """Control head: start a generation, greater than all earlier ones, and return it."""
         ...
 
     def publish(self, generation: int, notices: Sequence[Notice]) -> None:
-        """A reporter: tell the control head, in order. Never waits for a reader.
+        """Reporter: send notices to the control head, in order. Never waits for a reader.
 
-        A large payload may be put aside and the notice sent without it.
+        A large payload may be stored separately, and the notice sent without it.
         """
         ...
 
     def poll(self, wait_ms: int) -> list[Notice]:
-        """Control head: what was published under the generation it began, in order per reporter.
+        """Control head: return the notices of its generation, each once, in order per reporter.
 
-        Waits until there is something, at most ``wait_ms`` milliseconds. Each notice once.
+        Waits for the first one, at most ``wait_ms`` milliseconds.
         """
         ...
 
     def take(self, generation: int, notice: Notice) -> bytes:
-        """A data head: the payload of a notice that came without it.
+        """Data head: return the payload of a notice that was sent without it.
 
         Raises
         ------
         JobError
-            It is no longer there: the attempt fails and the next one publishes it again.
+            It no longer exists: the attempt fails and the next one publishes it again.
         """
         ...
 
     def report(self, status: Mapping[str, Any]) -> None:
-        """Control head: fields for who watches (``epoch``, ``records``, ``state``)."""
+        """Control head: publish status fields (``epoch``, ``records``, ``state``)."""
         ...

@@ -1,4 +1,4 @@
-"""The wire inside one process: for thread mode in one task manager, for local runs and tests."""
+"""The wire inside one process, for thread mode in one task manager, local runs and tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paimon_features.iteration.wires import Notice
 
 
 class _Shared:
-    """What all tasks of one iteration in this process see."""
+    """State shared by all tasks of one iteration in this process."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -31,7 +31,7 @@ _iterations: dict[str, _Shared] = {}
 class MemoryWire:
     """A list under a lock, shared by all wires of the same name in this process.
 
-    ``status_file`` gets what is reported, for who watches from another process.
+    ``status_file`` receives the reported status, for readers in other processes.
 
     Examples
     --------
@@ -52,7 +52,7 @@ class MemoryWire:
 
     def begin(self) -> int:
         with self._shared.changed:
-            # of this moment: also larger than those of a process that is gone
+            # derived from the time, so that it exceeds those of earlier processes
             self._shared.generation = max(self._shared.generation + 1, time.time_ns() >> 10)
             self._shared.notices.clear()
             self._shared.changed.notify_all()
@@ -70,8 +70,8 @@ class MemoryWire:
             if not self._shared.notices and wait_ms > 0:
                 self._shared.changed.wait(wait_ms / 1000)
             if self._shared.generation != self._generation:
-                # the task of a dead attempt, which has not heard of its end yet
-                raise JobError("iteration: the wire in memory belongs to a newer attempt by now")
+                # the task of an old attempt that has not been cancelled yet
+                raise JobError("iteration: the wire in memory belongs to a newer attempt")
             found, self._shared.notices = self._shared.notices, []
             return found
 
@@ -86,7 +86,7 @@ class MemoryWire:
             _replace(self._status_file, text)
 
     def status(self) -> dict[str, Any]:
-        """What was reported last."""
+        """Return the last reported status."""
         if self._status_file is not None:
             try:
                 found = json.loads(self._status_file.read_text("utf-8"))
@@ -99,13 +99,13 @@ class MemoryWire:
 
 
 def discard(name: str) -> None:
-    """Forget an iteration that has ended."""
+    """Delete the state of an iteration that has ended."""
     with _lock:
         _iterations.pop(name, None)
 
 
 def _replace(path: Path, text: str) -> None:
-    """Replace a file in one step; not flushed to the disk: it is only looked at while we run."""
+    """Replace a file atomically; without fsync, as it is only read while the job runs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     temporary.write_text(text, "utf-8")

@@ -1,12 +1,12 @@
-"""The wire through a server of the Redis protocol: for tasks in several processes and hosts.
+"""The wire through a server of the Redis protocol, for tasks in several processes and hosts.
 
-One stream per generation carries the notices; a large payload lies beside it, in a hash. Both
-are named after the generation, so that what a task of a dead attempt still writes is never read,
-and both expire a day after the last write.
+One stream per generation carries the notices; large payloads are in a hash. Both keys contain the
+generation, so that what a task of an old attempt still writes is never read, and both expire a day
+after the last write.
 
-Nothing is lost in silence. Every publisher numbers what it sends, and a gap fails the attempt;
-so does a server that has forgotten the generation (flushed, restarted, failed over). Generations
-begin with the time, hence they grow even across such a loss.
+Losses are detected. Every publisher numbers its messages, and a gap fails the attempt; so does a
+server that has lost the generation (flushed, restarted, failed over). Generations start with the
+time, so that they increase even after such a loss.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from paimon_features.errors import JobError, MissingExtraError
 from paimon_features.iteration.wires import Notice
 
 INLINE_BYTES = 16_384
-"""Larger payloads travel beside the notice: the head, of which there is one, need not read them."""
-KEPT_S = 86_400
+"""Larger payloads are stored separately, so that the only head need not read them."""
+EXPIRY_S = 86_400
 TIMEOUT_S = 10.0
-"""How long an answer of the server is waited for; waiting for notices comes on top."""
+"""Timeout of a response of the server, in addition to the wait for notices."""
 _READ = 1_024
-_LOST = "iteration: the Redis wire {} {}; the attempt fails and the next one goes on"
+_LOST = "iteration: the Redis wire {} {}; the attempt fails and the next one continues"
 
 
 class RedisWire:
-    """The wire of the iteration ``name`` at ``url``, as seen from one task.
+    """The wire of the iteration ``name`` at ``url``, as used by one task.
 
     Raises
     ------
     MissingExtraError
         If the client library is not installed.
     JobError
-        From any method, if the server cannot be reached, or what was sent is no longer there.
+        From any method, if the server cannot be reached or has lost messages.
     """
 
     def __init__(self, url: str, name: str) -> None:
@@ -49,7 +49,7 @@ class RedisWire:
         self._failure = redis.RedisError
         self._client: Any = redis.Redis.from_url(url, socket_timeout=TIMEOUT_S)
         self._where = f"{name!r} at {_without_password(url)}"
-        # in braces: all keys of an iteration are on one node of a cluster
+        # in braces: all keys of an iteration are on the same node of a cluster
         self._prefix = f"iteration:{{{name}}}:"
         self._id = os.urandom(8)
         self._published: dict[int, int] = {}
@@ -64,7 +64,7 @@ class RedisWire:
             with self._client.pipeline() as pipe:
                 pipe.set(key, seed, nx=True)
                 pipe.incr(key)
-                pipe.expire(key, KEPT_S)
+                pipe.expire(key, EXPIRY_S)
                 generation = int(pipe.execute()[1])
             self._client.delete(*self._keys(generation - 1))
         self._generation = generation
@@ -74,17 +74,17 @@ class RedisWire:
 
     def publish(self, generation: int, notices: Sequence[Notice]) -> None:
         number = self._published.setdefault(generation, 0)
-        stream, aside = self._keys(generation)
+        stream, payloads = self._keys(generation)
         sent = []
         with self._errors("publishes"), self._client.pipeline(transaction=True) as pipe:
             for notice in notices:
                 if notice.payload is not None and len(notice.payload) > INLINE_BYTES:
-                    pipe.hset(aside, _field(notice), notice.payload)
-                    pipe.expire(aside, KEPT_S)
+                    pipe.hset(payloads, _field(notice), notice.payload)
+                    pipe.expire(payloads, EXPIRY_S)
                     notice = notice._replace(payload=None)
                 sent.append(tuple(notice))
             pipe.xadd(stream, {b"d": pickle.dumps((self._id, number, sent), protocol=5)})
-            pipe.expire(stream, KEPT_S)
+            pipe.expire(stream, EXPIRY_S)
             pipe.execute()
         self._published[generation] = number + 1
 
@@ -95,7 +95,7 @@ class RedisWire:
             found = self._client.xread({stream: self._position}, count=_READ, block=block)
             entries = found[0][1] if found else []
             with self._client.pipeline(transaction=False) as pipe:
-                # asked after the read: while it is there, nothing before it was lost
+                # read after the notices: if it still exists, no earlier data were lost
                 pipe.get(self._prefix + "generation")
                 if entries:
                     self._position = entries[-1][0]
@@ -104,14 +104,14 @@ class RedisWire:
         if owner is None:
             raise self._lost("has lost its data")
         if int(owner) != self._generation:
-            raise self._lost("belongs to a newer attempt by now")
+            raise self._lost("belongs to a newer attempt")
         return [notice for _, fields in entries for notice in self._read(fields[b"d"])]
 
     def take(self, generation: int, notice: Notice) -> bytes:
-        _, aside = self._keys(generation)
+        _, payloads = self._keys(generation)
         with self._errors("takes a payload"), self._client.pipeline() as pipe:
-            pipe.hget(aside, _field(notice))
-            pipe.hdel(aside, _field(notice))
+            pipe.hget(payloads, _field(notice))
+            pipe.hdel(payloads, _field(notice))
             payload = pipe.execute()[0]
         if payload is None:
             raise self._lost(f"has lost the records {notice.seq} of {notice.node}")
@@ -122,18 +122,18 @@ class RedisWire:
         fields = {name: json.dumps(value) for name, value in status.items()}
         with self._errors("reports"), self._client.pipeline(transaction=False) as pipe:
             pipe.hset(key, mapping=fields)
-            pipe.expire(key, KEPT_S)
+            pipe.expire(key, EXPIRY_S)
             pipe.execute()
 
     def status(self) -> dict[str, Any]:
-        """What was reported last."""
-        with self._errors("is asked"):
+        """Return the last reported status."""
+        with self._errors("reads the status"):
             found = self._client.hgetall(self._prefix + "status")
         return {name.decode(): json.loads(value) for name, value in found.items()}
 
     def discard(self) -> None:
-        """Delete everything of an iteration that has ended."""
-        with self._errors("is deleted"):
+        """Delete all data of an iteration that has ended."""
+        with self._errors("deletes its data"):
             owner = self._client.get(self._prefix + "generation")
             keys = [self._prefix + "generation", self._prefix + "status"]
             if owner is not None:
@@ -141,7 +141,7 @@ class RedisWire:
             self._client.delete(*keys)
 
     def close(self) -> None:
-        """Close the connections; it opens again when it is used."""
+        """Close the connections; they are opened again on the next use."""
         self._client.close()
 
     def _keys(self, generation: int) -> tuple[str, str]:
@@ -151,7 +151,7 @@ class RedisWire:
         publisher, number, notices = pickle.loads(data)
         expected = self._expected.get(publisher, 0)
         if number < expected:
-            return []  # sent twice by a client that did not see the answer
+            return []  # a retry by a client that did not receive the response
         if number > expected:
             raise self._lost(f"has lost {number - expected} messages")
         self._expected[publisher] = number + 1
@@ -165,8 +165,8 @@ class RedisWire:
 
 
 class _Errors:
-    """Turns an error of the client into a JobError; a context manager without a generator,
-    since it is entered thousands of times a second."""
+    """Converts errors of the client into JobError. A class instead of a generator, because it is
+    entered thousands of times per second."""
 
     __slots__ = ("_failure", "_where")
 
@@ -187,7 +187,7 @@ def _field(notice: Notice) -> str:
 
 
 def _without_password(url: str) -> str:
-    """An address that may be printed.
+    """Return an address without its password.
 
     >>> _without_password("redis://me:secret@host:6379/0")
     'redis://host:6379/0'

@@ -1,4 +1,4 @@
-"""Which wire a job uses: what its tasks and who watches open it by."""
+"""Specification of a job's wires, by which its tasks and its client open them."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class WireSpec:
     Parameters
     ----------
     run
-        Name of the run; no other run has it.
+        Unique name of the run.
     url
-        Of a server of the Redis protocol, or ``None`` for the memory of one process.
+        URL of a server of the Redis protocol, or ``None`` for a wire inside one process.
     folder
-        Where a wire in memory writes its status, for who watches from another process.
+        Folder to which a wire in memory writes its status, for readers in other processes.
 
     Raises
     ------
@@ -46,14 +46,14 @@ class WireSpec:
             )
 
     def open(self, iteration: int) -> MemoryWire | RedisWire:
-        """The wire of the program's iteration of this number, for one task."""
+        """Return the wire of an iteration of the program, for one task."""
         name = f"{self.run}-{iteration}"
         if self.url is not None:
             return RedisWire(self.url, name)
         return MemoryWire(name, None if self.folder is None else self.folder / f"{name}.json")
 
     def status(self, iteration: int) -> dict[str, Any]:
-        """What was reported last; empty before the first report."""
+        """Return the last reported status; empty before the first report."""
         wire = self.open(iteration)
         try:
             return wire.status()
@@ -62,7 +62,7 @@ class WireSpec:
                 wire.close()
 
     def discard(self, iteration: int) -> None:
-        """Forget an iteration that has ended; what a lost server keeps expires there."""
+        """Delete the data of an iteration that has ended; on a lost server they expire."""
         name = f"{self.run}-{iteration}"
         if self.url is not None:
             with suppress(JobError):

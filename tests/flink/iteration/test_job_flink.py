@@ -372,7 +372,7 @@ def test_a_table_that_somebody_else_writes_is_refused(flink: Any, tmp_path: Path
         pytest.raises(OwnershipError, match="table 'seen' is owned by process"),
     ):
         flink().execute(sums(1, 3), {"seen": sink})
-    with pytest.raises(DefinitionError, match="two outputs go to the table"):
+    with pytest.raises(DefinitionError, match="two outputs write the table"):
         flink().execute(lambda job: [job.from_collection([1])] * 2, lambda name: sink)
 
 
@@ -381,7 +381,7 @@ def test_a_table_that_somebody_else_writes_is_refused(flink: Any, tmp_path: Path
     [
         (3.5, "is a float; expected a mapping from columns"),
         ({"epoch": 1, "loss": 2.0}, "no column 'loss'; it has: epoch, name"),
-        ({"epoch": "one"}, r"does not fit its columns \(epoch int64, name string\)"),
+        ({"epoch": "one"}, r"does not match its columns \(epoch int64, name string\)"),
     ],
 )
 def test_a_value_that_is_no_row_of_its_table_is_named(value: Any, message: str) -> None:
@@ -429,7 +429,7 @@ def test_a_record_too_large_for_java_is_an_error_that_says_so(flink: Any) -> Non
         large = job.from_collection([1]).map(lambda _: bytes(200_000))
         return large.rebalance().map(len).set_parallelism(2)
 
-    with pytest.raises(JobError, match=r"200,\d+ bytes in one piece, and 100,000 is the most"):
+    with pytest.raises(JobError, match=r"200,\d+ bytes in one piece exceed the limit of 100,000"):
         flink(restarts=1, max_record_bytes=100_000).run(build)
     with pytest.raises(JobError, match=r"values of the collection 'collection': .* in one piece"):
         flink(max_record_bytes=100).run(lambda job: job.from_collection(["x" * 200]))
@@ -462,7 +462,7 @@ def test_processes_of_their_own_need_a_wire_that_reaches_them(tmp_path: Path) ->
     env = open_stream_environment(state_dir=tmp_path, workers=True)
     settings = IterationSettings(mode="process", wire="memory")
     job = IterationJob(env, settings=settings, state_dir=tmp_path)
-    with pytest.raises(ConfigurationError, match="reaches no farther than one process"):
+    with pytest.raises(ConfigurationError, match="works within one process only"):
         job.run(sums(1, 2))
 
 
