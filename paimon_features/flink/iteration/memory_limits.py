@@ -63,8 +63,8 @@ class MemoryLimits:
             raise JobError(
                 f"{what}: {len(data):,} bytes in one piece exceed the limit of "
                 f"{self.record_bytes:,} bytes for data passed to Java, 1/{RECORD_SHARE} of its "
-                "heap unless IterationSettings(max_record_bytes=...) is set: send several smaller records, "
-                "or give the task managers more memory"
+                "heap unless IterationSettings(max_record_bytes=...) is set: send several smaller "
+                "records, or give the task managers more memory"
             )
         return data
 

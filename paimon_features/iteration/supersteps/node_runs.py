@@ -171,7 +171,8 @@ class NodeRun:
         return sent
 
     def _take_output(self) -> AddressedEnvelopes:
-        outputs: dict[str | None, list[Any]] = {None: self._out.values, **self._out.sides}
+        outputs: dict[str | None, list[Any]] = {None: self._out.values}
+        outputs.update(self._out.sides.items())
         self._out.clear()
         return list(self._emit(outputs))
 
