@@ -31,7 +31,7 @@ from paimon_features.tables.deltas import live_files
 from paimon_features.tables.reader import latest_snapshot, read_arrow, read_route
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from trainer_bridge.blocks.snapshot_blocks import read_layout
+from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 BATCH = 8_192

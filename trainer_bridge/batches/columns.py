@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Number
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.batches.ragged import Ragged, Rows, concat_rows, ends, runs, wrap
+from trainer_bridge.batches.arrow_values import (
+    as_numbers,
+    holds,
+    innermost,
+    is_text,
+    leaf_dtype,
+    list_levels,
+    opened,
+    scaled_integers,
+)
+from trainer_bridge.batches.ragged import Ragged, Rows, concat_rows, ends, wrap
 from trainer_bridge.batches.vocabulary import Vocabulary
 
 MASK_SUFFIX = "_present"
@@ -90,7 +98,7 @@ class TensorColumn:
         """
         where = f"table {table!r}: column {field.name!r}"
         levels, leaf = list_levels(field.type)
-        fixed = tuple(shape) or _innermost(levels)
+        fixed = tuple(shape) or innermost(levels)
         if len(fixed) > len(levels) or any(
             known not in (None, size)
             for known, size in zip(levels[len(levels) - len(fixed) :], fixed, strict=True)
@@ -101,13 +109,13 @@ class TensorColumn:
             )
         if any(size < 1 for size in fixed):
             raise ConfigurationError(f"{where}: shape={list(fixed)}: expected sizes of 1 or more")
-        if texts and vocabulary is None and _is_text(leaf):
+        if texts and vocabulary is None and is_text(leaf):
             dtype = np.dtype(object)
         else:
-            dtype = _leaf_dtype(leaf, field.type, where, vocabulary, scaled)
+            dtype = leaf_dtype(leaf, field.type, where, vocabulary, scaled)
         if float_dtype is not None and dtype.kind == "f":
             dtype = np.dtype(float_dtype)
-        if fill is not None and not _holds(dtype, fill):
+        if fill is not None and not holds(dtype, fill):
             raise ConfigurationError(
                 f"fill={{{field.name!r}: {fill!r}}}: column {field.name!r} is {dtype.name}, "
                 "which cannot hold that"
@@ -194,9 +202,9 @@ class TensorColumn:
             except RequestError as error:
                 raise RequestError(f"{self.where}: {error}") from None
         elif pa.types.is_decimal(array.type):
-            array = _scaled(array, self.where)
+            array = scaled_integers(array, self.where)
         else:
-            array = _as_numbers(array)
+            array = as_numbers(array)
         if array.null_count:
             spec = self.spec
             in_lists = spec.shape or spec.ragged_rank
@@ -243,141 +251,3 @@ class ItemMask(TensorColumn):
             array = array.dictionary_decode()
         found: Array = array.is_valid().to_numpy(zero_copy_only=False)
         return found
-
-
-def list_levels(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
-    """The levels of lists, outermost first, with their size where it is fixed; and the items."""
-    levels: list[int | None] = []
-    while True:
-        if pa.types.is_dictionary(kind):
-            kind = kind.value_type
-        elif pa.types.is_fixed_size_list(kind):
-            levels.append(kind.list_size)
-            kind = kind.value_type
-        elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-            levels.append(None)
-            kind = kind.value_type
-        else:
-            return levels, kind
-
-
-def _innermost(levels: Sequence[int | None]) -> tuple[int, ...]:
-    """The sizes of the innermost levels, as far as they are fixed."""
-    found: list[int] = []
-    for size in reversed(levels):
-        if size is None:
-            break
-        found.insert(0, size)
-    return tuple(found)
-
-
-def _leaf_dtype(
-    leaf: pa.DataType, whole: pa.DataType, where: str, vocabulary: Vocabulary | None, scaled: bool
-) -> np.dtype[Any]:
-    if vocabulary is not None and not _is_text(leaf):
-        raise ConfigurationError(f"{where} is {whole}; codes= is for texts")
-    if scaled and not pa.types.is_decimal(leaf):
-        raise ConfigurationError(f"{where} is {whole}; scaled= is for decimals")
-    if vocabulary is not None:
-        return np.dtype(np.int32)
-    if scaled or pa.types.is_temporal(leaf):
-        return np.dtype(np.int64)
-    if pa.types.is_boolean(leaf) or pa.types.is_integer(leaf) or pa.types.is_floating(leaf):
-        return np.dtype(leaf.to_pandas_dtype())
-    remedies: list[tuple[Callable[[pa.DataType], bool], str]] = [
-        (
-            _is_text,
-            "ask for codes by codes=[...], encode it as numbers (a fitted transformer)",
-        ),
-        (
-            pa.types.is_decimal,
-            "ask for integers in units of its last digit by scaled=[...], store it as a float",
-        ),
-        (pa.types.is_struct, "store its fields as columns of their own"),
-        (pa.types.is_map, "store its values as columns of their own"),
-    ]
-    remedy = next((text for fits, text in remedies if fits(leaf)), "convert it")
-    raise RequestError(
-        f"{where} is {whole}, which has no tensor form here; "
-        f"{remedy}, leave it out by columns=, or read with output='arrow'"
-    )
-
-
-def _holds(dtype: np.dtype[Any], fill: Any) -> bool:
-    """Whether a fill value is one of a type; floats may round it.
-
-    >>> [_holds(np.dtype(kind), 300) for kind in ("int8", "int64", "float32", "object")]
-    [False, True, True, False]
-    """
-    if dtype.kind == "O":
-        return isinstance(fill, str)
-    if not isinstance(fill, Number | np.bool_):
-        return False
-    try:
-        found = dtype.type(fill)  # type: ignore[call-overload]
-    except (TypeError, ValueError, OverflowError):
-        return False
-    return dtype.kind == "f" or bool(found == fill)
-
-
-def opened(array: pa.Array) -> tuple[Ints, pa.Array, Bools | None]:
-    """Lists as their lengths, their items, and where they are not null (None: everywhere)."""
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if pa.types.is_fixed_size_list(array.type):
-        size = array.type.list_size
-        offsets = np.arange(array.offset, array.offset + len(array) + 1, dtype=np.int64) * size
-    else:
-        offsets = array.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
-    lengths = np.diff(offsets)
-    first, last = int(offsets[0]), int(offsets[-1])
-    if not array.null_count:
-        return lengths, array.values.slice(first, last - first), None
-    mask = array.is_valid().to_numpy(zero_copy_only=False)
-    if not lengths[~mask].any():
-        return lengths, array.values.slice(first, last - first), mask
-    # Arrow lets a null list have items behind it
-    lengths[~mask] = 0
-    wanted = runs(offsets[:-1], ends(lengths), lengths)
-    return lengths, array.values.take(pa.array(wanted)), mask
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _scaled(array: pa.Array, where: str) -> pa.Array:
-    """Decimals as integers in units of their last digit."""
-    if array.type.bit_width != 128:
-        raise RequestError(f"{where} is {array.type}; scaled= takes decimals of 128 bits")
-    # axes: (row, low and high 64 bits)
-    words = np.frombuffer(array.buffers()[1] or b"", dtype="<i8").reshape(-1, 2)
-    words = words[array.offset : array.offset + len(array)]
-    valid = array.is_valid().to_numpy(zero_copy_only=False)
-    if (words[valid, 1] != words[valid, 0] >> 63).any():
-        raise RequestError(
-            f"{where} has a number that is too large for scaled=: {array.type} in units of its "
-            "last digit exceeds int64; store it as a float"
-        )
-    return pa.array(words[:, 0], mask=~valid)
-
-
-def _as_numbers(values: pa.Array) -> pa.Array:
-    """Times as int64: milliseconds (finer parts cut off, towards the past); dates as days."""
-    kind = values.type
-    if not pa.types.is_temporal(kind):
-        return values
-    if pa.types.is_date(kind):
-        return values.cast(pa.date32()).cast(pa.int32()).cast(pa.int64())
-    unit = kind.unit
-    numbers = values.cast(pa.int32()) if pa.types.is_time32(kind) else values
-    numbers = numbers.cast(pa.int64())
-    per_ms = {"s": -1000, "ms": 1, "us": 1000, "ns": 1_000_000}[unit]
-    if per_ms == 1:
-        return numbers
-    if per_ms < 0:
-        return pc.multiply_checked(numbers, -per_ms)
-    # Arrow divides towards zero; times before 1970 have to go down as well
-    cut = pc.divide(numbers, per_ms)
-    below = pc.less(numbers, pc.multiply(cut, per_ms)).cast(pa.int64())
-    return pc.subtract(cut, below)

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from trainer_bridge.blocks.opening import Opened
-from trainer_bridge.blocks.spans import Source
+from trainer_bridge.blocks.data_files import DataFiles
+from trainer_bridge.blocks.row_selection import RowSelection
 
 _VERSION = 2
 _PARTS = ("masks", "layers")
@@ -28,7 +28,7 @@ _KEPT = 8
 """Files in the folder of a table; those used longest ago go first."""
 
 
-def mask_key(source: Source, condition: str | None) -> str:
+def mask_key(source: DataFiles, condition: str | None) -> str:
     """A hash of everything that the masks depend on."""
     digest = hashlib.blake2b(digest_size=16)
     rules = source.content.rules
@@ -43,7 +43,7 @@ def mask_key(source: Source, condition: str | None) -> str:
     return digest.hexdigest()
 
 
-def load_masks(folder: Path, key: str) -> Opened | None:
+def load_masks(folder: Path, key: str) -> RowSelection | None:
     """What :func:`save_masks` kept; None if it is not there or damaged."""
     path = folder / f"{key}.npz"
     try:
@@ -54,7 +54,7 @@ def load_masks(folder: Path, key: str) -> Opened | None:
             os.utime(path)
     except (OSError, ValueError, KeyError):
         return None
-    return Opened(masks, head["folded"], layers, head["counts"])
+    return RowSelection(masks, head["folded"], layers, head["counts"])
 
 
 def _apart(sizes: Mapping[str, int], together: bytes) -> dict[str, bytes]:
@@ -62,7 +62,7 @@ def _apart(sizes: Mapping[str, int], together: bytes) -> dict[str, bytes]:
     return {p: together[a:b] for p, (a, b) in zip(sizes, pairwise(cuts), strict=True)}
 
 
-def save_masks(folder: Path, key: str, opened: Opened) -> None:
+def save_masks(folder: Path, key: str, opened: RowSelection) -> None:
     """Keep what was found out; where the folder cannot be written, nothing is kept."""
     parts = {"masks": opened.masks, "layers": opened.layers}
     head: dict[str, Any] = {"folded": opened.folded, "counts": opened.counts}

@@ -18,7 +18,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.storage.filesystems import SCHEMES, make_filesystem, settings
 from paimon_features.tables.storage.remote import place_in
 from paimon_features.tables.storage.retries import Retries
-from trainer_bridge.blocks.snapshot_blocks import read_layout
+from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.pins import pinned_snapshot
 
 LOG = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.writer import append_stream
-from trainer_bridge.batches.columns import opened
+from trainer_bridge.batches.arrow_values import opened
 from trainer_bridge.batches.ragged import ends
 
 INDEX_SUFFIX = "_index"

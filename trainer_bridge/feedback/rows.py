@@ -13,7 +13,8 @@ import pyarrow as pa
 from paimon_features.array_types import Bools
 from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
-from trainer_bridge.feedback.memory import LastCorrect, key_hashes
+from trainer_bridge.feedback.memory import LastCorrect
+from trainer_bridge.order.key_hashes import key_hashes
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,10 @@ from paimon_features.tables.files import locked
 from paimon_features.tables.reader import iter_batches
 from paimon_features.tables.specs import feedback_spec
 from paimon_features.tables.writer import append_arrow, committed_identifiers
-from trainer_bridge.feedback.memory import LastCorrect, key_hashes
+from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.feedback.queue import HandOver
 from trainer_bridge.feedback.rows import Call, columns_of, finite_losses, int64_of, rows_of
+from trainer_bridge.order.key_hashes import key_hashes
 
 _FIRST_RETRY_S = 0.1
 _LONGEST_RETRY_S = 5.0

@@ -11,7 +11,7 @@
 
 A position keeps its class, so it is the same modulo each world size that divides C as the position
 in its source: a rank of such a world size takes whole streams of each source, as it does without
-a mixture. ``trainer_bridge.testing.reference.reference_mix`` is the naive twin.
+a mixture. ``paimon_features.oracle.order.reference_mix`` is the naive twin.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _LEAST = {
 }
 
 
-def is_whole(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Whether a value is an integer, Python's or NumPy's."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
@@ -38,9 +38,9 @@ def check_numbers(state: Mapping[str, Any], least: Mapping[str, int | None], wha
     """
     for name, low in least.items():
         value = state.get(name)
-        if not is_whole(value) or (low is not None and value < low):  # type: ignore[operator]
+        if not is_integer(value) or (low is not None and value < low):  # type: ignore[operator]
             more = "" if low is None else f" of at least {low}"
-            raise RequestError(f"{what} with {name}={value!r}; expected a whole number{more}")
+            raise RequestError(f"{what} with {name}={value!r}; expected an integer{more}")
 
 
 def check_position(position: int, rows: int, what: str) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from paimon_features.array_types import Array
 from paimon_features.errors import RequestError
-from trainer_bridge.batches.forms import Batch, Form, Source
+from trainer_bridge.batches.forms import Batch, Form, GatherSource
 from trainer_bridge.preprocess.rows import Numbers, RowBlock
 
 Spec = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
@@ -56,7 +56,7 @@ class ArraysForm(Form):
     def view(self, rows: dict[str, Array], start: int, stop: int) -> dict[str, Array]:
         return {name: values[start:stop] for name, values in rows.items()}
 
-    def gather(self, sources: Iterable[Source], size: int) -> dict[str, Array]:
+    def gather(self, sources: Iterable[GatherSource], size: int) -> dict[str, Array]:
         out = {name: np.empty((size, *shape), dtype) for name, (dtype, shape) in self.spec.items()}
         for rows, numbers, places in sources:
             for name, values in out.items():

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from paimon_features.errors import ConfigurationError, TableError
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.blocks.snapshot_blocks import read_layout
+from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.cache.fingerprint import name_of
 from trainer_bridge.preprocess.conditions import Condition
 from trainer_bridge.preprocess.explain import explained
@@ -37,7 +37,8 @@ from trainer_bridge.preprocess.stages import (
     Stage,
 )
 from trainer_bridge.readers.pins import pinned_snapshot
-from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, RowSampler, SnapshotReader
+from trainer_bridge.readers.row_sources import RowSampler
+from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
 
 _PROBE_ROWS = 64
 _PROBE_BLOCK_ROWS = 65_536
@@ -57,7 +58,7 @@ class Pipeline:
     lake, table, snapshot_id
         What is read; the newest snapshot by default, pinned when it is opened.
     fill, masks, float_dtype
-        How columns become numbers, as in :class:`trainer_bridge.batches.forms.NumpyForm`.
+        How columns become numbers, as in :class:`trainer_bridge.batches.numpy_form.NumpyForm`.
         Filters by
         expression see nulls as they are in the table.
 
@@ -66,7 +67,7 @@ class Pipeline:
     >>> import tempfile
     >>> import numpy as np
     >>> from paimon_features.tables import Lake
-    >>> from trainer_bridge.testing.reference import make_samples
+    >>> from trainer_bridge.testing.tables import make_samples
     >>> lake = Lake.open(tempfile.mkdtemp(), "shop")
     >>> def features(rows):
     ...     return {"both": np.stack([rows["x"], rows["y"]], axis=1).astype(np.float32)}

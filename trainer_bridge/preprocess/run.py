@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError, RequestError, TableError
 from trainer_bridge.batches.forms import Batch as ReaderBatch
-from trainer_bridge.blocks.snapshot_blocks import Layout
+from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.cache import BlockCache, CacheStats, DiskCache, fingerprint
 from trainer_bridge.preprocess.conditions import Condition
 from trainer_bridge.preprocess.form import ArraysForm, Spec
@@ -198,7 +198,7 @@ class Preparation:
         Neither seed, batch size, world size nor epoch: blocks do not depend on them.
         """
         sizes = [block.rows for block in inner.blocks]
-        masks = [f"{path} {bits.hex()}" for path, bits in sorted(inner.opened.masks.items())]
+        masks = [f"{path} {bits.hex()}" for path, bits in sorted(inner.selection.masks.items())]
         parts = {
             "table": inner.table,
             "snapshot_id": inner.snapshot_id,

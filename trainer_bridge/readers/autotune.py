@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from trainer_bridge.readers.read_ahead import ReadStats
+from trainer_bridge.readers.read_stats import ReadStats
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from paimon_features.errors import RequestError
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.blocks.snapshot_blocks import Layout
+from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 _FOOTERS = 64

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.blocks.snapshot_blocks import Fold, Layout, read_layout, select_schema
+from trainer_bridge.blocks.layout import Fold, Layout, select_schema
+from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.pins import pinned_snapshot
 
 _BLOCK_ROWS = 65_536
@@ -77,7 +78,7 @@ class TableScan:
         """
         layout = self._layout(None)
         paths = list(dict.fromkeys(span.path for block in layout.blocks for span in block.spans))
-        source = layout.opener.source
+        source = layout.selector.data_files
         today = max(source.content.schemas, default=0)
         plain = all(
             not isinstance(part, Fold) and part.stored is None

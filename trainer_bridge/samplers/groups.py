@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.array_types import Array, Ints
-from trainer_bridge.order.global_order import permute
+from trainer_bridge.order.permutation import permute
 
 _PIECE = 1 << 17
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.order.global_order import derive_key, permute
+from trainer_bridge.order.permutation import derive_key, permute
 from trainer_bridge.samplers.base import PIECE, AdvancedSampler
 from trainer_bridge.samplers.groups import Groups, split_by_score
 from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.order.global_order import derive_key, uniform
+from trainer_bridge.order.permutation import derive_key, uniform
 from trainer_bridge.samplers.base import AdvancedSampler
 
 LEAST_UNIFORM_SHARE = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from paimon_features.array_types import Ints, Words
-from trainer_bridge.order.global_order import mix64
+from trainer_bridge.order.permutation import mix64
 
 _GOLDEN = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
 

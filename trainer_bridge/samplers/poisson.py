@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.feedback.memory import key_hashes
-from trainer_bridge.order.global_order import derive_key, permute, uniform
+from trainer_bridge.order.key_hashes import key_hashes
+from trainer_bridge.order.permutation import derive_key, permute, uniform
 from trainer_bridge.samplers.base import AdvancedSampler
 from trainer_bridge.samplers.inputs import as_numbers, checksum
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from paimon_features.array_types import Ints
 from paimon_features.errors import RequestError
-from trainer_bridge.order.global_order import derive_key
+from trainer_bridge.order.permutation import derive_key
 from trainer_bridge.samplers.inputs import as_numbers
 from trainer_bridge.samplers.weighted import exponential_keys
 

@@ -8,7 +8,9 @@ from paimon_features.errors import TableError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import read_delta
 from paimon_features.tables.snapshots import Snapshot
-from trainer_bridge.blocks.snapshot_blocks import Layout, layout_of
+from trainer_bridge.blocks.layout import Layout
+from trainer_bridge.blocks.open_layout import layout_of
+from trainer_bridge.readers.read_plan import ReadPlan
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 PASSED_OVER = frozenset({"COMPACT", "ANALYZE"})
@@ -55,25 +57,19 @@ def added_rows(lake: Lake, name: str, snapshot: Snapshot, block_rows: int) -> La
     return layout if layout.num_rows else None
 
 
-class CommitReader(SnapshotReader):
-    """A snapshot reader of one commit's rows; its epoch is the snapshot's id."""
+def commit_reader(
+    lake: Lake,
+    table: str,
+    layout: Layout,
+    position: int,
+    previous: SnapshotReader | None,
+    **options: Any,
+) -> SnapshotReader:
+    """A reader of one commit's rows; its epoch is the id of the snapshot.
 
-    def __init__(
-        self,
-        lake: Lake,
-        table: str,
-        layout: Layout,
-        position: int,
-        before: CommitReader | None,
-        **options: Any,
-    ) -> None:
-        self._of_commit = layout
-        number = layout.snapshot_id
-        super().__init__(lake, table, snapshot_id=number, epoch=number, **options)
-        self._place = (number, position)
-        if before is not None:  # figures and what was learnt go on from commit to commit
-            self.stats = self._store.stats = before.stats
-            self._tuner = before._tuner
-
-    def _read_layout(self, snapshot_id: int, block_rows: int) -> Layout:
-        return self._of_commit
+    It begins at ``position`` and continues the statistics and the tuning of ``previous``.
+    """
+    number = layout.snapshot_id
+    plan = ReadPlan.of(lake, table, snapshot_id=number, epoch=number, **options)
+    snapshot = plan.open(layout=layout)
+    return SnapshotReader.of(plan, snapshot, position=position, previous=previous)

@@ -28,10 +28,11 @@ from paimon_features.tables.snapshots import (
 )
 from trainer_bridge.batches.columns import ColumnSpec
 from trainer_bridge.batches.forms import Batch
-from trainer_bridge.blocks.snapshot_blocks import read_layout
+from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.order.state import check_position
-from trainer_bridge.readers.read_ahead import ReadStats
-from trainer_bridge.streams.commits import CommitReader, added_rows, check_followed
+from trainer_bridge.readers.read_stats import ReadStats
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
+from trainer_bridge.streams.commits import added_rows, check_followed, commit_reader
 from trainer_bridge.streams.following_state import FollowState
 
 Start = Literal["whole", "new"] | int
@@ -141,7 +142,7 @@ class FollowingReader:
         check_followed(lake, table)
         self.lake, self.table = lake, table
         self.rank, self.world_size = rank, world_size
-        self._reader: CommitReader | None = None
+        self._reader: SnapshotReader | None = None
         self._consumer = consumer if rank == 0 else None
         self._auto_release = auto_release
         self._poll_s, self._idle_s, self._clock = poll_interval_s, idle_timeout_s, clock
@@ -232,15 +233,11 @@ class FollowingReader:
         TableError
             While the table has no rows.
         """
-        from trainer_bridge.readers.snapshot_reader import SnapshotReader
-
         with SnapshotReader(self.lake, self.table, **self._reader_options()) as reader:
             return reader.column_dtypes()
 
     def column_specs(self) -> dict[str, ColumnSpec]:
         """What each column of a batch is, lists included; raises as :meth:`column_dtypes` does."""
-        from trainer_bridge.readers.snapshot_reader import SnapshotReader
-
         with SnapshotReader(self.lake, self.table, **self._reader_options()) as reader:
             return reader.column_specs()
 
@@ -363,7 +360,7 @@ class FollowingReader:
             raise expired(self.lake, self.table, snapshot_id)
         return next(snapshots(self.lake, self.table, snapshot_id))
 
-    def _open(self, commit: Snapshot) -> CommitReader | None:
+    def _open(self, commit: Snapshot) -> SnapshotReader | None:
         """A reader of the rows of a commit from where we stand; None if it has none."""
         state = self._state
         if state.whole:
@@ -378,7 +375,7 @@ class FollowingReader:
         what = f"the state of a following reader of {self.table!r}, snapshot {commit.id},"
         check_position(state.position, layout.num_rows, what)
         options = self._reader_options()
-        self._reader = CommitReader(
+        self._reader = commit_reader(
             self.lake, self.table, layout, state.position, self._reader, **options
         )
         return self._reader

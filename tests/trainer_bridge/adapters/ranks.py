@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.adapters.torch import TorchLoader, loader
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
-from trainer_bridge.testing.reference import shared_memory
+from trainer_bridge.testing.leaks import shared_memory
 
 FORK = multiprocessing.get_context("fork")
 BATCH = 12

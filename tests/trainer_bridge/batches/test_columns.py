@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.oracle.column_values import reference_item_mask, reference_values
 from paimon_features.testing.sizes import seeds
 from trainer_bridge.batches.columns import TensorColumn
-from trainer_bridge.batches.forms import NumpyForm
+from trainer_bridge.batches.numpy_form import NumpyForm
 from trainer_bridge.batches.ragged import Ragged, Rows
 from trainer_bridge.batches.vocabulary import Vocabulary
-from trainer_bridge.testing.reference import naive_item_mask, naive_rows
 
 WORDS = ["", "Oslo", "a", "rome", "東京"]
 LEAVES: dict[pa.DataType, Any] = {
@@ -99,7 +99,7 @@ def test_columns_of_random_types_are_what_the_twin_says(seed: int) -> None:
     dice = random.Random(seed)
     column, plan, fill = random_case(dice)
     rows = plan.rows(column)
-    assert as_lists(rows) == naive_rows(column, plan.spec, fill, WORDS), (seed, column.type)
+    assert as_lists(rows) == reference_values(column, plan.spec, fill, WORDS), (seed, column.type)
     values = rows.values if isinstance(rows, Ragged) else rows
     assert values.dtype == plan.spec.dtype
     assert values.flags.writeable
@@ -126,10 +126,10 @@ def test_masks_of_items_are_what_the_twin_says(seed: int) -> None:
     values = [rows.others["x"], *(rows.others[name] for name in form.specs if name[-1:].isdigit())]
     assert len(values) == 1 + form.specs["x"].ragged_rank + len(form.specs["x"].shape)
     # with nothing else declared a null is 0, or empty, and the masks tell which of them
-    assert as_lists(values[0]) == naive_rows(column, form.specs["x"], 0, WORDS)
+    assert as_lists(values[0]) == reference_values(column, form.specs["x"], 0, WORDS)
     for depth, mask in enumerate(values[1:], start=1):
         spec = form.specs[f"x_present_{depth}"]
-        assert as_lists(mask) == naive_item_mask(column, spec), (seed, kind, depth)
+        assert as_lists(mask) == reference_item_mask(column, spec), (seed, kind, depth)
     if isinstance(values[0], Ragged):  # the innermost has the lists of the column itself
         splits = zip(values[-1].splits, values[0].splits, strict=True)  # type: ignore[union-attr]
         assert all((own == its).all() for own, its in splits)
@@ -177,7 +177,7 @@ def test_gathering_viewing_and_joining_lists_is_what_python_lists_do(seed: int) 
         column = pa.chunked_array([pa.array(values, kind)])
         table = pa.table({"x": column, "n": range(first, first + size)})
         blocks.append(form.decode(table))
-        wanted.append(naive_rows(column, form.specs["x"], 1, WORDS))
+        wanted.append(reference_values(column, form.specs["x"], 1, WORDS))
         first += size
     flat = [row for block in wanted for row in block]
 

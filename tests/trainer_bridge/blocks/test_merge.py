@@ -200,7 +200,7 @@ def test_a_second_opening_reads_no_keys_and_gives_the_same_order(
     (kept,) = (tmp_path / "masks").glob("*.npz")
     with (
         unittest.mock.patch(
-            "trainer_bridge.blocks.opening.Opener.look", side_effect=AssertionError
+            "trainer_bridge.blocks.row_selector.RowSelector.select", side_effect=AssertionError
         ),
         SnapshotReader(lake, "keyed", **options) as second,
     ):

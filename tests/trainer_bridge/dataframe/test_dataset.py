@@ -29,7 +29,7 @@ from trainer_bridge.dataframe import (
     to_sparse,
     unbatch_and_to_sparse,
 )
-from trainer_bridge.testing.reference import own_threads
+from trainer_bridge.testing.leaks import own_threads
 
 SCHEMA = pa.schema(
     [

@@ -29,8 +29,9 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.snapshots import snapshots
 from trainer_bridge.feedback import writer as feedback
-from trainer_bridge.feedback.memory import LastCorrect, key_hashes
+from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.feedback.writer import FeedbackWriter
+from trainer_bridge.order.key_hashes import key_hashes
 
 KEYS = {"sample_id": Int64}
 TABLE = "feedback_loop"

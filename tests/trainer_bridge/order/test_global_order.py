@@ -9,17 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer_bridge.order.global_order import (
-    GlobalOrder,
-    choose_streams,
-    derive_key,
-    mix64,
-    permute,
-    radices,
-    shuffle_quality,
-    uniform,
-)
-from trainer_bridge.testing.reference import reference_order
+from paimon_features.oracle.order import reference_order
+from trainer_bridge.order.global_order import GlobalOrder, choose_streams
+from trainer_bridge.order.permutation import derive_key, mix64, permute, radices, uniform
+from trainer_bridge.order.quality import shuffle_quality
 
 SIZES = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 SEEDS = st.integers(-(2**63), 2**64)

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.errors import ConfigurationError
+from paimon_features.oracle.order import reference_batches
 from trainer_bridge.order.shard import Last, Shard
-from trainer_bridge.testing.reference import reference_batches
 
 LASTS = st.sampled_from(["drop", "pad", "short"])
 

@@ -29,7 +29,8 @@ from paimon_features.tables.writer import append_arrow
 from trainer_bridge.preprocess import Pipeline
 from trainer_bridge.preprocess.stages import Rows
 from trainer_bridge.samplers import DifficultyWeightedSampler
-from trainer_bridge.testing.reference import make_samples, own_threads, x_by_row_number
+from trainer_bridge.testing.leaks import own_threads
+from trainer_bridge.testing.tables import make_samples, x_by_row_number
 
 SIZES = (9, 3, 17, 30, 1, 26)
 
@@ -202,7 +203,7 @@ def test_a_map_that_makes_what_a_filter_reads_stays_in_front_of_it(lake: Lake) -
 
 
 def test_only_what_is_needed_is_decoded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainer_bridge.blocks.snapshot_blocks import Layout
+    from trainer_bridge.blocks.layout import Layout
 
     pipeline = Pipeline(lake, make_samples(lake, SIZES)).map(square, reads=["x"]).filter("flag")
     opened = pipeline.select("square").batch(10).open()

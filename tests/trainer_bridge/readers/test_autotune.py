@@ -15,11 +15,12 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.readers.autotune import Autotune, Choices, most_threads
-from trainer_bridge.readers.read_ahead import ReadStats
+from trainer_bridge.readers.read_stats import ReadStats
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
 from trainer_bridge.streams.following_reader import FollowingReader
-from trainer_bridge.testing.reference import make_samples, own_threads
+from trainer_bridge.testing.leaks import own_threads
+from trainer_bridge.testing.tables import make_samples
 
 SIZES = (9, 3, 17, 30, 1, 26, 8, 13)
 LIMITS = Choices(threads=8, chunk_rows=262_144, prefetch=8)

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.oracle.order import reference_batches, reference_mix, reference_order
 from paimon_features.schema import Float64, Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
@@ -24,7 +25,6 @@ from trainer_bridge.order.interleave import Interleave, shares_of
 from trainer_bridge.readers.mixed_reader import MixedReader, mix
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
-from trainer_bridge.testing.reference import reference_batches, reference_mix, reference_order
 
 OPTIONS: dict[str, Any] = {"columns": ["x"], "block_rows": 8, "canonical_streams": 12}
 

@@ -17,18 +17,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from paimon_features.oracle.order import reference_batches, reference_order
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.order.global_order import GlobalOrder
 from trainer_bridge.order.shard import Last, Shard
 from trainer_bridge.readers.mixed_reader import mix
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
-from trainer_bridge.testing.reference import (
-    make_samples,
-    own_threads,
-    reference_batches,
-    reference_order,
-)
+from trainer_bridge.testing.leaks import own_threads
+from trainer_bridge.testing.tables import make_samples
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 12, 64)
 SIZES = (9, 3, 17, 30, 1, 26, 8, 13)

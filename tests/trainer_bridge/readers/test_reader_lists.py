@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.oracle.column_values import reference_item_mask, reference_values
 from paimon_features.tables import Lake, append_arrow
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
-from trainer_bridge.testing.reference import naive_item_mask, naive_rows
 
 SCHEMA = pa.schema(
     [
@@ -94,12 +94,12 @@ def naive(reader: SnapshotReader, rows: pa.Table) -> dict[str, list[Any]]:
             wanted[name] = [value.is_valid for value in source]
             continue
         if "_present_" in name:
-            wanted[name] = naive_item_mask(rows.column("deep"), spec)
+            wanted[name] = reference_item_mask(rows.column("deep"), spec)
             continue
         column = rows.column(name)
         words = sorted(CITIES, key=str.encode) if name in ("city", "words") else ()
         fill = -1 if name == "vector" else 0
-        found = naive_rows(column, spec, fill, words)
+        found = reference_values(column, spec, fill, words)
         wanted[name] = [0 if row is None and not spec.ragged_rank else row for row in found]
     return wanted
 

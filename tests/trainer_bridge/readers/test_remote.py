@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import TableError
+from paimon_features.oracle.order import reference_order
 from paimon_features.schema import Float64, Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import consumers
@@ -20,7 +21,7 @@ from paimon_features.tables.writer import append_arrow
 from paimon_features.testing.object_store import ObjectStore, object_store
 from trainer_bridge.dataframe import Dataset
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
-from trainer_bridge.testing.reference import make_samples, reference_order, x_by_row_number
+from trainer_bridge.testing.tables import make_samples, x_by_row_number
 
 
 @pytest.fixture(scope="module")

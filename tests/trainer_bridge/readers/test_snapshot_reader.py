@@ -21,6 +21,7 @@ from paimon_features.errors import (
     TableError,
     UnknownNameError,
 )
+from paimon_features.oracle.order import reference_batches, reference_order
 from paimon_features.schema import Int64, Timestamp
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import consumers
@@ -29,15 +30,8 @@ from paimon_features.tables.writer import append_arrow
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
-from trainer_bridge.testing.reference import (
-    kept_each_time,
-    make_samples,
-    own_threads,
-    reference_batches,
-    reference_order,
-    sample_rows,
-    x_by_row_number,
-)
+from trainer_bridge.testing.leaks import kept_each_time, own_threads
+from trainer_bridge.testing.tables import make_samples, sample_rows, x_by_row_number
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 12, 64)
 SIZES = (9, 3, 17, 30, 1, 26, 8, 13)
@@ -230,12 +224,12 @@ def test_a_state_of_something_else_is_refused(lake: Lake) -> None:
         ({"sampler": {"seed": 1}}, "was taken with the sampler"),
         ({"colour": 1}, "unknown fields: colour"),
         # a place that is never reached was waited for for ever
-        ({"position": -1}, "position=-1; expected a whole number of at least 0"),
+        ({"position": -1}, "position=-1; expected an integer of at least 0"),
         ({"position": 107}, "at position 107 of 107 rows"),
-        ({"position": "5"}, "position='5'; expected a whole number"),
-        ({"epoch": 0.5}, "epoch=0.5; expected a whole number"),
-        ({"seed": None}, "seed=None; expected a whole number"),
-        ({"streams": 0}, "streams=0; expected a whole number of at least 1"),
+        ({"position": "5"}, "position='5'; expected an integer"),
+        ({"epoch": 0.5}, "epoch=0.5; expected an integer"),
+        ({"seed": None}, "seed=None; expected an integer"),
+        ({"streams": 0}, "streams=0; expected an integer of at least 1"),
         ({"streams": 108}, "107 rows in 108 streams"),
         ({"rows": 108}, r"has other files .*\(107 rows, then 108\)"),
     ):
@@ -434,13 +428,13 @@ def test_floats_can_be_cast_and_columns_of_one_dtype_share_a_block(lake: Lake) -
         ({"batch_size": 2, "threads": -1}, ConfigurationError, "expected 0 or more"),
         ({"batch_size": 2, "threads": "many"}, ConfigurationError, "or .auto."),
         ({"batch_size": 2, "snapshot_id": 9}, SnapshotExpiredError, "9"),
-        ({"batch_size": 2.5}, ConfigurationError, "batch_size=2.5: expected a whole number"),
-        ({"batch_size": 2, "seed": "a"}, ConfigurationError, "seed='a': expected a whole number"),
+        ({"batch_size": 2.5}, ConfigurationError, "batch_size=2.5: expected an integer"),
+        ({"batch_size": 2, "seed": "a"}, ConfigurationError, "seed='a': expected an integer"),
         ({"batch_size": 2, "epoch": -1}, ConfigurationError, "epoch=-1: expected 0 or more"),
         ({"batch_size": 2, "world_size": 3}, ConfigurationError, "rows of rank 0; give both"),
         ({"batch_size": 2, "columns": "x"}, ConfigurationError, "a list of at least one name"),
         ({"batch_size": 2, "columns": []}, ConfigurationError, "a list of at least one name"),
-        ({"batch_size": 2, "columns": ["x", "x"]}, ConfigurationError, "'x' is asked for twice"),
+        ({"batch_size": 2, "columns": ["x", "x"]}, ConfigurationError, "'x' is requested twice"),
     ],
 )
 def test_arguments_that_cannot_mean_anything_are_refused(

@@ -10,7 +10,7 @@ import pytest
 from paimon_features.errors import ConfigurationError
 from paimon_features.oracle import samplers as naive
 from trainer_bridge.samplers import BalancedBatchSampler
-from trainer_bridge.testing.reference import SamplerContract
+from trainer_bridge.testing.sampler_contract import SamplerContract
 
 LABELS = [0] * 20 + [1] * 7 + [2] * 3
 

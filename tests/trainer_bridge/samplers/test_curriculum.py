@@ -10,7 +10,7 @@ import pytest
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.oracle import samplers as naive
 from trainer_bridge.samplers import CurriculumSampler, sqrt_pace
-from trainer_bridge.testing.reference import SamplerContract
+from trainer_bridge.testing.sampler_contract import SamplerContract
 
 SCORES = [float(n * 7 % 20 // 2) for n in range(20)]  # pairs of equal ones
 

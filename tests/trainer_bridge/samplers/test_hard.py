@@ -14,7 +14,7 @@ from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.oracle import samplers as naive
 from trainer_bridge.samplers import HardExampleMiningSampler
 from trainer_bridge.samplers.groups import split_by_score
-from trainer_bridge.testing.reference import SamplerContract
+from trainer_bridge.testing.sampler_contract import SamplerContract
 
 # ties at the border of the hardest 12
 SCORES = [float(n % 7) for n in range(40)]

@@ -16,7 +16,7 @@ from trainer_bridge.samplers import (
     score_bins,
 )
 from trainer_bridge.samplers.importance import ImportanceSampler
-from trainer_bridge.testing.reference import SamplerContract
+from trainer_bridge.testing.sampler_contract import SamplerContract
 
 SCORES = np.array([0.0, 5.0, 1.0, 0.25, 3.0, 0.0, 2.0, 8.0])
 MANY = np.random.default_rng(3).gamma(0.3, 3.0, 300)

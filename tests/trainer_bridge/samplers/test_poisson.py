@@ -10,9 +10,9 @@ import pytest
 
 from paimon_features.errors import ConfigurationError
 from paimon_features.oracle import samplers as naive
-from trainer_bridge.feedback.memory import key_hashes
+from trainer_bridge.order.key_hashes import key_hashes
 from trainer_bridge.samplers import PoissonSampler
-from trainer_bridge.testing.reference import SamplerContract
+from trainer_bridge.testing.sampler_contract import SamplerContract
 
 WEIGHTS = np.array([4.0, 5.0, 1.0, 0.25, 3.0, 0.5, 2.0, 60.0, 1.0, 1.0, 2.0, 3.0])
 

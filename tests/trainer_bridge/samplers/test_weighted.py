@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.oracle import samplers as naive
 from trainer_bridge.samplers import WeightedRandomSampler, WeightedReservoir
-from trainer_bridge.testing.reference import SamplerContract
+from trainer_bridge.testing.sampler_contract import SamplerContract
 
 WEIGHTS = np.array([4.0, 5.0, 1.0, 0.25, 3.0, 0.5, 2.0, 8.0])
 RISING = np.arange(1.0, 31.0)

@@ -20,6 +20,7 @@ from paimon_features.errors import (
     SnapshotExpiredError,
     TableError,
 )
+from paimon_features.oracle.order import reference_stream
 from paimon_features.schema import Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import consumers, delete_consumer
@@ -27,13 +28,8 @@ from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.following_reader import FollowingReader, Lag
-from trainer_bridge.testing.reference import (
-    kept_each_time,
-    make_samples,
-    own_threads,
-    reference_stream,
-    sample_rows,
-)
+from trainer_bridge.testing.leaks import kept_each_time, own_threads
+from trainer_bridge.testing.tables import make_samples, sample_rows
 
 SIZES = (9, 3, 17, 30, 1, 26)
 OPTIONS: dict[str, Any] = {"columns": ["x"], "seed": 3, "poll_interval_s": 0.01}

@@ -44,7 +44,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataFiles:
     """The files of a snapshot, by path, and what is needed to read them."""
 
     lake: Lake
@@ -52,7 +52,7 @@ class Source:
     files: Mapping[str, ContentFile]
 
     @classmethod
-    def of(cls, lake: Lake, content: Content) -> Source:
+    def of(cls, lake: Lake, content: Content) -> DataFiles:
         return cls(lake, content, {file.path: file for file in content.files})
 
     def open(self, path: str) -> pq.ParquetFile:

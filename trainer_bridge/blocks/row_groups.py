@@ -1,0 +1,121 @@
+"""Row groups and small files, put together as blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pyarrow as pa
+
+from paimon_features.array_types import Bools
+from paimon_features.tables.content import ContentFile
+from trainer_bridge.blocks.bad_files import bad_files_error
+from trainer_bridge.blocks.data_files import DataFiles, Span
+from trainer_bridge.blocks.layout import Block, BlockPart, Fold
+from trainer_bridge.blocks.merge import unpack
+from trainer_bridge.blocks.row_selection import MergeUnit, RowSelection, fold_path
+from trainer_bridge.blocks.row_selector import RowSelector
+
+FOOTER_THREADS = 8
+_FOOTERS_PER_THREAD = 64
+
+
+def join_groups(groups: Iterable[tuple[BlockPart, int]], block_rows: int) -> list[Block]:
+    """Blocks of at most ``block_rows`` rows, or of one larger group; groups are (part, bytes).
+
+    >>> spans = [(Span("a", 3), 9), (Span("b", 4), 9), (Span("c", 9), 9), (Span("d", 1), 9)]
+    >>> [(block.first_row, block.rows) for block in join_groups(spans, block_rows=8)]
+    [(0, 7), (7, 9), (16, 1)]
+    """
+    blocks: list[Block] = []
+    held: list[tuple[BlockPart, int]] = []
+
+    def close() -> None:
+        if held:
+            first = blocks[-1].first_row + blocks[-1].rows if blocks else 0
+            parts = tuple(_joined([part for part, _ in held]))
+            rows, size = sum(part.rows for part in parts), sum(size for _, size in held)
+            blocks.append(Block(first, rows, size, parts))
+            held.clear()
+
+    for part, size in groups:
+        if sum(other.rows for other, _ in held) + part.rows > block_rows:
+            close()
+        if part.rows:
+            held.append((part, size))
+    close()
+    return blocks
+
+
+def row_groups(
+    selector: RowSelector, units: Sequence[MergeUnit], selection: RowSelection, block_rows: int
+) -> Iterator[tuple[BlockPart, int]]:
+    """What is read at once, with its bytes: small files, row groups of large ones, folds."""
+    large = [file for unit in units for file in unit if file.rows > block_rows]
+    # reading a local footer takes less time than starting a thread, a remote one is a request
+    each = 1 if selector.data_files.lake.storage.is_remote else _FOOTERS_PER_THREAD
+    with ThreadPoolExecutor(min(FOOTER_THREADS, len(large) // each + 1)) as pool:
+        read = partial(_group_rows, selector.data_files)
+        footers = dict(zip([f.path for f in large], pool.map(read, large), strict=True))
+    for unit in units:
+        path = fold_path(unit)
+        if path in selection.folded:
+            spans = tuple(Span(file.path, file.rows) for file in unit)
+            kept = rows = selection.folded[path]
+            if path in selection.masks:
+                kept = int(unpack(selection.masks[path], rows).sum())
+            yield Fold(spans, kept, path, kept != rows), sum(file.size for file in unit)
+            continue
+        for file in unit:
+            bits = selection.masks.get(file.path)
+            mask = None if bits is None else unpack(bits, file.rows)
+            if file.path not in footers:
+                yield _span(file, 0, None, 0, file.rows, mask), file.size
+                continue
+            start = 0
+            for number, count in enumerate(footers[file.path]):
+                share = file.size * count // max(file.rows, 1)
+                yield _span(file, number, number + 1, start, count, mask), share
+                start += count
+
+
+def _span(
+    file: ContentFile,
+    first: int,
+    stop: int | None,
+    skip: int,
+    stored: int,
+    mask: Bools | None,
+) -> Span:
+    kept = stored if mask is None else int(mask[skip : skip + stored].sum())
+    return Span(file.path, kept, first, stop, skip, None if kept == stored else stored)
+
+
+def _group_rows(source: DataFiles, file: ContentFile) -> list[int]:
+    try:
+        metadata = source.metadata(file.path)
+    except (OSError, pa.ArrowException) as error:
+        raise bad_files_error(source.content, [file], error) from error
+    return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+
+
+def _joined(parts: Sequence[BlockPart]) -> Iterable[BlockPart]:
+    """Neighbouring row groups of one file as one span, so that a file is opened once."""
+    held = parts[0]
+    for part in parts[1:]:
+        if _follows(held, part):
+            assert isinstance(held, Span)
+            assert isinstance(part, Span)
+            rows, stored = held.rows + part.rows, held.stored_rows + part.stored_rows
+            masked = None if rows == stored else stored
+            held = Span(held.path, rows, held.first, part.stop, held.skip, masked)
+        else:
+            yield held
+            held = part
+    yield held
+
+
+def _follows(held: BlockPart, part: BlockPart) -> bool:
+    both = isinstance(held, Span) and isinstance(part, Span)
+    return both and part.path == held.path and part.first == held.stop  # type: ignore[union-attr]
