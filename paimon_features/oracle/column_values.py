@@ -23,7 +23,7 @@ def reference_values(
     fill: float | None = None,
     words: Sequence[str] = (),
 ) -> list[Any]:
-    """A column's rows as tensors hold them, value by value, as Python lists.
+    """A column's rows as tensors have them, value by value, as Python lists.
 
     Null lists are None, other nulls ``fill``; fixed dimensions of a null are full of ``fill``.
 

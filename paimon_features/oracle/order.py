@@ -76,7 +76,7 @@ def reference_stream(
     world_size: int,
     rank: int,
 ) -> Iterator[tuple[int, list[int]]]:
-    """What a rank gets of commits, as (snapshot, numbers within its commit) for each batch.
+    """The batches of a rank of commits, as (snapshot, numbers within its commit) for each batch.
 
     ``commits`` has the rows of each block of a commit, by snapshot id; ``streams`` their number.
 

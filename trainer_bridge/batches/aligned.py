@@ -1,4 +1,4 @@
-"""Arrays that TensorFlow takes over without a copy: they begin at a multiple of 64 bytes."""
+"""Arrays that TensorFlow uses without a copy: they begin at a multiple of 64 bytes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 ALIGNMENT = 64
-"""In bytes. Kernels of TensorFlow are compiled for it; what begins elsewhere is copied, or ends
-the process where it comes through dlpack."""
+"""In bytes. Kernels of TensorFlow are compiled for it; what begins elsewhere is copied, or crashes
+the process if it is passed by dlpack."""
 
 
 def empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -58,11 +58,11 @@ def leaf_dtype(
     remedies: list[tuple[Callable[[pa.DataType], bool], str]] = [
         (
             is_text,
-            "ask for codes by codes=[...], encode it as numbers (a fitted transformer)",
+            "request codes by codes=[...], encode it as numbers (a fitted transformer)",
         ),
         (
             pa.types.is_decimal,
-            "ask for integers in units of its last digit by scaled=[...], store it as a float",
+            "request integers in units of its last digit by scaled=[...], store it as a float",
         ),
         (pa.types.is_struct, "store its fields as columns of their own"),
         (pa.types.is_map, "store its values as columns of their own"),
@@ -92,7 +92,7 @@ def holds(dtype: np.dtype[Any], fill: Any) -> bool:
 
 
 def opened(array: pa.Array) -> tuple[Ints, pa.Array, Bools | None]:
-    """Lists as their lengths, their items, and where they are not null (None: everywhere)."""
+    """Lists as their lengths, their items, and which are not null (None: all)."""
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
     if pa.types.is_fixed_size_list(array.type):

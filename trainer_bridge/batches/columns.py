@@ -49,15 +49,15 @@ class TensorColumn:
     Attributes
     ----------
     spec
-        What comes out.
+        What the column becomes.
     where
         The column, for messages: ``table 'shop': column 'tags'``.
     fill
-        What stands in place of a null; None: a null is refused unless ``masked``.
+        The value for a null; None: a null is an error unless ``masked``.
     masked
-        Nulls of rows are told by a mask, so a row may be null (its number is ``fill``, else 0).
+        Nulls of rows have a mask, so a row may be null (its number is ``fill``, else 0).
     items_masked
-        The same of nulls within lists.
+        The same for nulls within lists.
     vocabulary
         The codes of texts.
     """
@@ -87,12 +87,12 @@ class TensorColumn:
         """The plan of a column, from its type and what was declared for it.
 
         ``shape`` fixes the innermost dimensions; those of fixed-size lists are known already.
-        ``texts`` lets texts come as they are, as Python objects, where there is no vocabulary.
+        ``texts`` allows texts without a vocabulary, as Python objects.
 
         Raises
         ------
         RequestError
-            For a type without a tensor form; names the column and what to do.
+            For a type without a tensor form; names the column and the remedy.
         ConfigurationError
             For a declaration that does not fit the type.
         """
@@ -118,7 +118,7 @@ class TensorColumn:
         if fill is not None and not holds(dtype, fill):
             raise ConfigurationError(
                 f"fill={{{field.name!r}: {fill!r}}}: column {field.name!r} is {dtype.name}, "
-                "which cannot hold that"
+                "which cannot represent that"
             )
         if items_masked and not levels:
             raise ConfigurationError(
@@ -144,8 +144,8 @@ class TensorColumn:
         Raises
         ------
         RequestError
-            For a null that nothing was declared for, a list that has not the declared length,
-            a text outside the vocabulary, a number that int64 cannot hold.
+            For a null that nothing was declared for, a list without the declared length,
+            a text outside the vocabulary, a number that does not fit int64.
         """
         parts = [self._decoded(chunk, 0) for chunk in column.chunks]
         found = concat_rows(parts or [self._decoded(pa.array([], column.type), 0)])
@@ -168,7 +168,7 @@ class TensorColumn:
                 raise RequestError(
                     f"{self.where} has a null list inside a list; declare "
                     f"fill={{{spec.name!r}: <number>}}, which makes it an empty one, or "
-                    f"item_masks=[{spec.name!r}], which tells it besides, or leave the column out "
+                    f"item_masks=[{spec.name!r}], which marks it as well, or leave the column out "
                     "by columns="
                 )
             return wrap(inner, ends(lengths), mask if level == 0 else None)
@@ -237,7 +237,7 @@ class TensorColumn:
 
 @dataclass(frozen=True, slots=True)
 class ItemMask(TensorColumn):
-    """Which items of a column of lists are there: the same lists, of booleans, False at nulls.
+    """Which items of a column of lists are not null: the same lists, of booleans.
 
     A row that is null itself has no items.
     """

@@ -1,9 +1,7 @@
-"""What a batch is made of: NumPy blocks, or Arrow.
+"""Batches, and the forms that rows have in memory.
 
 A form decodes a block once, then gathers rows of decoded blocks into chunks, and cuts
-batches out of a chunk without copying. :class:`NumpyForm` keeps one two-dimensional
-array per dtype, a row of it being a row of the table: gathering shuffled rows from it is
-five times as fast as from one array per column, and a model gets one contiguous matrix.
+batches out of a chunk without copying.
 """
 
 from __future__ import annotations
@@ -73,10 +71,10 @@ GatherSource = tuple[Any, Ints, Ints]
 
 
 class Form(ABC):
-    """How rows are held in memory. ``Any`` is the form's own container of rows."""
+    """How rows are stored in memory. ``Any`` is the form's own container of rows."""
 
     row_bytes: float
-    """Bytes of a row, exact or a guess that :meth:`decode` makes better."""
+    """Bytes of a row, exact or an estimate that :meth:`decode` improves."""
     size_known: bool = False
     """Whether ``row_bytes`` is exact from the start."""
 

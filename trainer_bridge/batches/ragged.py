@@ -1,7 +1,7 @@
-"""Columns of lists as flat values and row splits, and what moves their rows about.
+"""Columns of lists as flat values and row splits, and functions that move their rows.
 
-A list of any depth is its items, one after the other, and for each level where the lists of
-that level end. Nothing here goes row by row.
+A list of any depth is stored as its items, one after the other, and for each level where the
+lists of that level end. Nothing here loops over rows.
 
 >>> tags = Ragged(np.array([7, 8, 9]), (np.array([0, 2, 2, 3]),))
 >>> tags.to_lists()
@@ -44,11 +44,11 @@ class Ragged:
     values
         All items, shape ``(items, *shape)``; ``shape`` is that of the fixed dimensions inside.
     splits
-        For each level, outermost first, int64: list ``i`` of a level is what the next level
-        holds from ``splits[i]`` to ``splits[i + 1]``, the end not included. The first one is 0,
-        the last one how much the next level holds.
+        For each level, outermost first, int64: list ``i`` of a level is the part of the next
+        level from ``splits[i]`` to ``splits[i + 1]`` (exclusive). The first one is 0, the last one
+        the size of the next level.
     mask
-        Shape ``(rows,)``: False where the list of a row is null (it is empty then). None where
+        Shape ``(rows,)``: False if the list of a row is null (it is empty then). None if
         no list is.
 
     Examples
@@ -121,7 +121,7 @@ class Ragged:
         return self.values if len(self.splits) == 1 else Ragged(self.values, self.splits[1:])
 
     def take(self, rows: Array) -> Ragged:
-        """A copy of these rows, in this order; a row may come several times."""
+        """A copy of these rows, in this order; a row may occur several times."""
         # axes: (wanted row)
         starts = self.splits[0].take(rows)
         lengths = self.splits[0].take(rows + 1) - starts
@@ -163,13 +163,12 @@ class Ragged:
     def to_dense(self, pad: Any = 0, lengths: Sequence[int | None] | None = None) -> Array:
         """Shape ``(rows, longest, ..., *shape)``, padded at the end of each list.
 
-        ``lengths`` sets dimensions, one for each level from the outermost (None: the longest
-        that is there).
+        ``lengths`` sets dimensions, one for each level from the outermost (None: the longest).
 
         Raises
         ------
         RequestError
-            If a list is longer than ``lengths`` has room for, or ``pad`` does not fit the type.
+            If a list is longer than ``lengths`` allows, or ``pad`` does not fit the type.
         """
         sizes: list[int] = []
         wanted = [*(lengths or ()), *[None] * self.ragged_rank][: self.ragged_rank]
@@ -178,13 +177,15 @@ class Ragged:
             if size is not None and longest > size:
                 raise RequestError(
                     f"a list of {longest} items at level {number} does not fit a dense array "
-                    f"of {size}; give more room, or cut the lists before"
+                    f"of {size}; allow more, or cut the lists before"
                 )
             sizes.append(longest if size is None else size)
         with np.errstate(invalid="ignore"):
             filler = np.asarray(pad).astype(self.dtype)
         if not (filler == pad or filler != filler):
-            raise RequestError(f"pad={pad!r}: items are {self.dtype.name}, which cannot hold that")
+            raise RequestError(
+                f"pad={pad!r}: items are {self.dtype.name}, which cannot represent that"
+            )
         out = np.full((len(self), *sizes, *self.shape), filler)
         # place of each item, were all lists as long as the longest
         place = np.arange(len(self), dtype=np.int64)
@@ -206,7 +207,7 @@ def wrap(inner: Rows, splits: Ints, mask: Bools | None = None) -> Ragged:
 
 
 def take_rows(rows: Rows, wanted: Array) -> Rows:
-    """A copy of these rows, in this order; the caller knows that they are there."""
+    """A copy of these rows, in this order; the caller has checked the numbers."""
     if isinstance(rows, Ragged):
         return rows.take(wanted)
     if rows.ndim == 1 or not rows.flags.c_contiguous or rows[:1].nbytes == 0:
@@ -241,7 +242,7 @@ def scatter_rows(parts: Sequence[Rows], places: Sequence[Array], size: int) -> R
 
 
 def items(rows: Array) -> Array:
-    """Each row of a contiguous array as one item: moving items is thrice as fast as rows."""
+    """Each row of a contiguous array as one item: moving items is three times as fast as rows."""
     width = math.prod(rows.shape[1:])
     cells = np.dtype((np.void, width * rows.itemsize))
     return rows.reshape(len(rows), width).view(cells)[:, 0]

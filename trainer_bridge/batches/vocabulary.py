@@ -1,4 +1,4 @@
-"""Texts as numbers: which text has which code, the same over a whole read."""
+"""Texts as numbers: which text has which code, the same for all batches."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Vocabulary:
     Attributes
     ----------
     words
-        All texts, none of them twice.
+        All texts, without duplicates.
     unknown
-        Code of a text that is not among them; None refuses it.
+        Code of a text that is not among them; None: that is an error.
 
     Examples
     --------
@@ -45,7 +45,7 @@ class Vocabulary:
         Raises
         ------
         ConfigurationError
-            For words that are no texts, or come twice.
+            For words that are not texts, or occur twice.
         """
         try:
             array = pa.array(words, pa.string())
@@ -53,8 +53,8 @@ class Vocabulary:
             raise ConfigurationError(f"a vocabulary of {words!r}: expected texts") from error
         if array.null_count or len(pc.unique(array)) != len(array):
             raise ConfigurationError(
-                "a vocabulary with a null or with a word that comes twice; "
-                "a word's code is its place, so each has to be there once"
+                "a vocabulary with a null or a duplicate word; "
+                "a word's code is its place, so each has to occur once"
             )
         return cls(array, unknown)
 
@@ -81,7 +81,7 @@ class Vocabulary:
         Raises
         ------
         RequestError
-            For a text that is not among the words, where ``unknown`` is None.
+            For a text that is not among the words, if ``unknown`` is None.
         """
         codes = pc.index_in(texts, value_set=self.words, skip_nulls=True)
         if codes.null_count == texts.null_count:

@@ -1,4 +1,4 @@
-"""Runs of row groups in data files, read with today's columns, whatever schema wrote them."""
+"""Runs of row groups in data files, read with today's columns, whichever schema wrote them."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from paimon_features.tables.content import KEY_PREFIX, SEQUENCE_NUMBER, Content,
 from paimon_features.tables.deltas import VALUE_KIND
 
 INTERNAL = {SEQUENCE_NUMBER: pa.int64(), VALUE_KIND: pa.int8()}
-"""Columns of data files that are none of the table's."""
+"""Columns of data files that are not columns of the table."""
 _PART_BYTES = 32 << 20
-"""What is decoded at a time of files that are read together, in values of eight bytes."""
+"""How much of files that are read together is decoded at a time, in values of eight bytes."""
 _OPEN_FILES = 64
-"""As many are open at once."""
+"""How many files are open at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Row groups ``[first, stop)`` of one file; ``stop`` None is the whole file.
+    """Row groups ``[first, stop)`` of one file; ``stop`` None is the end of the file.
 
-    ``rows`` come out of it. ``stored`` are in it (None: as many), from row ``skip`` of the
-    file on: where some do not come out, the file has a mask.
+    ``rows`` are read of it. It has ``stored`` rows (None: as many), which begin at row ``skip``
+    of the file: if some of them are not read, the file has a mask.
     """
 
     path: str
@@ -56,7 +56,7 @@ class DataFiles:
         return cls(lake, content, {file.path: file for file in content.files})
 
     def open(self, path: str) -> pq.ParquetFile:
-        """A data file, to be closed by the caller; whatever reads rows or footers asks here."""
+        """Open a data file; the caller closes it. All reads of rows and footers go through here."""
         return self.lake.storage.open_parquet(path)
 
     def read(self, span: Span, schema: pa.Schema) -> pa.Table:
@@ -69,8 +69,8 @@ class DataFiles:
         Raises
         ------
         TableError
-            If the file has another number of rows than the manifest says, lacks a column that
-            its schema has, or holds a value that does not fit today's type.
+            If the file has another number of rows than its manifest says, lacks a column that
+            its schema has, or has a value that does not fit today's type.
         OSError, pyarrow.ArrowException
             If it is not there or damaged.
         """
@@ -103,9 +103,9 @@ class DataFiles:
     def read_parts(
         self, files: Sequence[ContentFile], schema: pa.Schema
     ) -> Iterator[list[pa.Table]]:
-        """Whole files, a few columns of all of them at a time; raises as :meth:`read` does.
+        """All rows of files, a few columns of all of them at a time; raises as :meth:`read` does.
 
-        Memory that was used a moment ago is in the processor's cache and needs no fresh pages.
+        Memory that was used recently is in the processor's cache and needs no new pages.
         """
         spans = [Span(file.path, file.rows) for file in files]
         if self.lake.storage.is_remote or len(files) > _OPEN_FILES:
@@ -124,7 +124,7 @@ class DataFiles:
                 ]
 
     def metadata(self, path: str) -> Any:
-        """The footer of a file; raises as :meth:`read` does where it cannot be opened."""
+        """The footer of a file; raises as :meth:`read` does."""
 
         def read() -> Any:
             with self.open(path) as file:
@@ -133,7 +133,7 @@ class DataFiles:
         return self.lake.storage.repeated(read)
 
     def _place(self, name: str, there: set[str], stored: Mapping[int, object]) -> str | None:
-        """The name that a column has in the file; None where it did not exist yet."""
+        """The name that a column has in the file; None if it did not exist yet."""
         key = name.removeprefix(KEY_PREFIX)
         if name in INTERNAL or (key != name and name in there):
             own: str = name
@@ -144,14 +144,14 @@ class DataFiles:
             own = found.name  # type: ignore[attr-defined]
         if own not in there:
             raise TableError(
-                f"it has no column {own!r}, which its schema has; write the table anew, or leave "
+                f"it has no column {own!r}, which its schema has; rewrite the table, or leave "
                 "the column out by columns="
             )
         return own
 
 
 def _as_type(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
-    # a file may hold "not null" or nanoseconds where the table has neither
+    # a file may have "not null" or nanoseconds where the table has neither
     if values.type == field.type:
         return values
     try:
@@ -159,5 +159,5 @@ def _as_type(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:
     except pa.ArrowException as error:
         raise TableError(
             f"its column {field.name!r} is {values.type}, today {field.type}, and {error}; "
-            "leave the column out by columns=, or write the table anew"
+            "leave the column out by columns=, or rewrite the table"
         ) from error

@@ -1,4 +1,4 @@
-"""Arrow's types and columns as the expression language has them, for every condition on rows."""
+"""Arrow types and columns as the expression language has them, for conditions on rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _PLAIN = {
 
 
 def data_type_of(kind: pa.DataType) -> DataType | None:
-    """The type that expressions see; None where they take none of it.
+    """The type that expressions have for it; None if there is none.
 
     >>> data_type_of(pa.int16()) is Int32, data_type_of(pa.list_(pa.int8()))
     (True, None)
@@ -41,7 +41,7 @@ def data_type_of(kind: pa.DataType) -> DataType | None:
 
 
 def column_of(values: pa.Array | pa.ChunkedArray) -> Column:
-    """The values as expressions read them; a time within a millisecond counts as its begin.
+    """The values as expressions read them; times are rounded down to milliseconds.
 
     >>> column_of(pa.array([-1, 1999], pa.timestamp("us"))).values.tolist()
     [-1, 1]

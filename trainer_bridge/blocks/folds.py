@@ -1,9 +1,9 @@
 """The aggregate functions of Paimon over groups of rows, a column at a time.
 
-Functions that choose a row (first, last, least, greatest) give row numbers and work for every
+Functions that choose a row (first, last, least, greatest) return row numbers and work for every
 type. The others begin with the oldest row of each group, then add the second of every group
 that has one, then the third: each group is folded in the order of its writes, so float sums
-round as Paimon's do.
+are rounded as Paimon's are.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def fold(groups: Groups, values: pa.ChunkedArray, function: str, delimiter: str 
     Raises
     ------
     TableError
-        For a function that is not known, does not take the type, or overflows it.
+        For a function that is unknown, does not support the type, or overflows it.
     """
     if function == "listagg":
         return _joined(groups, values, delimiter)
@@ -55,7 +55,7 @@ def take(values: pa.ChunkedArray, rows: Ints) -> pa.Array:
     missing = rows < 0 if len(rows) and rows.min() < 0 else None
     if not plain or array.null_count or missing is not None:
         return array.take(pa.array(rows, mask=missing))
-    # into Arrow's own memory, which is used again and again: fresh pages cost thrice the copy
+    # into Arrow's own memory, which is reused: new pages cost three times as much as the copy
     dtype = np.dtype(f"i{kind.bit_width // 8}")
     stored = np.frombuffer(array.buffers()[1], dtype)[array.offset : array.offset + len(array)]
     out = pa.allocate_buffer(len(rows) * dtype.itemsize)
@@ -121,7 +121,7 @@ def _computed(groups: Groups, values: pa.ChunkedArray, function: str) -> pa.Arra
 def _joined(groups: Groups, values: pa.ChunkedArray, delimiter: str) -> pa.Array:
     kind = values.type
     if not pa.types.is_string(kind):
-        raise TableError(f"listagg of a column of type {kind}; it takes strings")
+        raise TableError(f"listagg of a column of type {kind}; it supports strings only")
     texts = values.combine_chunks().take(pa.array(groups.rows)).cast(pa.large_string())
     # Paimon leaves blank texts out
     blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
@@ -183,7 +183,7 @@ def _step(function: str, kind: pa.DataType) -> Callable[[Array, Array], Array]:
         return np.logical_or if function == "bool_or" else np.logical_and
     known = ", ".join((*CHOOSING, *COMPUTING))
     raise TableError(
-        f"the aggregate function {function!r} of a column of type {kind} is not known here "
+        f"the aggregate function {function!r} of a column of type {kind} is not supported here "
         f"({known} are); leave the column out by columns=, or read with pypaimon"
     )
 

@@ -1,8 +1,8 @@
 """Files laid over each other: rows of one key are folded without sorting or gathering them.
 
-A file has a key once, and is sorted by it. Where the files come in the order of their writes,
-all that a fold has to know is the group of each row, and that ascends within a file: its steps
-are kept, mostly a byte for each row.
+A file has each key once, and is sorted by it. If the files are in the order of their writes,
+a fold needs the group of each row only, and that ascends within a file: its steps
+are stored, mostly in a byte for each row.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Layers:
 
     @classmethod
     def of(cls, groups: Groups, sizes: Sequence[int]) -> Layers | None:
-        """The layers of files of so many rows; None where the groups of one do not ascend.
+        """The layers of files of so many rows; None if the groups of one do not ascend.
 
         >>> found = Layers.of(Groups(rows=np.array([0, 2, 1]), starts=np.array([0, 2])), [2, 1])
         >>> [own.tolist() for own in found.owns]
@@ -44,9 +44,9 @@ class Layers:
 
     @classmethod
     def of_keys(cls, keys: Sequence[Ints]) -> Layers | None:
-        """The layers of files with these keys, without sorting them anew.
+        """The layers of files with these keys, without sorting them again.
 
-        None where a file is not sorted, or none has most of the rows: then a sort is faster.
+        None if a file is not sorted, or none has most of the rows: then a sort is faster.
 
         >>> found = Layers.of_keys([np.array([1, 3, 5, 9]), np.array([3, 4]), np.array([0])])
         >>> found.count, [own.tolist() for own in found.owns]
@@ -70,7 +70,7 @@ class Layers:
         return cls(len(base) + len(new), tuple(owns))
 
     def pack(self) -> list[bytes]:
-        """For each file the steps from group to group in 1, 2 or 4 bytes; none where it has all.
+        """For each file the steps from group to group in 1, 2 or 4 bytes; none if it has all.
 
         >>> Layers(300, (np.arange(300), np.array([0, 7]), np.array([1, 299]))).pack()
         [b'', b'\\x01\\x07', b'\\x02\\x00*\\x01']
@@ -115,7 +115,7 @@ class Layers:
 
     @cached_property
     def groups(self) -> Groups:
-        """The rows by group, for the functions that need them so."""
+        """The rows by group, for functions that need them this way."""
         own = np.concatenate(self.owns)
         rows: Ints = np.argsort(own, kind="stable")
         ordered = own[rows]
@@ -124,7 +124,7 @@ class Layers:
     def take(self, parts: Sequence[pa.ChunkedArray]) -> pa.Array:
         """The newest value of each group; ``parts`` are the column in each file.
 
-        Like :meth:`fold` it may write over their memory.
+        Like :meth:`fold` it may overwrite their memory.
         """
         done = lay_over(self.count, self.owns, parts, "last_value")
         return take(_joined(parts), self.last) if done is None else done
@@ -134,7 +134,7 @@ class Layers:
     ) -> pa.Array:
         """One value for each group, as :func:`~trainer_bridge.blocks.folds.fold` has it.
 
-        May write over the memory of ``parts``: nobody else may have it.
+        May overwrite the memory of ``parts``, which must not be shared.
 
         >>> layers = Layers(2, (np.array([0, 1]), np.array([0])))
         >>> layers.fold([pa.chunked_array([[5, 6]]), pa.chunked_array([[7]])], "sum").to_pylist()
@@ -143,7 +143,7 @@ class Layers:
         Raises
         ------
         TableError
-            For a function that is not known, does not take the type, or overflows it.
+            For a function that is unknown, does not support the type, or overflows it.
         """
         if function == "last_value":
             return self.take(parts)

@@ -1,7 +1,7 @@
-"""What opening a snapshot found out, on disk: a second opening reads no keys.
+"""Row selections on disk: opening a snapshot a second time reads no keys.
 
-A file per set of data files, rules and condition, named by their hash: data files never
-change, so what it says stays true. It can be deleted at any time.
+There is a file per set of data files, rules and condition, named by their hash. Data files never
+change, so it stays valid. It can be deleted at any time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer_bridge.blocks.row_selection import RowSelection
 _VERSION = 2
 _PARTS = ("masks", "layers")
 _KEPT = 8
-"""Files in the folder of a table; those used longest ago go first."""
+"""Files in the folder of a table; the least recently used are deleted first."""
 
 
 def mask_key(source: DataFiles, condition: str | None) -> str:
@@ -44,7 +44,7 @@ def mask_key(source: DataFiles, condition: str | None) -> str:
 
 
 def load_masks(folder: Path, key: str) -> RowSelection | None:
-    """What :func:`save_masks` kept; None if it is not there or damaged."""
+    """What :func:`save_masks` stored; None if it is missing or damaged."""
     path = folder / f"{key}.npz"
     try:
         with np.load(path, allow_pickle=False) as stored:
@@ -63,7 +63,7 @@ def _apart(sizes: Mapping[str, int], together: bytes) -> dict[str, bytes]:
 
 
 def save_masks(folder: Path, key: str, opened: RowSelection) -> None:
-    """Keep what was found out; where the folder cannot be written, nothing is kept."""
+    """Store a selection; does nothing if the folder cannot be written."""
     parts = {"masks": opened.masks, "layers": opened.layers}
     head: dict[str, Any] = {"folded": opened.folded, "counts": opened.counts}
     arrays = {}

@@ -1,7 +1,7 @@
 """Numbers of several files added to the oldest, file by file, in its own memory.
 
-Each group is folded in the order of its writes, as in ``folds``. What is saved is memory that
-has never been touched: the system's time for a fresh page is thrice that of filling it.
+Each group is folded in the order of its writes, as in ``folds``. This avoids memory that
+has never been touched: the system needs three times as long for a new page as filling it takes.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class _Laying:
 def lay_over(
     count: int, owns: Sequence[Ints], parts: Sequence[pa.ChunkedArray], function: str
 ) -> pa.Array | None:
-    """One value for each of ``count`` groups; None where it takes more than a pass per file.
+    """One value for each of ``count`` groups; None if that takes more than a pass per file.
 
-    ``owns`` are the groups of the rows of each file, ascending, ``parts`` its values. May write
-    over the memory of ``parts``.
+    ``owns`` are the groups of the rows of each file, ascending, ``parts`` its values. May
+    overwrite the memory of ``parts``.
     """
     kind = parts[0].type
     chunks = [one_array(part) for part in parts]
@@ -102,7 +102,7 @@ def _may_overflow(stored: Sequence[Array], dtype: np.dtype[Any]) -> bool:
 
 
 def _dtype(kind: pa.DataType) -> np.dtype[Any] | None:
-    """The numbers that a type is stored as; None where it is none of one number a value."""
+    """The numbers that a type is stored as; None if it is not one number a value."""
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return np.dtype(kind.to_pandas_dtype())
     return np.dtype(f"i{kind.bit_width // 8}") if pa.types.is_temporal(kind) else None

@@ -1,7 +1,7 @@
-"""Which rows to read: an expression, what it rules out by bounds, and what it says of rows.
+"""Which rows to read: an expression, applied to bounds of files and to rows.
 
-``where`` is written in the project's expression language. Rows are kept where it is true;
-where it is false or NULL they are not.
+``where`` is written in the project's expression language. Rows are kept if it is true,
+not if it is false or NULL.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class RowFilter:
     >>> keep.mask(pa.table({"n": [1, 5, 9], "country": ["UK", "UK", None]})).tolist()
     [False, True, False]
 
-    Bounds of a file can rule it out; what they do not say rules out nothing:
+    Bounds of a file can rule it out; an unknown bound rules out nothing:
 
     >>> keep.can_hold({"n": Bounds(0, 3, nulls=0)}), keep.can_hold({"n": Bounds(0, 4, nulls=0)})
     (False, True)
@@ -46,7 +46,7 @@ class RowFilter:
     Raises
     ------
     RequestError
-        If the text is no condition on the table's columns.
+        If the text is not a condition on the table's columns.
     """
 
     def __init__(self, text: str, schema: pa.Schema, *, table: str) -> None:
@@ -66,11 +66,11 @@ class RowFilter:
 
     @property
     def text(self) -> str:
-        """The canonical text, which equal conditions share."""
+        """The canonical text, the same for equal conditions."""
         return self.expression.text
 
     def can_hold(self, bounds: Mapping[str, Bounds]) -> bool:
-        """Whether it can be true for a row within the bounds; a column without any is free."""
+        """Whether it can be true for a row within the bounds; other columns can have any value."""
         known = {name: _plain_bounds(found) for name, found in bounds.items()}
         return True in _outcomes(self.expression, known)
 
@@ -156,7 +156,7 @@ def _compared(
 
 
 def _between(op: str, least: Any, greatest: Any, constants: list[Any]) -> set[bool]:
-    """What a value in [least, greatest] can give."""
+    """The possible results for a value in [least, greatest]."""
     if op == "in":
         inside = any(least <= value <= greatest for value in constants)
         return ({True} if inside else set()) | (
@@ -202,7 +202,7 @@ def _plain_bounds(found: Bounds) -> Bounds:
 
 
 def _plain(value: Any) -> Any:
-    """A bound as the expression language holds it: times in ms, dates in days."""
+    """A bound as the expression language stores it: times in ms, dates in days."""
     if isinstance(value, dt.datetime):
         naive = value if value.tzinfo is None else value.astimezone(dt.UTC).replace(tzinfo=None)
         return (naive - _EPOCH) // dt.timedelta(milliseconds=1)

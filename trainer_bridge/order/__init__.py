@@ -1,1 +1,1 @@
-"""The global order of an epoch: which row stands where, and which rank reads it."""
+"""The global order of an epoch: which row is at which position, and which rank reads it."""

@@ -1,4 +1,4 @@
-"""Which of several sources stands at each position of a mixture: a pure function.
+"""Which of several sources a row of a mixture comes from, by position: a pure function.
 
 ::
 
@@ -6,12 +6,13 @@
     class p mod C     0   1   2     C classes, here 3, each begins at another slot of the pattern
     turn p div C  0   B   A   A
                   1   A   B   A
-                  2   A   A   B     one round: each class has had the whole pattern
+                  2   A   A   B     one round: each class has had the complete pattern
     source position   of the same class: s mod C = p mod C
 
 A position keeps its class, so it is the same modulo each world size that divides C as the position
-in its source: a rank of such a world size takes whole streams of each source, as it does without
-a mixture. ``paimon_features.oracle.order.reference_mix`` is the naive twin.
+in its source: a rank of such a world size reads complete streams of each source, as it does without
+a mixture. The reference implementation is
+``paimon_features.oracle.order.reference_mix``.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def shares_of(weights: Sequence[float]) -> tuple[int, ...]:
-    """Whole numbers in the ratio of the weights, to a thousandth of their sum.
+    """Integers in the ratio of the weights, to a thousandth of their sum.
 
     >>> shares_of([0.7, 0.3]), shares_of([2, 1, 1]), shares_of([0.123, 0.877])
     ((7, 3), (2, 1, 1), (123, 877))
@@ -45,24 +46,24 @@ def shares_of(weights: Sequence[float]) -> tuple[int, ...]:
     fits = all(abs(a - b) < 1e-9 for a, b in zip(near, exact, strict=True))
     if slots > MOST_SLOTS or not fits:
         slots, near = MOST_SLOTS, exact
-    whole = [int(share * slots) for share in near]
-    rest = sorted(range(len(near)), key=lambda i: whole[i] - near[i] * slots)
-    for i in rest[: slots - sum(whole)]:  # largest remainder
-        whole[i] += 1
-    if not all(whole):
+    counts = [int(share * slots) for share in near]
+    rest = sorted(range(len(near)), key=lambda i: counts[i] - near[i] * slots)
+    for i in rest[: slots - sum(counts)]:  # largest remainder
+        counts[i] += 1
+    if not all(counts):
         raise ConfigurationError(
-            f"weights={list(weights)}: a share below 1/{MOST_SLOTS} of the whole would never come"
+            f"weights={list(weights)}: a share below 1/{MOST_SLOTS} of the sum would never occur"
         )
-    common = gcd(*whole)
-    return tuple(share // common for share in whole)
+    common = gcd(*counts)
+    return tuple(share // common for share in counts)
 
 
 @dataclass(frozen=True)
 class Interleave:
-    """Which source, and which of its positions, stands at each position of a mixture.
+    """Which source, and which of its positions, each position of a mixture maps to.
 
     Position p is of class ``p mod classes``. Each class goes through one pattern of sources, in
-    which source i comes ``shares[i]`` times, evenly spread; the classes begin at different slots
+    which source i occurs ``shares[i]`` times, evenly spread; the classes begin at different slots
     of it, so that every stretch of positions, and every rank's part of it, is mixed.
 
     >>> source, position = Interleave((2, 1), classes=2).split(np.arange(6))
@@ -94,7 +95,7 @@ class Interleave:
 
     @property
     def round_rows(self) -> int:
-        """After so many positions the pattern is through in each class."""
+        """Number of positions after which each class has had the complete pattern."""
         return self.slots * self.classes
 
     def split(self, positions: Ints) -> tuple[Ints, Ints]:

@@ -47,13 +47,13 @@ def _text_hashes(column: pa.Array) -> Words:
     words: Words = np.ndarray((len(content) - 7,), dtype="<u8", buffer=content, strides=(1,))
     starts = bounds[:-1] - bounds[0]
     hashes: Words = mix64(sizes.view(np.uint64) + _STEP)
-    begun = 0
+    begin = 0
     rows: Ints = np.flatnonzero(sizes)
     while len(rows):
-        left = sizes[rows] - begun
+        left = sizes[rows] - begin
         unused = (8 * (8 - np.minimum(left, 8))).astype(np.uint64)
-        found = (words[starts[rows] + begun].astype(np.uint64) << unused) >> unused
+        found = (words[starts[rows] + begin].astype(np.uint64) << unused) >> unused
         hashes[rows] = mix64((hashes[rows] ^ found) + _STEP)
-        begun += 8
+        begin += 8
         rows = rows[left > 8]
     return hashes

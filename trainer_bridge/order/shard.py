@@ -3,7 +3,7 @@
 A global batch is ``global_batch_size`` consecutive positions. Rank r of W takes offsets
 ``r, r + W, r + 2W, ...`` of each, so where W does not divide the batch the first ranks
 get one row more, and where W divides both the batch and the canonical streams a rank
-always reads the same whole streams. Nothing here knows what a row is.
+always reads the same complete streams. Nothing here knows what a row is.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Last = Literal["drop", "pad", "short"]
 class Shard:
     """One rank's share of every global batch.
 
-    ``last`` says what becomes of the rows that do not fill a global batch: ``drop``
+    ``last`` says how the rows that do not fill a global batch are handled: ``drop``
     leaves them out, ``pad`` fills up with the first rows of the epoch, ``short`` makes a
     smaller batch (with at least one row for each rank). Every rank gets the same number
     of batches in each case.
@@ -49,8 +49,8 @@ class Shard:
             )
         if self.global_batch_size < self.world_size:
             raise ConfigurationError(
-                f"a global batch of {self.global_batch_size} rows does not give each of "
-                f"{self.world_size} ranks a row: use at least {self.world_size}"
+                f"a global batch of {self.global_batch_size} rows has less than one row for "
+                f"each of {self.world_size} ranks: use at least {self.world_size}"
             )
         if self.last not in ("drop", "pad", "short"):
             raise ConfigurationError(f"last={self.last!r}: expected 'drop', 'pad' or 'short'")
@@ -70,7 +70,7 @@ class Shard:
     def positions(self, start: int) -> Ints:
         """This rank's positions in the global batch that begins at ``start``.
 
-        Positions at or beyond ``num_rows`` are padding: they stand for ``p % num_rows``.
+        Positions at or beyond ``num_rows`` are padding: they repeat ``p % num_rows``.
         """
         return np.arange(start + self.rank, start + self.size(start), self.world_size)
 

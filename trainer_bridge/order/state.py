@@ -1,7 +1,7 @@
-"""Where a reader stands: a handful of numbers, as small JSON.
+"""The position of a reader: a few numbers, as small JSON.
 
-The state names a place in the global order, not what some rank or thread has done, so
-it is the same on all ranks, costs nothing to take, and is resumed by any world size.
+The state names a position in the global order, not what some rank or thread has done, so
+it is the same on all ranks, costs nothing to take, and can be resumed by any world size.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def is_integer(value: Any) -> bool:
 
 
 def check_numbers(state: Mapping[str, Any], least: Mapping[str, int | None], what: str) -> None:
-    """Raise RequestError unless these fields are whole numbers, and no smaller ones.
+    """Raise RequestError unless these fields are integers of at least ``least``.
 
-    A state that was damaged would otherwise be a place that is never reached.
+    A damaged state could otherwise name a position that is never reached.
     """
     for name, low in least.items():
         value = state.get(name)
@@ -44,7 +44,7 @@ def check_numbers(state: Mapping[str, Any], least: Mapping[str, int | None], wha
 
 
 def check_position(position: int, rows: int, what: str) -> None:
-    """Raise RequestError for a position that no state is taken at: at or beyond the end."""
+    """Raise RequestError for a position at or beyond the end, which no state has."""
     if position and position >= rows:
         raise RequestError(
             f"{what} is at position {position} of {rows} rows; it was changed, or is of another "
@@ -54,15 +54,15 @@ def check_position(position: int, rows: int, what: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ReaderState:
-    """A place in the order of a table's snapshot.
+    """A position in the order of a table's snapshot.
 
     Attributes
     ----------
     table, snapshot_id, rows, files
-        What is read, how many rows it had, and a hash of its files: a check that it is still
+        What is read, how many rows it had, and a hash of its files, to check that it is still
         the same.
     seed, epoch, shuffle, streams, block_rows
-        Everything the order depends on besides the snapshot.
+        Everything the order depends on in addition to the snapshot.
     position
         Rows of this epoch, over all ranks, that have been handed out.
     sampler
@@ -94,7 +94,7 @@ class ReaderState:
     where: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Only what JSON knows; O(1)."""
+        """JSON-compatible values; O(1)."""
         return {"version": VERSION, **asdict(self)}
 
     @classmethod
@@ -104,7 +104,7 @@ class ReaderState:
         Raises
         ------
         RequestError
-            For another version, or where a field is missing, unknown or no number that it can be.
+            For another version, or a field that is missing, unknown or invalid.
         """
         if state.get("version") != VERSION:
             raise RequestError(
@@ -112,7 +112,7 @@ class ReaderState:
                 f"this release reads version {VERSION}"
             )
         names = {field.name for field in fields(cls)}
-        state = {"where": None, **state}  # those of earlier releases have none
+        state = {"where": None, **state}  # states of earlier releases have none
         got = set(state) - {"version"}
         if got != names:
             wrong = ", ".join(sorted(got ^ names))

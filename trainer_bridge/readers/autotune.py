@@ -1,6 +1,6 @@
 """Finds threads, chunk size and prefetch depth while a reader runs; never changes the order.
 
-Once per window of time it looks at who waited for whom:
+Once per window of time it compares who waited for whom:
 
 ::
 
@@ -9,10 +9,10 @@ Once per window of time it looks at who waited for whom:
                   decode_wait_s       wait_s: the trainer waited, it is starved
                                    blocked_s: the producer waited, it is ahead
 
-A trainer that is not starved needs nothing. One that is starved while the producer is ahead at
-other times gets a deeper queue; while the producer waits for blocks, another thread; else
-larger chunks. A change that did not pay within its window is taken back and not tried again.
-All of it stays within the byte budget, which the block store keeps whatever is chosen here.
+If the trainer is not starved, nothing changes. If it is starved while the producer is ahead at
+other times, the queue becomes deeper; while the producer waits for blocks, a thread is added;
+otherwise chunks become larger. A change that did not help within its window is reverted and not
+tried again. All choices stay within the byte budget, which the block store enforces.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainer_bridge.readers.read_stats import ReadStats
 log = logging.getLogger(__name__)
 
 STARVED = 0.05
-"""Share of the time that a trainer may wait before something is done about it."""
+"""Share of the time that a trainer may wait before something is changed."""
 _GAIN = 1.03
 _FIRST_CHUNK_ROWS = 8_192
 _REMOTE_THREADS = 4
@@ -45,7 +45,7 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened in a stretch of time: rows delivered, and seconds waited by whom."""
+    """A stretch of time: rows delivered, and how long each side waited."""
 
     seconds: float
     rows: int
@@ -63,7 +63,7 @@ class Window:
 
 
 def most_threads(remote: bool) -> int:
-    """As many threads as this process may use processors; more where they wait for a network."""
+    """The number of processors that this process may use; more threads for a network."""
     processors = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     )
@@ -71,7 +71,7 @@ def most_threads(remote: bool) -> int:
 
 
 def next_choices(now: Choices, seen: Window, limits: Choices) -> Choices:
-    """What to try after a window; the same where nothing is to be gained.
+    """What to try after a window; ``now`` if nothing can be gained.
 
     >>> now, limits = Choices(), Choices(threads=4, chunk_rows=262_144, prefetch=8)
     >>> next_choices(now, Window(1.0, 100, wait_s=0.0, blocked_s=0.9, decode_wait_s=0.0), limits)
@@ -93,14 +93,14 @@ def next_choices(now: Choices, seen: Window, limits: Choices) -> Choices:
 
 
 class Autotune:
-    """The choices of one reader, which go on from epoch to epoch.
+    """The choices of one reader, which are kept from epoch to epoch.
 
     Parameters
     ----------
     limits
         The most that may be chosen.
     window_s
-        How long a choice is looked at before the next.
+        How long a choice is observed before the next.
     clock
         Seconds, as of ``time.perf_counter``.
     """
@@ -123,18 +123,18 @@ class Autotune:
         self._since: tuple[float, ReadStats] | None = None
 
     def start(self, stats: ReadStats) -> None:
-        """An iteration begins: what was before it is not looked at."""
+        """An iteration begins: what happened before it is ignored."""
         self._since = (self._clock(), replace(stats))
 
     def next_chunk_rows(self) -> int:
-        """Rows of the chunk that is made next; the first ones are small, so that the first batch
-        of a reader comes soon."""
+        """Rows of the next chunk; the first ones are small, so that the first batch
+        of a reader is ready soon."""
         rows = min(self._ramp, self.choices.chunk_rows)
         self._ramp = min(2 * self._ramp, self.limits.chunk_rows)
         return rows
 
     def observe(self, stats: ReadStats) -> Choices:
-        """Called after each chunk; the choices from now on."""
+        """Called after each chunk; returns the choices from now on."""
         assert self._since is not None, "observe() comes after start()"
         now_s, (began_s, then) = self._clock(), self._since
         if now_s - began_s < self._window_s:

@@ -44,7 +44,7 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of the way, alone on one thread: rows per second, and how many threads share it."""
+    """One step of reading, alone on one thread: rows per second, and how many threads share it."""
 
     name: str
     rows_per_s: float
@@ -60,7 +60,7 @@ class Stage:
 class Inspection:
     """What :func:`inspect` found; ``plan`` is the reader's own description.
 
-    ``rows_per_s`` is that of the whole pipeline, ``waiting`` the share of the time for which a
+    ``rows_per_s`` is that of the complete pipeline, ``waiting`` the share of the time for which a
     loop that does nothing but take batches waited.
     """
 
@@ -76,7 +76,7 @@ class Inspection:
     advice: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As JSON-compatible values."""
         return asdict(self)
 
 
@@ -88,9 +88,9 @@ def inspect(
     threads: int | Literal["auto"] = 2,
     **options: Any,
 ) -> Inspection:
-    """Read a table for about ``seconds``, once with one thread and once as asked for.
+    """Read a table for about ``seconds``, once with one thread and once with ``threads``.
 
-    Where not all columns have a tensor form, it reads Arrow batches. ``options`` are those of
+    If not all columns have a tensor form, Arrow batches are read. ``options`` are those of
     :class:`trainer_bridge.SnapshotReader`.
 
     Raises
@@ -100,7 +100,7 @@ def inspect(
 
     With ``threads="auto"``, the stages count as many threads as were chosen in that time.
     """
-    options = {"rank": 0, **options}  # one of several looks like any other
+    options = {"rank": 0, **options}  # one rank is like any other
     outputs = [options.pop("output")] if "output" in options else ["numpy", "arrow"]
     for output in outputs:
         try:
@@ -133,7 +133,7 @@ def _inspect(
         began = time.perf_counter()
         _, rows = _run(together, seconds / 2)
         elapsed_s = time.perf_counter() - began
-        whole = together.stats
+        stats_together = together.stats
         plan = together.describe()
         chosen = plan["autotune"]["threads"] if threads == "auto" else threads
         stages = [
@@ -147,15 +147,15 @@ def _inspect(
             files=files,
             stages=tuple(stages),
             rows_per_s=rows / elapsed_s,
-            waiting=min(whole.wait_s / elapsed_s, 1.0) if chosen else 1.0,
-            peak_bytes=whole.peak_bytes,
-            retries=stats.retries + whole.retries,
+            waiting=min(stats_together.wait_s / elapsed_s, 1.0) if chosen else 1.0,
+            peak_bytes=stats_together.peak_bytes,
+            retries=stats.retries + stats_together.retries,
             bound=_bound(stages),
             advice=(),
         )
-        asked = {"threads": threads, "byte_budget": 1 << 30, **options}
+        requested = {"threads": threads, "byte_budget": 1 << 30, **options}
         decoded = together.decoded_bytes()
-        advice = tuple(_advice(found, asked, decoded, lake.storage.is_remote))
+        advice = tuple(_advice(found, requested, decoded, lake.storage.is_remote))
     return Inspection(**{**_fields(found), "advice": advice})
 
 
@@ -168,7 +168,7 @@ def _rate(rows: int, seconds: float) -> float:
 
 
 def _run(reader: SnapshotReader, seconds: float) -> tuple[float, int]:
-    """Take batches for some time; seconds of making tensors of them, and their rows."""
+    """Read batches for some time; seconds spent on converting them to tensors, and their rows."""
     to_tensors = _to_tensors(reader)
     until_s, convert_s, rows = time.perf_counter() + seconds, 0.0, 0
     for batch in reader:
@@ -194,7 +194,7 @@ def _to_tensors(reader: SnapshotReader) -> Any:
 def _files(lake: Lake, layout: Layout, columns: list[str]) -> Files:
     paths = list(dict.fromkeys(span.path for block in layout.blocks for span in block.spans))
     rows: list[int] = []
-    whole, wanted, there = 0, 0, 0
+    all_bytes, wanted, columns_stored = 0, 0, 0
     for path in paths[:_FOOTERS]:
         with lake.storage.open_parquet(path) as file:
             metadata = file.metadata
@@ -202,28 +202,28 @@ def _files(lake: Lake, layout: Layout, columns: list[str]) -> Files:
                 group = metadata.row_group(number)
                 rows.append(group.num_rows)
                 chunks = [group.column(place) for place in range(group.num_columns)]
-                whole += sum(chunk.total_compressed_size for chunk in chunks)
+                all_bytes += sum(chunk.total_compressed_size for chunk in chunks)
                 wanted += sum(
                     chunk.total_compressed_size
                     for chunk in chunks
                     if chunk.path_in_schema.split(".")[0] in columns
                 )
-            there = max(there, len(file.schema_arrow.names))
+            columns_stored = max(columns_stored, len(file.schema_arrow.names))
     return Files(
         files=len(paths),
         bytes=sum(block.size for block in layout.blocks),
         footers=min(len(paths), _FOOTERS),
         row_groups=len(rows),
         row_group_rows=int(statistics.median(rows)) if rows else 0,
-        row_group_bytes=whole,
+        row_group_bytes=all_bytes,
         column_bytes=wanted,
-        columns=there,
+        columns=columns_stored,
         columns_read=len(columns),
     )
 
 
 def _bound(stages: list[Stage]) -> str:
-    """The step that most of the time goes into, if each worked alone: what decoding threads do
+    """The step that takes most of the time, if each worked alone: what decoding threads do
     is one step, what the producer does another."""
     steps = {
         "reading and decoding files": _IN_THREADS,
@@ -237,7 +237,9 @@ def _bound(stages: list[Stage]) -> str:
     return max(seconds, key=lambda step: seconds[step])
 
 
-def _advice(found: Inspection, asked: dict[str, Any], decoded: int, remote: bool) -> Iterator[str]:
+def _advice(
+    found: Inspection, requested: dict[str, Any], decoded: int, remote: bool
+) -> Iterator[str]:
     files, plan = found.files, found.plan
     small = files.row_group_rows < SMALL_GROUP_ROWS
     if small and files.files > 16:
@@ -246,7 +248,7 @@ def _advice(found: Inspection, asked: dict[str, Any], decoded: int, remote: bool
             "costs more than reading; compact the table (paimon-features maintain TABLE), or "
             "commit less often"
         )
-    shuffled = asked.get("shuffle", True)
+    shuffled = requested.get("shuffle", True)
     if (
         shuffled
         and plan["streams"] < FEW_STREAMS
@@ -254,8 +256,8 @@ def _advice(found: Inspection, asked: dict[str, Any], decoded: int, remote: bool
         and not small
     ):
         yield (
-            f"{plan['streams']} streams over {plan['blocks']} blocks: rows that come close "
-            "together are of as few blocks, so a table that is sorted is shuffled badly; write "
+            f"{plan['streams']} streams over {plan['blocks']} blocks: rows that are close "
+            "together come from few blocks, so a sorted table is shuffled badly; write "
             "smaller row groups (parquet.block.size), or raise open_bytes"
         )
     if not plan["reads_each_block_once"]:
@@ -265,7 +267,7 @@ def _advice(found: Inspection, asked: dict[str, Any], decoded: int, remote: bool
         )
     if files.share > 0.5 and files.columns_read == files.columns and files.columns > 8:
         yield f"all {files.columns} columns are read: name those that the model needs (columns=)"
-    if decoded > asked["byte_budget"] >= decoded / 4:
+    if decoded > requested["byte_budget"] >= decoded / 4:
         yield (
             f"decoded, a rank's rows take {decoded / 2**20:,.0f} MiB: with byte_budget above that, "
             "further epochs would not read a file"
@@ -276,9 +278,9 @@ def _advice(found: Inspection, asked: dict[str, Any], decoded: int, remote: bool
             "size; take larger ones and cut them on the device"
         )
     if found.bound.startswith("reading"):
-        if remote and asked["threads"] != "auto":
+        if remote and requested["threads"] != "auto":
             yield "a remote store answers many requests at once: threads='auto' goes to 4 a core"
-        elif asked["threads"] != "auto" and asked["threads"] < 2:
+        elif requested["threads"] != "auto" and requested["threads"] < 2:
             yield "more threads decode side by side: threads='auto'"
     if found.bound.startswith("ordering") and shuffled:
         yield "most of the time goes into shuffling; more threads do not help, larger batches may"

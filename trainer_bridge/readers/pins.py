@@ -15,16 +15,16 @@ def pinned_snapshot(
     tag: str | None = None,
     as_of_ms: int | None = None,
 ) -> int:
-    """The id of a snapshot: given, that of a tag, the newest of a time, or the newest.
+    """The id of a snapshot: the given one, that of a tag, the newest at a time, or the newest.
 
-    Whether a given id is there shows when it is opened.
+    Whether a given id exists is checked when it is opened.
 
     Raises
     ------
     ConfigurationError
         If more than one is given.
     UnknownNameError
-        For a tag, or a table, that is not there; names those that are.
+        For an unknown tag or table; names those that exist.
     TableError
         If nothing had been committed by then.
     SnapshotExpiredError

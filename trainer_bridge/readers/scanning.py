@@ -1,4 +1,4 @@
-"""Rows of a table at one snapshot for other engines: the columns and row groups they ask for."""
+"""Rows of a table at one snapshot for other engines: the columns and row groups they request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TableScan:
     table: str
     snapshot_id: int
     schema: pa.Schema
-    """All columns; none of them says that it has no nulls."""
+    """All columns, each of them nullable."""
 
     @classmethod
     def pin(
@@ -43,13 +43,13 @@ class TableScan:
         ConfigurationError
             If more than one is given.
         UnknownNameError, TableError, SnapshotExpiredError
-            If the table, the tag or the snapshot is not there.
+            If the table, the tag or the snapshot does not exist.
         """
         schema = pa.schema([field.with_nullable(True) for field in lake.schema(table)])
         return cls(lake, table, pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms), schema)
 
     def select(self, columns: Collection[str] | None) -> pa.Schema:
-        """The schema of some columns; UnknownNameError for one that is not there."""
+        """The schema of some columns; raises UnknownNameError for an unknown one."""
         found = select_schema(self.schema, None if columns is None else list(columns), self.table)
         return pa.schema(list(found))
 
@@ -71,9 +71,9 @@ class TableScan:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def files(self) -> list[str] | None:
-        """The files whose rows are those of the table; None where they are not simply that.
+        """The files whose rows are exactly those of the table; None if there are none.
 
-        They are not where keys are merged or rows deleted, and where a file was written under
+        That is the case if keys are merged or rows deleted, and if a file was written with
         another schema than today's.
         """
         layout = self._layout(None)
@@ -89,8 +89,8 @@ class TableScan:
         return paths if plain and current else None
 
     def _layout(self, where: str | None) -> Layout:
-        # with a condition row group by row group, because small files are read whole otherwise;
-        # what it keeps is not worth remembering: the next query has another one
+        # with a condition row group by row group, because otherwise all of a small file is read;
+        # the mask is not worth caching: the next query has another condition
         block_rows = _BLOCK_ROWS if where is None else 1
         cache = self.lake.merge_folder(self.table) if where is None else None
         return read_layout(

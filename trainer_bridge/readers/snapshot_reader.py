@@ -40,7 +40,7 @@ class SnapshotReader:
 
     Iterating continues from the reader's position to the end of the epoch; the reader is then
     at the start of the next one. The batches are a function of the seed, the epoch,
-    the snapshot and the position alone (``docs/concepts/loading.md``); every rank gets the same
+    the snapshot and the position alone (``docs/how-to/training/loading.md``); every rank gets the same
     number of batches.
 
     Parameters

@@ -14,7 +14,7 @@ from trainer_bridge.readers.read_plan import ReadPlan
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 PASSED_OVER = frozenset({"COMPACT", "ANALYZE"})
-"""Kinds of commits that rewrite rows, or say something about them, and add none."""
+"""Kinds of commits that rewrite rows, or describe them, and add none."""
 
 
 def check_followed(lake: Lake, name: str) -> None:
@@ -22,8 +22,8 @@ def check_followed(lake: Lake, name: str) -> None:
     table = lake.table(name)
     if table.primary_keys:
         raise TableError(
-            f"table {name!r} has the primary key ({', '.join(table.primary_keys)}): what a commit "
-            "adds there are parts of rows, and its merged rows are known at a snapshot only. "
+            f"table {name!r} has the primary key ({', '.join(table.primary_keys)}): a commit "
+            "adds parts of rows to it, and merged rows are known at a snapshot only. "
             "Follow an append table, or read its snapshots one by one with SnapshotReader"
         )
     for option in ("deletion-vectors.enabled", "data-evolution.enabled"):
@@ -35,12 +35,12 @@ def check_followed(lake: Lake, name: str) -> None:
 
 
 def added_rows(lake: Lake, name: str, snapshot: Snapshot, block_rows: int) -> Layout | None:
-    """The blocks of what a commit added; None where it added nothing.
+    """The blocks that a commit added; None if it added nothing.
 
     Raises
     ------
     TableError
-        If it took rows away and added others: what was handed out before is no longer true.
+        If it replaced rows, which may have been handed out before.
     SnapshotExpiredError
         If it has expired.
     """
@@ -51,7 +51,7 @@ def added_rows(lake: Lake, name: str, snapshot: Snapshot, block_rows: int) -> La
     if len(added) < len(files) and added:
         raise TableError(
             f"table {name!r}, snapshot {snapshot.id} ({snapshot.kind}) replaces rows of earlier "
-            "commits, which may have been read; start anew from a later snapshot: start="
+            "commits, which may have been read; start again from a later snapshot: start="
         )
     layout = layout_of(lake, name, snapshot.id, added, block_rows)
     return layout if layout.num_rows else None

@@ -42,8 +42,8 @@ Start = Literal["whole", "new"] | int
 class Lag:
     """How far a reader is behind its table.
 
-    ``rows`` have been committed and not been handed out (over all ranks; where partitions were
-    dropped meanwhile, fewer), by ``snapshots`` commits, the oldest of which is ``age_ms`` old.
+    ``rows`` have been committed and not been handed out (over all ranks; fewer if partitions were
+    dropped meanwhile), by ``snapshots`` commits, the oldest of which is ``age_ms`` old.
     """
 
     snapshots: int
@@ -52,13 +52,13 @@ class Lag:
 
 
 class FollowingReader:
-    """Batches of an append table's commits, in their order, as they come.
+    """Batches of an append table's commits, in their order, as they are committed.
 
-    Iterating goes on until something ends it: ``until_snapshot``, :meth:`stop`, or that nothing
-    came for ``idle_timeout_s``; it can be iterated again then, and goes on. Rows are shuffled
-    within each commit, and every rank gets the same number of batches of it: what comes is a
-    function of the seed, the commits and the place (``docs/how-to/training/loading-streams.md``).
-    Commits that only rewrite files (compaction) or drop whole partitions give nothing.
+    Iterating continues until ``until_snapshot``, :meth:`stop`, or until nothing was committed for
+    ``idle_timeout_s``; iterating again continues from there. Rows are shuffled within each commit,
+    and every rank gets the same number of batches of it: the batches are a function of the seed,
+    the commits and the position (``docs/how-to/training/loading-streams.md``). Commits that only
+    rewrite files (compaction) or drop partitions have no batches.
 
     Parameters
     ----------
@@ -66,25 +66,25 @@ class FollowingReader:
         An append table, written by Flink or Python.
     start
         ``"whole"``: all rows that the table has now, then what is committed from now on;
-        ``"new"``: only the latter; a number: from the commit of that snapshot on.
+        ``"new"``: only the latter; a number: from the commit of that snapshot.
     consumer
-        Name under which snapshots that were not read yet are held against expiry, also after
-        :meth:`close`. Rank 0 keeps the hold for all ranks.
+        Name of the consumer that protects snapshots that were not read yet from expiry, also after
+        :meth:`close`. Rank 0 registers it for all ranks.
     auto_release
-        Let go of a commit when the one after it has been handed out wholly. False: only
-        :meth:`release` does, so that a state of long ago can be resumed.
+        Release a commit when all of the next one has been handed out. False: only
+        :meth:`release` does, so that an old state can be resumed.
     batch_size, global_batch_size, rank, world_size, seed, shuffle, pad_last
         As for :class:`trainer_bridge.SnapshotReader`; each commit's last batch is smaller, or
         filled up with rows of the same commit. No row is left out.
     poll_interval_s
-        How often to look for a new commit while there is none.
+        How often to poll for a new commit while there is none.
     until_snapshot
         The last snapshot to be read, inclusive; ranks that train together end together by it.
     idle_timeout_s
-        End when nothing was committed for that long. For a single rank only: several would end
+        End if nothing was committed for that long. For a single rank only: several would end
         at different commits, and hang.
     clock
-        Gives now in UTC milliseconds, for :meth:`lag`.
+        Returns now in UTC milliseconds, for :meth:`lag`.
     options
         Anything else that :class:`trainer_bridge.SnapshotReader` takes: columns, fill, threads,
         byte_budget, ...
@@ -96,7 +96,7 @@ class FollowingReader:
     TableError
         For a table with a primary key or deletion vectors.
     SnapshotExpiredError, UnknownNameError
-        If the table, or the snapshot to start from, is not there.
+        If the table, or the snapshot to start from, does not exist.
     """
 
     def __init__(
@@ -174,13 +174,13 @@ class FollowingReader:
             block_rows=block_rows,
         )
         self._hold(first)
-        self._commit(first)  # an id that is not there is told now, not at the first batch
+        self._commit(first)  # an unknown id is reported now, not at the first batch
 
-    # --- where it stands ---
+    # --- position and state ---
 
     @property
     def snapshot_id(self) -> int:
-        """The commit that is read next, or at the moment."""
+        """The commit that is being read, or is read next."""
         return self._state.snapshot_id
 
     @property
@@ -189,7 +189,7 @@ class FollowingReader:
         return ReadStats() if self._reader is None else self._reader.stats
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the reader stands: what was handed out, not what was fetched ahead. O(1)."""
+        """The reader's position: what was handed out, not what was fetched ahead. O(1)."""
         return self._state.to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -198,9 +198,9 @@ class FollowingReader:
         Raises
         ------
         RequestError
-            For the state of another table, and if the table was rolled back or made anew since.
+            For the state of another table, and if the table was rolled back or created again since.
         SnapshotExpiredError
-            If the commit to go on with has expired.
+            If the commit to continue with has expired.
         """
         found = FollowState.from_dict(state)
         if found.table != self.table:
@@ -214,7 +214,7 @@ class FollowingReader:
         self._state, self._delivered = found, None
 
     def lag(self) -> Lag:
-        """How far behind the table the reader is now; reads two snapshot files."""
+        """How far the reader is behind the table now; reads two snapshot files."""
         newest = latest_snapshot(self.lake, self.table)
         behind = 0 if newest is None else max(newest.id + 1 - self.snapshot_id, 0)
         if newest is None or not behind:
@@ -237,7 +237,7 @@ class FollowingReader:
             return reader.column_dtypes()
 
     def column_specs(self) -> dict[str, ColumnSpec]:
-        """What each column of a batch is, lists included; raises as :meth:`column_dtypes` does."""
+        """The spec of each column of a batch; raises as :meth:`column_dtypes` does."""
         with SnapshotReader(self.lake, self.table, **self._reader_options()) as reader:
             return reader.column_specs()
 
@@ -252,7 +252,7 @@ class FollowingReader:
         Raises
         ------
         ConfigurationError
-            For worker processes, between which a stream that waits cannot be dealt out.
+            For worker processes, between which a stream that waits cannot be divided.
         """
         if num_workers > 1:
             raise ConfigurationError(
@@ -262,12 +262,12 @@ class FollowingReader:
         self._end()
         self._stopped.clear()
         batches = self._batches()
-        # weakly, so that a loop that breaks off ends its threads at once
+        # weakly, so that a loop that is left early ends its threads at once
         self._running = weakref.ref(batches)
         return batches
 
     def stop(self, after_snapshot: int | None = None) -> None:
-        """End the iteration: at once, or when that snapshot was handed out wholly.
+        """End the iteration: at once, or when all of that snapshot was handed out.
 
         May be called from another thread, and from within the loop.
         """
@@ -277,18 +277,18 @@ class FollowingReader:
             self._until = after_snapshot
 
     def release(self, state: Mapping[str, Any]) -> None:
-        """Let go of the commits before a state: call it when its checkpoint is stored safely."""
+        """Release the commits before a state: call it when its checkpoint is stored safely."""
         if self._consumer is not None:
             first = FollowState.from_dict(state).snapshot_id
             advance_consumer(self.lake, self.table, self._consumer, first)
 
     def forget(self) -> None:
-        """Let go of all snapshots: nobody will resume this stream."""
+        """Release all snapshots: this stream will not be resumed."""
         if self._consumer is not None:
             delete_consumer(self.lake, self.table, self._consumer)
 
     def close(self) -> None:
-        """End what is running and free what is held; the consumer stays. Can be repeated."""
+        """End what is running and free memory; the consumer stays. Can be repeated."""
         self._stopped.set()
         self._end()
 
@@ -298,7 +298,7 @@ class FollowingReader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # --- inside ---
+    # --- private ---
 
     def _batches(self) -> Generator[Batch, None, None]:
         while (commit := self._next_commit()) is not None:
@@ -320,7 +320,7 @@ class FollowingReader:
                         return
 
     def _pass(self, commit: Snapshot, delivered: bool) -> None:
-        """Stand before the commit after this one."""
+        """Move to the commit after this one."""
         self._state = replace(
             self._state,
             snapshot_id=commit.id + 1,
@@ -336,7 +336,7 @@ class FollowingReader:
         self._delivered = commit.id
 
     def _next_commit(self) -> Snapshot | None:
-        """The commit to go on with, waited for; None when it is time to end."""
+        """Wait for the next commit; None when it is time to end."""
         until_s = None if self._idle_s is None else time.monotonic() + self._idle_s
         while not self._stopped.is_set():
             if self._until is not None and self.snapshot_id > self._until:
@@ -361,7 +361,7 @@ class FollowingReader:
         return next(snapshots(self.lake, self.table, snapshot_id))
 
     def _open(self, commit: Snapshot) -> SnapshotReader | None:
-        """A reader of the rows of a commit from where we stand; None if it has none."""
+        """A reader of the rest of a commit's rows; None if it has none."""
         state = self._state
         if state.whole:
             layout = read_layout(self.lake, self.table, commit.id, state.block_rows)
@@ -400,7 +400,7 @@ class FollowingReader:
             raise RequestError(
                 f"table {self.table!r}: snapshot {found.id} was committed at {found.time_ms} ms, "
                 f"the one that was read at {state.seen_time_ms} ms: the table was rolled back or "
-                "made anew; start anew: start="
+                "created again; start again: start="
             )
 
     def _records_before(self, snapshot_id: int) -> int:

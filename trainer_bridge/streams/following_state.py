@@ -1,4 +1,4 @@
-"""Where a reader that follows a table stands: a handful of numbers, as small JSON."""
+"""The position of a reader that follows a table: a few numbers, as small JSON."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _LEAST = {
 
 @dataclass(frozen=True, slots=True)
 class FollowState:
-    """A place in the commits of a table.
+    """A position in the commits of a table.
 
     Attributes
     ----------
     table
-        What is followed.
+        The table.
     snapshot_id, position
         The commit that is read next or at the moment, and how many of its rows have been handed
         out, over all ranks.
     whole
-        Whether that commit stands for all rows of the table at it, not only for those it added.
+        Whether all rows of the table at that commit are read, not only those it added.
     seen_time_ms
-        Commit time of the newest snapshot of which something was handed out or that was passed
-        over: a check that the table was not rolled back. None before the first.
+        Commit time of the newest snapshot that was handed out, in part at least, or skipped, to
+        check that the table was not rolled back. None before the first.
     seed, shuffle, canonical_streams, open_bytes, block_rows
-        Everything the order within a commit depends on besides its files.
+        Everything the order within a commit depends on in addition to its files.
 
     >>> state = FollowState("t", 3, 20, whole=False, seen_time_ms=5, seed=1, shuffle=True,
     ...                     canonical_streams=960, open_bytes=1, block_rows=10)
@@ -64,11 +64,11 @@ class FollowState:
 
     @property
     def seen_id(self) -> int:
-        """The snapshot that ``seen_time_ms`` is of."""
+        """The snapshot of ``seen_time_ms``."""
         return self.snapshot_id if self.position else self.snapshot_id - 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Only what JSON knows; O(1)."""
+        """JSON-compatible values; O(1)."""
         return {"version": VERSION, "following": True, **asdict(self)}
 
     @classmethod
@@ -78,8 +78,8 @@ class FollowState:
         Raises
         ------
         RequestError
-            For another version, the state of a snapshot reader, or where a field is missing or
-            unknown, or no number that it can be.
+            For another version, the state of a snapshot reader, or a field that is missing,
+            unknown or invalid.
         """
         if state.get("version") != VERSION:
             raise RequestError(

@@ -1,4 +1,4 @@
-"""What every sampler has to do: subclass the contract, make a sampler, name its naive twin."""
+"""The contract of samplers: a subclass makes a sampler and names its reference implementation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SamplerContract:
         raise NotImplementedError
 
     def twin(self, seed: int, epoch: int) -> list[Any]:
-        """What a whole epoch of ``make(seed)`` yields, by plain loops."""
+        """What a complete epoch of ``make(seed)`` yields, by plain loops."""
         raise NotImplementedError
 
     def expected(self) -> Array:

@@ -95,7 +95,7 @@ def as_lists(rows: Rows) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", seeds(250))
-def test_columns_of_random_types_are_what_the_twin_says(seed: int) -> None:
+def test_columns_of_random_types_equal_the_reference_implementation(seed: int) -> None:
     dice = random.Random(seed)
     column, plan, fill = random_case(dice)
     rows = plan.rows(column)
@@ -113,7 +113,7 @@ def test_columns_of_random_types_are_what_the_twin_says(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(120))
-def test_masks_of_items_are_what_the_twin_says(seed: int) -> None:
+def test_masks_of_items_equal_the_reference_implementation(seed: int) -> None:
     dice = random.Random(seed)
     kind = dice.choice([pa.int64(), pa.string(), pa.bool_()])
     codes = {"x": Vocabulary.of(WORDS)} if pa.types.is_string(kind) else {}
@@ -272,8 +272,8 @@ def test_values_that_have_no_number_are_refused(
 @pytest.mark.parametrize(
     ("kind", "remedy"),
     [
-        (pa.string(), "ask for codes by codes="),
-        (pa.list_(pa.string()), "ask for codes by codes="),
+        (pa.string(), "request codes by codes="),
+        (pa.list_(pa.string()), "request codes by codes="),
         (pa.decimal128(10, 2), "scaled="),
         (pa.struct([("a", pa.int64())]), "store its fields as columns"),
         (pa.map_(pa.string(), pa.int64()), "store its values as columns"),
@@ -293,11 +293,11 @@ def test_declarations_that_do_not_fit_a_type_are_refused() -> None:
     for options, message in (
         ({"codes": {"x": Vocabulary.of(WORDS)}}, "codes= is for texts"),
         ({"scaled": ["x"]}, "scaled= is for decimals"),
-        ({"fill": {"t": 0.5}}, "cannot hold that"),
-        ({"fill": {"t": 2**40}}, "cannot hold that"),
-        ({"fill": {"x": float("nan")}}, "cannot hold that"),
-        ({"fill": {"x": "a"}}, "cannot hold that"),
-        ({"fill": {"x": [1, 2]}}, "cannot hold that"),
+        ({"fill": {"t": 0.5}}, "cannot represent that"),
+        ({"fill": {"t": 2**40}}, "cannot represent that"),
+        ({"fill": {"x": float("nan")}}, "cannot represent that"),
+        ({"fill": {"x": "a"}}, "cannot represent that"),
+        ({"fill": {"x": [1, 2]}}, "cannot represent that"),
         ({"shapes": {"t": [0]}}, "expected sizes of 1 or more"),
         ({"shapes": {"y": [2]}}, "names 'y'"),
         ({"item_masks": ["y"]}, "names 'y'"),

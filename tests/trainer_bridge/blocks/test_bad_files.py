@@ -78,7 +78,7 @@ def test_the_error_names_table_snapshot_split_and_file_and_what_to_do(
 
 
 @pytest.mark.parametrize("harm", [cut, Path.unlink])
-def test_a_file_that_is_bad_when_the_snapshot_is_opened_is_left_out_and_told(
+def test_a_file_that_is_bad_when_the_snapshot_is_opened_is_left_out_and_reported(
     lake: Lake, harm: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     paths = make(lake)
@@ -88,9 +88,9 @@ def test_a_file_that_is_bad_when_the_snapshot_is_opened_is_left_out_and_told(
     with caplog.at_level(logging.WARNING):
         batches, reader = read(lake, on_bad_file="skip")
     assert sorted(flat(batches)) == [*range(30), *range(200, 230), *range(300, 330)]
-    (told,) = reader.describe()["files_left_out"].items()
-    assert told[0] == str(paths[1])
-    assert "not there" in told[1] or "it cannot be opened" in told[1]
+    (reported,) = reader.describe()["files_left_out"].items()
+    assert reported[0] == str(paths[1])
+    assert "not there" in reported[1] or "it cannot be opened" in reported[1]
     assert str(paths[1]) in caplog.text
     # all ranks leave out the same, and get as many batches as the others
     ranks = [

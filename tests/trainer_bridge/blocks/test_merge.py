@@ -184,9 +184,7 @@ def test_random_writes_merge_as_pypaimon_merges_them(lake: Lake, engine: str, se
     assert sorted_rows(read(lake, spec.name, columns=few)) == sorted_rows(wanted.select(few))
 
 
-def test_a_second_opening_reads_no_keys_and_gives_the_same_order(
-    lake: Lake, tmp_path: Path
-) -> None:
+def test_a_second_opening_reads_no_keys_and_has_the_same_order(lake: Lake, tmp_path: Path) -> None:
     columns = {"k": Int64, "v": Int64}
     lake.create(TableSpec("keyed", columns, ("k",), options={"bucket": "2"}))
     dice = random.Random(3)
@@ -211,7 +209,7 @@ def test_a_second_opening_reads_no_keys_and_gives_the_same_order(
         assert [batch["k"].tolist() for batch in third] == wanted
 
 
-def test_a_reader_of_a_merged_table_stopped_before_any_batch_gives_the_rest(lake: Lake) -> None:
+def test_a_reader_of_a_merged_table_stopped_before_any_batch_yields_the_rest(lake: Lake) -> None:
     columns = {"k": Int64, "n": Int64}
     options = {"bucket": "3", "merge-engine": "aggregation", "fields.n.aggregate-function": "sum"}
     lake.create(TableSpec("keyed", columns, ("k",), options=options))

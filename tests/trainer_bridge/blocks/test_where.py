@@ -124,7 +124,7 @@ def filtered(lake: Lake, condition: str) -> list[str]:
 
 @pytest.mark.parametrize("engine", ["append", "deduplicate", "partial-update"])
 @pytest.mark.parametrize("partitioned", [False, True])
-def test_each_condition_gives_the_rows_that_it_is_true_for(
+def test_each_condition_selects_the_rows_that_it_is_true_for(
     lake: Lake, engine: str, partitioned: bool
 ) -> None:
     dice = random.Random(f"{engine} {partitioned}")
@@ -150,7 +150,7 @@ def paths(lake: Lake, column: str) -> list[str]:
         return [span.path for block in reader.layout.blocks for span in block.spans]
 
 
-def test_what_is_pruned_is_told_and_not_opened(lake: Lake) -> None:
+def test_what_is_pruned_is_counted_and_not_opened(lake: Lake) -> None:
     columns = {"day": Int32, "n": Int64}
     lake.create(TableSpec("t", columns, partition_by=("day",)))
     for day in range(4):

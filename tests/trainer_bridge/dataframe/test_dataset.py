@@ -307,7 +307,7 @@ def test_a_default_value_stands_for_nulls_and_for_columns_that_are_not_there(
         (None, TableError, "has no column 'word'"),
         ([Field("none", default_value=1)], ConfigurationError, "declare its dtype as well"),
         ([Field("none", np.int8, default_value=1)], ConfigurationError, "has none of the fields"),
-        ([Field("x", default_value=0.5)], ConfigurationError, "cannot hold that"),
+        ([Field("x", default_value=0.5)], ConfigurationError, "cannot represent that"),
         (["x", "x"], ConfigurationError, "fields x, x: expected at least one, and each once"),
         ([], ConfigurationError, "fields none: expected at least one"),
     ):

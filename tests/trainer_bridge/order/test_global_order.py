@@ -82,7 +82,7 @@ def test_one_golden_order_is_pinned() -> None:
 GOLDEN = [10, 9, 7, 12, 5, 2, 13, 4, 0, 11, 3, 1, 8, 6]
 
 
-def test_epochs_and_seeds_give_other_orders() -> None:
+def test_epochs_and_seeds_have_other_orders() -> None:
     orders = {
         tuple(GlobalOrder([50, 50], streams=2, seed=s, epoch=e).rows(np.arange(100)).tolist())
         for s in range(4)

@@ -44,7 +44,7 @@ def found(lake: Lake, table: str, **options: Any) -> Inspection:
     return inspect(lake, table, **{"seconds": 0.1, "batch_size": 1_024, **options})
 
 
-def test_it_tells_the_plan_the_stages_and_what_bounds_them(lake: Lake) -> None:
+def test_it_reports_the_plan_the_stages_and_what_bounds_them(lake: Lake) -> None:
     numbers(lake, 50_000)
     result = run(lake, "numbers", "--columns", "f1, f3")
     assert result.exit_code == 0, result.output
@@ -125,14 +125,14 @@ def test_it_advises_what_would_make_a_difference(
     options = {"columns": COLUMNS[:4], **options}
     if options["columns"] is None:
         del options["columns"]
-    told = found(lake, "numbers", **options).advice
-    assert any(advice in line for line in told), told
+    advice_given = found(lake, "numbers", **options).advice
+    assert any(advice in line for line in advice_given), advice_given
 
 
 def test_many_small_files_are_to_be_compacted(lake: Lake) -> None:
     make_samples(lake, [20] * 18)
-    told = found(lake, "samples", columns=["x"]).advice
-    assert any("row groups of 20 rows in 18 files" in line for line in told), told
+    advice_given = found(lake, "samples", columns=["x"]).advice
+    assert any("row groups of 20 rows in 18 files" in line for line in advice_given), advice_given
 
 
 def test_looking_at_a_place_that_is_not_there_makes_none(tmp_path: Path, lake: Lake) -> None:

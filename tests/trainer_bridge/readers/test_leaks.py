@@ -160,7 +160,7 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("ending", ["exit", "error", "killed"])
-def test_a_process_that_ends_in_mid_read_ends_at_once_and_leaves_the_table_whole(
+def test_a_process_that_ends_in_mid_read_ends_at_once_and_leaves_the_table_complete(
     lake: Lake, ending: str
 ) -> None:
     table = make_samples(lake, SIZES)

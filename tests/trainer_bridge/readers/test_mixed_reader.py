@@ -126,7 +126,7 @@ def test_every_batch_of_every_rank_has_about_the_shares(world: int) -> None:
         ([np.pi, 1], (759, 241)),
     ],
 )
-def test_weights_become_whole_shares(weights: list[float], shares: tuple[int, ...]) -> None:
+def test_weights_become_integer_shares(weights: list[float], shares: tuple[int, ...]) -> None:
     assert shares_of(weights) == shares
 
 
@@ -137,7 +137,7 @@ def test_weights_that_are_no_shares_are_refused(weights: list[float]) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 5, 12])
-def test_every_world_and_thread_count_gives_the_reference_batches(
+def test_every_world_and_thread_count_yields_the_reference_batches(
     lake: Lake, tables: tuple[str, str], world: int
 ) -> None:
     for threads in range(3):
@@ -171,7 +171,7 @@ def test_each_reader_is_read_once_through_before_it_begins_again(
         assert max(counts) - min(counts) <= 1
 
 
-def test_a_mixture_stopped_before_any_batch_gives_the_rest(
+def test_a_mixture_stopped_before_any_batch_yields_the_rest(
     lake: Lake, tables: tuple[str, str]
 ) -> None:
     first = mixed(lake, tables, threads=2, rank=1, world_size=2)
@@ -260,7 +260,7 @@ def test_a_state_pins_the_snapshots_it_was_taken_at(lake: Lake, tables: tuple[st
         assert values(reader) == rest
 
 
-def test_a_copy_in_another_process_goes_on_from_the_same_place(
+def test_a_copy_in_another_process_continues_from_the_same_position(
     lake: Lake, tables: tuple[str, str]
 ) -> None:
     with mixed(lake, tables) as reader:

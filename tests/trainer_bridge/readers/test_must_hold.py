@@ -106,11 +106,11 @@ def test_all_ranks_together_read_what_one_reads_and_no_row_twice(
             else:
                 # a last batch of fewer rows than ranks is filled up, one row for each
                 assert len(batches[number]) == 1
-    told = ranks[0].describe()
-    if make is plain and told["reads_each_block_once"]:
+    plan = ranks[0].describe()
+    if make is plain and plan["reads_each_block_once"]:
         # a block across the border of two streams is decoded for both
         decoded = sum(reader.stats.blocks_decoded for reader in ranks)
-        assert told["blocks"] <= decoded < told["blocks"] + told["streams"]
+        assert plan["blocks"] <= decoded < plan["blocks"] + plan["streams"]
 
 
 @pytest.mark.parametrize("make", STREAMS)
@@ -136,7 +136,7 @@ def test_workers_take_the_batches_in_turn(small: Lake, make: Make, workers: int)
 
 
 @pytest.mark.parametrize("make", STREAMS)
-def test_every_resume_point_gives_the_rest_on_any_world_size(small: Lake, make: Make) -> None:
+def test_every_resume_point_yields_the_rest_on_any_world_size(small: Lake, make: Make) -> None:
     reader = make(small, global_batch_size=BATCH)
     states, whole = [reader.state_dict()], []
     for batch in reader:

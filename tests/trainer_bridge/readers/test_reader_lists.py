@@ -129,7 +129,7 @@ def test_batches_hold_what_arrow_batches_hold(
             assert batch.columns["vector"].flags.c_contiguous
 
 
-def test_a_resumed_reader_gives_the_rest_with_the_same_codes(lake: Lake, table: str) -> None:
+def test_a_resumed_reader_yields_the_rest_with_the_same_codes(lake: Lake, table: str) -> None:
     with SnapshotReader(lake, table, batch_size=7, **OPTIONS) as reader:
         batches = list(reader)
         reader.set_epoch(0)

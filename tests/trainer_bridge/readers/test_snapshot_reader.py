@@ -59,7 +59,7 @@ def expected(
 
 
 @pytest.mark.parametrize("last", ["drop", "pad", "short"])
-def test_every_world_and_thread_count_gives_the_reference_batches(lake: Lake, last: str) -> None:
+def test_every_world_and_thread_count_yields_the_reference_batches(lake: Lake, last: str) -> None:
     table = make_samples(lake, SIZES)
     for world in WORLDS:
         size = max(24, world)
@@ -86,7 +86,7 @@ def test_every_world_and_thread_count_gives_the_reference_batches(lake: Lake, la
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_reader_stopped_before_any_batch_gives_the_rest(
+def test_a_reader_stopped_before_any_batch_yields_the_rest(
     lake: Lake, world: int, threads: int
 ) -> None:
     table = make_samples(lake, SIZES)
@@ -137,7 +137,7 @@ def test_worlds_of_4_then_3_then_5_ranks_read_one_epoch_together(lake: Lake) -> 
     assert (state["epoch"], state["position"]) == (1, 0)
 
 
-def test_a_resume_with_another_batch_size_goes_on_in_the_same_order(lake: Lake) -> None:
+def test_a_resume_with_another_batch_size_continues_in_the_same_order(lake: Lake) -> None:
     table = make_samples(lake, SIZES)
     with SnapshotReader(lake, table, batch_size=10, **OPTIONS) as reader:
         head = values(itertools.islice(reader, 3))
@@ -179,7 +179,7 @@ def test_resuming_does_not_read_what_was_consumed(lake: Lake) -> None:
         assert reader.stats.blocks_decoded == 2
 
 
-def test_breaking_off_ends_the_threads_and_going_on_gives_the_rest(lake: Lake) -> None:
+def test_leaving_a_loop_ends_the_threads_and_the_next_one_yields_the_rest(lake: Lake) -> None:
     table = make_samples(lake, SIZES)
     before = own_threads()
     with SnapshotReader(lake, table, batch_size=5, threads=3, **OPTIONS) as reader:
@@ -242,7 +242,7 @@ def test_a_state_of_something_else_is_refused(lake: Lake) -> None:
     assert values(reader) == expected(lake, table, 0, 5, 1, 0, 0, "short")
 
 
-def test_a_state_of_a_table_that_was_made_anew_with_as_many_rows_is_refused(lake: Lake) -> None:
+def test_a_state_of_a_table_that_was_created_again_with_as_many_rows_is_refused(lake: Lake) -> None:
     options = {**OPTIONS, "batch_size": 5}
     state = SnapshotReader(lake, make_samples(lake, SIZES), **options).state_dict()
     lake.drop("samples")
@@ -265,7 +265,7 @@ def test_the_snapshot_stays_pinned_while_the_table_grows(lake: Lake) -> None:
         assert sorted(flat(values(newer))) == list(range(40))
 
 
-def test_a_consumer_holds_the_snapshot_until_the_reader_is_closed(lake: Lake) -> None:
+def test_a_consumer_protects_the_snapshot_until_the_reader_is_closed(lake: Lake) -> None:
     table = make_samples(lake, [20, 20])
     with SnapshotReader(lake, table, batch_size=8, consumer="run-1", **OPTIONS):
         assert consumers(lake, table) == {"run-1": 2}
@@ -387,7 +387,7 @@ def test_a_null_is_refused_unless_declared(lake: Lake) -> None:
     assert masked["x"].tolist() == [1, 0, 3]
     assert masked["x_present"].tolist() == [True, False, True]
     assert masked["t"].tolist() == [9, -1, 5]
-    with pytest.raises(ConfigurationError, match="cannot hold that"):
+    with pytest.raises(ConfigurationError, match="cannot represent that"):
         SnapshotReader(lake, "samples", fill={"x": 0.5}, **options)
     with pytest.raises(ConfigurationError, match="names 'z'"):
         SnapshotReader(lake, "samples", fill={"z": 0}, **options)

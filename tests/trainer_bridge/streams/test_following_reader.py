@@ -78,7 +78,7 @@ def test_commits_come_in_their_order_and_shuffled_within_for_every_world(lake: L
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_stopped_before_any_batch_and_resumed_on_any_world_it_gives_the_rest(
+def test_stopped_before_any_batch_and_resumed_on_any_world_it_yields_the_rest(
     lake: Lake, world: int
 ) -> None:
     table = make_samples(lake, SIZES)
@@ -98,7 +98,7 @@ def test_stopped_before_any_batch_and_resumed_on_any_world_it_gives_the_rest(
                 assert taken(second) == whole[consumed:]
 
 
-def test_the_whole_table_comes_first_and_then_what_is_committed_meanwhile(lake: Lake) -> None:
+def test_the_complete_table_comes_first_and_then_what_is_committed_meanwhile(lake: Lake) -> None:
     #  commits    1    2  |          3    4
     #  reader     [ whole @2       ][ 3 ][ 4 ]
     table = make_samples(lake, [20, 5])
@@ -128,7 +128,7 @@ def test_a_table_without_a_commit_is_waited_for(lake: Lake) -> None:
         late.join()
 
 
-def test_the_loop_ends_when_told_so_or_when_nothing_comes(lake: Lake) -> None:
+def test_the_loop_ends_when_stopped_or_when_nothing_is_committed(lake: Lake) -> None:
     table = make_samples(lake, [20, 20])
     reader = FollowingReader(lake, table, start=1, batch_size=10, idle_timeout_s=0.1, **OPTIONS)
     started = time.monotonic()
@@ -150,7 +150,7 @@ def test_the_loop_ends_when_told_so_or_when_nothing_comes(lake: Lake) -> None:
     assert inside.state_dict()["snapshot_id"] == 2
 
 
-def test_a_consumer_holds_what_was_not_read_and_stays_after_closing(lake: Lake) -> None:
+def test_a_consumer_protects_what_was_not_read_and_stays_after_closing(lake: Lake) -> None:
     table = make_samples(lake, [10, 10, 10, 10])
     options = {**OPTIONS, "batch_size": 10, "until_snapshot": 4}
     with FollowingReader(lake, table, start=2, consumer="run-1", **options) as reader:
@@ -179,7 +179,7 @@ def test_a_consumer_holds_what_was_not_read_and_stays_after_closing(lake: Lake) 
             list(reader)
 
 
-def test_a_reader_tells_how_far_it_is_behind(lake: Lake) -> None:
+def test_a_reader_reports_how_far_it_is_behind(lake: Lake) -> None:
     table = make_samples(lake, [10, 20, 30])
     now_ms = time.time_ns() // 1_000_000 + 5_000
     with FollowingReader(
@@ -196,7 +196,7 @@ def test_a_reader_tells_how_far_it_is_behind(lake: Lake) -> None:
         assert reader.lag().rows == 60
 
 
-def test_a_table_that_was_made_anew_or_lost_its_commits_is_refused(lake: Lake) -> None:
+def test_a_table_that_was_created_again_or_lost_its_commits_is_refused(lake: Lake) -> None:
     table = make_samples(lake, [10, 10, 10])
     options = {**OPTIONS, "batch_size": 5, "until_snapshot": 3}
     reader = FollowingReader(lake, table, start=1, **options)
@@ -212,7 +212,7 @@ def test_a_table_that_was_made_anew_or_lost_its_commits_is_refused(lake: Lake) -
     time.sleep(0.01)
     make_samples(lake, [10, 10, 10])
     for state in states[2:]:
-        with pytest.raises(RequestError, match="rolled back or made anew"):
+        with pytest.raises(RequestError, match="rolled back or created again"):
             reader.load_state_dict(state)
     with pytest.raises(RequestError, match="of table 'other' does not fit"):
         reader.load_state_dict({**states[0], "table": "other"})
@@ -223,7 +223,7 @@ def test_a_table_that_was_made_anew_or_lost_its_commits_is_refused(lake: Lake) -
             other.load_state_dict(states[0])
 
 
-def test_commits_that_replace_rows_are_refused_and_those_that_drop_some_give_nothing(
+def test_commits_that_replace_rows_are_refused_and_those_that_drop_some_have_no_batches(
     lake: Lake,
 ) -> None:
     lake.create(TableSpec("daily", {"x": Int64, "day": Int64}, partition_by=("day",)))
