@@ -39,9 +39,9 @@ class SnapshotReader:
     """Batches of a table at one snapshot: sharded, shuffled, resumable.
 
     Iterating continues from the reader's position to the end of the epoch; the reader is then
-    at the start of the next one. The batches are a function of the seed, the epoch,
-    the snapshot and the position alone (``docs/how-to/training/loading.md``); every rank gets the same
-    number of batches.
+    at the start of the next one. The batches are a function of the seed, the epoch, the snapshot
+    and the position alone (``docs/how-to/training/loading.md``); every rank gets the same number
+    of batches.
 
     Parameters
     ----------

@@ -308,7 +308,7 @@ def test_declarations_that_do_not_fit_a_type_are_refused() -> None:
     clash = pa.schema([("t", pa.list_(pa.int32())), ("t_present_1", pa.int32())])
     with pytest.raises(ConfigurationError, match="would add a column 't_present_1', which table"):
         NumpyForm(clash, table="t", item_masks=["t"])
-    with pytest.raises(ConfigurationError, match="a word that comes twice"):
+    with pytest.raises(ConfigurationError, match="a duplicate word"):
         Vocabulary.of(["a", "a"])
     with pytest.raises(ConfigurationError, match="expected texts"):
         Vocabulary.of([1])  # type: ignore[list-item]
