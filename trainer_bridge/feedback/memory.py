@@ -17,6 +17,7 @@ class LastCorrect:
     4,000). They stand in sorted arrays, each at least four times as long as the next one, as
     in a log-structured merge tree: a sample moves a few times, however many there are.
 
+    >>> import pyarrow as pa
     >>> from trainer_bridge.order.key_hashes import key_hashes
     >>> memory = LastCorrect()
     >>> a, b = key_hashes([pa.array([7, 8])])
