@@ -1,14 +1,13 @@
 """Every edge, kind, grain and order of events, through every path: all equal the oracle.
 
-Another path is added as a fixture here: its tiles go to ``matrix_paths.from_tiles``, or its
-answers to ``matrix.wrong``.
+To add a path, pass its tiles to ``matrix_paths.from_tiles``, or its answers to ``matrix.wrong``.
 """
 
 from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import cache
@@ -41,7 +40,7 @@ from paimon_features.windows import KINDS
 
 CELLS = cells([("sawtooth", "5min"), ("hop", "5min"), ("exact", "5min"), ("exact", "1ms")])
 ONLINE = [cell for cell in CELLS if cell.view.compiled.is_online]
-# raw events know no tiles
+# tiles play no role over raw events
 TILELESS = [cell for cell in CELLS if cell.tile == "5min"]
 # each kind with each order once, the grains in turn
 SLICE = [
@@ -70,38 +69,45 @@ def engine() -> Iterator[DuckDBEngine]:
         yield opened
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_the_join_over_tiles_equals_the_oracle(cell: Cell) -> None:
-    given = from_tiles(cell, naive_tiles(cell), cell.questions)
-    assert not wrong(cell, cell.questions, given)
+def groups(chosen: Sequence[Cell]) -> Iterable[object]:
+    """The cells of one tile and order in one test, so that they share their lakes."""
+    by_lake: dict[str, list[Cell]] = {}
+    for cell in chosen:
+        by_lake.setdefault(f"{cell.tile}-{cell.order}", []).append(cell)
+    return [pytest.param(group, id=name) for name, group in by_lake.items()]
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_the_tiles_of_the_local_engine_answer_like_the_oracle(
-    cell: Cell, engine: DuckDBEngine
+@pytest.mark.parametrize("group", groups(CELLS))
+def test_tiles_answer_like_the_oracle(group: Sequence[Cell], engine: Engine) -> None:
+    for cell in group:
+        for tiles in (naive_tiles(cell), duckdb_tiles(cell, engine)):
+            given = from_tiles(cell, tiles, cell.questions)
+            assert not wrong(cell, cell.questions, given), cell
+
+
+@pytest.mark.parametrize("group", groups(TILELESS))
+def test_the_local_engine_over_raw_events_equals_the_oracle(group: Sequence[Cell]) -> None:
+    for cell in group:
+        assert not wrong(cell, cell.questions, from_events(cell, cell.questions)), cell
+
+
+@pytest.mark.parametrize("group", groups(CELLS))
+def test_the_lake_as_of_each_commit_equals_the_oracle(
+    group: Sequence[Cell], lake_of: Lakes
 ) -> None:
-    given = from_tiles(cell, duckdb_tiles(cell, engine), cell.questions)
-    assert not wrong(cell, cell.questions, given)
+    for cell in group:
+        for batches in range(1, BATCHES + 1):
+            questions = cell.questions[batches - 1 :: BATCHES]
+            given = lake_of(cell).as_of(cell, questions, batches)
+            assert not wrong(cell, questions, given, batches=batches), (cell, batches)
 
 
-@pytest.mark.parametrize("cell", TILELESS, ids=str)
-def test_the_local_engine_over_raw_events_equals_the_oracle(cell: Cell) -> None:
-    assert not wrong(cell, cell.questions, from_events(cell, cell.questions))
-
-
-@pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_the_lake_as_of_each_commit_equals_the_oracle(cell: Cell, lake_of: Lakes) -> None:
-    for batches in range(1, BATCHES + 1):
-        questions = cell.questions[batches - 1 :: BATCHES]
-        given = lake_of(cell).as_of(cell, questions, batches)
-        assert not wrong(cell, questions, given, batches=batches)
-
-
-@pytest.mark.parametrize("cell", ONLINE, ids=str)
-def test_the_online_store_equals_the_oracle(cell: Cell, lake_of: Lakes) -> None:
-    answered, given = lake_of(cell).online(cell, cell.questions)
-    assert len(answered) > len(cell.questions) // 4
-    assert not wrong(cell, answered, given, online=True)
+@pytest.mark.parametrize("group", groups(ONLINE))
+def test_the_online_store_equals_the_oracle(group: Sequence[Cell], lake_of: Lakes) -> None:
+    for cell in group:
+        answered, given = lake_of(cell).online(cell, cell.questions)
+        assert len(answered) > len(cell.questions) // 4, cell
+        assert not wrong(cell, answered, given, online=True), cell
 
 
 @pytest.mark.redis

@@ -1,4 +1,4 @@
-"""What a user writes down: entities, sources, views, interactions, transforms, services."""
+"""The definitions that users write: entities, sources, views, interactions, services."""
 
 from paimon_features.definitions.collection import Definitions, RequestItem
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule

@@ -61,7 +61,7 @@ Named = TypeVar(
 class Definitions:
     """All definitions of a project, by kind and name.
 
-    ``fitted`` is the folder of exported versions of fitted transformers, None where there is none.
+    ``fitted`` is the folder of exported versions of fitted transformers, None if there is none.
     """
 
     entities: dict[str, Entity] = field(default_factory=dict)
@@ -77,13 +77,13 @@ class Definitions:
 
     @classmethod
     def of(cls, items: Iterable[object], *, fitted: Path | None = None) -> Definitions:
-        """Collect definitions; what they refer to comes with them.
+        """Collect definitions, including those they refer to.
 
         Raises
         ------
         DefinitionError
-            Where two different definitions of a kind have one name, a service or interaction
-            refers to what is not there, the types of an interaction do not fit, or a version of a
+            If two different definitions of a kind have one name, a service or interaction
+            refers to an unknown name, the types of an interaction do not fit, or a version of a
             fitted transformer is not in the folder ``fitted``, or not as it was exported.
         """
         out = cls(fitted=fitted)
@@ -91,10 +91,10 @@ class Definitions:
             out._add(item)
         both = sorted(out.views.keys() & out.tables.keys())
         if both:
-            raise DefinitionError(f"a feature view and a table view are called {both[0]!r}")
+            raise DefinitionError(f"a feature view and a table view are both named {both[0]!r}")
         for name in out.derived:
             if name in out.views or name in out.tables:
-                raise DefinitionError(f"a derived view is called like a view, {name!r}; rename it")
+                raise DefinitionError(f"a derived view has the name of a view, {name!r}; rename it")
         named: Mapping[str, Mapping[str, object]] = {
             "feature view": out.views,
             "table view": out.tables,
@@ -134,7 +134,7 @@ class Definitions:
     def by_kind(
         self,
     ) -> Mapping[str, Mapping[str, Definition]]:
-        """Everything that is defined, under the names that kinds have in the registry."""
+        """Return all definitions, by the names of their kinds in the registry."""
         return {
             "entity": self.entities,
             "source": self.sources,
@@ -148,33 +148,33 @@ class Definitions:
         }
 
     def source(self, name: str) -> EventSource:
-        """The source of that name, or UnknownNameError."""
+        """Return the source of that name, or raise UnknownNameError."""
         return _get("source", self.sources, name)
 
     def view(self, name: str) -> FeatureView:
-        """The feature view of that name, or UnknownNameError."""
+        """Return the feature view of that name, or raise UnknownNameError."""
         return _get("feature view", self.views, name)
 
     def any_view(self, name: str) -> FeatureView | TableView:
-        """The feature view or table view of that name, or UnknownNameError."""
+        """Return the feature view or table view of that name, or raise UnknownNameError."""
         return self.tables[name] if name in self.tables else self.view(name)
 
     def derived_view(self, name: str) -> DerivedView:
-        """The derived view of that name, or UnknownNameError."""
+        """Return the derived view of that name, or raise UnknownNameError."""
         return _get("derived view", self.derived, name)
 
     def service(self, name: str) -> FeatureService:
-        """The service of that name, or UnknownNameError."""
+        """Return the service of that name, or raise UnknownNameError."""
         return _get("service", self.services, name)
 
     def interaction(self, which: Interaction | str) -> CompiledInteraction:
-        """An interaction, or the one of that name, worked out; UnknownNameError for no name."""
+        """Compile an interaction, or the one of that name; UnknownNameError if there is none."""
         if isinstance(which, str):
             which = _get("interaction", self.interactions, which)
         return self._interactions.compile(which)
 
     def transformation(self, which: Transformed | str) -> CompiledTransformed:
-        """A transformed feature, or the one of that name, worked out; UnknownNameError for none."""
+        """Compile a transformed feature, or the one of that name; UnknownNameError for none."""
         if isinstance(which, str):
             which = _get("transformed feature", self.transformed, which)
         return self._transformations.compile(which)
@@ -239,7 +239,7 @@ class Definitions:
         return [self.view(name).compiled for name in names]
 
     def outputs(self, items: Sequence[RequestItem]) -> tuple[Output, ...]:
-        """What a read of these gives, interactions and transformed features worked out.
+        """Return the outputs of a request, interactions and transformed features compiled.
 
         Raises
         ------
@@ -247,7 +247,7 @@ class Definitions:
             For a view or feature that is not defined.
         DefinitionError
             If two entities have a key of one name and different types, or an interaction, a
-            transformed feature or a request input is called like a key.
+            transformed feature or a request input has the name of a key.
         RequestError
             If these cannot be read together, see ``Selection``, or one is of a view without keys.
         """
@@ -268,7 +268,7 @@ class Definitions:
                 raise UnknownNameError.of("feature", str(ref), known)
             if not view.keys:
                 raise RequestError(
-                    f"feature view {view.name!r} has no keys: it tells of all events at once; "
+                    f"feature view {view.name!r} has no keys: it aggregates all events; "
                     "'paimon-features fit' and 'monitor' read it"
                 )
             for key, kind in view.keys.items():
@@ -286,7 +286,7 @@ class Definitions:
             for name in names:
                 if name in keys:
                     raise DefinitionError(
-                        f"the {what} {name!r} is called like a key of feature view "
+                        f"the {what} {name!r} has the name of a key of feature view "
                         f"{keys[name][0]!r}; rename it"
                     )
         return out
@@ -338,11 +338,11 @@ class Definitions:
 
 
 def _own_name(what: str, name: str, named: Mapping[str, Mapping[str, object]]) -> None:
-    """Raise DefinitionError where something that a read can name has this name, too."""
+    """Raise DefinitionError if another definition that a request can name has this name."""
     for kind, others in named.items():
         if name in others:
             article = "an" if kind.startswith("i") else "a"
-            raise DefinitionError(f"{what} {name!r} is called like {article} {kind}; rename one")
+            raise DefinitionError(f"{what} {name!r} has the name of {article} {kind}; rename one")
 
 
 def _get(what: str, known: dict[str, Named], name: str) -> Named:

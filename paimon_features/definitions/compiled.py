@@ -1,4 +1,4 @@
-"""A feature view worked out: partials, levels and features, for every engine to follow."""
+"""A compiled feature view: partials, levels and features, the input of every engine."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from paimon_features.schema import DataType
 from paimon_features.windows import HOUR_MS, Window, floor_ms
 
 ONLINE_MARGIN_MS = HOUR_MS
-"""How far, beyond the source's skew, ``q`` may lie before the newest event and be answered."""
+"""How far, beyond the source's skew, a read may lie before the newest event and be served."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledFeature:
     """One feature: an aggregate over one window.
 
-    ``level`` is the index into the view's ``levels_ms`` whose cells the window begins with: its
-    step is the window's hop, for a lifetime the coarsest one. ``partials`` are names, in the
+    ``level`` is the index into the view's ``levels_ms`` of the cells that the window starts with:
+    their step is the window's hop, for a lifetime the coarsest one. ``partials`` are names, in the
     order ``finish`` takes them.
     """
 
@@ -53,7 +53,7 @@ class CompiledFeature:
 
 @dataclass(frozen=True, slots=True)
 class SkipRule:
-    """A member event for which ``condition`` is not true is counted and kept out of the tiles."""
+    """An event for which ``condition`` is not true is counted and kept out of the tiles."""
 
     reason: str
     detail: str
@@ -62,12 +62,12 @@ class SkipRule:
 
 @dataclass(frozen=True)
 class CompiledView:
-    """What the engines need to know of a feature view; nothing here names an engine.
+    """A feature view as the engines need it; nothing here names an engine.
 
-    ``expressions`` gives each partial, by name, for one event, over the source's columns and
-    ``__event_time`` and ``__tile_end``; ``where`` says which events are members (None: all).
-    ``levels_ms`` are the cell sizes of the online store, the first is the tile, each divides
-    the next.
+    ``expressions`` are the partials of one event, by name, over the source's columns and
+    ``__event_time`` and ``__tile_end``; ``where`` is the condition of the view's events (None:
+    all). ``levels_ms`` are the cell sizes of the online store; the first is the tile, and each
+    divides the next.
     """
 
     name: str
@@ -114,31 +114,31 @@ class CompiledView:
 
     @cached_property
     def has_lifetime(self) -> bool:
-        """Whether a feature has no beginning, so that nothing may be forgotten."""
+        """Whether a feature has no start, so that no event may be dropped."""
         return any(window.length is None for window in self.windows)
 
     @cached_property
     def longest_ms(self) -> int | None:
-        """All windows start less than this before ``q``; None where one has no beginning."""
+        """All windows start less than this before the read; None if one has no start."""
         reaches = [window.reach_ms for window in self.windows]
         return None if None in reaches else max(r for r in reaches if r is not None)
 
     @cached_property
     def is_online(self) -> bool:
-        """Whether the online store can hold what its windows need."""
+        """Whether the online store can serve its windows."""
         return bool(self.keys) and all(window.is_online for window in self.windows)
 
     def check_online(self) -> None:
-        """Raise RequestError where the online store cannot hold what the windows need."""
+        """Raise RequestError if the online store cannot serve the windows."""
         if not self.keys:
             raise RequestError(
-                f"feature view {self.name!r} has no keys: it tells of all events at once, for "
-                "'paimon-features fit' and 'monitor'; the online store keeps records of entities"
+                f"feature view {self.name!r} has no keys: it aggregates all events, for "
+                "'paimon-features fit' and 'monitor'; the online store stores records of entities"
             )
         if not self.is_online:
             raise RequestError(
                 f"feature view {self.name!r} has exact windows over tiles of {self.tile_ms} ms: "
-                "the online store keeps tiles, and their edges lie between the events within one. "
+                "the online store contains tiles, and exact edges lie within a tile. "
                 "Read it from the lake (get_historical_features), keep single events with "
                 "tile='1ms', or choose kind='hop' (the same number online and offline) or "
                 "'sawtooth'"
@@ -146,7 +146,7 @@ class CompiledView:
 
     @cached_property
     def ending_last(self) -> tuple[Window, ...]:
-        """Some windows of which one ends last, whenever they are read; mostly one alone."""
+        """A subset of the windows, one of which ends last at any read; mostly a single one."""
         return _undominated(
             self.windows,
             lambda w, o: o.offset_ms <= w.offset_ms and w.end_step_ms % o.end_step_ms == 0,
@@ -154,7 +154,7 @@ class CompiledView:
 
     @cached_property
     def starting_first(self) -> tuple[Window, ...]:
-        """Some windows of which one starts first, whenever they are read."""
+        """A subset of the windows, one of which starts first at any read."""
         lifetimes = [window for window in self.windows if window.length is None]
         return tuple(lifetimes[:1]) or _undominated(self.windows, _starts_first)
 
@@ -163,9 +163,10 @@ class CompiledView:
     @overload
     def horizon(self, as_of_ms: Ints) -> Ints: ...
     def horizon(self, as_of_ms: int | Ints) -> int | Ints:
-        """The end (exclusive) of what a read at ``as_of_ms`` sees: of the window that ends last.
+        """Return the end (exclusive) of the events that a read at ``as_of_ms`` uses.
 
-        ``as_of_ms`` itself, but for hop windows, and where all windows have an offset.
+        It is the end of the window that ends last: ``as_of_ms`` itself, except for hop windows, and
+        where all windows have an offset.
         """
         last: int | Ints = _extreme(np.maximum, [w.end(as_of_ms) for w in self.ending_last])
         return last
@@ -175,11 +176,11 @@ class CompiledView:
     @overload
     def known_from(self, as_of_ms: Ints) -> Ints: ...
     def known_from(self, as_of_ms: int | Ints) -> int | Ints:
-        """An entity is known at ``q`` if its newest event is not older than this (inclusive).
+        """Return the earliest time (inclusive) of the newest event of a known entity.
 
         Events from the horizon on do not count. It is the start of the window that starts
-        first, or ``horizon - ttl`` where that is earlier: what is older has left the online
-        store too, so that training and serving agree on who is unknown.
+        first, or ``horizon - ttl`` if that is earlier: older events have left the online
+        store too, so that training and serving agree on which entities are unknown.
         """
         starts = [window.start(as_of_ms) for window in self.starting_first]
         if self.ttl_ms is not None:
@@ -189,26 +190,27 @@ class CompiledView:
 
     @property
     def margin_ms(self) -> int:
-        """How far ``q`` may lie before the newest applied event and still be answered online."""
+        """How far a read may lie before the newest applied event and still be served online."""
         return self.source.max_skew_ms + ONLINE_MARGIN_MS
 
     def keep_from(self, level: int, high_ms: int) -> int:
-        """Start (inclusive) of the cells of ``level`` that some allowed ``q`` may still need.
+        """Return the start (inclusive) of the cells of ``level`` that an allowed read may still
+        need.
 
-        ``high_ms`` is the newest applied event time; every ``q >= high_ms - margin_ms`` is
-        answered. Cells that end at or before the result can go (into the lifetime cell, where
-        the view has one and the level is the top).
+        ``high_ms`` is the newest applied event time; every read at ``high_ms - margin_ms`` or later
+        is served. Cells that end at or before the result can be dropped (merged into the lifetime
+        cell, where the view has one and the level is the top).
 
         ::
 
             level 1   |=======|=======|=======|                 from the start
             level 0                           |===|===|         from the last border of level 1
-                      start                           end
+                          start                           end
         """
         q = high_ms - self.margin_ms
         top = len(self.levels_ms) - 1
         above = self.levels_ms[min(level + 1, top)]
-        # a read also asks for the newest event before the horizon, wherever that is
+        # a read also needs the newest event before the horizon, wherever that is
         starts = [floor_ms(self.horizon(q), above)]
         for window, at in self._levels_of_windows:
             if at == level and window.length is not None:
@@ -223,7 +225,7 @@ class CompiledView:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells generations apart: equal if and only if the tile tables hold the same."""
+        """Identifies a generation: equal if and only if the tile tables contain the same."""
         return _digest(
             {
                 "source": self.source.table,
@@ -242,7 +244,7 @@ class CompiledView:
 
     @cached_property
     def online_fingerprint(self) -> str:
-        """Tells layouts of online records apart: equal if the same cells are kept."""
+        """Identifies a layout of online records: equal if the same cells are kept."""
         windows = [json.dumps(window.to_document()) for window in self.windows]
         limits = {p.name: p.limit for p in self.partials if p.limit is not None}
         return _digest(
@@ -260,7 +262,7 @@ class CompiledView:
 def _undominated(
     windows: Iterable[Window], dominates: Callable[[Window, Window], bool]
 ) -> tuple[Window, ...]:
-    """The windows without those for which another one is always as good; few of many."""
+    """The windows without those for which another one is always as good."""
     kept: list[Window] = []
     for window in windows:
         if not any(dominates(window, other) for other in kept):
@@ -269,7 +271,7 @@ def _undominated(
 
 
 def _starts_first(window: Window, other: Window) -> bool:
-    """Whether ``other`` never starts after ``window``, as far as that is easily told."""
+    """Whether ``other`` never starts after ``window``, as far as a simple test shows."""
     if window.kind == "hop" or not isinstance(window.length, int):
         return False
     if not isinstance(other.length, int) or other.start_step_ms % window.start_step_ms:
@@ -278,7 +280,7 @@ def _starts_first(window: Window, other: Window) -> bool:
 
 
 def _extreme(ufunc: np.ufunc, times: Sequence[int | Ints]) -> Any:
-    """The least or greatest of one or more times, or of one or more arrays of them."""
+    """The least or greatest of one or more times, or of one or more arrays of times."""
     if isinstance(times[0], int):
         return min(times) if ufunc is np.minimum else max(times)
     return times[0] if len(times) == 1 else ufunc.reduce(times)

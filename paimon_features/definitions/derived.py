@@ -1,6 +1,6 @@
 """Derived views: tumbling windows and sessions of a feature view, computed from its tiles.
 
-A feature view answers "as of when?"; a derived view lists windows that have an end: what each
+A feature view answers "as of when?"; a derived view lists closed windows: what each
 customer spent on each day, each of a user's sessions. It needs no tiles of its own.
 """
 
@@ -49,10 +49,10 @@ class DerivedFeature:
 
 @dataclass(frozen=True)
 class CompiledDerived:
-    """A derived view worked out.
+    """A compiled derived view.
 
-    ``view`` is the view whose tiles are read, with the partials as these features need them.
-    ``windows`` tells tumbling windows; of sessions it is None, and ``gap_ms`` tells them.
+    ``view`` is the view whose tiles are read, extended by the partials of these features.
+    ``windows`` are tumbling windows; for sessions it is None, and ``gap_ms`` is set.
     """
 
     name: str
@@ -66,7 +66,7 @@ class CompiledDerived:
 
     @property
     def columns(self) -> Mapping[str, DataType]:
-        """The columns of the rows, in order: keys, start, end, of sessions the count, features."""
+        """The columns of the rows, in order: keys, start, end, for sessions the count, features."""
         counted = {} if self.count is None else {self.count: Int64}
         return {
             **self.view.keys,
@@ -78,7 +78,7 @@ class CompiledDerived:
 
     @property
     def partials(self) -> tuple[str, ...]:
-        """The partials that are read of each tile, each once, those in every tile first."""
+        """The partials that are read of each tile, each once, the hidden ones first."""
         used = {name for feature in self.features for name in feature.partials}
         if self.windows is None and self.view.tile_ms > 1:
             used.add(FIRST_EVENT_TIME)
@@ -92,7 +92,7 @@ class CompiledDerived:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Tells definitions apart: equal if the same tiles make the same rows."""
+        """Identifies the definition: equal if the same tiles result in the same rows."""
         document = {
             "tiles": self.view.fingerprint,
             "windows": repr(self.windows),
@@ -108,10 +108,10 @@ class DerivedView(ABC):
     """Shared by ``TumblingView`` and ``SessionView``.
 
     ``features`` are aggregates without windows and offsets, whose partials the view's tiles
-    hold; by default all of the view's. Each is the value that a window of the kind ``exact``
-    would have over the events from the start (inclusive) to the end (exclusive), read at the
-    end: decay and ``TimeSinceLast`` count to the end. ``Rate`` needs a fixed length to divide
-    by: over tumbling windows of a duration, it names that one as its window.
+    contain; by default all of the view's. Each has the value of a window of the kind ``exact``
+    over the events from the start (inclusive) to the end (exclusive), read at the
+    end: decay and ``TimeSinceLast`` are relative to the end. ``Rate`` needs a fixed length:
+    over tumbling windows of a duration, it names that duration as its window.
     """
 
     name: str
@@ -134,7 +134,7 @@ class DerivedView(ABC):
     @cached_property
     @abstractmethod
     def compiled(self) -> CompiledDerived:
-        """The derived view worked out."""
+        """The compiled derived view."""
 
     @property
     def table(self) -> str:
@@ -143,7 +143,7 @@ class DerivedView(ABC):
 
     @abstractmethod
     def _windows_document(self) -> dict[str, object]:
-        """What tells its windows, for the registry."""
+        """The parameters of its windows, for the registry."""
 
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form, as it stands in the registry."""
@@ -159,7 +159,7 @@ class DerivedView(ABC):
             **metadata(self),
         }
 
-    # -- for the subclasses ----------------------------------------------------------------
+    # -- for subclasses -------------------------------------------------------------------
 
     def _compile(
         self,
@@ -194,19 +194,18 @@ class DerivedView(ABC):
         for feature in made.features:
             if feature.name in taken:
                 raise DefinitionError(
-                    f"the name {feature.name!r} is that of two columns; give the feature another "
-                    "name="
+                    f"two columns are named {feature.name!r}; give the feature another name="
                 )
             taken.append(feature.name)
         if len(set(taken)) < len(taken):
             raise DefinitionError(
-                f"the keys {', '.join(view.keys)} are called like columns of a derived view: "
+                f"the keys {', '.join(view.keys)} have the names of columns of a derived view: "
                 f"{start}, {end}, {count or START_DAY}, {START_DAY}"
             )
         return made
 
     def _aggregates(self, length_ms: int | None) -> list[Aggregate]:
-        """The aggregates, one feature each, over no window but that of the derived view."""
+        """The aggregates, one feature each, over the windows of the derived view only."""
         if not isinstance(self.view, FeatureView):
             raise DefinitionError(f"view={self.view!r}; expected a FeatureView")
         if self.features is None:
@@ -215,7 +214,7 @@ class DerivedView(ABC):
                 try:
                     bare = replace(one, windows=_windows(length_ms), offset=None)
                 except DefinitionError as error:
-                    error.add_note("name features= without it")
+                    error.add_note("pass features= without this aggregate")
                     raise
                 if bare not in found:
                     found.append(bare)
@@ -224,7 +223,7 @@ class DerivedView(ABC):
             raise DefinitionError("features=[]; expected aggregates, or None for all of the view's")
         for given in self.features:
             if not isinstance(given, Aggregate):
-                raise DefinitionError(f"features: {given!r} is no aggregate")
+                raise DefinitionError(f"features: {given!r} is not an aggregate")
             if given.lengths not in ((None,), (length_ms,)) or given.offset is not None:
                 raise DefinitionError(
                     f"{given.stem}: windows={given.windows!r}, offset={given.offset!r}; a derived "
@@ -233,23 +232,23 @@ class DerivedView(ABC):
         return [one for given in self.features for one in given.each()]
 
     def _view_with(self, aggregates: Sequence[Aggregate], length_ms: int | None) -> CompiledView:
-        """The view with these aggregates beside its own; its tiles have to hold what they need.
+        """The view with these aggregates added; its tiles have to contain their partials.
 
         Raises
         ------
         DefinitionError
-            If the tiles would have to be others.
+            If the view would need other tiles.
         """
         view = self.view
         extended = replace(
             view,
-            # exact windows have no hops that would have to fit together
+            # exact windows have no hops that would have to be compatible
             kind="exact",
             resolution=None,
             features=[
                 *view.features,
                 *(
-                    # beside the view's own features each needs a name of its own
+                    # each needs a name that differs from the view's own features
                     replace(one, windows=_windows(length_ms), name=f"{one.stem}_of_{self.name}_{i}")
                     for i, one in enumerate(aggregates)
                 ),
@@ -261,12 +260,12 @@ class DerivedView(ABC):
             ]
             if missing:
                 raise DefinitionError(
-                    f"{one.stem}: the tiles of feature view {view.name!r} do not hold "
+                    f"{one.stem}: the tiles of feature view {view.name!r} do not contain "
                     f"{', '.join(missing)}; add this aggregate to the view, over any window"
                 )
         if extended.fingerprint != view.compiled.fingerprint:
             raise DefinitionError(
-                f"with these aggregates, feature view {view.name!r} would keep other events out; "
+                f"with these aggregates, feature view {view.name!r} would skip other events; "
                 "give them the bound= and where= that they have in the view"
             )
         return extended
@@ -284,10 +283,10 @@ class TumblingView(DerivedView):
     ``size`` is a multiple of the view's tile, such as ``"1h"`` or ``"7d"``: windows
     ``[k * size, (k + 1) * size)`` since 1970 in UTC (so weeks of ``"7d"`` begin on Thursday).
     Or it is ``"day"``, ``"week"`` (from Monday), ``"month"`` or ``"year"`` in ``time_zone``, by
-    default that of the view. The rows have the keys, ``window_start_ms``, ``window_end_ms``
+    default that of the view. The rows contain the keys, ``window_start_ms``, ``window_end_ms``
     (exclusive) and the features.
 
-    Events that were withdrawn do not count: a window of which none is left has no row.
+    Retracted events do not count: a window in which none remains has no row.
 
     >>> from paimon_features import Entity, EventSource, Float64, Int64, Sum
     >>> orders = EventSource("orders", schema={"id": Int64, "t": Int64, "x": Float64},
@@ -300,8 +299,8 @@ class TumblingView(DerivedView):
     Raises
     ------
     DefinitionError
-        For a size that is no multiple of the tile, a calendar unit without a time zone,
-        aggregates that the view's tiles do not hold.
+        For a size that is not a multiple of the tile, a calendar unit without a time zone,
+        aggregates whose partials the view's tiles do not contain.
     """
 
     size: str
@@ -318,13 +317,13 @@ class TumblingView(DerivedView):
             if self.time_zone is not None:
                 raise DefinitionError(
                     f"size={self.size!r} counts from 1970 in UTC, so time_zone="
-                    f"{self.time_zone!r} means nothing; local windows are "
+                    f"{self.time_zone!r} has no effect; local windows are "
                     f"{', '.join(CALENDAR_SIZES)}"
                 )
             size_ms = self._duration()
             if size_ms % tile_ms:
                 raise DefinitionError(
-                    f"size={self.size!r} is no multiple of the view's tile, {self.view.tile}"
+                    f"size={self.size!r} is not a multiple of the view's tile, {self.view.tile}"
                 )
             return Tumbling(size_ms, size_ms)
         zone = self.time_zone or self.view.time_zone
@@ -362,14 +361,14 @@ class TumblingView(DerivedView):
 class SessionView(DerivedView):
     """One row per session: a run of an entity's events, each less than ``gap`` after the last.
 
-    The rows have the keys, ``session_start_ms`` (the first event), ``session_end_ms`` (the last
+    The rows contain the keys, ``session_start_ms`` (the first event), ``session_end_ms`` (the last
     event plus the gap: from then on a new event begins a new session), ``session_events`` and
     the features.
 
-    Sessions are told from the first and last event time of each tile, so ``gap`` is at least a
+    Sessions are derived from the first and last event time of each tile, so ``gap`` is at least a
     tile, and the view has ``TimeSinceFirst()`` over any window among its features, which keeps
-    the first; a tile of ``"1ms"`` needs neither. Where events can be withdrawn, only such a tile
-    tells which are left: one with as many withdrawals as events holds none.
+    the first; a tile of ``"1ms"`` needs neither. For sources with retractions, only such a tile
+    shows which events remain: one with as many retractions as events contains none.
 
     >>> from paimon_features import Count, Entity, EventSource, Int64
     >>> clicks = EventSource("clicks", schema={"user": Int64, "t": Int64}, event_time="t")
@@ -382,7 +381,7 @@ class SessionView(DerivedView):
     ------
     DefinitionError
         For a gap shorter than the tile, a view that does not keep first event times,
-        aggregates that the view's tiles do not hold.
+        aggregates whose partials the view's tiles do not contain.
     """
 
     gap: str
@@ -392,8 +391,8 @@ class SessionView(DerivedView):
         gap_ms, tile_ms = parse_duration(self.gap), parse_duration(self.view.tile)
         if gap_ms < tile_ms:
             raise DefinitionError(
-                f"gap={self.gap!r} is shorter than the view's tile, {self.view.tile}: within a "
-                "tile no one can tell sessions apart; choose a longer gap, or a shorter tile"
+                f"gap={self.gap!r} is shorter than the view's tile, {self.view.tile}: sessions "
+                "within a tile cannot be separated; choose a longer gap, or a shorter tile"
             )
         if tile_ms > 1:
             self._check_first_event_time()
@@ -405,9 +404,9 @@ class SessionView(DerivedView):
         view = self.view
         if view.source.retraction is not None:
             raise DefinitionError(
-                f"events of source {view.source.name!r} may be withdrawn "
+                f"events of source {view.source.name!r} may be retracted "
                 f"(retraction={view.source.retraction!r}), and a tile of {view.tile} does not "
-                "tell when those happened that are left; a view with tile='1ms' does"
+                "contain the times of the remaining events; a view with tile='1ms' does"
             )
         kept = view.compiled.partial.get(FIRST_EVENT_TIME)
         if kept is None or kept.expression != TimeSinceFirst().partials({})[0].expression:

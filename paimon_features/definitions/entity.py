@@ -1,4 +1,4 @@
-"""An entity: what a feature is about, told apart by one or more keys."""
+"""An entity: the subject of a feature, identified by one or more keys."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ EVERYTHING = "everything"
 
 @dataclass(frozen=True, eq=False)
 class Entity:
-    """A named set of key columns, for example a customer told apart by ``customer_id``.
+    """A named set of key columns, for example a customer identified by ``customer_id``.
 
-    The key columns stand in the source under the same names. Keys may be integers, strings,
-    booleans or dates: equal values have to have equal bytes, which floats do not promise. The
-    entity ``everything`` alone has no key: its views tell of all events at once.
+    The source has the key columns under the same names. Keys may be integers, strings,
+    booleans or dates: equal values must have equal bytes, which floats do not guarantee. Only the
+    entity ``everything`` has no key: its views aggregate all events.
 
     >>> from paimon_features.schema import Int64
     >>> Entity("customer", keys={"customer_id": Int64}).key_names
@@ -41,8 +41,8 @@ class Entity:
             check_name(f"entity {self.name!r}: key", key)
             if key.startswith("p_") or key in ("tile_day", "tile_start", "event_time_ms"):
                 raise DefinitionError(
-                    f"entity {self.name!r}: the key name {key!r} is taken by the tile table; "
-                    "names that begin with 'p_', tile_day, tile_start and event_time_ms are"
+                    f"entity {self.name!r}: the key name {key!r} is reserved by the tile table, "
+                    "like all names that begin with 'p_', tile_day, tile_start and event_time_ms"
                 )
             if not kind.is_key:
                 raise DefinitionError(
@@ -52,7 +52,7 @@ class Entity:
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """Names of the key columns, in their order."""
+        """Names of the key columns, in order."""
         return tuple(self.keys)
 
     def to_document(self) -> dict[str, object]:

@@ -47,22 +47,22 @@ from paimon_features.windows import (
 class FeatureView:
     """Windowed and time-decayed aggregates of one source for one entity.
 
-    ``tile`` is the finest grain that is kept, and the least hop of a window. ``derive`` names
-    columns computed from others; ``where`` says which events count at all. ``kind`` says how
-    the windows' edges lie: ``"sawtooth"``, ``"hop"`` or ``"exact"`` (``windows.window`` draws
-    them; exact ones are read online only with ``tile="1ms"``). ``resolution`` maps
-    window lengths to hops ("from 12h on, hops of 1h") and replaces the defaults of
-    ``windows.hop_of``. Calendar windows ("today") begin at midnight in ``time_zone``, a name of
-    the IANA database. With ``ttl``, values of an entity without an event for so long are null
-    (EXPIRED); with ``max_staleness``, online values are STALE when the online store has been
-    behind the tile table for longer. ``buckets`` is how many shards the tile table and the
-    online store have; all tiles of an entity are in one.
+    ``tile`` is the finest granularity that is stored, and the least hop of a window. ``derive``
+    names columns computed from others; ``where`` is a condition on the events. ``kind`` decides
+    where the windows' edges lie: ``"sawtooth"``, ``"hop"`` or ``"exact"`` (``windows.window`` draws
+    them; exact ones are read online only with ``tile="1ms"``). ``resolution`` maps window lengths
+    to hops ("from 12h on, hops of 1h") and replaces the defaults of ``windows.hop_of``. Calendar
+    windows ("today") begin at midnight in ``time_zone``, a name of the IANA database. With ``ttl``,
+    values of an entity without an event for that long are null (EXPIRED); with ``max_staleness``,
+    online values are STALE when the online store has lagged behind the tile table for longer.
+    ``buckets`` is the number of shards of the tile table and the online store; all tiles of an
+    entity are in one.
 
     Raises
     ------
     DefinitionError
-        For anything that cannot mean something: unknown columns, wrong types, a window shorter
-        than a tile, steps that do not divide one another, two features of one name.
+        For unknown columns, wrong types, a window shorter than a tile, steps that do not divide one
+        another, two features of one name.
     """
 
     name: str
@@ -108,7 +108,7 @@ class FeatureView:
 
     @cached_property
     def compiled(self) -> CompiledView:
-        """The view worked out for the engines."""
+        """The compiled view, for the engines."""
         return _Compiler(self).compile()
 
     @cached_property
@@ -117,7 +117,7 @@ class FeatureView:
         return _Compiler(self).derived()
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry."""
+        """Return the canonical JSON form, as in the registry."""
         view = self.compiled
         return {
             "kind": "feature_view",
@@ -149,7 +149,7 @@ class FeatureView:
 
 
 class _Compiler:
-    """Works one feature view out, checking each part on the way."""
+    """Compiles one feature view, checking each part."""
 
     def __init__(self, view: FeatureView) -> None:
         self.view = view
@@ -231,7 +231,7 @@ class _Compiler:
                 )
 
     def derived(self) -> dict[str, Expression]:
-        """Derived columns over the source's columns; a later one may use an earlier one."""
+        """Return the derived columns over the source's columns; each may use earlier ones."""
         derived: dict[str, Expression] = {}
         scope = dict(self.view.source.schema)
         for name, text in self.view.derive.items():
@@ -247,8 +247,8 @@ class _Compiler:
     ) -> tuple[Expression | None, list[SkipRule]]:
         """The view's condition over the source's columns, and a rule where it can overflow.
 
-        Where it overflows it says nothing: such events count as members, and the rule then
-        keeps them out and counts them.
+        Where it overflows it decides nothing: such events pass the condition, and the rule then
+        skips and counts them.
         """
         if self.view.where is None:
             return None, []
@@ -265,7 +265,7 @@ class _Compiler:
         return member, [SkipRule("overflow", f"where: {self.view.where}", guard)]
 
     def _partials(self, scope: Mapping[str, DataType]) -> tuple[Partial, ...]:
-        """All partials, those hidden in every table first, shared ones once, by name."""
+        """All partials by name, the hidden ones first, shared ones once."""
         found = {p.name: p for p in HIDDEN_PARTIALS}
         guards: dict[str, dict[Guard, None]] = {}
         for aggregate in self.features:
@@ -274,14 +274,14 @@ class _Compiler:
                 known = found.setdefault(partial.name, partial)
                 if known.expression != partial.expression or known.merge != partial.merge:
                     raise DefinitionError(
-                        f"{aggregate.stem}: its partial {partial.name!r} would mean two things: "
+                        f"{aggregate.stem}: its partial {partial.name!r} has two meanings: "
                         f"{known.expression!r} and {partial.expression!r}"
                     )
                 if (partial.limit or 0) > (known.limit or 0):
                     found[partial.name] = partial
                 guards.setdefault(partial.name, {}).update(dict.fromkeys(partial.guards))
         rest = sorted(name for name in found if name not in {p.name for p in HIDDEN_PARTIALS})
-        # an equal partial may come with several bounds: all of them hold
+        # equal partials may have several bounds: all of them apply
         return HIDDEN_PARTIALS + tuple(
             replace(p, guards=tuple(guards.get(p.name, ()))) for p in map(found.__getitem__, rest)
         )
@@ -289,7 +289,7 @@ class _Compiler:
     def _check_retraction(
         self, scope: Mapping[str, DataType], expressions: Sequence[Expression]
     ) -> None:
-        """What may be withdrawn has to be able to give back, by what the event itself says."""
+        """Check that every aggregate can retract, from the columns of the event itself."""
         source = self.view.source
         if source.retraction is None:
             return
@@ -297,20 +297,20 @@ class _Compiler:
             why = aggregate.why_not_retractable(scope)
             if why is not None:
                 raise DefinitionError(
-                    f"{aggregate.stem}: events of source {source.name!r} may be withdrawn "
-                    f"(retraction={source.retraction!r}), and {aggregate.kind} cannot take one "
-                    f"back: {why}"
+                    f"{aggregate.stem}: events of source {source.name!r} may be retracted "
+                    f"(retraction={source.retraction!r}), and {aggregate.kind} cannot "
+                    f"retract one: {why}"
                 )
         where = () if self.view.where is None else (parse(self.view.where, scope),)
         read = set(self.view.entity.keys).union(*(e.columns for e in (*expressions, *where)))
         if source.retraction in read:
             raise DefinitionError(
                 f"the retraction column {source.retraction!r} of source {source.name!r} cannot be "
-                "a key or stand in an expression: a withdrawal would not meet its event"
+                "a key or occur in an expression: a retraction would not match its event"
             )
 
     def _signed(self, partials: tuple[Partial, ...]) -> tuple[Partial, ...]:
-        """The partials, negated where the event is a withdrawal; the newest time stays one."""
+        """The partials, negated for retractions; the newest event time is never negated."""
         withdrawal = self.view.source.withdrawal
         if withdrawal is None:
             return partials
@@ -344,7 +344,7 @@ class _Compiler:
 
     def _hop(self, aggregate: Aggregate, length: Length) -> int:
         if self.view.kind == "exact" or (self.view.kind == "hop" and length is None):
-            # nothing is rounded, or only the end: by no more than is needed
+            # nothing is rounded, or only the end, and that as little as possible
             return self.tile_ms
         if not isinstance(length, CalendarUnit):
             return hop_of(length, self.tile_ms, self.resolution)
@@ -354,7 +354,7 @@ class _Compiler:
                 "give the view a time_zone=, for example 'Europe/London' or 'UTC'"
             )
         step_ms = step_of(self.view.time_zone)
-        # of a day that is read up to its last whole hop, a hop of a day would leave nothing
+        # a day that is read up to its last complete hop would be empty with a hop of a day
         return max(self.tile_ms, min(step_ms, HOUR_MS) if self.view.kind == "hop" else step_ms)
 
     def _window(self, aggregate: Aggregate, length: Length) -> Window:
@@ -381,7 +381,7 @@ class _Compiler:
             names = tuple(p.name for p in aggregate.partials(scope))
             for length in aggregate.lengths:
                 window = self._window(aggregate, length)
-                # the lifetime cell takes up what leaves the top level
+                # the lifetime cell contains what has left the top level
                 level = len(levels) - 1 if length is None else levels.index(window.hop_ms)
                 feature = CompiledFeature(
                     aggregate.feature_name(length),
@@ -393,10 +393,10 @@ class _Compiler:
                 )
                 if feature.name in out:
                     raise DefinitionError(
-                        f"two features are called {feature.name!r}; give one of them a name="
+                        f"two features are named {feature.name!r}; give one of them a name="
                     )
                 if feature.name in self.view.entity.keys:
-                    raise DefinitionError(f"the feature {feature.name!r} is called like a key")
+                    raise DefinitionError(f"the feature {feature.name!r} has the name of a key")
                 out[feature.name] = feature
         return tuple(out.values())
 
@@ -429,10 +429,7 @@ class _Compiler:
     def _overflow_rules(
         self, scope: Mapping[str, DataType], derived: Mapping[str, Expression]
     ) -> list[SkipRule]:
-        """Rules for derived columns and conditions of aggregates that can overflow.
-
-        Partials need none: the bounds of their inputs keep them in range.
-        """
+        """Rules for derived columns and conditions of aggregates that can overflow."""
         found = dict(derived)
         for aggregate in self.features:
             for text in aggregate.conditions:

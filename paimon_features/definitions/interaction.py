@@ -1,7 +1,7 @@
-"""Interactions: features made of other features and request inputs, computed when they are read.
+"""Interactions: features computed from other features and request inputs at read time.
 
-The tiles know nothing of them, so changing one needs no backfill. One tree of the expression
-language is computed by one implementation, online and offline.
+Tiles do not depend on them, so changing one needs no backfill. One expression tree is evaluated
+by one implementation, online and offline.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ from paimon_features.schema import DataType, check_name
 class Interaction:
     """A feature computed from finished features, request inputs and other interactions.
 
-    In ``expression`` a feature is written ``view:feature``, a request input and another
-    interaction by its name. ``request`` tells the inputs that it may use. The language is that
+    In ``expression`` a feature is written ``view:feature``, a request input or another
+    interaction by its name. ``request`` declares the inputs that it may use. The language is that
     of ``derive`` and ``where``; see ``docs/how-to/features/interactions.md``.
 
-    Names and types are checked when the project's definitions are read, when the views are known.
+    Names and types are checked when the project's definitions are read, since the views are known
+    only then.
 
     >>> ratio = Interaction(
     ...     "spend_ratio", "ratio(spend:sum_amount_1d, spend:sum_amount_30d, zero=0)")
@@ -79,7 +80,7 @@ class Interaction:
         return found
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry."""
+        """Return the canonical JSON form, as in the registry."""
         return {
             "kind": "interaction",
             "name": self.name,
@@ -91,11 +92,10 @@ class Interaction:
 
 @dataclass(frozen=True, eq=False)
 class CompiledInteraction:
-    """An interaction worked out: one tree over features (``view:feature``) and request inputs.
+    """A compiled interaction: one tree over features (``view:feature``) and request inputs.
 
-    ``guard`` is the test that no step leaves its type (None: none can). ``refs`` are the features
-    that are read for it, ``inputs`` the request inputs that it uses, both in the order of their
-    names.
+    ``guard`` tests that no step leaves its type (None: none can). ``refs`` are the features
+    that it reads, ``inputs`` the request inputs that it uses, both ordered by name.
     """
 
     name: str
@@ -114,7 +114,7 @@ class CompiledInteraction:
         return self.expression.type
 
     def to_document(self) -> dict[str, object]:
-        """What it is made of, for the properties of a training set."""
+        """Return what it is computed from, for the properties of a training set."""
         return {
             "expression": self.text,
             "canonical": self.expression.text,
@@ -124,33 +124,33 @@ class CompiledInteraction:
 
 @dataclass
 class Interactions:
-    """Works interactions out against the views and the other interactions of a project."""
+    """Compiles interactions against the views and the other interactions of a project."""
 
     views: Mapping[str, CompiledView | CompiledTable]
     named: Mapping[str, Interaction]
     _known: dict[Interaction, CompiledInteraction] = field(default_factory=dict)
 
     def compile(self, interaction: Interaction, path: tuple[str, ...] = ()) -> CompiledInteraction:
-        """The interaction, checked; the same object for the same interaction.
+        """Return the compiled interaction; the same object for the same interaction.
 
-        ``path`` are the names of those that it is compiled for.
+        ``path`` are the names of the interactions that it is compiled for.
 
         Raises
         ------
         DefinitionError
-            For a name that is not there, types that do not fit, or a circle.
+            For an unknown name, types that do not fit, or a cycle.
         """
         known = self._known.get(interaction)
         if known is not None:
             return known
         if interaction.name in path:
-            circle = [*path[path.index(interaction.name) :], interaction.name]
-            raise DefinitionError(f"interactions are made of each other: {' -> '.join(circle)}")
+            cycle = [*path[path.index(interaction.name) :], interaction.name]
+            raise DefinitionError(f"interactions depend on each other: {' -> '.join(cycle)}")
         try:
             compiled = self._compile(interaction, (*path, interaction.name))
         except ExpressionError as error:
             raise DefinitionError(f"interaction {interaction.name!r}: {error}") from error
-        # another thread may have been first; all are to have one object
+        # another thread may have been first; all must get one object
         return self._known.setdefault(interaction, compiled)
 
     def _compile(self, interaction: Interaction, path: tuple[str, ...]) -> CompiledInteraction:
@@ -169,8 +169,8 @@ class Interactions:
         leaves = sorted({node.name for node in walk(tree) if isinstance(node, Name)})
         if not leaves:
             raise ExpressionError(
-                f"{interaction.expression!r} names no feature and no request input, so that it is "
-                "always the same"
+                f"{interaction.expression!r} names no feature and no request input, so it is "
+                "constant"
             )
         if interaction.requests and not scope.inputs:
             raise ExpressionError(
@@ -188,7 +188,7 @@ class Interactions:
 
 
 class _Scope(Mapping[str, DataType]):
-    """The names that one interaction may use; remembers which of them it does."""
+    """The names that one interaction may use; records which of them it uses."""
 
     def __init__(
         self, project: Interactions, interaction: Interaction, path: tuple[str, ...]

@@ -15,12 +15,12 @@ from paimon_features.transformers.fitted_version import FOLDER
 def load_definitions(path: Path) -> Definitions:
     """Run the Python file at ``path`` and collect the definitions at its top level.
 
-    Versions of fitted transformers are read from the folder ``fitted`` beside it.
+    Versions of fitted transformers are read from the folder ``fitted`` next to it.
 
     Raises
     ------
     DefinitionError
-        If the file is missing, does not run, holds no definition, or as ``Definitions.of``.
+        If the file is missing, does not run, contains no definition, or as ``Definitions.of``.
     """
     if not path.is_file():
         raise DefinitionError(
@@ -30,7 +30,7 @@ def load_definitions(path: Path) -> Definitions:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    # definitions beside the file may be imported by it
+    # the file may import modules next to it
     sys.path.insert(0, str(path.parent))
     try:
         spec.loader.exec_module(module)
@@ -44,5 +44,5 @@ def load_definitions(path: Path) -> Definitions:
     found: list[Any] = list(vars(module).values())
     definitions = Definitions.of(found, fitted=path.parent / FOLDER)
     if not definitions.views and not definitions.sources:
-        raise DefinitionError(f"{path} holds no EventSource and no FeatureView at its top level")
+        raise DefinitionError(f"{path} contains no EventSource and no FeatureView at its top level")
     return definitions

@@ -1,4 +1,4 @@
-"""What people want to know of a definition: what it is, whose it is, and labels of their own."""
+"""Descriptions, owners and tags of definitions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Described(Protocol):
 
 
 def check_metadata(what: str, item: Described) -> None:
-    """Raise DefinitionError where the metadata of an item are not texts.
+    """Raise DefinitionError if the metadata of an item are not texts.
 
-    ``what`` names the kind, for the message: ``entity``.
+    ``what`` names the kind for the message, for example ``entity``.
     """
     for part in ("description", "owner"):
         value = getattr(item, part)
@@ -41,5 +41,5 @@ def check_metadata(what: str, item: Described) -> None:
 
 
 def metadata(item: Described) -> dict[str, object]:
-    """The metadata's part of a definition's canonical JSON form."""
+    """Return the metadata's part of a definition's canonical JSON form."""
     return {"description": item.description, "owner": item.owner, "tags": dict(item.tags)}

@@ -1,4 +1,4 @@
-"""How a feature is referred to: ``view:feature``."""
+"""References to features: ``view:feature``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FeatureRef:
 
     @classmethod
     def parse(cls, text: str) -> FeatureRef:
-        """Read ``view:feature``; DefinitionError for anything else.
+        """Parse ``view:feature``; DefinitionError for anything else.
 
         >>> FeatureRef.parse("spend:sum_amount_1d").feature
         'sum_amount_1d'

@@ -1,4 +1,4 @@
-"""Request inputs: values that a caller gives with each read, such as the amount to be paid now."""
+"""Request inputs: values that a caller passes with each read, such as the amount to be paid now."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SCALARS = (
 
 @dataclass(frozen=True, eq=False)
 class RequestSource:
-    """Named, typed inputs that are known only when features are asked for.
+    """Named, typed inputs that are known only at request time.
 
-    Interactions use them by name. Online they are given with the call (``request=``), one value
+    Interactions use them by name. Online they are passed with the call (``request=``), one value
     for all entities or one for each; offline they are columns of the entity rows.
 
     >>> from paimon_features.schema import Float64, String
@@ -50,7 +50,7 @@ class RequestSource:
             check_name(f"request source {self.name!r}: input", name)
             if name == "event_time_ms":
                 raise DefinitionError(
-                    f"request source {self.name!r}: the name {name!r} is taken by the time of the "
+                    f"request source {self.name!r}: the name {name!r} is reserved for the time of "
                     "entity rows"
                 )
             if kind.text not in _TYPES and not kind.is_decimal:
@@ -60,7 +60,7 @@ class RequestSource:
                 )
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry."""
+        """Return the canonical JSON form, as in the registry."""
         schema = {name: kind.text for name, kind in self.schema.items()}
         document = {"kind": "request_source", "name": self.name, "schema": schema}
         return {**document, **metadata(self)}
@@ -69,7 +69,7 @@ class RequestSource:
 def request_columns(
     inputs: Mapping[str, DataType], given: Mapping[str, object] | None, rows: int
 ) -> dict[str, pa.Array]:
-    """The inputs of an online request, one value per row; a single value stands for all rows.
+    """Return the inputs of an online request, one value per row; a single value is repeated.
 
     >>> from paimon_features.schema import Float64
     >>> request_columns({"amount": Float64}, {"amount": 9}, rows=2)["amount"].to_pylist()
@@ -84,7 +84,7 @@ def request_columns(
     unknown = sorted(given.keys() - inputs.keys())
     if unknown:
         raise RequestError(
-            f"request input {unknown[0]!r} is used by none of the features asked for; "
+            f"request input {unknown[0]!r} is used by none of the requested features; "
             f"they take: {_signature(inputs) or 'no inputs'}"
         )
     missing = [name for name in inputs if name not in given]
@@ -96,7 +96,7 @@ def request_columns(
 
 
 def row_inputs(inputs: Mapping[str, DataType], table: pa.Table) -> dict[str, pa.Array]:
-    """The inputs as they stand in entity rows, a column each.
+    """Return the inputs from the columns of entity rows.
 
     Raises
     ------
@@ -143,13 +143,13 @@ def _of_request(name: str, kind: DataType, value: Any, rows: int) -> pa.Array:
     if len(array) != rows:
         raise RequestError(
             f"{what} has {len(array)} values for {rows} entities; give one for each, or a single "
-            "value that is no sequence"
+            "value that is not a sequence"
         )
     return array
 
 
 def _typed(what: str, kind: DataType, array: pa.Array) -> pa.Array:
-    """The array as ``kind``, if it can be held without a loss."""
+    """The array as ``kind``, if that is lossless."""
     given = array.type
     if pa.types.is_dictionary(given):
         array = array.dictionary_decode()
@@ -171,7 +171,7 @@ def _typed(what: str, kind: DataType, array: pa.Array) -> pa.Array:
 
 
 def _fits(given: pa.DataType, kind: DataType) -> bool:
-    """Whether values of an Arrow type may be given for an input; the cast checks each of them."""
+    """Whether values of an Arrow type are accepted for an input; the cast checks each of them."""
     integer, number = pa.types.is_integer(given), pa.types.is_floating(given)
     fitting = {
         "string": pa.types.is_large_string(given),

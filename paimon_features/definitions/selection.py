@@ -1,6 +1,6 @@
-"""What a read gives: features as they are, interactions of them, and both transformed.
+"""The outputs of a read: features as they are, interactions of them, and both transformed.
 
-The online and the offline read put their answers together here, and nowhere else, so that an
+Online and offline reads both compute their outputs here, and nowhere else, so that an
 interaction or a transformed feature is computed by the same steps on both.
 """
 
@@ -24,26 +24,26 @@ from paimon_features.schema import DataType
 from paimon_features.statuses import Status
 
 Computation = CompiledInteraction | CompiledTransformed
-"""What is computed of the features that are read."""
+"""An output that is computed from the features that are read."""
 Output = FeatureRef | Computation
-"""One column of an answer."""
+"""One column of a result."""
 
 Codes = npt.NDArray[np.int8]
 
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """What was computed on every row: values, and where a step left its type (null there)."""
+    """Computed values of every row, and where a step left its type (null there)."""
 
     values: pa.Array
     overflown: npt.NDArray[np.bool_] | None
 
 
 class Selection:
-    """The outputs of a read, what is read for them, and how the rest of them is computed.
+    """The outputs of a read, the features it reads, and how the others are computed.
 
-    ``outputs`` are in the order of the request, and ``names`` what their columns are called: like
-    themselves, or a feature ``<view>__<feature>`` where another output has that name, too.
+    ``outputs`` are in the order of the request, and ``names`` are the names of their columns: their
+    own, or ``<view>__<feature>`` for a feature if another output has that name, too.
     ``refs`` are all features that are read, each once; ``inputs`` all request inputs, by name.
 
     Raises
@@ -73,12 +73,12 @@ class Selection:
                     )
         if not self.refs:
             raise RequestError(
-                f"{', '.join(self.names)} is made of request inputs only; name a feature besides"
+                f"{', '.join(self.names)} is computed from request inputs only; name a feature, too"
             )
 
     @staticmethod
     def of(outputs: Sequence[Output]) -> Selection:
-        """The selection of these outputs; equal ones are worked out once."""
+        """Return the selection of these outputs; equal ones are computed once."""
         return _selection(tuple(outputs))
 
     @functools.cached_property
@@ -94,10 +94,10 @@ class Selection:
     def compute(
         self, values: Mapping[FeatureRef, pa.Array], inputs: Mapping[str, pa.Array], rows: int
     ) -> dict[Computation, Computed]:
-        """The interactions and transformed features on ``rows`` rows.
+        """Compute the interactions and transformed features on ``rows`` rows.
 
-        ``values`` are the features of ``refs`` and ``inputs`` those of ``inputs``, as arrays of
-        their types. A value that leaves its type on the way (an integer beyond int64, a float
+        ``values`` are the features of ``refs`` and ``inputs`` the request inputs, as arrays of
+        their types. A value that leaves its type (an integer beyond int64, a float
         that becomes infinite) is null, and so is one that a transformer cannot transform.
         """
         needed = {ref for computation in self.computed for ref in computation.refs}
@@ -112,9 +112,9 @@ class Selection:
     def columns_of(
         self, values: Mapping[FeatureRef, Column], inputs: Mapping[str, Column], rows: int
     ) -> dict[Computation, tuple[Column, npt.NDArray[np.bool_] | None]]:
-        """The same of columns: values, and where a step left its type.
+        """Compute the same from columns: values, and where a step left its type.
 
-        Interactions that are transformed are among them, whether or not they are outputs.
+        Interactions that are only inputs of a transformed feature are included.
         """
         if not self.computed:
             return {}
@@ -180,5 +180,5 @@ def _names(outputs: Sequence[Output]) -> tuple[str, ...]:
     )
     taken = sorted({name for name in names if names.count(name) > 1})
     if taken:
-        raise RequestError(f"two outputs are called {taken[0]!r}; rename an interaction")
+        raise RequestError(f"two outputs are named {taken[0]!r}; rename an interaction")
     return names

@@ -1,7 +1,7 @@
-"""The columns of the request log: a row for each (request, entity, view) that was sampled.
+"""The columns of the request log: a row for each sampled (request, entity, view).
 
-They stand here, below everything, because a server that writes them must not need the lake, and
-what brings them to the lake must not need a server.
+They are defined here because a server that writes them must not need the lake, and
+the ingestion of the log must not need a server.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ SERVED_COLUMNS: Mapping[str, DataType] = {
     "definition": String,
     "worker": String,
 }
-"""In the order of the table. See docs/how-to/serving/request-log.md for what each of them says."""
+"""In the order of the table; docs/how-to/serving/request-log.md describes each of them."""
 
 _OF_THE_VIEW = ("windows", "name")
 
 
 def definition_of(view: CompiledView, features: Sequence[str]) -> str:
-    """Tells definitions of some features of a view apart: equal if the same data give the same.
+    """Return a digest of some features of a view: equal if the same data result in the same values.
 
-    Features that are added to a view beside them change nothing.
+    Adding other features to the view does not change it.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def definition_of(view: CompiledView, features: Sequence[str]) -> str:
         described.append(_described(feature))
     known_from = [json.dumps(window.to_document()) for window in view.windows]
     return _digest(
-        # who is known at all depends on the longest of all windows
+        # which entities are known depends on the longest of all windows
         [view.fingerprint, view.ttl_ms, view.max_staleness_ms, sorted(known_from), described]
     )
 
@@ -72,7 +72,7 @@ def definition_of(view: CompiledView, features: Sequence[str]) -> str:
 def definition_of_computed(
     outputs: Iterable[CompiledInteraction | CompiledTransformed],
 ) -> str:
-    """The same for interactions and transformed features: what they are computed from, and how."""
+    """Return the same for interactions and transformed features: their inputs and computation."""
     return _digest(
         [
             [

@@ -17,10 +17,10 @@ from paimon_features.schema import check_name
 
 @dataclass(frozen=True, eq=False)
 class FeatureService:
-    """What a model reads, in the order of its input: views, single features, interactions.
+    """The features that a model reads, in the order of its input: views, features, interactions.
 
-    A feature is written ``"view:feature"``. What an interaction or a transformed feature reads
-    need not be named besides: it is read, used, and not returned.
+    A feature is written ``"view:feature"``. The inputs of an interaction or a transformed feature
+    need not be listed: they are read and used, but not returned.
     """
 
     name: str
@@ -48,7 +48,7 @@ class FeatureService:
             raise DefinitionError(f"service {self.name!r} names {', '.join(double)} twice")
 
     def items(self) -> tuple[FeatureRef | Interaction | Transformed, ...]:
-        """Everything that the service gives, views spelled out, in order."""
+        """Return all outputs of the service in order, views expanded to their features."""
         out: list[FeatureRef | Interaction | Transformed] = []
         for item in self.features:
             if isinstance(item, str):
@@ -60,10 +60,10 @@ class FeatureService:
         return tuple(out)
 
     def refs(self) -> tuple[FeatureRef, ...]:
-        """Every feature that the service names as it is, views spelled out, in order."""
+        """Return the features that the service names directly, views expanded, in order."""
         return tuple(item for item in self.items() if isinstance(item, FeatureRef))
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry."""
+        """Return the canonical JSON form, as in the registry."""
         features = [str(item) for item in self.items()]
         return {"kind": "service", "name": self.name, "features": features, **metadata(self)}

@@ -11,23 +11,23 @@ from paimon_features.schema import Bool, DataType, Float64, Int32, Int64, String
 from paimon_features.windows import parse_duration
 
 ADDED_KINDS = ("+I", "+U")
-WITHDRAWN_KINDS = ("-U", "-D")
-ROW_KINDS = ADDED_KINDS + WITHDRAWN_KINDS
+RETRACTED_KINDS = ("-U", "-D")
+ROW_KINDS = ADDED_KINDS + RETRACTED_KINDS
 """Kinds of a row in a change log: inserted, new after an update; old before it, deleted."""
 
 
 @dataclass(frozen=True, eq=False)
 class EventSource:
-    """A stream of events that is kept in the append table ``events_<name>``.
+    """A stream of events, stored in the append table ``events_<name>``.
 
-    ``event_time`` names an Int64 column of UTC milliseconds. Events later than the clock by
-    more than ``max_skew`` do not enter (they are kept in ``rejected_<name>`` until they are due).
+    ``event_time`` names an Int64 column of UTC milliseconds. Events ahead of the clock by
+    more than ``max_skew`` are held in ``rejected_<name>`` until they are due.
 
-    ``retraction`` names the column that tells an event from the withdrawal of one: a Bool (true:
-    withdrawn), or a String with the kind of a change, ``+I`` and ``+U`` (an event), ``-U`` and
-    ``-D`` (one withdrawn). A withdrawal has the columns of its event, its time among them.
+    ``retraction`` names the column that distinguishes an event from a retraction: a Bool (true:
+    retracted), or a String with the row kind of a change log, ``+I`` and ``+U`` (an event), ``-U``
+    and ``-D`` (a retraction). A retraction has the columns of its event, including its time.
 
-    ``event_id`` names the column that tells events apart where a sender may repeat itself: of the
+    ``event_id`` names the column that identifies an event where a sender may repeat it: of the
     rows with one id that arrive within ``dedup_horizon``, the first is the event.
 
     >>> from paimon_features.schema import Int64
@@ -38,7 +38,7 @@ class EventSource:
     Raises
     ------
     DefinitionError
-        For a column that is not there or has another type than its role needs.
+        For a column that does not exist or does not have the type that its role needs.
     """
 
     name: str
@@ -59,7 +59,8 @@ class EventSource:
             check_name(f"source {self.name!r}: column", column)
             if column in ("event_day", "ingest_time_ms"):
                 raise DefinitionError(
-                    f"source {self.name!r}: the column name {column!r} is taken by the events table"
+                    f"source {self.name!r}: the column name {column!r} is reserved by the events "
+                    "table"
                 )
         if self.event_time not in self.schema:
             raise DefinitionError(
@@ -82,7 +83,7 @@ class EventSource:
         if kind not in (Bool, String):
             raise DefinitionError(
                 f"source {self.name!r}: retraction {self.retraction!r} is {kind!r}; expected a "
-                "Bool (true: withdrawn) or a String (+I, +U, -U, -D)"
+                "Bool (true: retracted) or a String (+I, +U, -U, -D)"
             )
 
     def _check_event_id(self) -> None:
@@ -118,7 +119,7 @@ class EventSource:
 
     @property
     def withdrawal(self) -> str | None:
-        """Expression: whether the event is the withdrawal of one. None: no event is ever.
+        """Expression: whether the event is a retraction. None if the source has none.
 
         >>> columns = {"op": String, "t": Int64}
         >>> orders = EventSource("orders", schema=columns, event_time="t", retraction="op")
@@ -130,11 +131,11 @@ class EventSource:
         column = f'"{self.retraction}"'
         if self.schema[self.retraction] == Bool:
             return column
-        return f"{column} IN ({', '.join(map(repr, WITHDRAWN_KINDS))})"
+        return f"{column} IN ({', '.join(map(repr, RETRACTED_KINDS))})"
 
     @property
     def withdrawal_rule(self) -> str | None:
-        """Expression: whether the retraction column says one thing or the other."""
+        """Expression: whether the retraction column has one of the allowed values."""
         if self.retraction is None:
             return None
         column = f'"{self.retraction}"'
@@ -144,31 +145,31 @@ class EventSource:
 
     @property
     def table(self) -> str:
-        """Name of the table that keeps the events."""
+        """Name of the table that stores the events."""
         return f"events_{self.name}"
 
     @property
     def rejected_table(self) -> str:
-        """Name of the table that keeps what could not become an event, with the reason."""
+        """Name of the table that stores rejected rows, with the reason."""
         return f"rejected_{self.name}"
 
     @property
     def max_skew_ms(self) -> int:
-        """How far an event may lie ahead of the clock, in ms."""
+        """How far an event may be ahead of the clock, in ms."""
         return parse_duration(self.max_skew)
 
     @property
     def horizon_ms(self) -> int | None:
-        """For how long an event's id is remembered, in ms; None where ids are not looked at."""
+        """How long an event's id is remembered, in ms; None if events are not deduplicated."""
         return None if self.dedup_horizon is None else parse_duration(self.dedup_horizon)
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry."""
-        said: dict[str, object] = {}
+        """Return the canonical JSON form, as in the registry."""
+        optional: dict[str, object] = {}
         if self.retraction is not None:
-            said["retraction"] = self.retraction
+            optional["retraction"] = self.retraction
         if self.event_id is not None:
-            said |= {"event_id": self.event_id, "dedup_horizon_ms": self.horizon_ms}
+            optional |= {"event_id": self.event_id, "dedup_horizon_ms": self.horizon_ms}
         return {
             "kind": "source",
             "name": self.name,
@@ -176,7 +177,7 @@ class EventSource:
             "schema": {name: kind.text for name, kind in self.schema.items()},
             "event_time": self.event_time,
             "max_skew_ms": self.max_skew_ms,
-            **said,
+            **optional,
             **metadata(self),
         }
 
@@ -192,7 +193,7 @@ FEEDBACK_COLUMNS: Mapping[str, DataType] = {
     "correct": Bool,
     "forgot": Bool,
 }
-"""Columns of a feedback table behind its sample keys."""
+"""Columns of a feedback table after its sample keys."""
 
 
 class FeedbackSource(EventSource):
@@ -213,5 +214,5 @@ class FeedbackSource(EventSource):
 
     @property
     def table(self) -> str:
-        """Name of the table that keeps the feedback."""
+        """Name of the table that stores the feedback."""
         return f"feedback_{self.name}"

@@ -1,8 +1,9 @@
-"""Statistics of all events of a source: a feature view whose only entity is everything.
+"""Statistics of all events of a source: a feature view of the entity ``everything``.
 
-What a scaler, an encoder or a drift report needs to know of a column (how many values, their
-mean, deviation, range, bins, categories) merges as features do. So it is kept as tiles like any
-other: filled by ``backfill``, followed by ``submit``, exact for late events, read as of any time.
+The statistics that a scaler, an encoder or a drift report needs of a column (count, mean,
+deviation, range, bins, categories) merge as features do. So they are stored as tiles like any
+other view: filled by ``backfill``, updated by ``submit``, exact for late events, read as of any
+time.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
 
 everything = Entity(EVERYTHING, keys={})
-"""The entity without keys: all events are of it."""
+"""The entity without keys: all events belong to it."""
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What to know of a column of numbers: values, mean, deviation, least and greatest.
+    """Statistics of a numeric column: count, mean, deviation, least and greatest value.
 
-    With ``scale`` (and of integers and decimals) mean and deviation come from exact sums of the
-    values rounded to so many decimals; of floats without it from sums around ``center``, a
-    number near the mean. ``edges`` (``linear_edges``, ``log_edges``) add a counter for each bin:
-    quantiles, PSI and KS come from them.
+    With ``scale`` (and for integers and decimals) mean and deviation come from exact sums of the
+    values rounded to that many decimal places; for floats without it from sums around ``center``, a
+    number near the mean. ``edges`` (``linear_edges``, ``log_edges``) add a counter for each bin,
+    from which quantiles, PSI and KS are computed.
     """
 
     column: str
@@ -36,7 +37,7 @@ class Numbers:
     edges: Sequence[float] | None = None
 
     def aggregates(self) -> list[Aggregate]:
-        """The aggregates that keep it."""
+        """Return the aggregates that store them."""
         kept: list[Aggregate] = [
             Count(self.column),
             StdDev(self.column, scale=self.scale, center=self.center),
@@ -48,16 +49,16 @@ class Numbers:
 
 @dataclass(frozen=True)
 class Categories:
-    """What to know of a column of categories: how often each of ``values`` came, and all others.
+    """Statistics of a column of categories: the count of each of ``values``, and of all others.
 
-    The values are texts, whole numbers or truth values, 200 at most.
+    The values are texts, integers or booleans, 200 at most.
     """
 
     column: str
     values: Sequence[str | int | bool]
 
     def aggregates(self) -> list[Aggregate]:
-        """The aggregates that keep it."""
+        """Return the aggregates that store them."""
         name = _free_name(self.values)
         return [Count(self.column), CountBy(self.column, values=self.values, other=name)]
 
@@ -74,17 +75,17 @@ def statistics_view(
     owner: str = "",
     tags: Mapping[str, str] | None = None,
 ) -> FeatureView:
-    """The feature view that keeps statistics of these columns over all events of ``source``.
+    """Return the feature view with statistics of these columns over all events of ``source``.
 
-    ``columns`` name columns of the source or of ``derive``; ``where`` says which events count.
-    Ranges of time that begin and end with a ``tile`` are read from tiles alone, others need the
+    ``columns`` name columns of the source or of ``derive``; ``where`` is a condition on the events.
+    Time ranges that begin and end with a ``tile`` are read from tiles alone, others need the
     raw events at their ends.
 
     >>> from paimon_features.schema import Float64, Int64, String
     >>> schema = {"t": Int64, "amount": Float64, "country": String}
     >>> shop = EventSource("shop", schema=schema, event_time="t")
-    >>> kept = [Numbers("amount", scale=2), Categories("country", ["FR", "DE"])]
-    >>> view = statistics_view("shop_statistics", shop, kept)
+    >>> columns = [Numbers("amount", scale=2), Categories("country", ["FR", "DE"])]
+    >>> view = statistics_view("shop_statistics", shop, columns)
     >>> [feature.name for feature in view.compiled.features][:3]
     ['count_amount', 'stddev_amount', 'min_amount']
 
@@ -96,8 +97,8 @@ def statistics_view(
     named = [column.column for column in columns]
     twice = next((column for column in named if named.count(column) > 1), None)
     if twice is not None or not named:
-        said = "names no column" if twice is None else f"names the column {twice!r} twice"
-        raise DefinitionError(f"statistics view {name!r} {said}")
+        problem = "names no column" if twice is None else f"names the column {twice!r} twice"
+        raise DefinitionError(f"statistics view {name!r} {problem}")
     return FeatureView(
         name,
         source=source,
@@ -114,7 +115,7 @@ def statistics_view(
 
 
 def _free_name(values: Sequence[str | int | bool]) -> str:
-    """A name for all other categories that is none of them."""
+    """A name for all other categories that is not a category."""
     name = "other"
     while name in values:
         name += "_"

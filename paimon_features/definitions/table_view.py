@@ -1,4 +1,4 @@
-"""Slowly changing rows: a plain table of versions, and the newest version before a time."""
+"""Slowly changing rows: a table of versions, and the newest version before a time."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from paimon_features.windows import parse_duration
 class TableSource(EventSource):
     """Rows that replace one another: each is a version, valid from its ``event_time`` on.
 
-    They are ingested and kept like events, in the append table ``events_<name>``, so that the
-    history of every row stays. ``created_time`` (Int64, UTC ms) tells when a version was made:
-    of two versions with one event time the one made later counts.
+    They are ingested and stored like events, in the append table ``events_<name>``, so that the
+    history of every row is kept. ``created_time`` (Int64, UTC ms) is the time at which a version
+    was created: of two versions with one event time the one created later counts.
 
     >>> from paimon_features.schema import Int64, String
     >>> profiles = TableSource("profiles", event_time="since_ms", created_time="made_ms",
@@ -59,7 +59,7 @@ class TableFeature:
 
 @dataclass(frozen=True)
 class CompiledTable:
-    """What the offline store needs to know of a table view."""
+    """A table view as the offline store needs it."""
 
     name: str
     source: TableSource
@@ -82,18 +82,18 @@ class CompiledTable:
 class TableView:
     """Columns of the newest version of an entity's row, as of a time; read offline.
 
-    At ``q`` the newest version with ``event_time <= q`` counts, as in Feast and in an ``ASOF
-    JOIN``; with ``edge="open"`` the newest with ``event_time < q``. With ``ttl`` it has to have
-    ``event_time >= q - ttl`` as well; where there is none, the values are null (MISSING). Of
+    A read at time ``q`` uses the newest version with ``event_time <= q``, as in Feast and in an
+    ``ASOF JOIN``; with ``edge="open"`` the newest with ``event_time < q``. With ``ttl`` it must
+    also have ``event_time >= q - ttl``; without such a version the values are null (MISSING). Of
     versions with one event time the one with the greatest ``created_time`` counts (null is the
     least), then the one ingested last, then the one whose columns are greatest, in their order.
 
-    ``columns`` are the features, by default all columns but the keys and times.
+    ``columns`` are the features, by default all columns except the keys and times.
 
     Raises
     ------
     DefinitionError
-        For a source or column that is not there, a wrong key type, an unknown edge.
+        For an unknown source or column, a wrong key type, an unknown edge.
     """
 
     name: str
@@ -117,7 +117,7 @@ class TableView:
 
     @cached_property
     def compiled(self) -> CompiledTable:
-        """The view worked out for the offline store."""
+        """The compiled view, for the offline store."""
         source, keys = self.source, self.entity.keys
         if not isinstance(source, TableSource):
             raise DefinitionError(
@@ -143,8 +143,8 @@ class TableView:
             if name not in source.schema or name in keys:
                 known = ", ".join(n for n in source.schema if n not in keys)
                 raise DefinitionError(
-                    f"column {name!r} is no column of source {source.name!r} that can be a "
-                    f"feature; those are: {known}"
+                    f"column {name!r} of source {source.name!r} cannot be a feature; "
+                    f"expected one of: {known}"
                 )
         return CompiledTable(
             self.name,
@@ -156,7 +156,7 @@ class TableView:
         )
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry."""
+        """Return the canonical JSON form, as in the registry."""
         view = self.compiled
         return {
             "kind": "table_view",

@@ -1,7 +1,7 @@
-"""Transformed features: what a fitted transformer, pinned by its version, makes at each read.
+"""Transformed features: computed at each read by a fitted transformer of a pinned version.
 
-The transformer is read from its exported file beside the definitions, for a serving host does
-not see the lake. What it makes is computed by one implementation, online and offline.
+The transformer is read from its exported file next to the definitions, because a serving host has
+no access to the lake. One implementation computes it online and offline.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, List, check_name
 from paimon_features.transformers.fitted_version import FittedVersion, read_version
 
-Part = FeatureRef | CompiledInteraction
-"""One column that goes into a transformer."""
+TransformerInput = FeatureRef | CompiledInteraction
+"""One input column of a transformer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ class Transformed:
     """A feature, an interaction, or several of them, through a fitted transformer.
 
     ``of`` are the transformer's columns in the order in which it was fitted: ``"view:feature"``,
-    an ``Interaction`` or its name. A value comes out of one column (Float64), a list out of
-    several and of an encoder (List(Float64, n)); see ``docs/how-to/features/transformers.md``.
+    an ``Interaction`` or its name. One column results in a value (Float64), several columns or an
+    encoder in a list (List(Float64, n)); see ``docs/transformers.md``.
 
     >>> scaled = Transformed("spend_scaled", "spend:sum_amount_30d", Fitted("spend_scaler", 3))
     >>> str(scaled), scaled.parts
@@ -86,12 +86,12 @@ class Transformed:
 
     @property
     def parts(self) -> tuple[str | Interaction, ...]:
-        """What goes in, in order."""
+        """Its inputs, in order."""
         single = isinstance(self.of, str) or not isinstance(self.of, Sequence)
         return (self.of,) if single else tuple(self.of)  # type: ignore[arg-type, return-value]
 
     def to_document(self) -> dict[str, object]:
-        """What stands in the definitions file; the canonical form has the digest besides."""
+        """Return the JSON form of the definition; the canonical form also has the digest."""
         return {
             "kind": "transformed",
             "name": self.name,
@@ -103,15 +103,15 @@ class Transformed:
 
 @dataclass(frozen=True, eq=False)
 class CompiledTransformed:
-    """A transformed feature worked out: the transformer itself, and what goes into it.
+    """A compiled transformed feature: the transformer itself, and its inputs.
 
-    ``refs`` are the features that are read for it, ``inputs`` the request inputs of the
+    ``refs`` are the features that it reads, ``inputs`` the request inputs of the
     interactions among its parts.
     """
 
     definition: Transformed
     fitted: FittedVersion
-    parts: tuple[Part, ...]
+    parts: tuple[TransformerInput, ...]
     refs: tuple[FeatureRef, ...]
     inputs: Mapping[str, DataType]
     type: DataType
@@ -136,10 +136,10 @@ class CompiledTransformed:
         return self.name
 
     def apply(self, columns: Sequence[Column]) -> tuple[Column, npt.NDArray[np.bool_] | None]:
-        """The values, and the rows that the transformer cannot transform (null there).
+        """Return the values, and the rows that the transformer cannot transform (null there).
 
-        These are rows without a null and with a category that is not known, or with a value that
-        becomes infinite.
+        These are rows without a null and with an unknown category, or with a value that becomes
+        infinite.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             applied = self.fitted.transformer.apply(columns)
@@ -158,7 +158,7 @@ class CompiledTransformed:
         return value, failed
 
     def _joined(self, columns: Sequence[Column], kept: npt.NDArray[np.bool_] | None) -> Column:
-        """One column of all: its values, or a list of them, null where all of it is."""
+        """One column from all: its values, or lists of them, null where all of them are."""
         gaps = [(j, c.valid) for j, c in enumerate(columns) if c.valid is not None]
         if self.fitted.transformer.is_scalar:
             values, valid = columns[0].values, columns[0].valid
@@ -175,13 +175,13 @@ class CompiledTransformed:
         return Column(values, valid)
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry and names the pinned version."""
+        """Return the canonical JSON form, as in the registry, with the pinned version."""
         document = self.definition.to_document()
         pinned = {**self._pinned(), "kind": self.fitted.kind}
         return {**document, "fitted": pinned, "type": self.type.text}
 
     def to_property(self) -> dict[str, object]:
-        """What it is made of, for the properties of a training set."""
+        """Return what it is computed from, for the properties of a training set."""
         parts = [
             {"name": part.name, **part.to_document()}
             if isinstance(part, CompiledInteraction)
@@ -197,9 +197,9 @@ class CompiledTransformed:
 
 @dataclass
 class Transformations:
-    """Works transformed features out against a project's interactions and exported versions.
+    """Compiles transformed features against a project's interactions and exported versions.
 
-    ``folder`` holds the exported versions; None where there is no project.
+    ``folder`` contains the exported versions; None where there is no project.
     """
 
     interactions: Interactions
@@ -208,13 +208,13 @@ class Transformations:
     _versions: dict[Fitted, FittedVersion] = field(default_factory=dict)
 
     def compile(self, transformed: Transformed) -> CompiledTransformed:
-        """The transformed feature, checked; the same object for the same one.
+        """Return the compiled transformed feature; the same object for the same one.
 
         Raises
         ------
         DefinitionError
-            For a version without its file, a damaged one, a name that is not there, or columns
-            that the transformer was not fitted for.
+            For a version without its file, a damaged one, an unknown name, or columns for which the
+            transformer was not fitted.
         """
         known = self._known.get(transformed)
         if known is not None:
@@ -223,7 +223,7 @@ class Transformations:
             compiled = self._compile(transformed)
         except DefinitionError as error:
             raise DefinitionError(f"transformed feature {transformed.name!r}: {error}") from error
-        # another thread may have been first; all are to have one object
+        # another thread may have been first; all must get one object
         return self._known.setdefault(transformed, compiled)
 
     def _compile(self, transformed: Transformed) -> CompiledTransformed:
@@ -238,8 +238,8 @@ class Transformations:
             )
         if not transformer.numeric_output:
             raise DefinitionError(
-                f"{fitted}, of kind {fitted.kind}, gives texts, and a transformed feature is a "
-                "number or a list of them; put an encoder behind it in a Pipeline"
+                f"{fitted}, of kind {fitted.kind}, returns texts, but a transformed feature is a "
+                "number or a list of numbers; append an encoder in a Pipeline"
             )
         types = [self._type(part) for part in parts]
         for index, (part, kind) in enumerate(zip(parts, types, strict=True)):
@@ -261,7 +261,7 @@ class Transformations:
         out = Float64 if transformer.is_scalar else List(Float64, transformer.width_out)
         return CompiledTransformed(transformed, fitted, parts, tuple(refs), inputs, out)
 
-    def _part(self, part: str | Interaction) -> Part:
+    def _part(self, part: str | Interaction) -> TransformerInput:
         if isinstance(part, Interaction):
             return self.interactions.compile(part)
         if ":" not in part:
@@ -275,7 +275,7 @@ class Transformations:
             return self.interactions.compile(known)
         return FeatureRef.parse(part)
 
-    def _type(self, part: Part) -> DataType:
+    def _type(self, part: TransformerInput) -> DataType:
         if not isinstance(part, FeatureRef):
             return part.type
         view = self.interactions.views.get(part.view)
@@ -293,8 +293,8 @@ class Transformations:
     def _version(self, fitted: Fitted) -> FittedVersion:
         if self.folder is None:
             raise DefinitionError(
-                f"{fitted} is read from a file beside the definitions, and these are from none; "
-                "give Definitions.of(..., fitted=) the folder of exported versions"
+                f"{fitted} is read from a file next to the definitions, and these have no folder; "
+                "pass the folder of exported versions as Definitions.of(..., fitted=)"
             )
         found = self._versions.get(fitted)
         if found is None:

@@ -1,21 +1,20 @@
-"""What every aggregate has to do: subclass the contract and name some aggregates.
+"""The laws of every aggregate: subclass the contract and name some aggregates.
 
 ::
 
     events -> one row of partials each -> tiles -> any grouping of tiles -> finish
                                                                               ||
-    events ---------------------------------------------------------> the naive twin
+    events ----------------------------------------------> the reference implementation
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merge, Reading
 from paimon_features.aggregates.fold import NEVER_MS, canonical, fold, newest_tile_end
@@ -48,13 +47,13 @@ def view_of(
 ) -> FeatureView:
     """A view of this one aggregate over the generated columns, keyed by ``user``.
 
-    ``retraction`` names one more column, which says whether an event withdraws one. Views are
-    kept, for every law asks for the same ones.
+    ``retraction`` names one more column, which says whether an event retracts one. Views are
+    cached, because every law uses the same ones.
     """
-    asked = (repr(aggregate), tile, retraction)
-    if asked not in _views:
-        _views[asked] = _view_of(aggregate, tile, retraction)
-    return _views[asked]
+    key = (repr(aggregate), tile, retraction)
+    if key not in _views:
+        _views[key] = _view_of(aggregate, tile, retraction)
+    return _views[key]
 
 
 _views: dict[tuple[str, str, str | None], FeatureView] = {}
@@ -76,26 +75,24 @@ def _view_of(aggregate: Aggregate, tile: str, retraction: str | None) -> Feature
 
 
 class AggregateContract:
-    """Laws of an aggregate. ``aggregates`` gives the ones to test, each over the lifetime.
+    """Laws of an aggregate. ``aggregates`` returns the ones to test, each over the lifetime.
 
-    An aggregate is seen through its tiles: merged in any grouping and any order they have to
-    finish to what the naive twin (``paimon_features.oracle.features``) makes of the raw events.
+    Tiles, merged in any grouping and any order, have to finish to the value that the reference
+    implementation (``paimon_features.oracle.features``) computes from the raw events.
     """
 
     def aggregates(self) -> Sequence[Aggregate]:
-        """The aggregates to test, without windows; the subclass names them."""
+        """Return the aggregates to test, without windows."""
         raise NotImplementedError
 
-    @pytest.fixture(params=seeds(8))
-    def seed(self, request: pytest.FixtureRequest) -> int:
-        """Seeds of the generated events."""
-        return int(request.param)
-
-    def test_any_grouping_of_tiles_in_any_order_finishes_to_the_naive_value(
-        self, seed: int
-    ) -> None:
+    def _cases(self) -> Iterator[tuple[Aggregate, random.Random, str]]:
+        """Each aggregate with some generators, and the text that identifies the case."""
         for aggregate in self.aggregates():
-            rng = random.Random(seed)
+            for seed in seeds(8):
+                yield aggregate, random.Random(seed), f"{aggregate}, seed {seed}"
+
+    def test_any_grouping_of_tiles_in_any_order_finishes_to_the_reference_value(self) -> None:
+        for aggregate, rng, case in self._cases():
             view, events = self._events(rng, aggregate)
             tiles = _columns(view, events)
             as_of_ms = max(e[EVENT_TIME] for e in events) + rng.choice((1, DAY_MS))
@@ -104,26 +101,24 @@ class AggregateContract:
             wanted = answer(view, events, as_of_ms)
             for _ in range(4):
                 got = _value(view, _merge_randomly(rng, view, tiles), as_of_ms)
-                assert not differences(view, events, as_of_ms, wanted, *got), (aggregate, events)
+                assert not differences(view, events, as_of_ms, wanted, *got), (case, events)
 
-    def test_merging_with_nothing_changes_nothing(self, seed: int) -> None:
-        for aggregate in self.aggregates():
-            rng = random.Random(seed)
+    def test_merging_with_nothing_changes_nothing(self) -> None:
+        for aggregate, rng, case in self._cases():
             view, events = self._events(rng, aggregate)
             tiles = _columns(view, events)
             rows = len(tiles[EVENT_TIME_MAX.name])
-            # each tile beside empty ranges: rows [0, 0), [0, 1), [1, 1), [1, 2) ...
+            # each tile between empty ranges: rows [0, 0), [0, 1), [1, 1), [1, 2) ...
             offsets = np.repeat(np.arange(rows + 1), 2)
             plain = canonical(view.compiled.partials, tiles)
             folded = fold(view.compiled.partials, tiles, offsets, view.compiled.tile_ms)
             for name, column in folded.items():
                 alone, empty = column.take(np.arange(1, 2 * rows, 2)), column.mask[::2]
-                assert not empty.any(), (aggregate, name)
-                assert _texts(alone) == _texts(plain[name]), (aggregate, name)
+                assert not empty.any(), (case, name)
+                assert _texts(alone) == _texts(plain[name]), (case, name)
 
-    def test_events_and_their_withdrawals_cancel_in_any_grouping(self, seed: int) -> None:
-        for aggregate in self.aggregates():
-            rng = random.Random(seed)
+    def test_events_and_their_retractions_cancel_in_any_grouping(self) -> None:
+        for aggregate, rng, case in self._cases():
             view, events = self._events(rng, aggregate)
             if aggregate.why_not_retractable(view.compiled.scope) is not None:
                 continue
@@ -138,9 +133,9 @@ class AggregateContract:
             as_of_ms = max(e[EVENT_TIME] for e in events) + 1
             got = _value(view, _merge_randomly(rng, view, tiles), as_of_ms)
             wanted = answer(view, events, as_of_ms)
-            assert not differences(view, events, as_of_ms, wanted, *got), (aggregate, events)
+            assert not differences(view, events, as_of_ms, wanted, *got), (case, events)
 
-    def test_its_columns_follow_from_what_they_hold(self) -> None:
+    def test_names_types_and_limits_of_partials_are_consistent(self) -> None:
         for aggregate in self.aggregates():
             scope = view_of(aggregate).compiled.scope
             partials = aggregate.partials(scope)
@@ -153,16 +148,17 @@ class AggregateContract:
                 assert (partial.limit is not None) == (partial.merge in (Merge.TOP, Merge.BOTTOM))
             assert aggregate.partials(scope) == partials
 
-    def test_an_entity_with_events_of_null_has_the_value_of_nothing_seen(self) -> None:
+    def test_events_with_only_nulls_have_the_reference_value(
+        self,
+    ) -> None:
         for aggregate in self.aggregates():
             view = view_of(aggregate)
             event: dict[str, Any] = {**dict.fromkeys(view.source.schema), "user": 0, EVENT_TIME: 5}
             got = _value(view, _columns(view, [event]), 10)
             assert not differences(view, [event], 10, answer(view, [event], 10), *got), aggregate
 
-    def test_windows_are_finished_together_as_each_by_itself(self, seed: int) -> None:
-        for aggregate in self.aggregates():
-            rng = random.Random(seed)
+    def test_finishing_many_windows_at_once_equals_finishing_each(self) -> None:
+        for aggregate, rng, case in self._cases():
             view, events = self._events(rng, aggregate)
             tiles = _columns(view, events)
             (feature,) = view.compiled.features
@@ -185,7 +181,7 @@ class AggregateContract:
             rows = np.arange(len(ends))
             together = finish(DAY_MS if aggregate.by_length else None, rows)
             each = [finish(DAY_MS, rows[i : i + 1])[0] for i in rows]
-            assert together == each, aggregate
+            assert together == each, case
 
     def test_an_empty_window_has_one_value_whenever_it_is_read(self) -> None:
         for aggregate in self.aggregates():
@@ -218,7 +214,7 @@ def _columns(view: FeatureView, events: Iterable[Event]) -> Columns:
 def _merge_randomly(rng: random.Random, view: FeatureView, tiles: Columns) -> Columns:
     """Fold rows in random order and in random groups, again and again, until one is left.
 
-    A single tile is folded once, as by every reader: the lake keeps lists in the order of arrival.
+    A single tile is folded once, as by every reader, because the lake keeps lists unsorted.
     """
     rows = 0
     while rows != 1:
@@ -230,7 +226,7 @@ def _merge_randomly(rng: random.Random, view: FeatureView, tiles: Columns) -> Co
         offsets = np.array([0, *cuts, rows])
         shuffled = {name: column.take(order) for name, column in tiles.items()}
         tiles = fold(view.compiled.partials, shuffled, offsets, view.compiled.tile_ms)
-    # a tile that met no other is as the lake left it
+    # a single tile is still as the lake left it
     return canonical(view.compiled.partials, tiles)
 
 

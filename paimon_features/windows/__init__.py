@@ -1,4 +1,4 @@
-"""Windows: which events a feature is made of, in UTC milliseconds."""
+"""Windows: which events a feature is computed from, in UTC milliseconds."""
 
 from paimon_features.windows.calendars import CalendarUnit, check_time_zone, step_of
 from paimon_features.windows.durations import (

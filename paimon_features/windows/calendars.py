@@ -1,7 +1,7 @@
 """Calendar units in a time zone: when did today, this week, this month, this year begin?
 
 A local day begins at the first instant at which the clocks of the zone show it. That is
-midnight, also where midnight comes twice (then the first one), and where clocks jump over it
+midnight, also where midnight occurs twice (then the first one), and where clocks jump over it
 (then the instant of the jump)::
 
     São Paulo, October 2018:   23:59  |  01:00      the day begins at 01:00
@@ -9,7 +9,7 @@ midnight, also where midnight comes twice (then the first one), and where clocks
 
 So days never overlap, each begins after the one before, and a time belongs to the last day that
 has begun. Weeks begin on Monday. Zones and their history come from the IANA database
-(``zoneinfo``), as the host has it, or the package ``tzdata``.
+(``zoneinfo``) of the host, or of the package ``tzdata``.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from paimon_features.windows.durations import DAY_MS, HOUR_MS, MINUTE_MS, SECOND
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_ORDINAL = _EPOCH.toordinal()
 _CYCLE_DAYS = 146_097
-"""Days in 400 years: the calendar repeats, weekdays and all."""
+"""Days in 400 years: the calendar repeats, including weekdays."""
 _FIRST_DAY = dt.date(2, 1, 1).toordinal() - _EPOCH_ORDINAL
 _LAST_DAY = dt.date(9998, 12, 31).toordinal() - _EPOCH_ORDINAL
 _STEPS_MS = (HOUR_MS, 30 * MINUTE_MS, 15 * MINUTE_MS)
 
 
 class CalendarUnit(enum.Enum):
-    """What a calendar window counts: from the unit's first local midnight up to the read."""
+    """The unit of a calendar window: from its first local midnight to the read."""
 
     TODAY = "today"
     THIS_WEEK = "this_week"
@@ -46,12 +46,12 @@ class CalendarUnit(enum.Enum):
 
     @property
     def longest_ms(self) -> int:
-        """No unit lasts longer, whatever the clocks do."""
+        """An upper bound of the unit's duration, whatever the clocks do."""
         # clocks have been set back by up to a whole day, in Alaska in 1867
         return ({"today": 1, "this_week": 7, "this_month": 31}.get(self.value, 366) + 1) * DAY_MS
 
     def first_day(self, day: int) -> int:
-        """The unit's first day, of the unit that ``day`` is in; days count from 1970-01-01.
+        """Return the first day of the unit that contains ``day``; days count from 1970-01-01.
 
         >>> [unit.first_day(45) for unit in CalendarUnit]  # Sunday, 15 February 1970
         [45, 39, 31, 0]
@@ -67,7 +67,7 @@ class CalendarUnit(enum.Enum):
         return date.toordinal() - _EPOCH_ORDINAL - shift
 
     def next_first_day(self, day: int) -> int:
-        """The first day of the unit after the one that ``day`` is in.
+        """Return the first day of the unit after the one that contains ``day``.
 
         >>> [unit.next_first_day(45) for unit in CalendarUnit]  # Sunday, 15 February 1970
         [46, 46, 59, 365]
@@ -75,7 +75,7 @@ class CalendarUnit(enum.Enum):
         first = self.first_day(day)
         if self in (CalendarUnit.TODAY, CalendarUnit.THIS_WEEK):
             return first + (1 if self is CalendarUnit.TODAY else 7)
-        # so many days after its first one no unit goes on, and the next one has not ended
+        # that many days after its first one a unit has ended, and the next one has not
         return self.first_day(first + (31 if self is CalendarUnit.THIS_MONTH else 366))
 
 
@@ -100,11 +100,11 @@ def check_time_zone(name: str) -> None:
 
 @lru_cache(maxsize=256)
 def step_of(time_zone: str) -> int:
-    """The greatest step at whose multiples the zone's days begin, in ms.
+    """Return the greatest step at whose multiples the zone's days begin, in ms.
 
     It divides every offset from UTC that the zone has had since 2000: an hour, 30 minutes or 15
-    minutes; a day where the zone is UTC and always was. Days before 2000 may begin between two
-    multiples, as may days of a zone with stranger offsets.
+    minutes; a day if the zone is UTC and always was. Days before 2000 may begin between two
+    multiples, as may days of a zone with other offsets.
 
     >>> [step_of(z) // 60_000 for z in ("UTC", "Europe/London", "Asia/Kolkata", "Asia/Kathmandu")]
     [1440, 60, 30, 15]
@@ -125,7 +125,7 @@ def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int) -> int: ...
 @overload
 def unit_start(unit: CalendarUnit, time_zone: str, time_ms: Ints) -> Ints: ...
 def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int | Ints) -> int | Ints:
-    """When the unit began that ``time_ms`` is in, UTC ms; never after ``time_ms``.
+    """Return the start of the unit that contains ``time_ms``, UTC ms; never after ``time_ms``.
 
     >>> summer = 1_720_000_000_000  # 2024-07-03 10:46:40 in London, where it is UTC + 1
     >>> unit_start(CalendarUnit.TODAY, "Europe/London", summer)
@@ -136,7 +136,7 @@ def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int | Ints) -> int |
         return day_start(time_zone, unit.first_day(day))
     if not len(time_ms):
         return time_ms
-    # each day of UTC that occurs is worked out once; three local days can meet it
+    # each UTC day that occurs is computed once; three local days can overlap it
     days = time_ms // DAY_MS
     first = int(days.min())
     if int(days.max()) - first > 4 * len(days) + 4096:
@@ -158,7 +158,8 @@ def unit_start(unit: CalendarUnit, time_zone: str, time_ms: int | Ints) -> int |
 
 
 def unit_end(unit: CalendarUnit, time_zone: str, time_ms: int) -> int:
-    """When the unit ends that ``time_ms`` is in and the next one begins; after ``time_ms``.
+    """Return the end of the unit that contains ``time_ms``, the start of the next; after
+    ``time_ms``.
 
     >>> summer = 1_720_000_000_000  # 2024-07-03 10:46:40 in London, where it is UTC + 1
     >>> unit_end(CalendarUnit.TODAY, "Europe/London", summer)
@@ -169,7 +170,7 @@ def unit_end(unit: CalendarUnit, time_zone: str, time_ms: int) -> int:
 
 @lru_cache(maxsize=1 << 15)
 def day_start(time_zone: str, day: int) -> int:
-    """The first instant (UTC ms) at which the zone's clocks show ``day``, or a later one."""
+    """Return the first instant (UTC ms) at which the zone's clocks show ``day``, or a later one."""
     shift = _shift_days(day)
     if shift:
         return day_start(time_zone, day + shift) - shift * DAY_MS
@@ -216,7 +217,7 @@ def _ms(duration: dt.timedelta) -> int:
 
 
 def _shift_days(day: int) -> int:
-    """What brings a day into the years that ``datetime`` and all zones can deal with."""
+    """The shift that moves a day into the years that ``datetime`` and all zones support."""
     if day < _FIRST_DAY:
         return _CYCLE_DAYS
     return -_CYCLE_DAYS if day > _LAST_DAY else 0

@@ -1,4 +1,4 @@
-"""Durations in words and in milliseconds, and the range of times.
+"""Durations as text and in milliseconds, and the range of times.
 
 >>> parse_duration("90min"), format_duration(5_400_000)
 (5400000, '90min')
@@ -27,14 +27,14 @@ _UNITS = {"ms": 1, "s": SECOND_MS, "min": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, 
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of a duration such as ``"500ms"``, ``"5min"``, ``"1h"``, ``"30d"``, ``"2w"``.
+    """Return the milliseconds of a duration such as ``"500ms"``, ``"5min"``, ``"1h"``, ``"30d"``.
 
     Raises
     ------
     DefinitionError
-        For anything but a positive whole number and a unit, and for more than 9999 years.
+        For anything but a positive integer and a unit, and for more than 9999 years.
     """
-    # a read asks for the half-life of each feature that decays
+    # cached: each read parses the half-life of each decayed feature
     return _parsed(text) if type(text) is str else _parse(text)
 
 
@@ -42,7 +42,7 @@ def _parse(text: str) -> int:
     match = re.fullmatch(r"([0-9]+)\s*(ms|s|min|h|d|w)", str(text))
     if match is None or int(match[1]) == 0:
         raise DefinitionError(
-            f"duration {text!r}: expected a positive whole number and a unit "
+            f"duration {text!r}: expected a positive integer and a unit "
             f"({', '.join(_UNITS)}), for example '5min' or '30d'"
         )
     duration_ms = int(match[1]) * _UNITS[match[2]]
@@ -55,14 +55,14 @@ _parsed = functools.lru_cache(maxsize=1_024)(_parse)
 
 
 def format_duration(duration_ms: int) -> str:
-    """The shortest text that ``parse_duration`` reads as ``duration_ms``; weeks stay days.
+    """Return the shortest text that ``parse_duration`` reads as ``duration_ms``; weeks stay days.
 
     >>> [format_duration(ms) for ms in (86_400_000, 7 * 86_400_000, 3_600_000, 1_500)]
     ['1d', '7d', '1h', '1500ms']
     """
     for unit in ("d", "h", "min", "s"):
         if duration_ms % _UNITS[unit] == 0:
-            # 90 minutes read better than 5400 seconds, 24 hours are a day
+            # 90 minutes read better than 5400 seconds, and a day than 24 hours
             return f"{duration_ms // _UNITS[unit]}{unit}"
     return f"{duration_ms}ms"
 
@@ -72,12 +72,12 @@ def floor_ms(time_ms: int, step_ms: int) -> int: ...
 @overload
 def floor_ms(time_ms: Ints, step_ms: int) -> Ints: ...
 def floor_ms(time_ms: int | Ints, step_ms: int) -> int | Ints:
-    """The greatest multiple of ``step_ms`` that is not above ``time_ms``, below zero too.
+    """Return the greatest multiple of ``step_ms`` that is not above ``time_ms``, also below zero.
 
     >>> floor_ms(-1, 300_000)
     -300000
     """
-    # every whole number is a multiple of 1: an array is not divided in vain
+    # every integer is a multiple of 1: skip the division of an array
     return time_ms if step_ms == 1 else time_ms // step_ms * step_ms
 
 
@@ -86,7 +86,7 @@ def ceil_ms(time_ms: int, step_ms: int) -> int: ...
 @overload
 def ceil_ms(time_ms: Ints, step_ms: int) -> Ints: ...
 def ceil_ms(time_ms: int | Ints, step_ms: int) -> int | Ints:
-    """The least multiple of ``step_ms`` that is not below ``time_ms``.
+    """Return the least multiple of ``step_ms`` that is not below ``time_ms``.
 
     >>> ceil_ms(1, 300_000), ceil_ms(-1, 300_000)
     (300000, 0)

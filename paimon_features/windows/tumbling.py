@@ -27,7 +27,7 @@ CALENDAR_SIZES: Mapping[str, CalendarUnit] = {
     "month": CalendarUnit.THIS_MONTH,
     "year": CalendarUnit.THIS_YEAR,
 }
-"""What a calendar window may be as long as."""
+"""The calendar sizes of tumbling windows."""
 
 
 @dataclass(frozen=True, slots=True)

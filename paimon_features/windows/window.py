@@ -1,4 +1,4 @@
-"""A window: from when to when, for any time of reading. Every path asks this one value.
+"""A window: from when to when, for any time of reading. Every path uses this one definition.
 
 All times are UTC milliseconds, a window is half-open ``[start, end)``. Read at ``q``, a window
 of length ``w``, hop ``h`` and offset ``o`` over tiles of ``t`` is, by its kind::
@@ -14,8 +14,8 @@ of length ``w``, hop ``h`` and offset ``o`` over tiles of ``t`` is, by its kind:
     hop        [---------------------------)               ends at the last hop
     exact                [-------------------)             to the millisecond
 
-A calendar window has the beginning of its unit (``calendars``) in place of ``at - w``; a
-lifetime has no beginning.
+A calendar window begins at the start of its unit (``calendars``) instead of ``at - w``; a
+lifetime has no start.
 
 >>> hour = Window(3_600_000, hop_ms=300_000, tile_ms=300_000)
 >>> hour.bounds(3_900_001)
@@ -47,15 +47,15 @@ Kind = Literal["sawtooth", "hop", "exact"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 Length = int | CalendarUnit | None
-"""How far a window reaches back: so many ms, to the beginning of a unit, or for ever (None)."""
+"""The length of a window: a number of ms, to the start of a unit, or unbounded (None)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One window of one view; see the module for what the parts mean.
+    """One window of one view; the module docstring explains the fields.
 
-    ``time_zone`` is needed for calendar windows, and only there. The hop is a multiple of the
-    tile; of an exact window it is the tile, and rounds nothing.
+    ``time_zone`` is set for calendar windows only. The hop is a multiple of the
+    tile; for an exact window it is the tile, and rounds nothing.
     """
 
     length: Length
@@ -65,17 +65,17 @@ class Window:
     offset_ms: int = 0
     time_zone: str | None = None
 
-    # -- from when to when ---------------------------------------------------------------
+    # -- bounds ---------------------------------------------------------------------------
 
     @overload
     def start(self, as_of_ms: int) -> int: ...
     @overload
     def start(self, as_of_ms: Ints) -> Ints: ...
     def start(self, as_of_ms: int | Ints) -> int | Ints:
-        """Start (inclusive) of the window read at ``as_of_ms``; it never falls as ``as_of_ms``
-        grows.
+        """Return the start (inclusive) of the window read at ``as_of_ms``; monotonic in
+        ``as_of_ms``.
 
-        Of a lifetime, the earliest time there is, rounded down to the hop.
+        For a lifetime, the earliest time, rounded down to the hop.
         """
         if self.length is None:
             first = floor_ms(MIN_TIME_MS, self.hop_ms)
@@ -93,7 +93,7 @@ class Window:
     @overload
     def end(self, as_of_ms: Ints) -> Ints: ...
     def end(self, as_of_ms: int | Ints) -> int | Ints:
-        """End (exclusive) of the window read at ``as_of_ms``; not after ``as_of_ms``."""
+        """Return the end (exclusive) of the window read at ``as_of_ms``; not after ``as_of_ms``."""
         return floor_ms(as_of_ms - self.offset_ms if self.offset_ms else as_of_ms, self.end_step_ms)
 
     @overload
@@ -101,7 +101,7 @@ class Window:
     @overload
     def bounds(self, as_of_ms: Ints) -> tuple[Ints, Ints]: ...
     def bounds(self, as_of_ms: int | Ints) -> tuple[int | Ints, int | Ints]:
-        """Start (inclusive) and end (exclusive) of the window read at ``as_of_ms``."""
+        """Return start (inclusive) and end (exclusive) of the window read at ``as_of_ms``."""
         return self.start(as_of_ms), self.end(as_of_ms)
 
     @overload
@@ -109,10 +109,10 @@ class Window:
     @overload
     def read_time(self, as_of_ms: Ints) -> Ints: ...
     def read_time(self, as_of_ms: int | Ints) -> int | Ints:
-        """The time to which decay counts: ``as_of_ms``, which a hop window rounds down first."""
+        """Return the time to which values decay: ``as_of_ms``, rounded down for a hop window."""
         return self.end(as_of_ms) + self.offset_ms if self.kind == "hop" else as_of_ms
 
-    # -- what its edges need -------------------------------------------------------------
+    # -- edges within tiles --------------------------------------------------------------
 
     @property
     def start_step_ms(self) -> int:
@@ -121,16 +121,16 @@ class Window:
 
     @property
     def end_step_ms(self) -> int:
-        """Ends are multiples of this, ms; 1 where they may be any time."""
+        """Ends are multiples of this, ms; 1 if they may be any time."""
         if self.kind == "hop":
             return self.hop_ms
-        # online nothing can be told of the events within a tile. At the open end that is no
-        # loss, what has arrived counts; with an offset, training would see less than serving
+        # online the events within a tile cannot be separated. At the open end that does no harm,
+        # as all that have arrived count; with an offset, training would see less than serving
         return self.tile_ms if self.kind == "sawtooth" and self.offset_ms else 1
 
     @property
     def needs_head(self) -> bool:
-        """Whether the window may end within a tile, so that raw events belong to it there."""
+        """Whether the window may end within a tile, so that raw events are needed there."""
         return self.end_step_ms % self.tile_ms > 0
 
     @property
@@ -140,26 +140,26 @@ class Window:
 
     @property
     def fits_in_a_tile(self) -> bool:
-        """Whether start and end may lie within one tile, neither of them at its edge."""
+        """Whether start and end may both lie inside one tile, not at its edges."""
         if isinstance(self.length, int):
             return self.needs_tail and self.length < self.tile_ms
         return self.needs_tail
 
     @property
     def is_online(self) -> bool:
-        """Whether tiles alone tell what an online read of it has to be."""
+        """Whether tiles alone are sufficient for an online read."""
         return self.kind != "exact" or not self.needs_head
 
-    # -- how far it reaches --------------------------------------------------------------
+    # -- distance from the read ----------------------------------------------------------
 
     @property
     def lag_ms(self) -> int:
-        """The end lies less than this before ``q``, or at ``q - offset``."""
+        """The end lies less than this before the read, or at ``as_of_ms - offset_ms``."""
         return self.offset_ms + self.end_step_ms
 
     @property
     def reach_ms(self) -> int | None:
-        """The start lies less than this before ``q``; None without a beginning."""
+        """The start lies less than this before the read; None without a start."""
         if self.length is None:
             return None
         length_ms = self.length.longest_ms if isinstance(self.length, CalendarUnit) else self.length
@@ -168,11 +168,11 @@ class Window:
 
     @property
     def name(self) -> str | None:
-        """As it is written in a definition; None for a lifetime."""
+        """As written in a definition; None for a lifetime."""
         return format_length(self.length)
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form: all that tells this window from another one over its tiles."""
+        """Return the canonical JSON form: all that distinguishes windows over the same tiles."""
         return {
             "window": self.name,
             "kind": self.kind,
@@ -183,7 +183,7 @@ class Window:
 
 
 def parse_length(text: str | None) -> Length:
-    """The length of a window as a definition writes it.
+    """Parse the length of a window as written in a definition.
 
     >>> parse_length("90min"), parse_length("today"), parse_length(None)
     (5400000, <CalendarUnit.TODAY: 'today'>, None)
@@ -208,18 +208,18 @@ def parse_length(text: str | None) -> Length:
 
 
 def format_length(length: Length) -> str | None:
-    """The text that ``parse_length`` reads as ``length``."""
+    """Return the text that ``parse_length`` reads as ``length``."""
     if length is None:
         return None
     return length.value if isinstance(length, CalendarUnit) else format_duration(length)
 
 
 def hop_of(window_ms: int | None, tile_ms: int, resolution: Mapping[int, int] | None = None) -> int:
-    """The hop of a window: the step to which its start is rounded down.
+    """Return the hop of a window: the step to which its start is rounded down.
 
     By default one day from 12 days up, one hour from 12 hours up, else five minutes, and never
     finer than the tile. ``resolution`` maps shortest window lengths to hops (both ms) and
-    replaces these defaults: the entry with the greatest length not above the window counts.
+    replaces these defaults: the entry with the greatest length not above the window applies.
 
     >>> [hop_of(w, 300_000) // 60_000 for w in (3_600_000, 43_200_000, 12 * 86_400_000)]
     [5, 60, 1440]

@@ -192,7 +192,10 @@ def test_a_ratio_is_rounded_once_also_beyond_what_floats_hold() -> None:
         (lambda: agg.CountBy("s"), r"values=\(\); expected a list of 1 to 200 categories"),
         (lambda: agg.CountBy("s", values="ab"), "expected a list of 1 to 200 categories"),
         (lambda: agg.CountBy("s", values=["a", "a"]), "names one twice"),
-        (lambda: agg.CountBy("s", values=["other"]), "is a category and the name of all others"),
+        (
+            lambda: agg.CountBy("s", values=["other"]),
+            "is both a category and the name of all others",
+        ),
         (lambda: agg.CountBy("s", values=["a", 1]).partials(SCOPE), "it cannot be 1"),
         (lambda: agg.CountBy("n", values=[True]).partials(SCOPE), "it cannot be True"),
         (lambda: agg.CountBy("x", values=[1]).partials(SCOPE), "expected a column of texts"),

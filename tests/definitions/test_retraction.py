@@ -94,10 +94,10 @@ def test_a_row_that_is_neither_event_nor_withdrawal_is_skipped_and_counted(op: s
 @pytest.mark.parametrize(
     ("aggregate", "why"),
     [
-        (Min("n"), "min_n: events of source 'orders' may be withdrawn .* is merged by min"),
+        (Min("n"), "min_n: events of source 'orders' may be withdrawn .* are merged by min"),
         (Max("n"), "max cannot take one back"),
-        (Last("n"), "is merged by max"),
-        (DecayedMean("n", half_life="1h"), "take DecayedSum and DecayedCount"),
+        (Last("n"), "are merged by max"),
+        (DecayedMean("n", half_life="1h"), "use DecayedSum and DecayedCount"),
         (Variance("x"), "give scale="),
         (StdDev("x"), "give scale="),
     ],

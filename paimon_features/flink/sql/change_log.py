@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from paimon_features.definitions import EventSource
-from paimon_features.definitions.source import WITHDRAWN_KINDS
+from paimon_features.definitions.source import RETRACTED_KINDS
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.flink.sql.cells import FLINK_NUMBERS, TEXT, Physical
 from paimon_features.flink.sql.input_columns import Column, check_mapping, find_columns
@@ -140,7 +140,7 @@ def change_scan(name: str, log: ChangeLog) -> Scan:
 def _cell(column: Column) -> str:
     if column.field != ROW_KIND or column.physical.kind != "boolean":
         return f"BTRIM({quote(column.field)})" if column.bare else quote(column.field)
-    return f"({quote(ROW_KIND)} IN ({', '.join(map(literal, WITHDRAWN_KINDS))}))"
+    return f"({quote(ROW_KIND)} IN ({', '.join(map(literal, RETRACTED_KINDS))}))"
 
 
 def _physical(kind: pa.DataType) -> Physical:
