@@ -78,7 +78,7 @@ def groups(chosen: Sequence[Cell]) -> Iterable[object]:
 
 
 @pytest.mark.parametrize("group", groups(CELLS))
-def test_tiles_answer_like_the_oracle(group: Sequence[Cell], engine: Engine) -> None:
+def test_tiles_answer_like_the_oracle(group: Sequence[Cell], engine: DuckDBEngine) -> None:
     for cell in group:
         for tiles in (naive_tiles(cell), duckdb_tiles(cell, engine)):
             given = from_tiles(cell, tiles, cell.questions)

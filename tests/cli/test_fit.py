@@ -150,7 +150,7 @@ def test_wrong_use_is_told_with_what_helps(project: Project) -> None:
     assert "--set x: expected KEY=VALUE" in run(
         *fit, "--columns", "amount", "--set", "x", code=2
     ).output  # fmt: skip
-    assert "has no keys: it tells of all events at once" in run(
+    assert "has no keys: it aggregates all events" in run(
         "materialize", "retail_statistics", code=2
     ).output  # fmt: skip
 

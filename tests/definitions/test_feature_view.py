@@ -48,10 +48,10 @@ def view(**changes: Any) -> FeatureView:
     [
         ({"features": []}, "feature view 'spend' has no features"),
         ({"tile": "7min"}, "tile='7min' does not divide a day"),
-        ({"tile": "5 minutes"}, "duration '5 minutes': expected a positive whole number"),
+        ({"tile": "5 minutes"}, "duration '5 minutes': expected a positive integer"),
         ({"features": [Count(windows=["1min"])]}, "a window of 1min is shorter than the tile"),
-        ({"features": [Count(windows=["1h"])] * 2}, "two features are called 'count_1h'"),
-        ({"features": [Count(name="user_id")]}, "the feature 'user_id' is called like a key"),
+        ({"features": [Count(windows=["1h"])] * 2}, "two features are named 'count_1h'"),
+        ({"features": [Count(name="user_id")]}, "the feature 'user_id' has the name of a key"),
         ({"features": [Sum("word")]}, "the column is String; expected a number"),
         ({"features": [Sum("total")]}, r"no such column; the columns are: user_id, t, x, word"),
         ({"derive": {"x": "1"}}, "derive: the column 'x' exists already"),
@@ -96,7 +96,7 @@ def test_a_view_that_cannot_be_right_is_refused(changes: dict[str, Any], message
         ({"windows": ["999999999d"]}, "longer than the years 1 to 9999"),
         ({"windows": "1h"}, "expected a list of durations and calendar units"),
         ({"windows": ["today", "1h", "today"]}, "names a window twice"),
-        ({"offset": "soon"}, "duration 'soon': expected a positive whole number"),
+        ({"offset": "soon"}, "duration 'soon': expected a positive integer"),
     ],
 )
 def test_windows_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:

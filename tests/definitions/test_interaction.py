@@ -112,25 +112,25 @@ def test_a_wrong_expression_names_the_interaction_the_place_and_what_there_is(
 
 def test_a_circle_is_told_with_its_links() -> None:
     a, b, c = (Interaction(n, f"{m} + spend:count_30d") for n, m in ("ab", "bc", "ca"))
-    with pytest.raises(DefinitionError, match="made of each other: a -> b -> c -> a"):
+    with pytest.raises(DefinitionError, match="depend on each other: a -> b -> c -> a"):
         project(a, b, c)
-    with pytest.raises(DefinitionError, match="made of each other: a -> a"):
+    with pytest.raises(DefinitionError, match="depend on each other: a -> a"):
         project(Interaction("a", "a + 1"))
 
 
 @pytest.mark.parametrize(
     ("interactions", "services", "message"),
     [
-        ([Interaction("spend", "sold:count + 1")], {}, "'spend' is called like a feature view"),
+        ([Interaction("spend", "sold:count + 1")], {}, "'spend' has the name of a feature view"),
         (
             [Interaction("m", "sold:count + 1")],
             {"m": ["sold:count"]},
-            "'m' is called like a service",
+            "'m' has the name of a service",
         ),
         (
             [Interaction("product", "sold:count + 1")],
             {"m": [SOLD, Interaction("product", "sold:count + 1")]},
-            "service 'm': the interaction 'product' is called like a key of feature view 'sold'",
+            "service 'm': the interaction 'product' has the name of a key of feature view 'sold'",
         ),
         (
             [],
@@ -143,12 +143,12 @@ def test_a_circle_is_told_with_its_links() -> None:
                     )
                 ]
             },
-            "the request input 'user_id' is called like a key of feature view 'spend'",
+            "the request input 'user_id' has the name of a key of feature view 'spend'",
         ),
         (
             [],
             {"m": [Interaction("x", "amount * 2", request=PAYMENT)]},
-            "x is made of request inputs only; name a feature besides",
+            "x is computed from request inputs only; name a feature, too",
         ),
         (
             [],

@@ -55,7 +55,7 @@ def test_a_file_gives_its_definitions_and_may_import_what_is_beside_it(tmp_path:
         (None, "there is no definitions file .*'paimon-features init' writes an example"),
         ("1 +", "does not run: SyntaxError"),
         ("import nothing_like_it", "does not run: ModuleNotFoundError"),
-        ("x = 1", "holds no EventSource and no FeatureView"),
+        ("x = 1", "contains no EventSource and no FeatureView"),
         ("import paimon_features as pf\npf.Count(windows='1d')", "expected a list of durations"),
     ],
 )
@@ -112,7 +112,10 @@ def test_a_service_names_a_feature_once() -> None:
             "event_id and the row kinds of 'a' exclude each other",
         ),
         ({"max_skew": "soon"}, "duration 'soon'"),
-        ({"schema": {"event_day": Int64, "t": Int64}}, "'event_day' is taken by the events table"),
+        (
+            {"schema": {"event_day": Int64, "t": Int64}},
+            "'event_day' is reserved by the events table",
+        ),
         ({"schema": {"Bad Name": Int64, "t": Int64}}, "Bad Name"),
         ({"name": "no-dash"}, "no-dash"),
     ],
@@ -128,8 +131,8 @@ def test_a_source_that_cannot_be_right_is_refused(changes: dict[str, Any], messa
     [
         ({}, "has no keys"),
         ({"x": Float64}, "key 'x' is Float64; a key is Int32, Int64, String, Bool or Date"),
-        ({"p_x": Int64}, "'p_x' is taken by the tile table"),
-        ({"tile_day": Int32}, "'tile_day' is taken by the tile table"),
+        ({"p_x": Int64}, "'p_x' is reserved by the tile table"),
+        ({"tile_day": Int32}, "'tile_day' is reserved by the tile table"),
     ],
 )
 def test_an_entity_has_keys_that_tell_it_apart(keys: dict[str, Any], message: str) -> None:

@@ -94,8 +94,8 @@ def test_a_row_that_is_neither_event_nor_withdrawal_is_skipped_and_counted(op: s
 @pytest.mark.parametrize(
     ("aggregate", "why"),
     [
-        (Min("n"), "min_n: events of source 'orders' may be withdrawn .* are merged by min"),
-        (Max("n"), "max cannot take one back"),
+        (Min("n"), "min_n: events of source 'orders' may be retracted .* are merged by min"),
+        (Max("n"), "max cannot retract one"),
         (Last("n"), "are merged by max"),
         (DecayedMean("n", half_life="1h"), "use DecayedSum and DecayedCount"),
         (Variance("x"), "give scale="),
@@ -118,7 +118,7 @@ def test_what_cannot_give_back_is_refused_with_the_reason(aggregate: Aggregate, 
 )
 def test_the_retraction_column_is_not_read_by_the_view_itself(changes: dict[str, Any]) -> None:
     features = changes.pop("features", [Count()])
-    with pytest.raises(DefinitionError, match="a withdrawal would not meet its event"):
+    with pytest.raises(DefinitionError, match="a retraction would not match its event"):
         view(*features, **changes)
 
 

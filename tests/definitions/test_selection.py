@@ -174,7 +174,7 @@ def test_columns_have_different_names() -> None:
     a, b = FeatureRef("v", "x"), FeatureRef("w", "x")
     assert select(a, b).names == ("v__x", "w__x")
     assert select(a, compiled("x", "w:y + 1")).names == ("v__x", "x")
-    with pytest.raises(RequestError, match="two outputs are called 'v__x'; rename an interaction"):
+    with pytest.raises(RequestError, match="two outputs are named 'v__x'; rename an interaction"):
         select(a, b, compiled("v__x", "w:y + 1"))
     with pytest.raises(RequestError, match="names v:x twice"):
         select(a, b, a)

@@ -34,7 +34,7 @@ def test_it_keeps_what_each_column_needs_and_no_key() -> None:
     ]  # fmt: skip
     assert (view.compiled.keys, view.compiled.is_online) == ({}, False)
     assert [*view.derived] == ["cents"]
-    with pytest.raises(RequestError, match="'kept' has no keys: it tells of all events at once"):
+    with pytest.raises(RequestError, match="'kept' has no keys: it aggregates all events"):
         view.compiled.check_online()
 
 

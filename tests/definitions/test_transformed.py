@@ -181,8 +181,11 @@ def test_a_version_without_its_file_is_refused_with_the_command_that_writes_it(
         (Transformed("x", "spend:nothing", Fitted("amount", 2)), "no feature 'nothing'; it has: "),
         (Transformed("x", "spent:count_1d", Fitted("amount", 2)), "no feature view 'spent'"),
         (Transformed("x", "other", Fitted("amount", 2)), "no interaction 'other'; there is: none"),
-        (Transformed("spend", "spend:count_1d", Fitted("amount", 2)), "called like a feature view"),
-        (Transformed("user", "spend:count_1d", Fitted("amount", 2)), "called like a key of"),
+        (
+            Transformed("spend", "spend:count_1d", Fitted("amount", 2)),
+            "has the name of a feature view",
+        ),
+        (Transformed("user", "spend:count_1d", Fitted("amount", 2)), "has the name of a key of"),
     ],
 )
 def test_what_does_not_fit_is_refused(fitted: Path, wrong: Transformed, message: str) -> None:
@@ -194,7 +197,7 @@ def test_names_of_transformed_features_are_their_own(fitted: Path) -> None:
     again = Transformed("amount_scaled", "spend:count_1d", Fitted("amount", 2))
     with pytest.raises(DefinitionError, match="two different definitions of transformed feature"):
         of(fitted, AMOUNT, again)
-    with pytest.raises(DefinitionError, match="'share' is called like an interaction"):
+    with pytest.raises(DefinitionError, match="'share' has the name of an interaction"):
         of(fitted, SHARE, Transformed("share", "spend:count_1d", Fitted("amount", 2)))
     found = of(fitted, AMOUNT)
     with pytest.raises(RequestError, match="names amount_scaled twice"):
@@ -273,7 +276,7 @@ def test_each_numeric_kind_is_applied_as_a_loop_over_its_parameters(
 def test_what_gives_texts_is_refused_as_a_feature(fitted: Path) -> None:
     export(fitted, "words", Imputer("most_frequent").fit([["a"], [None]]))
     with pytest.raises(
-        DefinitionError, match="words v1, of kind imputer, gives texts, .* in a Pipeline"
+        DefinitionError, match="words v1, of kind imputer, returns texts, .* in a Pipeline"
     ):
         of(fitted, Transformed("x", "spend:last_word_1d", Fitted("words", 1)))
     pipeline = Pipeline([("fill", Imputer("most_frequent")), ("hot", OneHotEncoder())])

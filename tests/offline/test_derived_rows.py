@@ -245,7 +245,7 @@ def test_a_withdrawn_event_parts_the_sessions_that_it_joined(tmp_path: Path) -> 
 def test_a_derived_view_brings_its_view_along_and_needs_a_name_of_its_own() -> None:
     found = Definitions.of([SESSIONS])
     assert (found.derived_view("sessions"), found.view("visits")) == (SESSIONS, VISITS)
-    with pytest.raises(DefinitionError, match="a derived view is called like a view, 'visits'"):
+    with pytest.raises(DefinitionError, match="a derived view has the name of a view, 'visits'"):
         Definitions.of([TumblingView("visits", VISITS, "1d")])
 
 
@@ -298,24 +298,24 @@ def test_a_range_without_time_is_refused(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TumblingView("d", VISITS, "7min"), "no multiple of the view's tile, 5min"),
+        (lambda: TumblingView("d", VISITS, "7min"), "not a multiple of the view's tile, 5min"),
         (lambda: TumblingView("d", VISITS, "today"), "neither a calendar unit .day, week"),
         (lambda: TumblingView("d", VISITS, "day"), "give a time_zone="),
-        (lambda: TumblingView("d", VISITS, "1d", time_zone="UTC"), "means nothing"),
+        (lambda: TumblingView("d", VISITS, "1d", time_zone="UTC"), "has no effect"),
         (lambda: TumblingView("d", VISITS, "day", time_zone="UCT+1"), "IANA"),
         (lambda: TumblingView("d", VISITS, "1d", features=[]), "features=.."),
         (lambda: TumblingView("d", VISITS, "1d", features=[Count(windows=["7d"])]), "leave both"),
         (
             lambda: TumblingView("d", VISITS, "1d", features=[Sum("x")]),
-            "sum_x: the tiles of feature view 'visits' do not hold p_sum_x; add this aggregate",
+            "sum_x: the tiles of feature view 'visits' do not contain p_sum_x; add this aggregate",
         ),
         (
             lambda: TumblingView("d", VISITS, "1d", features=[Sum("x", scale=2, bound=5.0)]),
-            "would keep other events out",
+            "would skip other events",
         ),
         (
             lambda: TumblingView("d", VISITS, "1d", features=[Count(), Count(name="user")]),
-            "'user' is that of two columns",
+            "two columns are named 'user'",
         ),
         (lambda: SessionView("s", VISITS, "1min"), "shorter than the view's tile, 5min"),
         (
