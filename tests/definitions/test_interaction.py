@@ -207,7 +207,7 @@ def test_keys_of_one_name_have_one_type_in_a_service() -> None:
         (lambda: RequestSource("r", {}), "has no inputs"),
         (lambda: RequestSource("r", {"a": Bytes}), "'a' is Bytes; an input is a Bool, number"),
         (lambda: RequestSource("r", {"a": List(Int64)}), r"'a' is List\(Int64\)"),
-        (lambda: RequestSource("r", {"event_time_ms": Int64}), "taken by the time of the entity"),
+        (lambda: RequestSource("r", {"event_time_ms": Int64}), "reserved for the time of entity"),
         (lambda: RequestSource("r", {"A": Int64}), "'A'"),
         (
             lambda: Interaction(

@@ -114,7 +114,7 @@ def test_a_service_names_a_feature_once() -> None:
         ({"max_skew": "soon"}, "duration 'soon'"),
         (
             {"schema": {"event_day": Int64, "t": Int64}},
-            "'event_day' is reserved by the events table",
+            "'event_day' is reserved by the events",
         ),
         ({"schema": {"Bad Name": Int64, "t": Int64}}, "Bad Name"),
         ({"name": "no-dash"}, "no-dash"),

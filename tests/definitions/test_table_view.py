@@ -87,7 +87,7 @@ def test_a_feature_view_and_a_table_view_cannot_share_a_name() -> None:
         TableView("same", source=source, entity=user),
         FeatureView("same", source=source, entity=user, features=[Count()]),
     ]
-    with pytest.raises(DefinitionError, match="called 'same'"):
+    with pytest.raises(DefinitionError, match="named 'same'"):
         Definitions.of(views)
     with pytest.raises(DefinitionError, match="an Interaction, a Transformed or a reference"):
         FeatureService("s", [source])  # type: ignore[list-item]

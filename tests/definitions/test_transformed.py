@@ -137,7 +137,7 @@ def test_a_version_without_its_file_is_refused_with_the_command_that_writes_it(
         f"file {path} (there is: v2); 'paimon-features fitted export amount 3' writes it from the "
         "lake"
     )
-    with pytest.raises(DefinitionError, match=r"give Definitions.of\(..., fitted=\) the folder"):
+    with pytest.raises(DefinitionError, match=r"pass the folder of exported versions"):
         of(None, AMOUNT)
     damaged = fitted / "amount" / "v2.json"
     damaged.write_text(damaged.read_text().replace("2.0", "2.5"))
