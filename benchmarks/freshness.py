@@ -132,7 +132,7 @@ class Watcher:
 
     def __init__(self, project: Project) -> None:
         self.refs = project.refs("spend_v1")
-        self.fetcher = project.fetcher("spend_v1")
+        self.fetcher = project.online.fetcher("spend_v1")
         self.reached: dict[int, int] = {}
         self.lookups = 0
 

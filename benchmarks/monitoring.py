@@ -68,7 +68,7 @@ def tiled(folder: Path, events: int, users: int) -> Project:
     )
     source = project.definitions.source("sales")
     EventWriter.of(project.lake, source, clock=lambda: BEGIN + 2 * DAYS * DAY_MS).write(table)
-    project.backfill("spend")
+    project.jobs.backfill("spend")
     return project
 
 

@@ -14,6 +14,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
+from paimon_features.engines import EngineOptions
 from paimon_features.project import Project
 
 
@@ -37,9 +38,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         args.rows,
         args.output,
         statuses=args.statuses,
-        engine="flink",
-        cluster=args.cluster,
-        on_message=print,
+        engine=EngineOptions("flink", args.cluster, print),
     )
     print(json.dumps(written.to_document()))
 

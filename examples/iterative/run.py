@@ -121,7 +121,7 @@ def hardness(project: Project, run: Engine, into: Path, days: int) -> Found:
         for each in sorted(losses, key=lambda each: (each.round, each.block)):
             ids = {"customer_id": keys["customer_id"].to_numpy()[each.number]}
             feedback.write(ids, each.loss, each.round, each.correct)
-    project.backfill("will_buy_difficulty", rebuild=True)
+    project.jobs.backfill("will_buy_difficulty", rebuild=True)
     told = read_difficulty(project, "will_buy_difficulty", keys, as_of_ms=now_after_feedback())
     score = told.scores()
     refined = difficulty.last_difficulty(losses)
@@ -154,7 +154,7 @@ def write(project: Project, view: str, columns: dict[str, Any]) -> None:
     at = pa.repeat(pa.scalar(log_end(), pa.int64()), rows.num_rows)
     source = project.definitions.views[view].source
     report = EventWriter.of(project.lake, source, log_end).write(rows.append_column("at_ms", at))
-    project.backfill(view)
+    project.jobs.backfill(view)
     say(f"  {report.written:,} rows in {source.table}")
 
 

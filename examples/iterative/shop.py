@@ -52,7 +52,7 @@ def make_project(into: Path, rows: int | None = None) -> Project:
     retail = project.definitions.source("retail")
     EventWriter.of(project.lake, retail, log_end).write(log)
     for view in ("bought", "habits"):
-        project.backfill(view)
+        project.jobs.backfill(view)
     return project
 
 

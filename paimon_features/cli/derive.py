@@ -61,11 +61,11 @@ def derive(
         "from_ms": from_ms, "to_ms": to_ms, "include_open": include_open, "memory_mb": memory_mb
     }  # fmt: skip
     if output is not None:
-        written = project.write_derived(name, output, as_of=pins(as_of), **options)
+        written = project.derived.write(name, output, as_of=pins(as_of), **options)
         sources, document = written.sources, written.to_document()
         told = f"{written.path}: {written.rows:,} rows, {len(written.features)} features"
     else:
-        done = project.refresh_derived(name, replace=replace, **options)
+        done = project.derived.refresh(name, replace=replace, **options)
         sources, document = (done.source,), done.to_document()
         told = (
             f"{done.table}: {done.rows:,} rows; {done.days_written:,} days written, "

@@ -120,7 +120,7 @@ def fit(
 
     def fitted(progress: OnProgress) -> Saved:
         fresh = new_transformer(transformer, _settings(settings))
-        found = project.fit_view(
+        found = project.fitted.fit_view(
             fresh,
             view,
             columns=None if columns is None else _names(columns),
@@ -157,7 +157,7 @@ def _saved(project: Project, name: str, found: Fit, reference: int | None) -> Sa
     version, is_new = save_fit(project.lake, name, found, now_ms())
     if reference is None or reference == version.version or not found.statistics:
         return Saved(version, is_new)
-    drift = drift_since(project.fitted(name, reference), found.statistics)
+    drift = drift_since(project.fitted.load(name, reference), found.statistics)
     return Saved(version, is_new, reference, drift)
 
 
@@ -198,7 +198,7 @@ def _show(
     version = saved.version
     written: Path | None = None
     if export:
-        written = project.export_fitted(version.name, version.version)
+        written = project.fitted.export(version.name, version.version)
     if as_json:
         document = {**saved.to_document(), "exported": None if written is None else str(written)}
         click.echo(json.dumps(document, indent=None if one_line else 2))

@@ -23,7 +23,7 @@ VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
 def fitted() -> None:
     """Look at fitted transformers and export the versions that services pin.
 
-    Python saves them: project.save_fitted("amount_scaler", scaler). A service names one by its
+    Python saves them: project.fitted.save("amount_scaler", scaler). A service names one by its
     version, and reads it from a file beside the definitions that 'export' writes: put it under
     version control with them.
     """
@@ -44,7 +44,7 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
     found = [
         version
         for name in names or fitted_names(project.lake)
-        for version in (fitted_versions(project.lake, name) or [project.fitted(name)])
+        for version in (fitted_versions(project.lake, name) or [project.fitted.load(name)])
     ]
     if as_json:
         click.echo(json.dumps([_summary(project, version) for version in found], indent=2))
@@ -72,7 +72,7 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
     paimon-features fitted show amount_scaler 3 --json
     """
     project = Project.open(path)
-    found = project.fitted(name, version)
+    found = project.fitted.load(name, version)
     if as_json:
         click.echo(json.dumps(found.to_document(), indent=2))
         return
@@ -109,7 +109,7 @@ def export(name: str, version: int | None, onnx_file: Path | None, dtype: str, p
     paimon-features fitted export amount_scaler 3 --onnx amount_scaler.onnx
     """
     project = Project.open(path)
-    found = project.fitted(name, version)
+    found = project.fitted.load(name, version)
     if onnx_file is not None:
         from paimon_features.transformers.onnx_export import to_onnx
 
@@ -117,7 +117,7 @@ def export(name: str, version: int | None, onnx_file: Path | None, dtype: str, p
         onnx_file.write_bytes(model.SerializeToString())
         click.echo(f"{found}: {onnx_file}, inputs {', '.join(i.name for i in model.graph.input)}")
         return
-    click.echo(f"{found}: {project.export_fitted(name, found.version)}")
+    click.echo(f"{found}: {project.fitted.export(name, found.version)}")
     click.echo(
         f'pin it in a definition: pf.Transformed(..., pf.Fitted("{name}", version={found.version}))'
     )
@@ -132,7 +132,7 @@ def _summary(project: Project, version: FittedVersion) -> dict[str, Any]:
         "rows": version.transformer.rows_seen,
         "fitted_at_ms": version.fitted_at_ms,
         "digest": version.digest,
-        "exported": path_of(project.fitted_folder, version.name, version.version).is_file(),
+        "exported": path_of(project.fitted.folder, version.name, version.version).is_file(),
     }
 
 

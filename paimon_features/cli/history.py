@@ -21,7 +21,8 @@ from paimon_features.cli._options import (
     pins,
 )
 from paimon_features.cli._progress_bar import steps
-from paimon_features.project import Engine, Project
+from paimon_features.engines import EngineName, EngineOptions
+from paimon_features.project import Project
 
 
 @click.command("history")
@@ -51,7 +52,7 @@ def history(
     output: Path,
     as_of: tuple[str, ...],
     statuses: bool,
-    engine: Engine,
+    engine: EngineName,
     cluster: str | None,
     memory_mb: float | None,
     spill_folder: str | None,
@@ -83,9 +84,7 @@ def history(
             progress=progress,
             memory_mb=memory_mb,
             spill_folder=spill_folder,
-            engine=engine,
-            cluster=cluster,
-            on_message=message_printer(as_json),
+            engine=EngineOptions(engine, cluster, message_printer(as_json)),
         )
     if as_json:
         click.echo(json.dumps(written.to_document(), indent=2))

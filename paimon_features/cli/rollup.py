@@ -37,7 +37,7 @@ def rollup(views: tuple[str, ...], path: str, as_json: bool) -> None:
     done = {}
     for name in names:
         with steps("units", quiet=as_json) as progress:
-            done[name] = project.roll_up(name, progress)
+            done[name] = project.jobs.roll_up(name, progress)
         if not as_json:
             click.echo(f"{name}: {done[name]}")
     if as_json:

@@ -20,7 +20,8 @@ from paimon_features.cli._options import (
     pins,
 )
 from paimon_features.cli._progress_bar import steps
-from paimon_features.project import Engine, Project
+from paimon_features.engines import EngineName, EngineOptions
+from paimon_features.project import Project
 
 
 @click.command("training-set")
@@ -43,7 +44,7 @@ def training_set(
     label: str | None,
     as_of: tuple[str, ...],
     replace: bool,
-    engine: Engine,
+    engine: EngineName,
     cluster: str | None,
     memory_mb: float | None,
     spill_folder: str | None,
@@ -72,9 +73,7 @@ def training_set(
             progress=progress,
             memory_mb=memory_mb,
             spill_folder=spill_folder,
-            engine=engine,
-            cluster=cluster,
-            on_message=message_printer(as_json),
+            engine=EngineOptions(engine, cluster, message_printer(as_json)),
         )
     if as_json:
         click.echo(json.dumps(built.to_document(), indent=2))

@@ -273,7 +273,7 @@ class Pipeline(Supervised):
                 f"{what}: the steps {', '.join(map(repr, learning))} all learn, and {last!r} from "
                 f"what {first!r} makes, which changes as that learns more; fit() them on all data "
                 "at once, or give the earlier ones as they were fitted: Frozen(step), or a version "
-                "that is pinned: project.fitted(name, version)"
+                "that is pinned: project.fitted.load(name, version)"
             )
 
     def _learnt(self) -> Params:

@@ -223,7 +223,7 @@ def as_step(what: str, name: str, step: Any) -> StoredTransformer:
     if not isinstance(step, StoredTransformer):
         raise TransformError(
             f"{what}: {name!r} is {step!r}; expected a transformer that can be stored, or a "
-            "version such as project.fitted('amount_scaler', 3)"
+            "version such as project.fitted.load('amount_scaler', 3)"
         )
     return step
 

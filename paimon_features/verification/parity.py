@@ -246,7 +246,9 @@ class _ViewParity:
         self.report = report
         self.definition = project.definitions.view(view.name)
         self.table = project.generation(view).table
-        self.fetcher = project.fetcher([str(ref) for ref in refs]) if view.is_online else None
+        self.fetcher = (
+            project.online.fetcher([str(ref) for ref in refs]) if view.is_online else None
+        )
         self.high_ms = MIN_TIME_MS
 
     def sample(self, size: int) -> list[Key]:

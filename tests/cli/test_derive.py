@@ -93,9 +93,9 @@ def test_closed_windows_are_written_and_later_ones_follow(project: Project) -> N
 
 
 def test_a_refresh_that_finds_nothing_new_commits_nothing(project: Project) -> None:
-    project.refresh_derived("daily", include_open=True)
+    project.derived.refresh("daily", include_open=True)
     before = latest_snapshot(project.lake, "features_daily")
-    again = project.refresh_derived("daily", include_open=True)
+    again = project.derived.refresh("daily", include_open=True)
     assert (again.rows, again.days_written, again.days_emptied) == (3, 0, 0)
     assert latest_snapshot(project.lake, "features_daily") == before
 
@@ -109,9 +109,9 @@ def test_open_windows_are_written_when_asked_for_and_go_without(project: Project
 
 def test_late_events_change_the_days_that_they_fall_on(project: Project) -> None:
     commit(project, [(1, START + 9 * DAY_MS, 0.0)])
-    project.refresh_derived("daily")
+    project.derived.refresh("daily")
     commit(project, [(2, START + 7, 1.0)])
-    done = project.refresh_derived("daily")
+    done = project.derived.refresh("daily")
     assert (done.rows, done.days_written) == (3, 1)
     assert rows(project)[2] == (2, START, START + DAY_MS, 8.0, 2)
 
@@ -119,22 +119,22 @@ def test_late_events_change_the_days_that_they_fall_on(project: Project) -> None
 def test_sessions_that_a_late_event_joins_leave_no_row_behind(project: Project) -> None:
     # midnight lies between the two sessions that become one
     commit(project, [(9, START + 9 * DAY_MS, 0.0), (2, START + DAY_MS + 50 * MINUTE_MS, 1.0)])
-    project.refresh_derived("sessions")
+    project.derived.refresh("sessions")
     found = {(row[0], row[1]) for row in rows(project, "features_sessions")}
     late = START + DAY_MS + 50 * MINUTE_MS
     assert found == {(1, START), (1, START + DAY_MS), (2, START + DAY_MS - 1), (2, late)}
     commit(project, [(2, START + DAY_MS + 25 * MINUTE_MS, 1.0)])
-    project.refresh_derived("sessions")
+    project.derived.refresh("sessions")
     mine = [row for row in rows(project, "features_sessions") if row[0] == 2]
     assert mine == [(2, START + DAY_MS - 1, late + 30 * MINUTE_MS, 3, 9.0)]
 
 
 def test_a_range_is_widened_to_days_and_leaves_the_others_alone(project: Project) -> None:
     commit(project, [(1, START + 9 * DAY_MS, 0.0)])
-    project.refresh_derived("daily")
+    project.derived.refresh("daily")
     commit(project, [(2, START + 7, 1.0), (2, START + DAY_MS + 7, 1.0)])
     noon = START + DAY_MS + 12 * HOUR_MS
-    done = project.refresh_derived("daily", from_ms=noon, to_ms=noon + 1)
+    done = project.derived.refresh("daily", from_ms=noon, to_ms=noon + 1)
     assert (done.rows, done.days_written) == (2, 1)
     assert (2, START, START + DAY_MS, 7.0, 1) in rows(project)
     date = str(np.datetime64(DAY0 + 1, "D"))
@@ -153,7 +153,7 @@ def test_a_parquet_file_has_the_same_rows_and_is_the_same_each_time(project: Pro
     assert table.column_names == [
         "customer_id", "session_start_ms", "session_end_ms", "session_events", "sum_spent"
     ]  # fmt: skip
-    assert table.equals(project.derive("sessions", include_open=True))
+    assert table.equals(project.derived.rows("sessions", include_open=True))
     commit(project, [(1, START + 9 * DAY_MS, 0.0)])
     pinned = ["--open", "--output", "out.parquet", "--as-of", "tiles_customer_g1@1"]
     assert run("derive", "sessions", *pinned).exit_code == 0
@@ -162,7 +162,7 @@ def test_a_parquet_file_has_the_same_rows_and_is_the_same_each_time(project: Pro
 
 
 def test_rows_can_be_the_entity_rows_of_a_training_set(project: Project) -> None:
-    daily = project.derive("daily")
+    daily = project.derived.rows("daily")
     rows = daily.append_column("event_time_ms", daily["window_end_ms"])
     found = project.get_historical_features("customer", rows)
     assert found["sum_spent_1d"].to_pylist() == daily["sum_spent"].to_pylist()
@@ -178,13 +178,13 @@ def test_a_table_of_another_definition_is_replaced_only_when_asked(project: Proj
     assert run("derive", "daily", "--replace").exit_code == 0
     assert {row[2] - row[1] for row in rows(project)} == {DAY_MS // 2}  # type: ignore[operator]
     with pytest.raises(TableError, match="another definition"):
-        project.refresh_derived("daily")
+        project.derived.refresh("daily")
 
 
 def test_a_table_has_one_owner(project: Project) -> None:
     other = ProcessHolder("elsewhere", 1, 1)
     with acquire(project.lake, "features_daily", other), pytest.raises(OwnershipError):
-        project.refresh_derived("daily")
+        project.derived.refresh("daily")
 
 
 def test_derived_views_are_planned_described_drawn_and_dropped(project: Project) -> None:

@@ -63,7 +63,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, log: pa.Table) -> Path:
     project.apply()
     commit(project, log)
     for view in ("retail_statistics", "customer_spend"):
-        project.backfill(view)
+        project.jobs.backfill(view)
     return folder
 
 
@@ -95,7 +95,7 @@ def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) 
     assert f"scaler v1: standard_scaler of amount, quantity from {len(rows):,} rows (tiles)" in told
     assert "'paimon-features fitted export scaler 1'" in told
     expected = StandardScaler().fit(rows.select(["amount", "quantity"]))
-    found = project.fitted("scaler").transformer
+    found = project.fitted.load("scaler").transformer
     assert isinstance(found, StandardScaler)
     assert found.mean_ == pytest.approx(expected.mean_, rel=1e-12)
     assert found.var_ == pytest.approx(expected.var_, rel=1e-10)
@@ -116,7 +116,7 @@ def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) 
         "tiles_retail_statistics_g1", "events_retail",
     ]  # fmt: skip
     made = MinMaxScaler((-1, 1)).fit(before.select(["quantity", "unit_price"]))
-    assert project.fitted("retail_statistics_min_max_scaler").transformer == made
+    assert project.fitted.load("retail_statistics_min_max_scaler").transformer == made
     assert Path(document["exported"]).is_file()
 
     refused = run("fit", "one_hot_encoder", "--view", "retail_statistics", "--columns", "country",
@@ -125,7 +125,7 @@ def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) 
     run("fit", "one_hot_encoder", "--view", "retail_statistics", "--columns", "country",
         "--from", "events", "--name", "countries", "--set", "handle_unknown=ignore")  # fmt: skip
     encoder = OneHotEncoder("ignore").fit(rows.select(["country"]))
-    assert project.fitted("countries").transformer == encoder
+    assert project.fitted.load("countries").transformer == encoder
 
 
 def test_wrong_use_is_told_with_what_helps(project: Project) -> None:
@@ -195,7 +195,7 @@ def test_each_commit_of_tiles_gives_a_version_and_its_drift(
     assert fitted_versions(project.lake, "countries") == []
     rows = members(pa.concat_tables([log, later, dear], promote_options="permissive"))
     expected = StandardScaler().fit(rows.select(["unit_price", "quantity"]))
-    found = project.fitted("scaler", 3).transformer
+    found = project.fitted.load("scaler", 3).transformer
     assert isinstance(found, StandardScaler)
     assert found.var_ == pytest.approx(expected.var_, rel=1e-10)
 
@@ -207,7 +207,7 @@ def test_a_version_of_fit_is_pinned_served_and_verified(
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
     run("fit", "standard_scaler", "--view", "customer_spend", "--features",
         "sum_amount_30d,count_30d", "--name", "spend_scaler", "--export")  # fmt: skip
-    version = project.fitted("spend_scaler", 1)
+    version = project.fitted.load("spend_scaler", 1)
     with Path("features.py").open("a") as file:
         file.write(PINNED)
     run("apply")

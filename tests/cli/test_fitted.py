@@ -89,8 +89,8 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
     project: Project,
 ) -> None:
     scaler = fit(project)
-    assert project.save_fitted("amount_scaler", scaler, table="training_fitting") == 1
-    assert project.fitted("amount_scaler").fitted_on == {
+    assert project.fitted.save("amount_scaler", scaler, table="training_fitting") == 1
+    assert project.fitted.load("amount_scaler").fitted_on == {
         "table": "training_fitting", "snapshot_id": 1,
     }  # fmt: skip
     told = run("fitted", "list").output.splitlines()
@@ -140,12 +140,12 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
 
 
 def test_the_definition_is_described_and_drawn_with_its_version(project: Project) -> None:
-    project.save_fitted("amount_scaler", fit(project))
-    project.export_fitted("amount_scaler")
+    project.fitted.save("amount_scaler", fit(project))
+    project.fitted.export("amount_scaler")
     pin(1)
     run("apply")
     (document,) = json.loads(run("describe", "scaled", "--json").output)
-    digest = project.fitted("amount_scaler").digest
+    digest = project.fitted.load("amount_scaler").digest
     assert (document["state"], document["type"]) == ("applied", "list(float64, 2)")
     assert document["fitted"] == {
         "name": "amount_scaler", "version": 1, "kind": "standard_scaler", "digest": digest,
@@ -166,8 +166,8 @@ def test_the_definition_is_described_and_drawn_with_its_version(project: Project
 def test_another_version_is_a_change_and_another_content_of_one_is_refused(
     project: Project,
 ) -> None:
-    project.save_fitted("amount_scaler", fit(project))
-    project.save_fitted("amount_scaler", fit(project).partial_fit([[100.0, 0.5]]))
+    project.fitted.save("amount_scaler", fit(project))
+    project.fitted.save("amount_scaler", fit(project).partial_fit([[100.0, 0.5]]))
     run("fitted", "export", "amount_scaler", "1")
     run("fitted", "export", "amount_scaler", "2")
     pin(1)
@@ -182,7 +182,7 @@ def test_another_version_is_a_change_and_another_content_of_one_is_refused(
     other = Project.open(".")
     path = Path("fitted/amount_scaler/v2.json")
     path.unlink()
-    document = replace(other.fitted("amount_scaler", 2), fitted_at_ms=1).to_document()
+    document = replace(other.fitted.load("amount_scaler", 2), fitted_at_ms=1).to_document()
     path.write_text(json.dumps(document))
     refused = run("plan", code=2).output
     assert "transformed feature 'scaled': the file of amount_scaler v2 has the digest" in refused
@@ -197,7 +197,7 @@ def test_another_version_is_a_change_and_another_content_of_one_is_refused(
 def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:
     pytest.importorskip("onnx", reason="pip install 'paimon-features[onnx]'")
     runtime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
-    project.save_fitted("amount_scaler", fit(project))
+    project.fitted.save("amount_scaler", fit(project))
     told = run("fitted", "export", "amount_scaler", "1", "--onnx", "scaler.onnx").output
     assert told == "amount_scaler v1: scaler.onnx, inputs sum_amount_30d, share\n"
     assert not Path("fitted").exists()
@@ -206,30 +206,30 @@ def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:
     assert session.run(None, feeds)[0].tolist() == [[1.0, 1.0]]
     told = session.get_modelmeta().custom_metadata_map
     assert (told["name"], told["version"]) == ("amount_scaler", "1")
-    assert told["digest"] == project.fitted("amount_scaler").digest
+    assert told["digest"] == project.fitted.load("amount_scaler").digest
 
 
 def test_wrong_names_are_told(project: Project) -> None:
     assert "no transformer was saved yet" in run("fitted", "list").output
-    project.save_fitted("amount_scaler", fit(project))
+    project.fitted.save("amount_scaler", fit(project))
     assert "no fitted transformer 'amont'" in run("fitted", "show", "amont", code=2).output
     assert "no fitted transformer 'amont'" in run("fitted", "list", "amont", code=2).output
     assert "has no version 7; it has: 1" in run(
         "fitted", "export", "amount_scaler", "7", code=2
     ).output  # fmt: skip
     with pytest.raises(UnknownNameError, match="no table 'training_none'"):
-        project.save_fitted("x", fit(project), table="training_none")
+        project.fitted.save("x", fit(project), table="training_none")
     with pytest.raises(SnapshotExpiredError):
-        project.save_fitted("x", fit(project), table="training_fitting", snapshot_id=99)
+        project.fitted.save("x", fit(project), table="training_fitting", snapshot_id=99)
     with pytest.raises(RequestError, match="snapshot_id=1 goes with table="):
-        project.save_fitted("x", fit(project), snapshot_id=1)
+        project.fitted.save("x", fit(project), snapshot_id=1)
 
 
 def test_verify_covers_transformed_features_and_finds_one_that_is_computed_wrongly(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    project.save_fitted("amount_scaler", fit(project))
-    project.export_fitted("amount_scaler")
+    project.fitted.save("amount_scaler", fit(project))
+    project.fitted.export("amount_scaler")
     pinned = pin(1)
     run("apply")
     run("materialize")

@@ -71,7 +71,7 @@ def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_changed_interaction_needs_no_backfill_and_the_plan_says_so(project: Project) -> None:
-    assert "nothing to do" in run("plan").output
+    assert "no changes" in run("plan").output
     text = DEFINITIONS.replace("> 0.5", "> 0.7").replace('"over", "', '"over", "1 - ')
     Path("features.py").write_text(text)
     plan = run("plan").output

@@ -72,7 +72,7 @@ def test_another_ttl_is_a_change_and_needs_no_table(project: Project) -> None:
 def test_online_reads_are_refused_with_what_to_do(project: Project) -> None:
     for features in ("churn", "profile:plan"):
         with pytest.raises(RequestError, match=r"'profile' is read offline only .*Last"):
-            project.fetcher(features)
+            project.online.fetcher(features)
 
 
 def test_unknown_features_are_named(project: Project) -> None:

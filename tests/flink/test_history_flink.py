@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from paimon_features import aggregates as agg
 from paimon_features.cli import cli
 from paimon_features.definitions import Definitions, Entity, EventSource, FeatureRef, FeatureView
+from paimon_features.engines import EngineOptions
 from paimon_features.errors import RequestError, TableError
 from paimon_features.flink.history import batch_job as history
 from paimon_features.flink.history.engine import FlinkHistoryEngine
@@ -271,7 +272,7 @@ def shop(tmp_path: Path) -> Project:
     rows = pa.table({**plans, "event_day": pa.array([0, 1], pa.int32())})
     append_arrow(project.lake, "events_profiles", rows)
     for name in ("spend", "demand"):
-        project.backfill(name, engine="local")
+        project.jobs.backfill(name, engine="local")
     return project
 
 
@@ -296,8 +297,7 @@ def test_a_project_gives_the_same_by_call_command_and_training_set(
         pa.RecordBatchReader.from_batches(rows.schema, iter(rows.to_batches(200))),
         statuses=True,
         memory_mb=0.1,
-        engine="flink",
-        on_message=told.append,
+        engine=EngineOptions("flink", on_message=told.append),
         progress=lambda done, total: steps.append((done, total)),
     )
     assert there.equals(here)
@@ -325,4 +325,4 @@ def test_wrong_use_is_told(shop: Project) -> None:
     with pytest.raises(RequestError, match="'local' or 'flink'"):
         shop.get_historical_features("spend", rows, engine="spark")  # type: ignore[arg-type]
     with pytest.raises(RequestError, match="requires engine='flink'"):
-        shop.get_historical_features("spend", rows, cluster="127.0.0.1:1")
+        shop.get_historical_features("spend", rows, engine=EngineOptions(cluster="127.0.0.1:1"))

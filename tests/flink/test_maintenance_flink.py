@@ -40,13 +40,13 @@ def test_a_maintained_table_holds_the_same_and_its_job_goes_on_exactly(
     register_consumer(target.lake, events, "a-reader", held)
     asked = pa.table({"customer_id": [1, 2, -4], "event_time_ms": [15_047 * DAY_MS] * 3})
     lifetimes = project.get_historical_features(["spend:count"], asked)
-    assert project.roll_up("spend").made > 0
+    assert project.jobs.roll_up("spend").made > 0
     assert project.get_historical_features(["spend:count"], asked) == lifetimes
 
     done = {m.table: m for m in maintain(project, keep_newest=1)}
 
     assert project.get_historical_features(["spend:count"], asked) == lifetimes
-    again = project.roll_up("spend")
+    again = project.jobs.roll_up("spend")
     assert again.made == 0 < again.fresh, "what was compacted is rolled up anew"
 
     assert not any(m.skipped for m in done.values())

@@ -80,7 +80,7 @@ def test_batch_and_stream_fill_a_view_without_keys_and_fits_of_it_are_those_of_t
         made = run(project, "fit", "standard_scaler", "--view", "statistics", "--columns",
                    "quantity,cents", "--from", "tiles", "--name", "scaler", "--json")  # fmt: skip
         assert json.loads(made.output)["version"] == version
-        found = project.fitted("scaler").transformer
+        found = project.fitted.load("scaler").transformer
         assert isinstance(found, StandardScaler)
         expected = StandardScaler().fit(members(seen).select(["quantity", "cents"]))
         assert found.n_samples_seen_.tolist() == expected.n_samples_seen_.tolist()
@@ -101,7 +101,7 @@ def test_batch_and_stream_fill_a_view_without_keys_and_fits_of_it_are_those_of_t
     before = [row for row in members(events).to_pylist() if row["at_ms"] < cut]
     expected = MinMaxScaler().fit([[row["quantity"]] for row in before])
     expected.names = ("quantity",)
-    assert project.fitted("range").transformer == expected
+    assert project.fitted.load("range").transformer == expected
 
     assert repair(target, -400, 20_000).ok
     tiles = read_arrow(target.lake, target.tables[0])

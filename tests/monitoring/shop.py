@@ -57,7 +57,7 @@ class Shop:
     def tile(self) -> None:
         """Compute the tiles of all events."""
         for view in ("kept", "spend"):
-            self.project.backfill(view, rebuild=True)
+            self.project.jobs.backfill(view, rebuild=True)
 
     def reader(self, view: str = "kept") -> ViewReader:
         """The view at its newest snapshots."""

@@ -252,7 +252,7 @@ def test_the_command_and_the_project_s_method_are_the_same_call(
     done = CliRunner().invoke(cli, words)
     assert json.loads(done.output)["events_read"] == 110
     feed.assert_exact()
-    outcome = project.backfill("spend", rebuild=True, memory="1GB", threads=1)
+    outcome = project.jobs.backfill("spend", rebuild=True, memory="1GB", threads=1)
     assert (outcome.view, outcome.events_read) == ("spend", 110)
     feed.assert_exact()
     (row,) = list_jobs(project.lake)

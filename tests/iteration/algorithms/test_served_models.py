@@ -86,23 +86,23 @@ def training_rows(project: Project) -> pa.Table:
 def test_a_model_is_kept_by_version_and_the_pinned_one_is_served(project: Project) -> None:
     table = training_rows(project)
     first = LogisticRegression(features_col=FEATURES, learning_rate=0.01).fit(table)
-    assert project.save_fitted("churn_model", first, table="training_churn") == 1
-    assert project.fitted("churn_model").transformer == first
+    assert project.fitted.save("churn_model", first, table="training_churn") == 1
+    assert project.fitted.load("churn_model").transformer == first
 
     # the next fit starts from the version in the lake
-    start: Any = project.fitted("churn_model", 1).transformer
+    start: Any = project.fitted.load("churn_model", 1).transformer
     second = LogisticRegression(features_col=FEATURES, max_iter=5).fit(table, initial=start)
-    assert project.save_fitted("churn_model", second, table="training_churn") == 2
+    assert project.fitted.save("churn_model", second, table="training_churn") == 2
     # an online fit starts from it too: a version for each batch of ten rows
     online = OnlineLogisticRegression(features_col=FEATURES, global_batch_size=10)
     versions = online.fit(table, initial=second)
-    numbers = [project.save_fitted("churn_model", each) for each in versions]
+    numbers = [project.fitted.save("churn_model", each) for each in versions]
     assert numbers == [3, 4]
-    stored = [project.fitted("churn_model", n).transformer for n in (1, 2, 3, 4)]
+    stored = [project.fitted.load("churn_model", n).transformer for n in (1, 2, 3, 4)]
     assert stored == [first, second, *versions]
 
     for pinned_version in (1, 4):
-        project.export_fitted("churn_model", pinned_version)
+        project.fitted.export("churn_model", pinned_version)
         Path("features.py").write_text(DEFINITIONS + PINNED.format(version=pinned_version))
         pinned = Project.open(".")
         pinned.apply()

@@ -1,0 +1,161 @@
+"""What every part of a project builds on: configuration, lake, definitions, stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from paimon_features.config import ProjectConfig, find_root, read_config
+from paimon_features.definitions import (
+    CompiledTable,
+    CompiledView,
+    Definitions,
+    FeatureService,
+    Output,
+    Selection,
+    load_definitions,
+)
+from paimon_features.errors import GenerationError
+from paimon_features.online import OnlineSettings, OnlineStore, open_store
+from paimon_features.tables import Lake, generations
+from paimon_features.tables.generations import GenerationRecord
+
+if TYPE_CHECKING:
+    from paimon_features.monitoring.view_reader import ViewReader
+    from paimon_features.offline.reading.pinning import AsOf
+    from paimon_features.offline.store import OfflineStore
+
+Features = str | FeatureService | Sequence[str]
+"""A service, its name, or references ``view:feature`` and names of what is computed of them."""
+
+
+class ProjectContext:
+    """The configuration, lake, definitions and stores of one project folder.
+
+    Lake and definitions are read at first use, so that a serving host that only looks features
+    up need not see the lake's history. Safe to share between threads for reading.
+    """
+
+    def __init__(self, config: ProjectConfig) -> None:
+        self.config = config
+        self.name = config.name
+        self.root = config.root
+
+    def __repr__(self) -> str:
+        return f"Project({self.name!r}, {str(self.root)!r})"
+
+    @classmethod
+    def open(cls, path: str | Path = ".") -> Self:
+        """Open the project in ``path`` or the nearest folder above it.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no ``paimon-features.toml``, or it is invalid.
+        """
+        return cls(read_config(find_root(Path(path))))
+
+    @cached_property
+    def lake(self) -> Lake:
+        """The lake with all tables of the project."""
+        config = self.config
+        return Lake.open(
+            config.warehouse,
+            config.database,
+            options=config.lake_options,
+            side_folder=config.side_folder,
+        )
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        """The definitions in the definitions file, applied or not."""
+        return load_definitions(self.config.definitions)
+
+    @cached_property
+    def online_settings(self) -> OnlineSettings:
+        """Connection settings of the online store, from ``[online]`` and the environment."""
+        return OnlineSettings.of(self.config.online, root=self.root)
+
+    @cached_property
+    def store(self) -> OnlineStore:
+        """The online store of the configuration."""
+        return open_store(self.online_settings)
+
+    def view(self, name: str) -> CompiledView:
+        """The feature view of that name, compiled; UnknownNameError if there is none."""
+        return self.definitions.view(name).compiled
+
+    def any_view(self, name: str) -> CompiledView | CompiledTable:
+        """The feature view or table view of that name, compiled; UnknownNameError if none."""
+        return self.definitions.any_view(name).compiled
+
+    def generation(self, view: CompiledView) -> GenerationRecord:
+        """The active generation of the view, which all readers read.
+
+        Raises
+        ------
+        GenerationError
+            If the view is not applied, or its definition now means other tiles.
+        """
+        record = generations.active(self.lake, view.name)
+        if record is None:
+            raise GenerationError(
+                f"feature view {view.name!r} is not applied; run 'paimon-features apply'"
+            )
+        if record.fingerprint != view.fingerprint:
+            raise GenerationError(
+                f"feature view {view.name!r} is defined for other tiles than generation "
+                f"{record.generation} contains; 'paimon-features plan' shows the difference, "
+                f"'apply', 'backfill {view.name}' and 'switch {view.name}' replace it"
+            )
+        return record
+
+    def refs(self, features: Features) -> tuple[Output, ...]:
+        """Resolve a service, a view, or texts such as ``view:feature`` to outputs, in order.
+
+        A text without a colon is a service, a view, an interaction or a transformed feature.
+
+        Raises
+        ------
+        UnknownNameError
+            For a name that is not defined.
+        """
+        if isinstance(features, FeatureService):
+            return self.definitions.outputs(features.items())
+        texts = [features] if isinstance(features, str) else list(features)
+        return self.definitions.outputs(
+            [item for text in texts for item in self.definitions.resolve(text)]
+        )
+
+    def views_of(self, refs: Sequence[Output]) -> list[CompiledView]:
+        """The feature views that these outputs are read from, each once, in order.
+
+        Raises
+        ------
+        RequestError
+            For a table view, which is not materialized.
+        """
+        return self.definitions.read_views(Selection.of(refs))
+
+    def view_reader(self, view: str) -> ViewReader:
+        """The columns of a view's events at the newest snapshots, for fits and monitoring."""
+        from paimon_features.monitoring.view_reader import ViewReader
+
+        definition = self.definitions.view(view)
+        return ViewReader(self.lake, definition, self.generation(definition.compiled))
+
+    def pinned(self, as_of: AsOf | str) -> AsOf:
+        """``as_of`` itself, or what the training set of that name was built from."""
+        from paimon_features.offline.training_set import pins_of
+
+        return pins_of(self.lake, as_of) if isinstance(as_of, str) else as_of
+
+    @cached_property
+    def offline(self) -> OfflineStore:
+        """Point-in-time reads of the lake."""
+        # imported here, as above: a lookup need not load what reads tables
+        from paimon_features.offline.store import OfflineStore
+
+        return OfflineStore(self.lake, self.any_view, self.generation)

@@ -1,0 +1,182 @@
+"""A project: its configuration, definitions, lake and stores, behind one object.
+
+>>> Project.open(".")                                          # doctest: +SKIP
+Project('shop', '/home/me/shop')
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from paimon_features.callbacks import OnProgress
+from paimon_features.clock import now_ms
+from paimon_features.planning.plan import ProjectPlan, apply_plan, make_plan
+from paimon_features.project.context import Features, ProjectContext
+from paimon_features.project.derived import DerivedViews
+from paimon_features.project.fitted import FittedTransformers
+from paimon_features.project.jobs import ProjectJobs
+from paimon_features.project.online import OnlineFeatures
+from paimon_features.serving.fetcher import OnlineResponse
+
+if TYPE_CHECKING:
+    from paimon_features.engines import EngineName, EngineOptions
+    from paimon_features.offline.parquet_file import WrittenFile
+    from paimon_features.offline.reading.engine import OfflineEngine
+    from paimon_features.offline.reading.pinning import AsOf
+    from paimon_features.offline.training_set import TrainingSet
+
+
+class Project(ProjectContext):
+    """One project folder, opened: definitions, plans, and reads of features.
+
+    What is needed less often has accessors: ``online`` (fetchers), ``offline`` (pinned reads),
+    ``derived`` (tumbling and session views), ``fitted`` (transformers), ``jobs`` (backfills).
+    """
+
+    # -- definitions -----------------------------------------------------------------------
+
+    def plan(self) -> ProjectPlan:
+        """What ``apply`` would change."""
+        return make_plan(self.lake, self.definitions)
+
+    def apply(self) -> ProjectPlan:
+        """Create tables and generations for the definitions, and write the registry."""
+        return apply_plan(self.lake, self.definitions, now_ms())
+
+    # -- accessors -------------------------------------------------------------------------
+
+    @property
+    def online(self) -> OnlineFeatures:
+        """Reads of the online store."""
+        return OnlineFeatures(self)
+
+    @property
+    def derived(self) -> DerivedViews:
+        """The windows of tumbling and session views."""
+        return DerivedViews(self)
+
+    @property
+    def fitted(self) -> FittedTransformers:
+        """Fitted transformers: fit, save, load, export."""
+        return FittedTransformers(self)
+
+    @property
+    def jobs(self) -> ProjectJobs:
+        """Backfills and rollups."""
+        return ProjectJobs(self)
+
+    # -- reading ---------------------------------------------------------------------------
+
+    def get_online_features(
+        self,
+        features: Features,
+        entities: Mapping[str, Sequence[Any]],
+        as_of_ms: int | None = None,
+        *,
+        request: Mapping[str, Any] | None = None,
+    ) -> OnlineResponse:
+        """Features of entities as of now (or ``as_of_ms``); see ``OnlineFeatures.get``."""
+        return self.online.get(features, entities, as_of_ms, request=request)
+
+    def get_historical_features(
+        self,
+        features: Features,
+        rows: Any,
+        *,
+        as_of: AsOf | str = None,
+        engine: EngineName | EngineOptions = "local",
+        **options: Any,
+    ) -> pa.Table:
+        """Features of entity rows, each at its own ``event_time_ms``; see ``OfflineStore``.
+
+        ``as_of`` may also be the name of a training set: its exact sources are read again. With
+        ``engine="flink"`` a batch job joins the rows of each feature view in a JVM of this
+        process; ``EngineOptions("flink", cluster="host:port", on_message=print)`` runs it on a
+        session cluster and reports each stage. Values are the same, sums of floats within the
+        tolerance of the docs.
+        """
+        return self.offline.get_historical_features(
+            self.refs(features),
+            rows,
+            as_of=self.pinned(as_of),
+            engine=self._engine(engine),
+            **options,
+        )
+
+    def stream_historical_features(
+        self,
+        features: Features,
+        rows: Any,
+        *,
+        as_of: AsOf | str = None,
+        engine: EngineName | EngineOptions = "local",
+        **options: Any,
+    ) -> pa.RecordBatchReader:
+        """The same as a stream of batches, for rows or results larger than memory."""
+        return self.offline.stream_historical_features(
+            self.refs(features),
+            rows,
+            as_of=self.pinned(as_of),
+            engine=self._engine(engine),
+            **options,
+        )
+
+    def write_historical_features(
+        self,
+        features: Features,
+        rows: Any,
+        path: str | Path,
+        *,
+        as_of: AsOf | str = None,
+        engine: EngineName | EngineOptions = "local",
+        **options: Any,
+    ) -> WrittenFile:
+        """The same as a Parquet file, which appears when it is complete."""
+        return self.offline.write_historical_features(
+            self.refs(features),
+            rows,
+            Path(path),
+            as_of=self.pinned(as_of),
+            engine=self._engine(engine),
+            **options,
+        )
+
+    def build_training_set(
+        self,
+        name: str,
+        features: Features,
+        rows: Any,
+        *,
+        label: str | None = None,
+        as_of: AsOf | str = None,
+        replace: bool = False,
+        progress: OnProgress | None = None,
+        memory_mb: float | None = None,
+        spill_folder: str | None = None,
+        engine: EngineName | EngineOptions = "local",
+    ) -> TrainingSet:
+        """Write the historical features of ``rows`` as the table ``training_<name>``."""
+        from paimon_features.offline.training_set import build_training_set
+
+        return build_training_set(
+            self.offline,
+            name,
+            self.refs(features),
+            rows,
+            label=label,
+            as_of=self.pinned(as_of),
+            replace=replace,
+            progress=progress,
+            memory_mb=memory_mb,
+            spill_folder=spill_folder,
+            engine=self._engine(engine),
+        )
+
+    def _engine(self, engine: EngineName | EngineOptions) -> OfflineEngine | None:
+        from paimon_features.engines import history_engine
+
+        return history_engine(engine, self.config)
