@@ -174,7 +174,7 @@ class Demo:
         self.as_of_ms = pc.max(self.streamed["invoice_time_ms"]).as_py() + 1
         ids = ",".join(map(str, CUSTOMERS))
         self.command(
-            "lookup", SERVICE, "--entity", f"customer_id={ids}", "--now-ms", str(self.as_of_ms)
+            "lookup", SERVICE, "--entity", f"customer_id={ids}", "--as-of", str(self.as_of_ms)
         )
         response = self.project.get_online_features(
             SERVICE, {"customer_id": list(CUSTOMERS)}, self.as_of_ms

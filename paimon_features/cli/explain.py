@@ -34,7 +34,9 @@ _MOST_CELLS = 40
     help="The value of an entity key; repeat it for further keys.",
 )
 @click.option(
-    "--at", metavar="TIME", help="Read as of this time (UTC: ms, or 2011-12-09T12:50:00), not now."
+    "--as-of",
+    metavar="TIME",
+    help="Read as of this time (UTC: ms, or 2011-12-09T12:50:00), not now.",
 )
 @click.option("--feature", help="Explain this feature only, and list its cells.")
 @PROJECT
@@ -42,7 +44,7 @@ _MOST_CELLS = 40
 def explain(
     view: str,
     entities: tuple[str, ...],
-    at: str | None,
+    as_of: str | None,
     feature: str | None,
     path: str,
     as_json: bool,
@@ -52,7 +54,7 @@ def explain(
     \b
     paimon-features explain customer_spend --entity customer_id=12346
     paimon-features explain customer_spend --entity customer_id=12346 --feature sum_amount_1d
-    paimon-features explain customer_spend --entity customer_id=12346 --at 2011-12-09T12:50:00
+    paimon-features explain customer_spend --entity customer_id=12346 --as-of 2011-12-09T12:50:00
 
     \b
     #   a cell that the value is made of      .   a cell that it is not made of
@@ -68,7 +70,7 @@ def explain(
     if several:
         raise RequestError(f"--entity {several[0]}: expected one value: one entity at a time")
     entity = {name: value for name, [value] in found.items()}
-    as_of_ms = now_ms() if at is None else time_ms(at)
+    as_of_ms = now_ms() if as_of is None else time_ms(as_of)
     fetcher = FeatureFetcher(project.name, [compiled], project.store)
     features = None if feature is None else [feature]
     document = take_apart(fetcher, view, entity, as_of_ms, features)

@@ -48,8 +48,7 @@ COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDI
     help="A request input of an interaction: one value for all entities, or one for each.",
 )
 @click.option(
-    "--now-ms",
-    "now",
+    "--as-of",
     metavar="TIME",
     help="Read as of this time instead of now: UTC milliseconds, or 2011-12-09T12:50:00.",
 )
@@ -59,7 +58,7 @@ def lookup(
     features: tuple[str, ...],
     entities: tuple[str, ...],
     inputs: tuple[str, ...],
-    now: str | None,
+    as_of: str | None,
     path: str,
     as_json: bool,
 ) -> None:
@@ -68,7 +67,7 @@ def lookup(
     \b
     paimon-features lookup churn_v1 --entity customer_id=12346,12347
     paimon-features lookup spend:sum_amount_1d spend:count_7d --entity customer_id=12346
-    paimon-features lookup churn_v1 --entity user=7 --entity shop=north --now-ms 2011-12-09T12:00
+    paimon-features lookup churn_v1 --entity user=7 --entity shop=north --as-of 2011-12-09T12:00
     paimon-features lookup fraud_v1 --entity customer_id=12346 --request amount=99.5
 
     \b
@@ -85,7 +84,7 @@ def lookup(
     views = project.views_of(refs)
     types = {name: kind for view in views for name, kind in view.keys.items()}
     wanted = parse_entities(entities, types)
-    as_of_ms = now_ms() if now is None else time_ms(now)
+    as_of_ms = now_ms() if as_of is None else time_ms(as_of)
     fetcher = FeatureFetcher(project.name, views, project.store)
     request = parse_request(inputs, Selection.of(refs).inputs)
     response = fetcher.get(refs, wanted, as_of_ms, request)

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from paimon_features.definitions import CompiledDerived
 from paimon_features.project.context import ProjectContext
+from paimon_features.tables.generations import GenerationRecord
 
 if TYPE_CHECKING:
     from paimon_features.offline.derived_rows import DerivedRead

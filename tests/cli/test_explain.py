@@ -48,7 +48,7 @@ def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.redis
 def test_a_number_is_taken_apart_in_words_a_drawing_and_a_table(project: Project) -> None:
     done = run(
-        "explain", "customer_spend", "--entity", "customer_id=12346", "--at",
+        "explain", "customer_spend", "--entity", "customer_id=12346", "--as-of",
         "2011-12-09T12:00:00", "--feature", "sum_amount_1d",
     )  # fmt: skip
     assert done.exit_code == 0, done.output
@@ -66,7 +66,7 @@ def test_a_number_is_taken_apart_in_words_a_drawing_and_a_table(project: Project
 
 @pytest.mark.redis
 def test_every_feature_is_told_and_json_has_it_all(project: Project) -> None:
-    asked = ("explain", "customer_spend", "--entity", "customer_id=12346", "--at", str(NOW))
+    asked = ("explain", "customer_spend", "--entity", "customer_id=12346", "--as-of", str(NOW))
     view = project.view("customer_spend")
     told = run(*asked).output
     for feature in view.features:
@@ -74,7 +74,7 @@ def test_every_feature_is_told_and_json_has_it_all(project: Project) -> None:
     document = json.loads(run(*asked, "--json").output)
     assert [f["name"] for f in document["features"]] == [f.name for f in view.features]
     assert document["as_of_ms"] == NOW
-    missing = run("explain", "customer_spend", "--entity", "customer_id=1", "--at", str(NOW))
+    missing = run("explain", "customer_spend", "--entity", "customer_id=1", "--as-of", str(NOW))
     assert missing.exit_code == 0
     assert "no record in the online store" in missing.output
     assert "MISSING" in missing.output
@@ -87,7 +87,7 @@ def test_what_cannot_be_explained_is_told(project: Project) -> None:
         (("customer_spend", "--entity", "customer_id=1,2"), "expected one value"),
         (("customer_spend", "--entity", "shop=1"), "expected KEY=VALUE"),
         (("customer_spend", "--entity", "customer_id=1", "--feature", "x"), "no feature"),
-        (("customer_spend", "--entity", "customer_id=1", "--at", "noon"), "expected UTC"),
+        (("customer_spend", "--entity", "customer_id=1", "--as-of", "noon"), "expected UTC"),
     ):
         done = run("explain", *arguments)
         assert done.exit_code == 2, done.output

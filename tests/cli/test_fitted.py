@@ -116,9 +116,9 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
     plan = run("plan").output
     assert "+ transformed scaled\n    is computed when it is read: no backfill" in plan
     run("apply")
-    assert "nothing to do" in run("plan").output
+    assert "no changes" in run("plan").output
     run("materialize")
-    looked = json.loads(run("lookup", "model", "--entity", "customer_id=1,2", "--now-ms", str(NOW),
+    looked = json.loads(run("lookup", "model", "--entity", "customer_id=1,2", "--as-of", str(NOW),
                             "--json").output)  # fmt: skip
     assert looked["rows"] == [
         {"customer_id": 1, "scaled": [1.0, 1.0], "sum_amount_1d": 6.0},

@@ -114,7 +114,7 @@ def test_a_wrong_interaction_stops_the_plan_with_its_place(project: Project) -> 
 
 def test_interactions_are_looked_up_with_their_inputs(project: Project) -> None:
     run("materialize")
-    keys = ["--entity", "customer_id=1,2", "--entity", "category=a,b", "--now-ms", str(NOW)]
+    keys = ["--entity", "customer_id=1,2", "--entity", "category=a,b", "--as-of", str(NOW)]
     inputs = ["--request", "price=4"]
     lines = run("lookup", "model", *keys, *inputs).output.splitlines()
     assert [line.split() for line in lines[2:5]] == [

@@ -66,7 +66,7 @@ def test_tiles_are_materialized_and_looked_up(project: Project) -> None:
     done = run("materialize")
     assert done.exit_code == 0, done.output
     assert "customer_spend: up to date at snapshot 1" in done.output
-    done = run("lookup", "churn_v1", "--entity", "customer_id=12346,12347,1", "--now-ms", AT)
+    done = run("lookup", "churn_v1", "--entity", "customer_id=12346,12347,1", "--as-of", AT)
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert lines[0] == "as of 2011-12-09 12:00:00 UTC"
@@ -84,7 +84,7 @@ def test_both_speak_json(project: Project) -> None:
     assert last["caught_up"] is True
     done = run(
         "lookup", "customer_spend:sum_amount_30d", "customer_spend:last_country_30d",
-        "--entity", "customer_id=12346", "--now-ms", str(NOW), "--json",
+        "--entity", "customer_id=12346", "--as-of", str(NOW), "--json",
     )  # fmt: skip
     document = json.loads(done.output)
     assert document["rows"] == [

@@ -58,7 +58,7 @@ print(got.to_pylist()[0], got.statuses.to_pylist()[1]["count_12d"])
 
 COMMAND = """
 from paimon_features.cli import main
-main(["lookup", "clicks:sum_n_1d", "--entity", "user=7", "--now-ms", sys.argv[1], "--json"])
+main(["lookup", "clicks:sum_n_1d", "--entity", "user=7", "--as-of", sys.argv[1], "--json"])
 """
 
 

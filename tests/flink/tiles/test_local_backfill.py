@@ -303,7 +303,7 @@ def test_backfilled_tiles_are_materialized_looked_up_and_verified(
     root = ["--project", str(project.root)]
     done = CliRunner().invoke(cli, ["materialize", "spend", *root])
     assert done.exit_code == 0, done.output
-    words = ["lookup", "spend", "--entity", "customer_id=1", "--now-ms", str(DAY_MS), *root]
+    words = ["lookup", "spend", "--entity", "customer_id=1", "--as-of", str(DAY_MS), *root]
     assert "MISSING" not in CliRunner().invoke(cli, words).output
     report = verify(Project.open(project.root), "spend", settle_s=0, wait_s=5)
     assert report.ok, report.differences
