@@ -14,7 +14,7 @@ from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.project import Project
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.readers.inspection import Inspection, inspect
+from trainer_bridge.inspection import Inspection, inspect
 
 
 class Threads(click.ParamType):

@@ -17,7 +17,7 @@ from paimon_features.schema import Float32
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from trainer_bridge.readers.inspection import Inspection, inspect
+from trainer_bridge.inspection import Inspection, inspect
 from trainer_bridge.testing.tables import make_samples
 
 COLUMNS = [f"f{number}" for number in range(10)]

@@ -17,8 +17,8 @@ from paimon_features.schema import Float64, Int64
 from paimon_features.tables import TableSpec, append_arrow, read_arrow
 from paimon_features.testing.tile_lake import TileLake
 from trainer_bridge.feedback.difficulty import difficulty_view, read_difficulty
-from trainer_bridge.feedback.score_schedule import ScoreSchedule, scheduled_batches
 from trainer_bridge.feedback.writer import FeedbackWriter
+from trainer_bridge.readers.score_schedule import ScoreSchedule, scheduled_batches
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
 
