@@ -1,4 +1,4 @@
-"""What a server answers, as plain lists."""
+"""Replies of a feature server, as plain lists."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Freshness:
     stale: bool
 
     def worst(self, other: Freshness) -> Freshness:
-        """What both are at least."""
+        """The worse of both, field by field."""
         highs = self.event_time_high_ms, other.event_time_high_ms
         return Freshness(
             min(self.applied_snapshot, other.applied_snapshot),
@@ -49,7 +49,7 @@ class FeatureReply:
     ``columns`` has the entity keys and then the features, ``statuses`` the features alone with
     PRESENT, STALE, EXPIRED, MISSING or ILL_CONDITIONED for each value. ``freshness`` is per view.
     A reply that is partly from a cache has the oldest ``as_of_ms`` and the worst freshness of its
-    rows, and the ``request_id`` of what was asked; None where nothing was.
+    rows, and the ``request_id`` of the request that was sent; None if none was.
     """
 
     as_of_ms: int
@@ -94,7 +94,7 @@ class FeatureReply:
 def reply_of(
     document: Mapping[str, Any], keys: Sequence[str], request_id: str | None
 ) -> FeatureReply:
-    """The reply that a JSON document is; ``keys`` are those that were asked with.
+    """Parse a JSON document; ``keys`` are the entity keys of the request.
 
     Raises
     ------
@@ -111,17 +111,17 @@ def reply_of(
             theirs = [STATUS_OF_FEAST.get(status, status) for status in result["statuses"]]
             statuses[name] = result.get("detailed_statuses", theirs)
             times[name] = result["event_timestamps"]
-    freshness = {view: _freshness(told) for view, told in metadata["freshness"].items()}
+    freshness = {view: _freshness(document) for view, document in metadata["freshness"].items()}
     return FeatureReply(metadata["as_of_ms"], columns, statuses, times, freshness, request_id)
 
 
-def _freshness(told: Mapping[str, Any]) -> Freshness:
+def _freshness(document: Mapping[str, Any]) -> Freshness:
     return Freshness(
-        told["applied_snapshot"],
-        told["commit_time_ms"],
-        told["event_time_high_ms"],
-        told["current_ms"],
-        told["stale"],
+        document["applied_snapshot"],
+        document["commit_time_ms"],
+        document["event_time_high_ms"],
+        document["current_ms"],
+        document["stale"],
     )
 
 

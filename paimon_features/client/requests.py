@@ -1,4 +1,4 @@
-"""What is asked of a server, as a value."""
+"""A request to a feature server, as a value."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class ClientRequest:
         request: Mapping[str, Any] | None,
         full_feature_names: bool,
     ) -> ClientRequest:
-        """A call as the methods of the clients take it.
+        """A request from the arguments of the clients' methods.
 
         Raises
         ------
         RequestError
-            For columns of different lengths, or what is no sequence.
+            For columns of different lengths, or that are not sequences.
         """
         columns = {name: as_list(name, values) for name, values in entities.items()}
         lengths = {name: len(values) for name, values in columns.items()}
@@ -65,11 +65,11 @@ class ClientRequest:
 
     @property
     def rows(self) -> int:
-        """How many entities are asked for."""
+        """The number of entities."""
         return len(next(iter(self.entities.values()), ()))
 
     def take(self, rows: Sequence[int]) -> ClientRequest:
-        """The same for some of the entities."""
+        """The same request for some of the entities."""
         entities = {name: [values[i] for i in rows] for name, values in self.entities.items()}
         inputs = {
             name: [values[i] for i in rows] if isinstance(values, list) else values
@@ -78,7 +78,7 @@ class ClientRequest:
         return replace(self, entities=entities, inputs=inputs)
 
     def fields(self) -> dict[str, Any]:
-        """All of the body but entities and inputs; what is as by default is left out."""
+        """The fields of the body except entities and inputs; defaults are left out."""
         out: dict[str, Any] = {}
         if self.features is not None:
             out["features"] = list(self.features)
@@ -109,7 +109,7 @@ class ClientRequest:
 
 
 def as_list(name: str, values: Any) -> list[Any]:
-    """A column as a list: of a sequence, NumPy, pandas, Polars, Arrow."""
+    """A column as a list, from a sequence, NumPy, pandas, Polars or Arrow."""
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method):
             found = getattr(values, method)()

@@ -1,7 +1,6 @@
-"""One request and its tries: how long to wait, when to give up, what a refusal means.
+"""Retries of one request: how long to wait, when to give up, which error a reply stands for.
 
-Both clients use it, one waiting with ``time.sleep`` and one with ``asyncio.sleep``, so nothing
-here waits or sends.
+Nothing here waits or sends: both clients use it.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from paimon_features.errors import (
 )
 
 AGAIN = frozenset((429, 503))
-"""Statuses after which the same request may be answered."""
+"""Statuses after which the same request may succeed."""
 
 _BY_CODE: Mapping[str, type[PaimonFeaturesError]] = {
     "unknown_name": UnknownNameError,
@@ -36,10 +35,10 @@ _BY_CODE: Mapping[str, type[PaimonFeaturesError]] = {
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """When a read that failed is tried again.
+    """When a failed read is retried.
 
-    A reply of 429 or 503 and a connection that fails are tried again while ``timeout_s``, counted
-    from the first try, lasts: after a random time of up to ``base_s * 2^(tries - 1)``, at most
+    A reply of 429 or 503 and a failed connection are retried within ``timeout_s``, counted from
+    the first try: after a random time of up to ``base_s * 2^(tries - 1)``, at most
     ``cap_s``, and not before the reply's Retry-After. A read changes nothing, so a repeat is
     harmless.
     """
@@ -53,7 +52,7 @@ class RetryPolicy:
 class RetryState:
     """The tries of one request.
 
-    ``clock`` counts seconds, ``chance`` gives a number in [0, 1).
+    ``clock`` counts seconds, ``chance`` returns a number in [0, 1).
     """
 
     def __init__(
@@ -66,41 +65,41 @@ class RetryState:
         self._url, self._policy, self._clock, self._chance = url, policy, clock, chance
         self._end = clock() + policy.timeout_s
         self._tries = 0
-        self._refusal: PaimonFeaturesError | None = None
+        self._rejection: PaimonFeaturesError | None = None
 
     def remaining_s(self) -> float:
         """How long the next try may take."""
         return max(self._end - self._clock(), 0.001)
 
     def failed(self, error: Exception) -> float:
-        """A try got no reply; for how many seconds to wait before the next.
+        """A try got no reply; returns the seconds to wait before the next one.
 
         Raises
         ------
         OnlineStoreError
-            If there is no next one; or what the server answered before.
+            If there is no next one; or the error of the server's last reply.
         """
         wait_s = self._wait(0.0)
-        if wait_s is None and self._refusal is not None:
-            # a last try that the deadline cut short tells less than what the server said before
-            raise self._given_up(self._refusal) from error
+        if wait_s is None and self._rejection is not None:
+            # a last try cut short by the deadline says less than the server's last reply
+            raise self._given_up(self._rejection) from error
         if wait_s is None:
             what = f"{type(error).__name__}: {error}".rstrip(": ")
             raise OnlineStoreError(
-                f"the feature server {self._url} does not answer ({what}; {self._tried()}). Is "
+                f"the feature server {self._url} does not respond ({what}; {self._tried()}). Is "
                 "'paimon-features serve' running there?"
             ) from error
         return wait_s
 
-    def refused(
+    def rejected(
         self, status: int, headers: Mapping[str, str], body: bytes, request_id: str
     ) -> float:
-        """A try was answered by an error; for how many seconds to wait before the next.
+        """A try was answered with an error; returns the seconds to wait before the next one.
 
         Raises
         ------
         RequestError, UnknownNameError, ConfigurationError
-            For what no repeat makes right: the request, a name in it, the token.
+            For what no retry can fix: the request, a name in it, the token.
         OverloadedError, StoreNotReadyError, OnlineStoreError
             If there is no next try.
         """
@@ -109,7 +108,7 @@ class RetryState:
         wait_s = self._wait(_seconds(headers.get("retry-after"))) if status in AGAIN else None
         if wait_s is None:
             raise self._given_up(error) if status in AGAIN else error
-        self._refusal = error
+        self._rejection = error
         return wait_s
 
     def _given_up(self, error: PaimonFeaturesError) -> PaimonFeaturesError:
@@ -120,7 +119,7 @@ class RetryState:
         self._tries += 1
         policy = self._policy
         longest = min(policy.cap_s, policy.base_s * 2.0 ** (self._tries - 1))
-        # the jitter comes on top, or all clients that one reply sent away come back at one time
+        # the jitter is added, or all clients that were rejected together would retry together
         wait_s = at_least_s + longest * self._chance()
         in_time = self._clock() + wait_s < self._end
         return wait_s if in_time and self._tries < policy.max_tries else None
@@ -131,22 +130,22 @@ class RetryState:
 
 
 def error_of(url: str, status: int, body: bytes) -> PaimonFeaturesError:
-    """The error that a reply stands for, with the server's own words."""
-    code, detail = _told(body)
-    said = detail or f"the feature server {url} answered {status}"
+    """The error that a reply stands for, with the server's own text."""
+    code, detail = _problem(body)
+    text = detail or f"the feature server {url} answered {status}"
     if status in (401, 403):
         return ConfigurationError(
-            f"the feature server {url}: {said}. The client takes its token as token= or from "
+            f"the feature server {url}: {text}. The client takes its token as token= or from "
             "PAIMON_FEATURES_TOKEN"
         )
     kind = _BY_CODE.get(code)
     if kind is None:
-        # 429 is no fault of the request
+        # 429 is not an error of the request
         kind = OnlineStoreError if status >= 500 or status == 429 else RequestError
-    return kind(said)
+    return kind(text)
 
 
-def _told(body: bytes) -> tuple[str, str]:
+def _problem(body: bytes) -> tuple[str, str]:
     try:
         document: Any = json.loads(body)
         return str(document.get("code", "")), str(document.get("detail", ""))

@@ -1,8 +1,8 @@
-"""Rows that were answered a moment ago, in front of the server.
+"""A cache of rows that were read a moment ago, in front of the server.
 
-A row is kept for ``ttl_s``, and never for longer than the views it is from allow: a view with a
-``max_staleness`` of an hour whose store was 50 minutes behind gives rows for ten minutes, and
-one that is stale gives none.
+A row is kept for ``ttl_s``, but no longer than its views allow: rows of a view with a
+``max_staleness`` of an hour whose store was 50 minutes behind are kept for ten minutes at most,
+and those of a stale view are not kept.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ class CachedRow:
 
 
 class RowCache:
-    """Rows by what was asked; ``clock`` counts seconds."""
+    """Rows by request and entity; ``clock`` counts seconds."""
 
     def __init__(
         self, cache: FeatureCache, ttl_s: float, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._cache, self._ttl_s, self._clock = cache, ttl_s, clock
 
-    def look(self, server: str, call: ClientRequest) -> CacheLookup:
-        """What is known of a call already. A call for a stated time is never answered from here."""
-        keys = [] if call.now_ms is not None else _keys(server, call)
+    def look_up(self, server: str, request: ClientRequest) -> CacheLookup:
+        """The cached rows of a request; there are none for a request with ``now_ms``."""
+        keys = [] if request.now_ms is not None else _keys(server, request)
         now_s = self._clock()
         rows: list[CachedRow | None] = []
         for key in keys:
             row = self._cache.get(key)
             rows.append(row if row is not None and now_s < row.until_s else None)
-        return CacheLookup(self, call, keys, rows or [None] * call.rows)
+        return CacheLookup(self, request, keys, rows or [None] * request.rows)
 
     def keep(self, keys: Sequence[Hashable], rows: Sequence[CachedRow]) -> None:
         """Keep the rows that may be used again."""
@@ -76,32 +76,32 @@ class RowCache:
 
 
 class CacheLookup:
-    """A call, and the rows of it that are known."""
+    """A request, and those of its rows that are cached."""
 
     def __init__(
         self,
         cache: RowCache,
-        call: ClientRequest,
+        request: ClientRequest,
         keys: Sequence[Hashable],
         rows: list[CachedRow | None],
     ) -> None:
-        self._cache, self._call, self._keys, self._rows = cache, call, keys, rows
+        self._cache, self._request, self._keys, self._rows = cache, request, keys, rows
         self._missing = [i for i, row in enumerate(rows) if row is None]
 
     @property
     def missing(self) -> ClientRequest | None:
-        """What has still to be asked; None if nothing has."""
+        """The request for the missing rows; None if there are none."""
         if self._rows and not self._missing:
             return None
         everything = len(self._missing) == len(self._rows)
-        return self._call if everything else self._call.take(self._missing)
+        return self._request if everything else self._request.take(self._missing)
 
     def known(self) -> FeatureReply:
-        """The reply, where nothing had to be asked."""
+        """The reply, if all rows were cached."""
         return _joined([row for row in self._rows if row is not None], None)
 
     def completed(self, reply: FeatureReply, limits: Limits) -> FeatureReply:
-        """The whole reply, from what was known and what was asked, which is kept."""
+        """The complete reply, from cached rows and the reply for the others, which are cached."""
         if not self._missing:
             return reply
         fresh = self._cache.rows_of(reply, limits)
@@ -146,11 +146,11 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> dict[str, l
     return {name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)}
 
 
-def _keys(server: str, call: ClientRequest) -> list[Hashable]:
-    """What tells the rows of one call from those of all others."""
-    asked = call.features, call.service, call.full_feature_names, tuple(call.entities)
+def _keys(server: str, request: ClientRequest) -> list[Hashable]:
+    """The cache keys of a request's rows, unique among all requests."""
+    prefix = request.features, request.service, request.full_feature_names, tuple(request.entities)
     # as JSON, because 1, 1.0 and True are one key of a dictionary and not one entity
     return [
-        (server, asked, json.dumps([one.entities, one.inputs], default=str))
-        for one in (call.take([i]) for i in range(call.rows))
+        (server, prefix, json.dumps([one.entities, one.inputs], default=str))
+        for one in (request.take([i]) for i in range(request.rows))
     ]

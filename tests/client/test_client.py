@@ -261,7 +261,7 @@ def test_a_deadline_ends_the_tries(world: World) -> None:
             client.get_online_features("everything", {"user": [1]})
         world.server.faults[:] = ["slow"]
         start = time.monotonic()
-        with pytest.raises(OnlineStoreError, match="does not answer .*Timeout"):
+        with pytest.raises(OnlineStoreError, match="does not respond .*Timeout"):
             client.get_online_features("everything", {"user": [1]})
         assert time.monotonic() - start < 5
 
@@ -269,14 +269,14 @@ def test_a_deadline_ends_the_tries(world: World) -> None:
 def test_a_server_that_is_not_there_is_told() -> None:
     with (
         FeatureClient("http://127.0.0.1:9", max_tries=2) as client,
-        pytest.raises(OnlineStoreError, match=r"127.0.0.1:9 does not answer .*2 tries.*serve"),
+        pytest.raises(OnlineStoreError, match=r"127.0.0.1:9 does not respond .*2 tries.*serve"),
     ):
         client.health()
 
 
 def test_something_else_that_answers_is_told(world: World, client: FeatureClient) -> None:
     world.server.faults[:] = ["nonsense"]
-    with pytest.raises(OnlineStoreError, match="something else than a feature server.*It works"):
+    with pytest.raises(OnlineStoreError, match="something other than a feature server.*It works"):
         client.get_online_features("everything", {"user": [1]})
     world.server.faults[:] = [(500, {}, {"code": "internal", "detail": "a fault"})]
     with pytest.raises(OnlineStoreError, match="a fault"):
@@ -293,10 +293,10 @@ def test_tries_spread_out_by_chance_and_never_before_retry_after() -> None:
     policy = RetryPolicy(timeout_s=100, max_tries=9, base_s=0.1, cap_s=0.5)
     for chance, waits in ((0.0, [1, 1, 1, 1, 1]), (0.5, [1.05, 1.1, 1.2, 1.25, 1.25])):
         exchange = RetryState("url", policy, clock=lambda: 0.0, chance=lambda c=chance: c)
-        got = [exchange.refused(503, {"retry-after": "1"}, b"{}", "id") for _ in waits]
+        got = [exchange.rejected(503, {"retry-after": "1"}, b"{}", "id") for _ in waits]
         assert got == pytest.approx(waits)
     dated = RetryState("url", policy, clock=lambda: 0.0, chance=lambda: 0.0)
-    assert dated.refused(503, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, b"", "id") == 0
+    assert dated.rejected(503, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, b"", "id") == 0
 
 
 # -- the cache -----------------------------------------------------------------------------
