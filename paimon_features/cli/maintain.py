@@ -10,7 +10,7 @@ import click
 from paimon_features.cli._options import JSON, PROJECT, message_printer
 from paimon_features.flink.maintenance.tables import MaintainedTable
 from paimon_features.flink.maintenance.tables import maintain as run
-from paimon_features.flink.sql.maintenance import Size
+from paimon_features.flink.sql.maintenance import TableSize
 from paimon_features.project import Project
 
 
@@ -71,7 +71,7 @@ def _line(done: MaintainedTable) -> str:
     return f"{done.table}: {_size(done.before)} -> {_size(done.after)}"
 
 
-def _size(size: Size) -> str:
+def _size(size: TableSize) -> str:
     return (
         f"{size.live_files:,} live files, {size.snapshots:,} snapshots, "
         f"{size.bytes / 2**20:,.1f} MiB in {size.files:,}"

@@ -207,7 +207,7 @@ class LocalCluster:
     def _start(self, shape: ClusterShape) -> ClusterRecord:
         rest_port, rpc_port = _free_ports(2)
         own = "127.0.0.1"
-        place = _Place(own, own, own, rest_port, rpc_port, self.folder / "tmp")
+        place = _Endpoint(own, own, own, rest_port, rpc_port, self.folder / "tmp")
         environment = _prepare(self.folder, self.log_dir, _options(shape, place, self.state_dir))
         pids = Path(environment["FLINK_PID_DIR"])
         managers = ["jobmanager", *["taskmanager"] * shape.task_managers]
@@ -274,7 +274,7 @@ def run_manager(
     """
     own = host or socket.gethostname()
     folder = state_dir / "cluster" / f"{manager}-{own}"
-    place = _Place(address, own, listen, REST_PORT, RPC_PORT, Path(tempfile.gettempdir()))
+    place = _Endpoint(address, own, listen, REST_PORT, RPC_PORT, Path(tempfile.gettempdir()))
     environment = _prepare(folder, folder / "log", _options(shape, place, state_dir))
     script = flink_home() / "bin" / f"{manager}.sh"
     os.execvpe("bash", ["bash", str(script), "start-foreground"], environment)
@@ -390,7 +390,7 @@ def _java_options(standard: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Endpoint:
     """Where a process is: the job manager's host, its own name, what it listens at, its disk."""
 
     job_manager: str
@@ -401,7 +401,7 @@ class _Place:
     tmp: Path
 
 
-def _options(shape: ClusterShape, place: _Place, state_dir: Path) -> str:
+def _options(shape: ClusterShape, place: _Endpoint, state_dir: Path) -> str:
     options: dict[str, Any] = {
         "jobmanager.rpc.address": place.job_manager,
         "jobmanager.rpc.port": place.rpc_port,

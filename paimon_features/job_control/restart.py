@@ -112,7 +112,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Ledger:
+class GenerationState:
     """The recorded and actual state of a generation before a job starts on it.
 
     ``tables`` are the tile table and the table of skipped rows, ``checkpoints`` those that exist;
@@ -159,7 +159,7 @@ class Ledger:
         return newest if newest >= 0 else self.last_committed
 
 
-def decide_start(ledger: Ledger) -> Start:
+def decide_start(ledger: GenerationState) -> Start:
     """Where the streaming job of a generation may start.
 
     Raises
@@ -199,7 +199,7 @@ def decide_start(ledger: Ledger) -> Start:
     )
 
 
-def decide_backfill(ledger: Ledger) -> bool:
+def decide_backfill(ledger: GenerationState) -> bool:
     """Whether a backfill may start: True on an empty generation, False after an unfinished one.
 
     In the second case the tables must be emptied first; they contain nothing else.
@@ -224,7 +224,7 @@ def decide_backfill(ledger: Ledger) -> bool:
     )
 
 
-def decide_rollback(ledger: Ledger, checkpoint: Checkpoint) -> dict[str, int | None]:
+def decide_rollback(ledger: GenerationState, checkpoint: Checkpoint) -> dict[str, int | None]:
     """The snapshot to which each table must be rolled back before a job starts from ``checkpoint``.
 
     None stands for an empty table. Tables that are not ahead are not in the result.
@@ -261,7 +261,9 @@ def decide_rollback(ledger: Ledger, checkpoint: Checkpoint) -> dict[str, int | N
     return targets
 
 
-def _expired(ledger: Ledger, table: TableHistory, checkpoint: Checkpoint) -> GenerationError:
+def _expired(
+    ledger: GenerationState, table: TableHistory, checkpoint: Checkpoint
+) -> GenerationError:
     return GenerationError(
         f"table {table.name!r} cannot be rolled back to {checkpoint}: that snapshot has expired, "
         f"the oldest is {table.snapshots[0].id}. {_command(ledger, '--rebuild')} empties the "
@@ -324,7 +326,7 @@ def find_checkpoints(folder: Path | None) -> tuple[Checkpoint, ...]:
     return tuple(sorted(found, key=lambda c: (c.id, str(c.path))))
 
 
-def _check_owner(ledger: Ledger) -> str:
+def _check_owner(ledger: GenerationState) -> str:
     """The commit user of the generation; raises if another user committed rows."""
     user = ledger.commit_user
     for table in ledger.tables:
@@ -377,11 +379,11 @@ def _only_batches(table: TableHistory, commit_user: str) -> bool:
     )
 
 
-def _command(ledger: Ledger, option: str) -> str:
+def _command(ledger: GenerationState, option: str) -> str:
     return f"'paimon-features submit {ledger.view} {option}'"
 
 
-def _job_chain(ledger: Ledger) -> str:
+def _job_chain(ledger: GenerationState) -> str:
     jobs: Sequence[tuple[str, int | None]] = ledger.branch.jobs
     return (
         ", ".join(job if start is None else f"{job} from checkpoint {start}" for job, start in jobs)

@@ -16,7 +16,7 @@ from paimon_features.errors import GenerationError
 from paimon_features.job_control.restart import (
     Branch,
     Checkpoint,
-    Ledger,
+    GenerationState,
     TableHistory,
     find_checkpoints,
     read_checkpoint,
@@ -126,14 +126,14 @@ class TileTarget:
         """Change the record atomically."""
         return generations.update(self.lake, self.view.name, self.generation, **changes)
 
-    def ledger(self, record: GenerationRecord | None = None) -> Ledger:
+    def ledger(self, record: GenerationRecord | None = None) -> GenerationState:
         """The recorded and the actual state, for the rules of ``job_control.restart``."""
         record = self.record() if record is None else record
         found = {c.path: c for c in find_checkpoints(self.checkpoint_folder)}
         if record.resume_path is not None and Path(record.resume_path).is_dir():
             resume = read_checkpoint(Path(record.resume_path))
             found.setdefault(resume.path, resume)
-        return Ledger(
+        return GenerationState(
             view=self.view.name,
             generation=self.generation,
             commit_user=record.commit_user,

@@ -20,7 +20,7 @@ from paimon_features.engines import EngineOptions
 from paimon_features.errors import RequestError, TableError
 from paimon_features.flink.history import batch_job as history
 from paimon_features.flink.history.engine import FlinkHistoryEngine
-from paimon_features.flink.sql.history import Layout
+from paimon_features.flink.sql.history import JoinLayout
 from paimon_features.offline.store import OfflineStore
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Entered, answer, entered
@@ -140,7 +140,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> FlinkHistoryEngine:
 def test_every_aggregate_equals_the_oracle(
     tmp_path: Path, engine: FlinkHistoryEngine, view: FeatureView, by_days: bool
 ) -> None:
-    assert Layout(view.compiled, view.compiled.features).by_days == by_days
+    assert JoinLayout(view.compiled, view.compiled.features).by_days == by_days
     rng = random.Random(11)
     events = random_events(rng, view, 250)
     lake = make_lake(tmp_path, view, [events.slice(0, 100), events.slice(100)])

@@ -17,7 +17,7 @@ import pytest
 from paimon_features.aggregates import Merge
 from paimon_features.definitions import Definitions, FeatureView
 from paimon_features.flink.environment import await_job, open_environment, register_lake
-from paimon_features.flink.sql.tiling import Scan, tile_statements
+from paimon_features.flink.sql.tiling import EventsScan, tile_statements
 from paimon_features.flink.tiles.statement_set import explain, statement_set
 from paimon_features.flink.tiles.submission import backfill, submit
 from paimon_features.job_control.target import TileTarget
@@ -106,7 +106,7 @@ def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, numbe
     statements = []
     for view in views:
         snapshot = append_events(lake, view, events[view.name])
-        statements.append(tile_statements(view.compiled, 1, Scan(snapshot), "user"))
+        statements.append(tile_statements(view.compiled, 1, EventsScan(snapshot), "user"))
     await_job(statement_set(env, *statements).execute(), "tiling")
 
     for view in views:
@@ -151,7 +151,7 @@ def test_the_two_statements_read_and_judge_the_events_once(
     append_events(target.lake, spend, purchases(1, 1))
     env = open_environment(mode, state_dir=target.state_dir)
     register_lake(env, target.lake)
-    scan = Scan(1, consumer="c" if mode == "streaming" else None)
+    scan = EventsScan(1, consumer="c" if mode == "streaming" else None)
     plan = explain(env, tile_statements(target.view, 1, scan, "user"))
     optimized = plan[plan.index("== Optimized Execution Plan ==") :]
     assert optimized.count("TableSourceScan(") == 1

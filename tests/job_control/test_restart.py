@@ -12,7 +12,7 @@ from paimon_features.errors import GenerationError
 from paimon_features.job_control.restart import (
     Branch,
     Checkpoint,
-    Ledger,
+    GenerationState,
     Start,
     TableHistory,
     checkpoint_number,
@@ -40,7 +40,7 @@ def checkpoint(number: int, job_id: str = A) -> Checkpoint:
     return Checkpoint(number, Path(f"/state/{job_id}/chk-{number}"), job_id)
 
 
-EMPTY = Ledger(
+EMPTY = GenerationState(
     view="spend",
     generation=1,
     commit_user=None,

@@ -22,8 +22,8 @@ import pyarrow as pa
 from paimon_features.callbacks import OnMessage
 from paimon_features.config import ProjectConfig
 from paimon_features.flink.cluster import cluster_address
-from paimon_features.flink.sql.history import CHUNK, Layout, edges_sql, tiles_sql
-from paimon_features.flink.sql.history_rows import Needed, finished, staged_rows
+from paimon_features.flink.sql.history import CHUNK, JoinLayout, edges_sql, tiles_sql
+from paimon_features.flink.sql.history_rows import NeededDays, finish_features, rows_to_stage
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.spill import SpillFile
@@ -90,7 +90,7 @@ class FlinkHistoryEngine:
         if self.cluster is not None:
             FlinkRest(self.cluster).overview()
         history.start(self.state_dir, self.cluster is not None or asked.count <= SHORT_LIVED_ROWS)
-        layout = Layout(read.view, read.features)
+        layout = JoinLayout(read.view, read.features)
         with Staging(lake) as staging:
             staged = _Staged(lake, staging, layout)
             needed = staged.put(asked, read)
@@ -162,7 +162,7 @@ def _finish(
         for chunk in range(asked.chunks):
             _, as_of_ms = asked.keys(chunk, read)
             tiles, edges = staged.get(chunk)
-            results.append(finished(staged.layout, as_of_ms, tiles, edges))
+            results.append(finish_features(staged.layout, as_of_ms, tiles, edges))
             tick(len(as_of_ms))
     except BaseException:
         results.close()
@@ -173,21 +173,21 @@ def _finish(
 class _Staged:
     """The three tables between this process and Flink. Chunks are partitions of the results."""
 
-    def __init__(self, lake: Lake, staging: Staging, layout: Layout) -> None:
+    def __init__(self, lake: Lake, staging: Staging, layout: JoinLayout) -> None:
         self.lake, self.layout = lake, layout
         self.rows = staging.create("rows", layout.rows_columns)
         by_chunk = (CHUNK,)
         self.tiles = staging.create("tiles", layout.tiles_columns, by_chunk)
         self.edges = staging.create("edges", layout.edges_columns, by_chunk)
 
-    def put(self, asked: EntityRows, read: FeatureViewRead) -> Needed:
+    def put(self, asked: EntityRows, read: FeatureViewRead) -> NeededDays:
         """Stage all rows, a chunk at a time; returns the data they need."""
-        needed = Needed()
+        needed = NeededDays()
 
         def chunks() -> Iterator[pa.Table]:
             for chunk in range(asked.chunks):
                 keys, as_of_ms = asked.keys(chunk, read)
-                yield staged_rows(self.layout, chunk, keys, as_of_ms, needed)
+                yield rows_to_stage(self.layout, chunk, keys, as_of_ms, needed)
 
         some = (table for table in chunks() if table.num_rows)
         first = next(some, None)
@@ -195,7 +195,7 @@ class _Staged:
             append_stream(self.lake, self.rows, itertools.chain([first], some))
         return needed
 
-    def statements(self, read: FeatureViewRead, needed: Needed) -> list[str]:
+    def statements(self, read: FeatureViewRead, needed: NeededDays) -> list[str]:
         """The statements to run; none for a table without commits."""
         found = []
         days, pin = needed.tile_days, read.tiles

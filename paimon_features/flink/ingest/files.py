@@ -15,10 +15,10 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
 from paimon_features.flink.ingest.job import IngestJob, Report
-from paimon_features.flink.ingest.ledger import Choice, LedgerRun
-from paimon_features.flink.sql.ingest import Run, file_statements
+from paimon_features.flink.ingest.ledger import FileChoice, LedgerRun
+from paimon_features.flink.sql.ingest import IngestRun, file_statements
 from paimon_features.flink.sql.input_columns import group_files
-from paimon_features.flink.sql.inputs import InputFile, find_files, look_at
+from paimon_features.flink.sql.inputs import InputFile, find_files, inspect_file
 from paimon_features.tables import Lake, latest_snapshot, read_arrow
 from paimon_features.tables.reader import snapshots
 from paimon_features.tables.release import release_due
@@ -113,7 +113,7 @@ def ingest_files(
     """
     job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
     job.check()
-    looked = [look_at(path) for path in find_files(paths)]
+    looked = [inspect_file(path) for path in find_files(paths)]
     choice = job.ledger.choose(looked, again)
     # what is wrong with a column is told at once, before a JVM starts
     group_files(choice.new, source, mapping or {})
@@ -139,7 +139,7 @@ def ingest_files(
 def _run_files(
     job: IngestJob,
     run: LedgerRun,
-    choice: Choice,
+    choice: FileChoice,
     sinks: tuple[bool, bool],
     finished: str | None = None,
     forgotten: tuple[str, ...] = (),
@@ -187,7 +187,7 @@ def _settle(job: IngestJob) -> tuple[str | None, tuple[str, ...]]:
         job.ledger.finish(run, None, None)
         return run.id, ()
     # one commit of two was made, or all rows were of one kind: bring what is missing, if any
-    _run_files(job, run, Choice(_as_they_were(run), ()), (not events, not rejected))
+    _run_files(job, run, FileChoice(_as_they_were(run), ()), (not events, not rejected))
     return run.id, ()
 
 
@@ -196,7 +196,7 @@ def _as_they_were(run: LedgerRun) -> tuple[InputFile, ...]:
     files: list[InputFile] = []
     for known in run.files:
         path = Path(known.path)
-        if not path.is_file() or (file := look_at(path)).sha256 != known.sha256:
+        if not path.is_file() or (file := inspect_file(path)).sha256 != known.sha256:
             raise ConfigurationError(
                 f"run {run.id} was interrupted between its two commits, and its file {path} is "
                 "gone or has changed since; bring it back, so that the run can be finished"
@@ -205,7 +205,7 @@ def _as_they_were(run: LedgerRun) -> tuple[InputFile, ...]:
     return tuple(files)
 
 
-def _commits(lake: Lake, table: str, run: Run, since: int) -> tuple[int, int | None]:
+def _commits(lake: Lake, table: str, run: IngestRun, since: int) -> tuple[int, int | None]:
     """Rows and last snapshot that the run committed to a table after snapshot ``since``."""
     mine = [s for s in snapshots(lake, table, since + 1) if run.made(s.commit_user)]
     rows = sum(snapshot.delta_records for snapshot in mine if snapshot.kind == "APPEND")
@@ -229,7 +229,7 @@ def _rejected(job: IngestJob, run: LedgerRun) -> tuple[dict[str, int], dict[str,
     return {entry["values"]: entry["counts"] for entry in counts}, examples
 
 
-def _reasons(choice: Choice) -> tuple[tuple[str, str], ...]:
+def _reasons(choice: FileChoice) -> tuple[tuple[str, str], ...]:
     return tuple((str(file.path), why) for file, why in choice.skipped)
 
 

@@ -20,7 +20,7 @@ from paimon_features.flink.environment import (
     register_lake,
 )
 from paimon_features.flink.gateway import start_gateway
-from paimon_features.flink.ingest.ledger import ClusterJob, Ledger
+from paimon_features.flink.ingest.ledger import ClusterJob, IngestLedger
 from paimon_features.flink.sql.ingest import IngestStatements
 from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.tables import Lake, lease
@@ -78,7 +78,7 @@ class IngestJob:
         self.parallelism = parallelism
         self.cluster = cluster
         self.report = report
-        self.ledger = Ledger(lake, source)
+        self.ledger = IngestLedger(lake, source)
         self.leases: list[Lease] = []
 
     @property

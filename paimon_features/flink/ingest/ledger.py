@@ -16,7 +16,7 @@ from typing import Any
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.sql.ingest import Run
+from paimon_features.flink.sql.ingest import IngestRun
 from paimon_features.flink.sql.inputs import InputFile
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.files import read_json, write_json
@@ -47,8 +47,8 @@ class LedgerRun:
     rejected_snapshot: int | None = None
 
     @property
-    def run(self) -> Run:
-        return Run(self.id, self.time_ms)
+    def run(self) -> IngestRun:
+        return IngestRun(self.id, self.time_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +67,14 @@ class ClusterJob:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class FileChoice:
     """Which of the wanted files are new, and why the others are not."""
 
     new: tuple[InputFile, ...]
     skipped: tuple[tuple[InputFile, str], ...]
 
 
-class Ledger:
+class IngestLedger:
     """The record of one source. Read and changed only by who holds the leases of its tables."""
 
     def __init__(self, lake: Lake, source: EventSource) -> None:
@@ -91,7 +91,7 @@ class Ledger:
         raw = self._read()["open"]
         return None if raw is None else _run(raw)
 
-    def choose(self, files: Iterable[InputFile], again: bool = False) -> Choice:
+    def choose(self, files: Iterable[InputFile], again: bool = False) -> FileChoice:
         """Which files to ingest; ``again`` takes them all.
 
         A file counts as ingested by its content, so a copy under another name does, too.
@@ -123,7 +123,7 @@ class Ledger:
                 )
             else:
                 new[file.sha256] = file
-        return Choice(tuple(new.values()), tuple(skipped))
+        return FileChoice(tuple(new.values()), tuple(skipped))
 
     def begin(self, files: Iterable[InputFile], mapping: dict[str, str], now_ms: int) -> LedgerRun:
         """Write down that a run starts. Its time is later than any run's before."""

@@ -10,11 +10,11 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError, UnknownNameError
 from paimon_features.flink.ingest.job import IngestJob, Report
-from paimon_features.flink.ingest.ledger import Ledger
+from paimon_features.flink.ingest.ledger import IngestLedger
 from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns, open_table
 from paimon_features.flink.sql.ingest import (
+    IngestRun,
     IngestStatements,
-    Run,
     change_log_statements,
     kafka_statements,
 )
@@ -57,7 +57,7 @@ def ingest_kafka(
     UnknownNameError, OwnershipError
         As ``ingest_files``.
     """
-    run = Run(f"kafka-{source.name}-{topic.topic}", None)
+    run = IngestRun(f"kafka-{source.name}-{topic.topic}", None)
     job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
     statements = kafka_statements(source, topic, run)
     folder = checkpoint_folder(state_dir, source, topic.topic)
@@ -98,7 +98,7 @@ def ingest_change_log(
     goal = None if newest is None else newest.id
     log = ChangeLog(opened, name, columns, goal or 1, consumer)
     # as it is part of the commit user, it names the table as a whole
-    run = Run(f"table-{source.name}-{log.name}", None)
+    run = IngestRun(f"table-{source.name}-{log.name}", None)
     job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
     held = consumers(opened, name).get(consumer)
     # what the last run still needed stays held; a first run holds where it begins
@@ -125,14 +125,14 @@ def checkpoint_folder(state_dir: Path, source: EventSource, topic: str) -> Path:
 
 def follow(
     job: IngestJob,
-    run: Run,
+    run: IngestRun,
     statements: IngestStatements,
     folder: Path,
     checkpoint_interval_ms: int,
     restart: bool = False,
     until: Callable[[], bool] | None = None,
 ) -> str:
-    """Run a stream from its last checkpoint in ``folder``, or from its start if it is a new one.
+    """Run a stream from its last checkpoint in ``folder``; a new one from its start.
 
     The statements' source has to keep its position in Flink's checkpoints. Where ``until`` says
     that it is done, the job is stopped with a savepoint. Events from the future whose time has
@@ -165,7 +165,7 @@ def _memory_of_ids(source: EventSource) -> dict[str, str]:
     }
 
 
-def recovery_path(lake: Lake, tables: tuple[str, ...], run: Run, folder: Path) -> Path | None:
+def recovery_path(lake: Lake, tables: tuple[str, ...], run: IngestRun, folder: Path) -> Path | None:
     """The checkpoint from which a stream goes on, None for a first run.
 
     Raises
@@ -205,7 +205,7 @@ def stop_cluster_job(lake: Lake, source: EventSource) -> tuple[str, str | None]:
     JobError
         If it cannot be reached, or the savepoint fails: the job goes on then.
     """
-    sent = Ledger(lake, source).cluster_job()
+    sent = IngestLedger(lake, source).cluster_job()
     state = None if sent is None else FlinkRest(sent.rest_url).state(sent.job_id)
     if sent is None or state is None or state in ENDED:
         raise UnknownNameError(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
 from paimon_features.errors import OwnershipError, UnknownNameError
-from paimon_features.flink.sql.maintenance import Size, compact_sql, expire_sql, to_compact
+from paimon_features.flink.sql.maintenance import TableSize, compact_sql, expire_sql, to_compact
 from paimon_features.flink.tiles.submission import submit
 from paimon_features.job_control.jobs import cancel
 from paimon_features.job_control.target import ProjectParts, TileTarget
@@ -36,8 +36,8 @@ class MaintainedTable:
     """The sizes of one table before and after; ``skipped`` is the reason if it was skipped."""
 
     table: str
-    before: Size
-    after: Size
+    before: TableSize
+    after: TableSize
     skipped: str | None = None
 
 
@@ -88,7 +88,7 @@ def maintain(
     return out
 
 
-def size_of(lake: Lake, table: str) -> Size:
+def size_of(lake: Lake, table: str) -> TableSize:
     """The table's size now."""
     lake.require_folder("maintenance")
     newest = latest_snapshot(lake, table)
@@ -97,7 +97,7 @@ def size_of(lake: Lake, table: str) -> Size:
     for folder, _, names in os.walk(lake.path(table)):
         files += len(names)
         size += sum(os.path.getsize(os.path.join(folder, name)) for name in names)
-    return Size(live, len(snapshot_ids(lake, table)), files, size)
+    return TableSize(live, len(snapshot_ids(lake, table)), files, size)
 
 
 def _procedures(project: ProjectParts) -> Procedures:

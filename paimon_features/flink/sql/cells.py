@@ -1,22 +1,22 @@
-"""Flink SQL that reads one cell: from what a file holds to a column's type, exactly or not at all.
+"""Flink SQL that converts one cell from the file's type to the column's: exactly, or to null.
 
-Flink's own casts are not used bare, because they guess: ``TRY_CAST('12.7' AS BIGINT)`` is 12,
+Flink's own casts are not used alone, because they guess: ``TRY_CAST('12.7' AS BIGINT)`` is 12,
 ``TRY_CAST('2011-02-30 10:00:00' AS TIMESTAMP)`` is the 28th, ``CAST(NaN AS BIGINT)`` is 0, and
-narrowing an integer wraps. Here a value has its counterpart in the type, or none.
+narrowing an integer wraps. Here a value has an exact counterpart in the type, or none.
 
-Values of a text are written so:
+The accepted texts:
 
 =========== ==========================================================================
-integers    ``12``, ``-3``, ``+4``, and whole numbers with a fraction of zeros, ``17850.0``
+integers    ``12``, ``-3``, ``+4``, and integers with a fraction of zeros, ``17850.0``
 floats      ``2.55``, ``.5``, ``1e-3``; not ``nan``, ``inf``, ``0x1p3``, ``5f``
-decimals    as many digits behind the point as the type has; further ones only if zero
+decimals    as many fractional digits as the type has; further ones only if zero
 booleans    ``true``, ``false``, ``t``, ``f``, ``yes``, ``no``, ``y``, ``n``, ``1``, ``0``
 dates       ``2010-12-01``
 times       ``2010-12-01``, ``2010-12-01 08:26``, ``2010-12-01T08:26:30.125Z`` (UTC; digits
-            behind the milliseconds are cut off), or the milliseconds since 1970
+            after the milliseconds are truncated), or the milliseconds since 1970
 =========== ==========================================================================
 
-Blanks around a value count only in strings, and an empty text is null in all other types.
+Surrounding blanks are significant only in strings; an empty text is null in all other types.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ _UNIT_PER_MS = {"us": 1_000, "ns": 1_000_000}
 
 @dataclass(frozen=True, slots=True)
 class Physical:
-    """How a column comes: ``kind`` is text, integer, float, boolean, date, bytes, decimal,
+    """The stored type of a column: ``kind`` is text, integer, float, boolean, date, bytes, decimal,
     timestamp[ms], timestamp[us], timestamp[ns], timestamp[int96] or unsupported; ``flink`` the
     type to declare.
 
-    Timestamps are declared as the BIGINT that the file holds, and converted here: exact, and
-    independent of what a reader makes of their unit. Old INT96 ones, and decimals, are read by
-    their text.
+    Timestamps are declared as the BIGINT in the file, and converted here: exact, and independent
+    of a reader's handling of units. INT96 timestamps and decimals are converted from their text.
     """
 
     kind: str
@@ -71,7 +70,7 @@ FLINK_NUMBERS: Mapping[pa.DataType, str] = {
 
 
 def check_readable(name: str, source: Physical, kind: DataType) -> None:
-    """Raise ConfigurationError where values of ``source`` can never be of type ``kind``."""
+    """Raise ConfigurationError if values of ``source`` can never be of type ``kind``."""
     if isinstance(kind, ListType):
         raise ConfigurationError(
             f"column {name!r} is {kind!r}, which ingest cannot read from files or topics; "
@@ -79,17 +78,17 @@ def check_readable(name: str, source: Physical, kind: DataType) -> None:
         )
     if source.kind == "unsupported":
         raise ConfigurationError(
-            f"column {name!r}: the file holds lists, structs, unsigned or half-precision numbers "
-            "or times of day, which ingest does not read; convert the column"
+            f"column {name!r}: the file contains lists, structs, unsigned or half-precision "
+            "numbers or times of day, which ingest does not read; convert the column"
         )
     if (kind.text == "bytes") != (source.kind == "bytes"):
         raise ConfigurationError(
-            f"column {name!r} is {kind!r} and the file holds {source.kind}; bytes enter from a "
-            "binary column of Parquet only, and nothing else does"
+            f"column {name!r} is {kind!r} and the file contains {source.kind}; bytes are read from "
+            "binary Parquet columns only, and binary columns are read as bytes only"
         )
     if source.kind.startswith("timestamp") and kind.text not in ("int64", "timestamp"):
         raise ConfigurationError(
-            f"column {name!r} is {kind!r} and the file holds times; they enter Int64 "
+            f"column {name!r} is {kind!r} and the file contains times; they are read into Int64 "
             "(milliseconds since 1970) or Timestamp columns"
         )
 
@@ -97,8 +96,8 @@ def check_readable(name: str, source: Physical, kind: DataType) -> None:
 def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = False) -> str:
     """SQL of the value of type ``kind``; null where ``cell`` is null or has no counterpart.
 
-    ``cell`` is a column, named often in the result, so it should be one that is computed. A text
-    from which another type is read has no blanks around it.
+    ``cell`` is a column that occurs often in the result, so it should be computed before. A text
+    that is converted to another type must have no surrounding blanks.
     ``is_time``: the column is an Int64 event time, so texts of times are read as well.
     NaN and infinities have no counterpart.
     """
@@ -128,19 +127,19 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
 
 
 def is_present(cell: str, source: Physical, kind: DataType) -> str:
-    """SQL: whether the cell holds something, so that a null value means that it did not fit."""
+    """SQL: whether the cell is not empty, so that a null value means a failed conversion."""
     if source.kind == "text" and kind.text != "string":
         return f"{cell} <> ''"
     return f"{cell} IS NOT NULL"
 
 
 def is_not_finite(cell: str, source: Physical, value: str, kind: DataType) -> str | None:
-    """SQL: whether a cell that is there is NaN, infinite, or larger than its float type holds.
+    """SQL: whether a non-empty cell is NaN, infinite, or beyond the range of its float type.
 
-    ``value`` is the column that holds ``cell_value``. None for types where it cannot be.
+    ``value`` is the column with ``cell_value``. None for types where it is impossible.
     """
     if source.kind == "float":
-        # NaN fails every comparison, and Flink would turn a negated one round
+        # NaN fails every comparison, and Flink would invert a negated one
         infinite = f"CASE WHEN ABS({cell}) <= {_GREATEST['float64']} THEN FALSE ELSE TRUE END"
         return f"({value} IS NULL)" if kind.is_float else f"({value} IS NULL AND {infinite})"
     if source.kind == "text" and (kind.is_float or kind.is_integer or kind.is_decimal):
@@ -157,7 +156,7 @@ def floor_day(time_ms: str) -> str:
 
 
 def now_ms_sql() -> str:
-    """SQL of the clock at each row (not one instant for the whole job), UTC ms."""
+    """SQL of the clock at each row (not one instant for the job), UTC ms."""
     return (
         f"(EXTRACT(EPOCH FROM LOCALTIMESTAMP) * {SECOND_MS} "
         "+ EXTRACT(MILLISECOND FROM LOCALTIMESTAMP))"
@@ -177,18 +176,18 @@ def _from_text(text: str, kind: DataType, is_time: bool) -> str:
     if isinstance(kind, DecimalType):
         fraction = rf"[0-9]{{1,{kind.scale}}}0*" if kind.scale else "0+"
         pattern = rf"^[+-]?(?:[0-9]+(?:\.(?:{fraction})?)?|\.{fraction})$"
-        # the cast of a text counts the zeros in front of it as digits; that of a decimal does not
+        # casting a text counts leading zeros as digits; casting a decimal does not
         value = f"TRY_CAST(TRY_CAST({text} AS DECIMAL(38, {kind.scale})) AS {kind.flink})"
     else:
-        # of a whole number with a fraction of zeros, the cast to an integer leaves them out
+        # the cast to an integer drops a fraction of zeros
         pattern = _DATE if kind.text == "date" else _INTEGER if kind.is_integer else _FLOAT
     return f"CASE WHEN REGEXP({text}, '{pattern}') THEN {value} END"
 
 
 def _time_ms(text: str, least_ms: int | None = None) -> str:
-    """Milliseconds of a written time by its parts: no time zone and no lenient parser.
+    """Milliseconds of a time, parsed by its parts: without time zone and lenient parser.
 
-    ``least_ms`` bounds what is written as milliseconds.
+    ``least_ms`` is the lower bound of times that are written as milliseconds.
     """
 
     def part(start: int, unit_ms: int) -> str:
@@ -222,7 +221,7 @@ def _floor_divide(number: str, step: int) -> str:
 
 
 def _whole(cell: str) -> str:
-    # 2^63 as a double is the first that no BIGINT holds; its negative is the least BIGINT
+    # 2^63 is the first double beyond BIGINT; its negative is the least BIGINT
     fits = f"{cell} >= -9.223372036854775808E18 AND {cell} < 9.223372036854775808E18"
     return f"CASE WHEN {cell} = FLOOR({cell}) AND {fits} THEN CAST({cell} AS BIGINT) END"
 

@@ -1,8 +1,8 @@
 """The change log of a table of the lake as a stream of events: the kind of a change is a column.
 
-Paimon shows a table's changes as its system table ``<table>$audit_log``: the row, and ``rowkind``
-(``+I``, ``-U``, ``+U``, ``-D``). An update is two rows, the old one withdrawn and the new one
-added, so that a view over them ends at what the table holds.
+Paimon exposes a table's changes as its system table ``<table>$audit_log``: the row, and ``rowkind``
+(``+I``, ``-U``, ``+U``, ``-D``). An update is two rows, the old one retracted and the new one
+added, so that a view over them reflects the content of the table.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from paimon_features.definitions import EventSource
 from paimon_features.definitions.source import RETRACTED_KINDS
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.flink.sql.cells import FLINK_NUMBERS, TEXT, Physical
-from paimon_features.flink.sql.input_columns import Column, check_mapping, find_columns
+from paimon_features.flink.sql.input_columns import InputColumn, check_mapping, find_columns
 from paimon_features.flink.sql.inputs import InputFile
-from paimon_features.flink.sql.scans import Scan, sql_options
+from paimon_features.flink.sql.scans import InputScan, sql_options
 from paimon_features.schema import Bool
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
@@ -31,14 +31,14 @@ _PRODUCERS = ("input", "lookup", "full-compaction")
 
 @dataclass(frozen=True, slots=True)
 class ChangeLog:
-    """The changes of a table from the state that snapshot ``from_snapshot`` has.
+    """The changes of a table, beginning with the state of snapshot ``from_snapshot``.
 
-    That state comes first, as insertions. A run that resumes goes on at its checkpoint instead.
+    That state is read as insertions. A run that resumes continues at its checkpoint instead.
     """
 
     lake: Lake
     table: str
-    columns: tuple[Column, ...]
+    columns: tuple[InputColumn, ...]
     from_snapshot: int
     consumer: str
 
@@ -48,7 +48,7 @@ class ChangeLog:
 
 
 def open_table(lake: Lake, name: str) -> tuple[Lake, str]:
-    """The lake and table of ``database.table`` (or ``table``), in the warehouse of ``lake``.
+    """Open the lake of ``database.table`` (or ``table``) in the warehouse of ``lake``.
 
     Raises
     ------
@@ -68,29 +68,30 @@ def open_table(lake: Lake, name: str) -> tuple[Lake, str]:
 
 def find_change_columns(
     lake: Lake, table: str, source: EventSource, mapping: Mapping[str, str]
-) -> tuple[Column, ...]:
-    """Where each column of the source is in the table; the retraction column is ``rowkind``.
+) -> tuple[InputColumn, ...]:
+    """The table's column for each column of the source; the retraction column is ``rowkind``.
 
     Raises
     ------
     ConfigurationError
-        If the source has no retraction column, the table has no change log, or a column is not
-        there or of a type that can never fit.
+        If the source has no retraction column, the table has no change log, or a column is
+        missing or of an incompatible type.
     """
     name = f"{lake.database}.{table}"
     if source.retraction is None:
         raise ConfigurationError(
-            f"--from-table {name}: source {source.name!r} has no retraction column, and updates "
-            "and deletions have to go somewhere; declare one, for example "
+            f"--from-table {name}: source {source.name!r} has no retraction column for "
+            "updates and deletions; declare one, for example "
             'schema={..., "op": String}, retraction="op"'
         )
     handle = lake.table(table)
     producer = handle.table_schema.options.get("changelog-producer", "none")
     if handle.primary_keys and producer not in _PRODUCERS:
         raise ConfigurationError(
-            f"--from-table {name}: its changelog-producer is {producer!r}, so it does not keep "
-            f"what an update replaced; expected one of: {', '.join(_PRODUCERS)}. ALTER TABLE sets "
-            "'changelog-producer' ('input' where the writer gives full changes, else 'lookup')"
+            f"--from-table {name}: its changelog-producer is {producer!r}, so it does not "
+            f"contain the replaced rows; expected one of: {', '.join(_PRODUCERS)}. ALTER TABLE "
+            "sets 'changelog-producer' ('input' if the writer produces complete changes, else "
+            "'lookup')"
         )
     check_mapping(source, mapping)
     if source.retraction in mapping:
@@ -114,13 +115,13 @@ def find_change_columns(
     return find_columns(described, source, {**mapping, source.retraction: ROW_KIND})
 
 
-def change_scan(name: str, log: ChangeLog) -> Scan:
-    """The scan of a change log: the table as it was, then its changes."""
+def change_scan(name: str, log: ChangeLog) -> InputScan:
+    """The scan of a change log: the state of the table, then its changes."""
     options = {
         "scan.mode": "from-snapshot-full",
         "scan.snapshot-id": str(log.from_snapshot),
         "continuous.discovery-interval": f"{DISCOVERY_MS} ms",
-        # as in the tile job: the consumer only keeps what is still needed from expiring
+        # as in the tile job: the consumer only prevents the expiry of unread snapshots
         "consumer-id": log.consumer,
         "consumer.expiration-time": "36500 d",
         "consumer.ignore-progress": "true",
@@ -134,17 +135,17 @@ def change_scan(name: str, log: ChangeLog) -> Scan:
         f"SELECT {nothing} AS `raw`, {literal(f'table:{log.name}')} AS `origin`, "
         f"{nothing} AS `broken`, {cells} FROM {path} /*+ OPTIONS({sql_options(options)}) */"
     )
-    return Scan(None, ((f"{name}_cells", query),))
+    return InputScan(None, ((f"{name}_cells", query),))
 
 
-def _cell(column: Column) -> str:
+def _cell(column: InputColumn) -> str:
     if column.field != ROW_KIND or column.physical.kind != "boolean":
         return f"BTRIM({quote(column.field)})" if column.bare else quote(column.field)
     return f"({quote(ROW_KIND)} IN ({', '.join(map(literal, RETRACTED_KINDS))}))"
 
 
 def _physical(kind: pa.DataType) -> Physical:
-    """How Flink gives the values of a table's column."""
+    """The type in which Flink reads a table's column."""
     if pa.types.is_string(kind):
         return TEXT
     if pa.types.is_boolean(kind):
@@ -152,7 +153,7 @@ def _physical(kind: pa.DataType) -> Physical:
     if pa.types.is_date32(kind):
         return Physical("date", "DATE")
     if pa.types.is_timestamp(kind):
-        return Physical("timestamp[int96]", "TIMESTAMP(9)")  # read by its text
+        return Physical("timestamp[int96]", "TIMESTAMP(9)")  # converted from its text
     if pa.types.is_decimal(kind):
         return Physical("decimal", f"DECIMAL({kind.precision}, {kind.scale})")
     if pa.types.is_binary(kind):

@@ -4,15 +4,15 @@
 
     arrivals of id 7    |-------- horizon --------|
                         e    d        d                        e
-                        kept aside    aside                    kept: away for a whole horizon
+                        kept rejected rejected                 kept: absent for a full horizon
 
-What is kept of an id lies at least a horizon apart, and a row whose id has not arrived for a
-horizon is kept. Arrival is when ingest reads the row (``ingest_time_ms``): it grows, so there is
-nothing late about it. A withdrawal (Bool retraction) has its event's id and is told apart.
+Kept rows of one id are at least a horizon apart, and a row whose id has not arrived for a horizon
+is kept. Arrival is the time at which ingest reads the row (``ingest_time_ms``): it only grows, so
+no arrival is late. A retraction (Bool column) has its event's id and counts separately.
 
-A batch of files looks the ids up in the events table, which files, streams and Python writers
-fill alike. A stream remembers by itself when each id came last; Flink forgets an id that has
-been away for a horizon (state TTL), and then the comparison would have said the same.
+A batch of files looks the ids up in the events table, which contains those of files, streams and
+Python writers. A stream keeps the last arrival of each id as state; Flink expires an id that has
+been absent for a horizon (state TTL), which does not change the result.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _ARRIVED, _EARLIER = "arrived", "earlier"
 def duplicate_views(
     source: EventSource, judged: str, rows: str, time_ms: int | None, clock: str
 ) -> list[tuple[str, str]]:
-    """Views (name, query) from the view ``judged`` to the view ``rows``, where duplicates have a
-    problem, too. ``time_ms`` is the time of a batch, None of a stream, whose clock is ``clock``.
+    """Views (name, query) from the view ``judged`` to the view ``rows``, in which duplicates have
+    a problem. ``time_ms`` is the time of a batch; None for a stream, whose clock is ``clock``.
     """
     assert source.dedup_horizon is not None
     horizon = f"within {format_duration(source.horizon_ms or 0)}"
@@ -44,12 +44,12 @@ def duplicate_views(
         _of_stream(source, judged, clock) if time_ms is None else _of_batch(source, judged, time_ms)
     )
     last = views[-1][0]
-    told = (
+    checked = (
         f"SELECT CASE WHEN `{_EARLIER}` THEN {row_text(source)} END AS `raw`, `origin`, {values}, "
         f"CASE WHEN `{_EARLIER}` THEN {problem} END AS `problem` FROM {quote(last)}"
     )
     bad = f"SELECT `raw`, `origin`, {values}, `problem` FROM {quote(judged)}"
-    return [*views, (rows, f"{told} UNION ALL {bad} WHERE `problem` IS NOT NULL")]
+    return [*views, (rows, f"{checked} UNION ALL {bad} WHERE `problem` IS NOT NULL")]
 
 
 def _of_stream(source: EventSource, judged: str, clock: str) -> list[tuple[str, str]]:
@@ -62,7 +62,7 @@ def _of_stream(source: EventSource, judged: str, clock: str) -> list[tuple[str, 
         f"SELECT `origin`, {values}, {once(clock)} AS `{_ARRIVED}`, PROCTIME() AS `proc` "
         f"FROM {quote(judged)} WHERE `problem` IS NULL"
     )
-    # null for the first arrival, and once Flink has forgotten the one before
+    # null for the first arrival, and after Flink has expired the previous one
     before = f"LAG(`{_ARRIVED}`) OVER (PARTITION BY {ids} ORDER BY `proc`)"
     seen = (
         f"SELECT `origin`, {values}, "
@@ -78,9 +78,8 @@ def _of_batch(source: EventSource, judged: str, time_ms: int) -> list[tuple[str,
     columns = identity_columns(source.event_id or "", source.retraction, source.schema)
     ids = ", ".join(quote(f"v_{name}") for name in columns)
     fresh = f"SELECT `origin`, {values}, 1 AS `fresh` FROM {quote(judged)} WHERE `problem` IS NULL"
-    # the ids that have entered, as rows of nothing else, go through the same sort: half the work
-    # of a join behind it. The rows of this very run, where it is finished after a crash, are not
-    # among them
+    # the known ids go through the same sort as rows without other columns: half the work of a
+    # subsequent join. The rows of this run are excluded, for a run that is finished after a crash
     nothing = ", ".join(
         quote(name) if name in columns else f"CAST(NULL AS {kind.flink})"
         for name, kind in source.schema.items()
@@ -90,7 +89,7 @@ def _of_batch(source: EventSource, judged: str, time_ms: int) -> list[tuple[str,
         f"WHERE {quote(INGEST_TIME_MS)} > {time_ms - (source.horizon_ms or 0)} "
         f"AND {quote(INGEST_TIME_MS)} <> {time_ms}"
     )
-    # by everything that is known of a row: a run that is finished has to choose the same one
+    # by all columns of a row: a run that is finished after a crash must choose the same one
     order = [source.event_time, *(name for name in names if name != source.event_time)]
     sortable = [
         quote(f"v_{name}")

@@ -32,7 +32,7 @@ import numpy as np
 from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.expressions import DELIMITER
-from paimon_features.flink.sql.tiling import event_sql, fate_sql, hint_sql, tile_start_sql
+from paimon_features.flink.sql.tiling import event_sql, hint_sql, tile_start_sql, verdict_sql
 from paimon_features.offline.joins.result_builder import by_window
 from paimon_features.offline.joins.window_edges import WindowEdges
 from paimon_features.schema import DataType, Int32, Int64, String
@@ -53,7 +53,7 @@ _ENTERS = 1
 
 
 @dataclass(frozen=True)
-class Layout:
+class JoinLayout:
     """Which columns the three tables have for some features of a view."""
 
     view: CompiledView
@@ -154,7 +154,7 @@ def gathered(partial: Partial) -> DataType:
 
 
 def tiles_sql(
-    layout: Layout,
+    layout: JoinLayout,
     rows: str,
     target: str,
     tiles: str,
@@ -187,7 +187,7 @@ def tiles_sql(
     return f"INSERT INTO {quote(target)}\n{within}\nUNION ALL\n{whole}"
 
 
-def _tiles(layout: Layout, table: str, pin: Mapping[str, str], days: tuple[int, int]) -> str:
+def _tiles(layout: JoinLayout, table: str, pin: Mapping[str, str], days: tuple[int, int]) -> str:
     """The tiles of some days, from when to when, and their partials."""
     start = quote(TILE_START)
     columns = [quote(key) for key in layout.view.keys]
@@ -200,7 +200,7 @@ def _tiles(layout: Layout, table: str, pin: Mapping[str, str], days: tuple[int, 
     )
 
 
-def _whole_days(layout: Layout, tiles: str) -> str:
+def _whole_days(layout: JoinLayout, tiles: str) -> str:
     """The same of days: the tiles of each, merged; what decays counts from the day's end."""
     day = f"CAST({quote(TILE_DAY)} AS BIGINT)"
     by = ", ".join([*(quote(key) for key in layout.view.keys), quote(TILE_DAY)])
@@ -211,7 +211,7 @@ def _whole_days(layout: Layout, tiles: str) -> str:
     return f"(SELECT {', '.join(columns)}\n    FROM {tiles}\n    GROUP BY {by})"
 
 
-def _merged(layout: Layout, rows: str, tiles: str, on: Sequence[str]) -> str:
+def _merged(layout: JoinLayout, rows: str, tiles: str, on: Sequence[str]) -> str:
     """The query that merges, for each row and window, of ``tiles`` (or days) what is in it."""
     ref = "CAST(0 AS BIGINT)"
     if layout.block_ms is not None:
@@ -244,7 +244,7 @@ def _decayed(partial: Partial, value: str, end: str, later: str) -> str:
 
 
 def edges_sql(
-    layout: Layout, rows: str, target: str, pin: Mapping[str, str], days: Sequence[int] | None
+    layout: JoinLayout, rows: str, target: str, pin: Mapping[str, str], days: Sequence[int] | None
 ) -> str:
     """The statement that merges, for each row and span, the raw events in it.
 
@@ -290,7 +290,7 @@ def edges_sql(
     return (
         f"INSERT INTO {quote(target)}\nSELECT {by}, {_list(merged)}\nFROM (\n"
         f"  SELECT {by}, {_list(partials)}\n  FROM ({joined})\n"
-        f"  WHERE {fate_sql(view)} = {_ENTERS}\n)\nGROUP BY {by}"
+        f"  WHERE {verdict_sql(view)} = {_ENTERS}\n)\nGROUP BY {by}"
     )
 
 

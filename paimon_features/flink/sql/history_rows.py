@@ -21,7 +21,7 @@ from paimon_features.flink.sql.history import (
     REF,
     ROW,
     SPAN,
-    Layout,
+    JoinLayout,
 )
 from paimon_features.offline.joins.edge_events import concat
 from paimon_features.offline.joins.result_builder import ResultBuilder
@@ -35,7 +35,7 @@ BLOCK_ROWS = 1 << 17
 
 
 @dataclass
-class Needed:
+class NeededDays:
     """What the rows that were staged need: days of tiles and of events, since 1970."""
 
     rows: int = 0
@@ -51,8 +51,8 @@ class Needed:
         return self.low_ms // DAY_MS, (self.high_ms - 1) // DAY_MS
 
 
-def staged_rows(
-    layout: Layout, chunk: int, keys: pa.Table, as_of_ms: Ints, needed: Needed
+def rows_to_stage(
+    layout: JoinLayout, chunk: int, keys: pa.Table, as_of_ms: Ints, needed: NeededDays
 ) -> pa.Table:
     """The rows of a chunk with their bounds; those with a null key are left out.
 
@@ -106,7 +106,9 @@ def staged_rows(
     return pa.table(columns, schema=arrow_schema(layout.rows_columns))
 
 
-def finished(layout: Layout, as_of_ms: Ints, tiles: pa.Table, edges: pa.Table) -> pa.Table:
+def finish_features(
+    layout: JoinLayout, as_of_ms: Ints, tiles: pa.Table, edges: pa.Table
+) -> pa.Table:
     """The features of a chunk's rows, from what Flink gathered for them; as ``ViewJoin.table``."""
     sheet = ResultBuilder(layout.view, layout.features, len(as_of_ms))
     sides = _Gathered(tiles, (ROW, REF)), _Gathered(edges, (ROW, SPAN))
@@ -138,7 +140,7 @@ class _Block:
     """Rows that are finished at a time, and what was gathered for them."""
 
     def __init__(
-        self, layout: Layout, start: int, stop: int, tiles: pa.Table, edges: pa.Table
+        self, layout: JoinLayout, start: int, stop: int, tiles: pa.Table, edges: pa.Table
     ) -> None:
         self._layout, self._tiles, self._edges = layout, tiles, edges
         self._count = stop - start

@@ -1,4 +1,4 @@
-"""The ingest job as SQL: read, convert, judge, and write good and bad rows apart.
+"""The ingest job as SQL: read, convert, validate, and write accepted and rejected rows.
 
 ::
 
@@ -6,9 +6,9 @@
     in_1 (parquet) -> cells -> values -> judged ---+--> ingest_rows --> events_<source>
     in_2 (json)    -> cells -> values -> judged --'               '---> rejected_<source>
 
-Where a source has an event id, duplicates are found between ``judged`` and ``ingest_rows``. Each
-step is a view. Both inserts have to read ``ingest_rows`` as one Table object: then Flink
-plans all above it once, and reads the input once.
+For a source with an event id, duplicates are detected between ``judged`` and ``ingest_rows``. Each
+step is a view. Both inserts must read ``ingest_rows`` as one Table object: then Flink plans
+everything before it once, and reads the input once.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from paimon_features.flink.sql.cells import (
 )
 from paimon_features.flink.sql.change_log import ChangeLog, change_scan
 from paimon_features.flink.sql.duplicates import duplicate_views
-from paimon_features.flink.sql.input_columns import Column, FileGroup, KafkaTopic
+from paimon_features.flink.sql.input_columns import FileGroup, InputColumn, KafkaTopic
 from paimon_features.flink.sql.scans import (
-    Scan,
+    InputScan,
     file_scan,
     kafka_scan,
     once,
@@ -52,21 +52,21 @@ from paimon_features.tables.rejects import (
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS, format_duration
 
 ROWS = "ingest_rows"
-"""The view with all rows, good and bad."""
+"""The view with all rows, accepted and rejected."""
 _SINGLE = "ingest_judged"
-"""The view with all rows, each judged by itself, where duplicates are still to be found."""
+"""The view with all rows, each validated by itself, before the detection of duplicates."""
 
 _SHOWN = 100
-"""How many characters of a bad value are shown; the whole row is kept beside it."""
+"""Characters of a bad value in a message; the complete row is stored with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """What the rows of one run have in common.
+class IngestRun:
+    """The common properties of the rows of one run.
 
-    ``time_ms`` is written as ``ingest_time_ms`` and is the clock that event times are held
-    against; None takes the clock at each row (a stream). ``id`` is written into the rejected
-    rows and begins the commit user of both tables.
+    ``time_ms`` is written as ``ingest_time_ms`` and is the clock that event times are compared
+    with; None reads the clock at each row (a stream). ``id`` is written to the rejected rows and
+    is the prefix of the commit user of both tables.
     """
 
     id: str
@@ -77,14 +77,14 @@ class Run:
         return f"ingest-{self.id}"
 
     def made(self, commit_user: str) -> bool:
-        """Whether a commit of this user is one of the run's.
+        """Whether a commit user belongs to the run.
 
-        >>> Run("kafka-clicks-a", None).made(
+        >>> IngestRun("kafka-clicks-a", None).made(
         ...     "ingest-kafka-clicks-a_031d3960-b4ef-4ff2-aa65-bc6a5403d210"
         ... )
         True
         """
-        # Paimon makes the user of a job from the prefix and a UUID
+        # Paimon appends a UUID to the prefix
         return (
             re.fullmatch(re.escape(self.commit_user_prefix) + "_[0-9a-f-]{36}", commit_user)
             is not None
@@ -97,7 +97,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class IngestStatements:
-    """What to execute, in order: ``tables``, ``views`` (name, query), then both inserts at once."""
+    """To execute in order: ``tables``, ``views`` (name, query), then both inserts as one job."""
 
     tables: tuple[str, ...]
     views: tuple[tuple[str, str], ...]
@@ -105,20 +105,22 @@ class IngestStatements:
     rejected: str
 
 
-def file_statements(source: EventSource, groups: Sequence[FileGroup], run: Run) -> IngestStatements:
+def file_statements(
+    source: EventSource, groups: Sequence[FileGroup], run: IngestRun
+) -> IngestStatements:
     """The job that ingests files."""
     scans = [file_scan(f"in_{number}", group) for number, group in enumerate(groups)]
     forms = [(group.columns, raw_text(group.format, group.columns)) for group in groups]
     return _statements(source, scans, forms, run)
 
 
-def kafka_statements(source: EventSource, topic: KafkaTopic, run: Run) -> IngestStatements:
+def kafka_statements(source: EventSource, topic: KafkaTopic, run: IngestRun) -> IngestStatements:
     """The streaming job that ingests a Kafka topic, one JSON object per message."""
     form = (topic.columns, raw_text("json", topic.columns))
     return _statements(source, [kafka_scan("in_0", topic)], [form], run)
 
 
-def change_log_statements(source: EventSource, log: ChangeLog, run: Run) -> IngestStatements:
+def change_log_statements(source: EventSource, log: ChangeLog, run: IngestRun) -> IngestStatements:
     """The streaming job that ingests the change log of a table of the lake."""
     form = (log.columns, raw_text("table", log.columns))
     return _statements(source, [change_scan("in_0", log)], [form], run)
@@ -126,13 +128,13 @@ def change_log_statements(source: EventSource, log: ChangeLog, run: Run) -> Inge
 
 def _statements(
     source: EventSource,
-    scans: Sequence[Scan],
-    forms: Sequence[tuple[Sequence[Column], str]],
-    run: Run,
+    scans: Sequence[InputScan],
+    forms: Sequence[tuple[Sequence[InputColumn], str]],
+    run: IngestRun,
 ) -> IngestStatements:
     views: list[tuple[str, str]] = []
     for number, (scan, (columns, raw)) in enumerate(zip(scans, forms, strict=True)):
-        views += [*scan.views, *_judged(number, scan.cells, columns, raw, source, run)]
+        views += [*scan.views, *_validated(number, scan.cells, columns, raw, source, run)]
     parts = [f"SELECT * FROM {quote(f'judged_{number}')}" for number in range(len(scans))]
     if source.event_id is None:
         views.append((ROWS, " UNION ALL ".join(parts)))
@@ -142,7 +144,7 @@ def _statements(
     values = [quote(f"v_{name}") for name in source.schema]
     day = floor_day(quote(f"v_{source.event_time}"))
     commit = {"commit.user-prefix": run.commit_user_prefix}
-    # the rows of a day go to one writer, so that a day gets few files
+    # one writer per day, so that a day gets few files
     by_day = {**commit, "partition.sink-strategy": "hash"}
     events = (
         f"INSERT INTO {quote(source.table)} /*+ OPTIONS({sql_options(by_day)}) */ "
@@ -160,15 +162,15 @@ def _statements(
     return IngestStatements(tables, tuple(views), events, rejected)
 
 
-def _judged(
+def _validated(
     number: int,
     cells_view: str,
-    columns: Sequence[Column],
+    columns: Sequence[InputColumn],
     raw: str,
     source: EventSource,
-    run: Run,
+    run: IngestRun,
 ) -> list[tuple[str, str]]:
-    """From cells to values, to what is wrong with the row, to the row as both inserts take it."""
+    """The views from cells to values, to the row's problem, to the row that both inserts read."""
     cells = [quote(f"c_{column.name}") for column in columns]
     values = [quote(f"v_{column.name}") for column in columns]
     computed = [
@@ -177,9 +179,9 @@ def _judged(
     ]
     cases = [("`broken` IS NOT NULL", "`broken`")]
     for column in columns:
-        cases += _complaints(column, source)
-    cases += _time_complaints(source, run)
-    cases += _role_complaints(source)
+        cases += _checks(column, source)
+    cases += _time_checks(source, run)
+    cases += _role_checks(source)
     problem = "CASE " + " ".join(f"WHEN {test} THEN {text}" for test, text in cases) + " END"
     kept = "`raw`, `origin`"
     return [
@@ -194,7 +196,7 @@ def _judged(
         ),
         (
             f"judged_{number}",
-            # one that enters later is kept in a form that does not depend on where it came from
+            # a row that may be released later is stored independently of its input format
             f"SELECT CASE WHEN `problem` LIKE '{TIME_IN_FUTURE}:%' THEN {row_text(source)} "
             f"WHEN `problem` IS NOT NULL THEN {raw} END AS `raw`, `origin`, "
             f"{', '.join(values)}, `problem` FROM {quote(f'problems_{number}')}",
@@ -202,14 +204,14 @@ def _judged(
     ]
 
 
-def _value(column: Column, source: EventSource) -> str:
+def _value(column: InputColumn, source: EventSource) -> str:
     kind = source.schema[column.name]
     is_time = column.name == source.event_time
     return cell_value(quote(f"c_{column.name}"), column.physical, kind, is_time)
 
 
-def _complaints(column: Column, source: EventSource) -> list[tuple[str, str]]:
-    """What can be wrong with a cell: (test, message), the message beginning with the reason."""
+def _checks(column: InputColumn, source: EventSource) -> list[tuple[str, str]]:
+    """The checks of a cell as (test, message); a message begins with the reason."""
     kind = source.schema[column.name]
     cell, value = quote(f"c_{column.name}"), quote(f"v_{column.name}")
     got = f"SUBSTRING(CAST({cell} AS STRING), 1, {_SHOWN})"
@@ -225,7 +227,7 @@ def _complaints(column: Column, source: EventSource) -> list[tuple[str, str]]:
     return cases
 
 
-def _time_complaints(source: EventSource, run: Run) -> list[tuple[str, str]]:
+def _time_checks(source: EventSource, run: IngestRun) -> list[tuple[str, str]]:
     time = quote(f"v_{source.event_time}")
     missing = literal(f"{MISSING_TIME}: column {source.event_time} is null")
     written = f"CAST({time} AS STRING)"
@@ -243,8 +245,8 @@ def _time_complaints(source: EventSource, run: Run) -> list[tuple[str, str]]:
     ]
 
 
-def _role_complaints(source: EventSource) -> list[tuple[str, str]]:
-    """What can be wrong with the columns of a declared role: both have to be told."""
+def _role_checks(source: EventSource) -> list[tuple[str, str]]:
+    """The checks of the retraction and event id columns, which must not be null."""
     cases = []
     if source.retraction is not None:
         value = quote(f"v_{source.retraction}")

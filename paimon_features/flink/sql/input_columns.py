@@ -1,6 +1,6 @@
-"""Where the columns of a source are, in files or in the messages of a topic.
+"""The mapping of a source's columns to those of files, or to the keys of a topic's messages.
 
-Files of one folder in which they are at the same places are read together.
+Files of one folder with the same mapping are read together.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from paimon_features.flink.sql.inputs import InputFile
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of the source and where it comes from in a group of files.
+class InputColumn:
+    """A column of the source and its counterpart in a group of files.
 
-    ``field`` is its name there, ``position`` its place (from 1) in a CSV line. ``bare``: it is
-    a text from which another type is read, so blanks around it do not count.
+    ``field`` is its name there, ``position`` its number (from 1) in a CSV line. ``bare``: a text
+    that is converted to another type, so that surrounding blanks are ignored.
     """
 
     name: str
@@ -32,15 +32,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class FileGroup:
-    """Files of one folder and format with the columns at the same places: one scan of the job.
+    """Files of one folder and format with the same column mapping: one scan of the job.
 
     ``ignored`` are columns of the files that the source does not have; ``absent`` columns of the
-    source that no JSON row has as far as was looked: null, unless a later row has them.
+    source that none of the inspected JSON rows has: null, unless a later row has them.
     """
 
     format: str
     files: tuple[InputFile, ...]
-    columns: tuple[Column, ...]
+    columns: tuple[InputColumn, ...]
     ignored: tuple[str, ...]
     absent: tuple[str, ...]
 
@@ -50,7 +50,7 @@ class FileGroup:
 
     @property
     def width(self) -> int:
-        """How many fields a CSV line has."""
+        """The number of fields of a CSV line."""
         return len(self.files[0].columns)
 
 
@@ -58,22 +58,22 @@ class FileGroup:
 class KafkaTopic:
     """A topic with one JSON object per message.
 
-    ``servers`` is a comma-separated list of ``host:port``. The group's committed offsets say
-    where a first run starts; without any it starts at the beginning.
+    ``servers`` is a comma-separated list of ``host:port``. A first run starts at the group's
+    committed offsets, or at the beginning if there are none.
 
     Raises
     ------
     ConfigurationError
-        For a name that cannot be a topic's, or an address that is no ``host:port``.
+        For an invalid topic name, or an address that is not ``host:port``.
     """
 
     servers: str
     topic: str
     group: str
-    columns: tuple[Column, ...]
+    columns: tuple[InputColumn, ...]
 
     def __post_init__(self) -> None:
-        # the name also becomes one of a folder
+        # the name is also that of a folder
         if not re.fullmatch(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", self.topic):
             raise ConfigurationError(
                 f"--topic {self.topic!r}: expected letters, digits, dots, underscores and dashes"
@@ -89,7 +89,7 @@ class KafkaTopic:
 def group_files(
     files: Sequence[InputFile], source: EventSource, mapping: Mapping[str, str]
 ) -> list[FileGroup]:
-    """Files that are read by one scan, with their columns found; see ``find_columns``."""
+    """Group files that one scan can read, with their columns; see ``find_columns``."""
     check_mapping(source, mapping)
     groups: dict[tuple[object, ...], FileGroup] = {}
     for file in files:
@@ -111,19 +111,19 @@ def group_files(
 
 def find_columns(
     file: InputFile, source: EventSource, mapping: Mapping[str, str]
-) -> tuple[Column, ...]:
-    """Where each column of the source is in a file.
+) -> tuple[InputColumn, ...]:
+    """The column of a file for each column of the source.
 
-    ``mapping`` says so by name; else a column of the same name counts, else one that differs
+    It is the one in ``mapping``, else the column of the same name, else one whose name differs
     only in case, blanks and underscores (``CustomerID`` for ``customer_id``). A JSON row may lack
     any column but the event time.
 
     Raises
     ------
     ConfigurationError
-        For a column that is not there, could be several, or can never have the right type.
+        For a column that is missing, ambiguous, or can never have the right type.
     """
-    found: list[Column] = []
+    found: list[InputColumn] = []
     for name, kind in source.schema.items():
         field = _field_of(name, mapping.get(name), file, source)
         position = file.columns.index(field) if field in file.columns else -1
@@ -134,7 +134,7 @@ def find_columns(
             raise ConfigurationError(f"{file.path}: {error}") from None
         bare = physical == TEXT and kind.text != "string"
         number = position + 1 if file.format == "csv" else 0
-        found.append(Column(name, field, number, physical, bare))
+        found.append(InputColumn(name, field, number, physical, bare))
     return tuple(found)
 
 
@@ -148,11 +148,11 @@ def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSourc
     if len(candidates) == 1:
         return candidates[0]
     field = wanted or name
-    # of a JSON file without rows nothing can be said, and a key may come with a later row
+    # the keys of a JSON file without rows are unknown, and a later row may have more keys
     if file.format == "json" and not candidates:
         if name != source.event_time or not file.columns:
             return field
-        where, has = "no row at its beginning has the key", "keys there"
+        where, has = "none of its first rows has the key", "their keys"
     else:
         where, has = "it has no column", "it has"
     if candidates:
@@ -161,17 +161,17 @@ def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSourc
         problem = f"{where} {field!r}; {has}"
     raise ConfigurationError(
         f"{file.path}: {problem}: {', '.join(file.columns)}. "
-        f"Say which one it is by --column {name}=<name in the file>"
+        f"Choose it by --column {name}=<name in the file>"
     )
 
 
-def json_columns(source: EventSource, mapping: Mapping[str, str]) -> tuple[Column, ...]:
+def json_columns(source: EventSource, mapping: Mapping[str, str]) -> tuple[InputColumn, ...]:
     """The columns of a topic's JSON objects: the keys are the column names, unless mapped."""
     check_mapping(source, mapping)
     found = []
     for name, kind in source.schema.items():
         check_readable(name, TEXT, kind)
-        found.append(Column(name, mapping.get(name, name), 0, TEXT, kind.text != "string"))
+        found.append(InputColumn(name, mapping.get(name, name), 0, TEXT, kind.text != "string"))
     return tuple(found)
 
 

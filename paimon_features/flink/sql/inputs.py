@@ -1,7 +1,7 @@
-"""The files to be ingested: found, and looked at before the job starts.
+"""The files to ingest: discovered, and inspected before the job starts.
 
-The header of a CSV file, the schema of a Parquet file and the keys of the first rows of a JSON file
-are its columns; ``paimon_features.flink.sql.input_columns`` finds those of the source among them.
+Their columns are the header of a CSV file, the schema of a Parquet file, or the keys of the first
+rows of a JSON file; ``paimon_features.flink.sql.input_columns`` maps them to those of the source.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FORMATS: Mapping[str, str] = {
     ".ndjson.gz": "json",
 }
 _HEAD_BYTES = 1 << 20
-"""How far into a file is looked: the longest CSV header, the JSON rows whose keys are collected."""
+"""Bytes that are inspected: the longest CSV header, the JSON rows whose keys are collected."""
 
 FIELD = r'"[^"]*+(?:""[^"]*+)*+"|[^",][^,]*+|'
 """One field of a CSV line, in the regular expressions of Java and of Python 3.11: quoted with
@@ -43,7 +43,7 @@ _FIELDS = re.compile(rf",({FIELD})")
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """A file as it was found; ``columns`` are its column names, of JSON those of its first rows."""
+    """An inspected file; ``columns`` are its column names, for JSON the keys of its first rows."""
 
     path: Path
     format: str
@@ -55,13 +55,13 @@ class InputFile:
 
 
 def find_files(paths: Iterable[Path]) -> list[Path]:
-    """The files at ``paths`` and, for folders, those directly or deeper in them, sorted.
+    """The files at ``paths``, for folders all files below them, sorted.
 
     Raises
     ------
     ConfigurationError
-        For a path that is not there, a folder without any file of a known format, and a named
-        file that Flink would not read or not unpack.
+        For a missing path, a folder without a file of a known format, and a named file that
+        Flink would not read or not decompress.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -75,7 +75,7 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
         path = given.expanduser().resolve()
         if path.is_dir():
             inside = [p for p in sorted(path.rglob("*")) if p.is_file() and _format_of(p)]
-            # by convention not data: what is being written, and marks of other programs
+            # by convention not data: unfinished files, and markers of other programs
             inside = [p for p in inside if not any(n[0] in "._" for n in p.relative_to(path).parts)]
             if not inside:
                 raise ConfigurationError(
@@ -85,10 +85,10 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
         elif not path.is_file():
             raise ConfigurationError(f"{given}: there is no such file or folder")
         elif not _format_of(path):
-            raise ConfigurationError(f"{given}: the format is not known; {_expected()}")
+            raise ConfigurationError(f"{given}: unknown format; {_expected()}")
         elif path.name[0] in "._":
             raise ConfigurationError(
-                f"{given}: Flink reads no file whose name begins with a dot or an underscore; "
+                f"{given}: Flink ignores files whose names begin with a dot or an underscore; "
                 "rename it"
             )
         else:
@@ -96,14 +96,14 @@ def find_files(paths: Iterable[Path]) -> list[Path]:
     return list(found)
 
 
-def look_at(path: Path) -> InputFile:
+def inspect_file(path: Path) -> InputFile:
     """Read a file's columns and its hash.
 
     Raises
     ------
     ConfigurationError
-        For a CSV file without header or with a broken one, and what cannot be unpacked or is no
-        Parquet file.
+        For a CSV file with a missing or invalid header, a file that cannot be decompressed, and
+        an invalid Parquet file.
     """
     form = _format_of(path)
     assert form is not None
@@ -120,7 +120,7 @@ def look_at(path: Path) -> InputFile:
         columns, physical = _parquet_columns(path)
     doubled = sorted({name for name in columns if columns.count(name) > 1})
     if doubled:
-        raise ConfigurationError(f"{path}: the column {doubled[0]!r} stands there twice")
+        raise ConfigurationError(f"{path}: the column {doubled[0]!r} occurs twice")
     return InputFile(path, form, path.stat().st_size, digest, header, columns, physical)
 
 
@@ -135,7 +135,9 @@ def _format_of(path: Path) -> str | None:
 
 def _unpackable(path: Path) -> Path:
     if path.suffix != ".gz" and path.suffix.lower() == ".gz":
-        raise ConfigurationError(f"{path}: Flink unpacks only what ends with .gz; rename it")
+        raise ConfigurationError(
+            f"{path}: Flink decompresses only files that end with .gz; rename it"
+        )
     return path
 
 
@@ -161,7 +163,7 @@ def _first_line(path: Path) -> str:
 def _first_keys(path: Path) -> tuple[str, ...]:
     """The keys of the JSON objects at the beginning of a file, in the order of their first use."""
     head = _head(path)
-    # the last line may go on behind what was read
+    # the last line may be incomplete
     lines = head.splitlines() if len(head) < _HEAD_BYTES else head.splitlines()[:-1]
     keys: dict[str, None] = {}
     for line in lines:
@@ -175,7 +177,7 @@ def _first_keys(path: Path) -> tuple[str, ...]:
 
 
 def _no_json(name: str) -> None:
-    raise ValueError(f"Python reads {name}, but it is no JSON")
+    raise ValueError(f"{name} is valid in Python, but not in JSON")
 
 
 def _header_fields(path: Path, header: str) -> tuple[str, ...]:
@@ -201,7 +203,7 @@ def _parquet_columns(path: Path) -> tuple[tuple[str, ...], tuple[Physical, ...]]
 
 
 def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physical:
-    """What to declare to Flink for a column, so that it gives what the file holds."""
+    """The declaration of a column for Flink that reads the values as stored."""
     kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
     stored = columns.get(field.name)
     if stored is None:
@@ -219,7 +221,7 @@ def _physical(field: pa.Field, columns: Mapping[str, pq.ColumnSchema]) -> Physic
     if pa.types.is_date32(kind):
         return Physical("date", "DATE")
     if pa.types.is_decimal(kind):
-        # from the declared precision Flink infers how it is stored, which writers choose freely
+        # Flink infers the storage from the declared precision, but writers choose it freely
         least = {"INT32": 1, "INT64": 10}.get(stored.physical_type, 19)
         return Physical("decimal", f"DECIMAL({max(kind.precision, least)}, {kind.scale})")
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):

@@ -1,9 +1,9 @@
-"""What is worth maintaining in a table, and the statements that do it.
+"""Which partitions of a table need maintenance, and the statements that do it.
 
-A table grows three ways: each commit adds files (a commit a second over thirty partitions, sixty
-buckets, is five million files a day), a snapshot, and manifests. Compaction merges the files of
-a bucket; expiry lets old snapshots go, and with them the files that only they refer to. Readers,
-training sets and materializers hold what they need by consumers and tags: expiry stops at them.
+Each commit adds files (a commit a second over thirty partitions, sixty buckets, is five million
+files a day), a snapshot, and manifests. Compaction merges the files of a bucket; expiry deletes
+old snapshots and the files that only they refer to. Consumers and tags of readers, training sets
+and materializers protect the snapshots they need from expiry.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from paimon_features.tables.ddl import literal
 from paimon_features.tables.deltas import DataFile
 
 OPTIONS = {
-    # without it a procedure may return before anything is committed
+    # otherwise a procedure may return before its commit
     "table.dml-sync": "true",
 }
-"""Options under which the procedures have to be called."""
+"""Options for calling the procedures."""
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """How large a table is: live files, snapshots kept, files and bytes on disk (all of them)."""
+class TableSize:
+    """The size of a table: live files, snapshots, and all files and bytes on disk."""
 
     live_files: int
     snapshots: int
@@ -33,10 +33,10 @@ class Size:
 
 
 def to_compact(files: Iterable[DataFile], keyed: bool) -> list[tuple[tuple[str, int], ...]]:
-    """The partitions in which a bucket has several files (or, with a key, unmerged ones).
+    """The partitions in which a bucket has several files (or, with a key, unmerged files).
 
-    Each as ((column, value), ...); a table without partitions is the empty tuple. Compacting
-    what is one file already would rewrite it, or be a look at it for nothing.
+    Each as ((column, value), ...); the empty tuple stands for an unpartitioned table. Compacting
+    a single file would rewrite it, or inspect it in vain.
     """
     several: Counter[tuple[tuple[tuple[str, int], ...], int]] = Counter()
     unmerged = set()
@@ -61,7 +61,7 @@ partitions => 'tile_day=3;tile_day=4')"
     arguments = [f"`table` => {literal(table)}"]
     if keyed:
         arguments.append("compact_strategy => 'full'")
-    else:  # by default five files are the fewest that are put together
+    else:  # by default, fewer than five files are not compacted
         arguments.append("options => 'compaction.min.file-num=2'")
     chosen = ";".join(
         ",".join(f"{column}={value}" for column, value in partition)
@@ -74,13 +74,13 @@ partitions => 'tile_day=3;tile_day=4')"
 
 
 def expire_sql(table: str, keep_newest: int | None) -> str:
-    """Let snapshots go that the table's options no longer keep, or all but the newest ones.
+    """Expire the snapshots that the table's options no longer retain, or all but the newest ones.
 
     >>> expire_sql("shop.events", 5)
     "CALL sys.expire_snapshots(`table` => 'shop.events', \
 options => 'snapshot.expire.limit=1000000', retain_max => 5, retain_min => 1)"
     """
-    # fifty at a time is meant for a job that expires some with each commit
+    # the default of fifty is meant for a job that expires some with each commit
     arguments = [f"`table` => {literal(table)}", "options => 'snapshot.expire.limit=1000000'"]
     if keep_newest is not None:
         arguments += [f"retain_max => {keep_newest}", "retain_min => 1"]

@@ -2,7 +2,7 @@
 
 Every scan ends in a view with the same columns: ``raw`` (the row as text, for the rejected
 table), ``origin`` (the file, or topic, partition and offset), ``broken`` (why the row cannot be
-split into cells, null if it can), and ``c_<column>``, the cells as they come.
+split into cells, null if it can), and ``c_<column>``, the unconverted cells.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paimon_features.definitions import EventSource
-from paimon_features.flink.sql.input_columns import Column, FileGroup, KafkaTopic
+from paimon_features.flink.sql.input_columns import FileGroup, InputColumn, KafkaTopic
 from paimon_features.flink.sql.inputs import FIELD
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.rejects import TOO_FEW_COLUMNS, UNREADABLE
@@ -24,10 +24,10 @@ _EACH_FIELD = rf",({FIELD})"
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """The DDL of a temporary table (None: it is there), and views (name, query) on it.
+class InputScan:
+    """The DDL of a temporary table (None: it exists), and views (name, query) on it.
 
-    The last view has the cells.
+    The last view contains the cells.
     """
 
     table: str | None
@@ -39,26 +39,26 @@ class Scan:
 
 
 def once(expression: str) -> str:
-    """The expression, computed once however often its column is used.
+    """Compute an expression once, however often its column is used.
 
     Flink merges views into one step and repeats an expression wherever its column is used: the
-    regular expression that splits a line would run 70 times a row (17 k rows/s, not 140 k). It
-    does not repeat what is not deterministic, so this makes it look so.
+    regular expression that splits a line would run 70 times a row (17 k instead of 140 k rows/s).
+    It never repeats a non-deterministic expression, so this makes it look like one.
     """
     return f"CASE WHEN RAND() < 2 THEN {expression} END"
 
 
-def file_scan(name: str, group: FileGroup) -> Scan:
-    """The scan of a group of files; ``name`` tells its tables and views from other scans'."""
+def file_scan(name: str, group: FileGroup) -> InputScan:
+    """The scan of a group of files; ``name`` is the prefix of its tables and views."""
     makers = {"csv": _csv_scan, "json": _json_scan, "parquet": _parquet_scan}
     return makers[group.format](name, group)
 
 
-def kafka_scan(name: str, topic: KafkaTopic) -> Scan:
+def kafka_scan(name: str, topic: KafkaTopic) -> InputScan:
     """The scan of a Kafka topic with one JSON object per message.
 
-    Offsets are part of the job's checkpoints. A first run begins at the offsets that the
-    group has committed, and without any at the beginning of the topic.
+    Offsets are part of the job's checkpoints. A first run starts at the group's committed
+    offsets, or at the beginning of the topic if there are none.
     """
     options = {
         "connector": "kafka",
@@ -77,20 +77,20 @@ def kafka_scan(name: str, topic: KafkaTopic) -> Scan:
         "`origin` AS CONCAT('kafka:', `topic`, '/', CAST(`partition` AS STRING), '@', "
         f"CAST(`offset` AS STRING))) WITH ({sql_options(options)})"
     )
-    return Scan(table, json_views(name, topic.columns))
+    return InputScan(table, json_views(name, topic.columns))
 
 
-def raw_text(group_format: str, columns: Sequence[Column]) -> str:
-    """SQL of the row as text, once it is known to be bad: lines as they are, else JSON."""
+def raw_text(group_format: str, columns: Sequence[InputColumn]) -> str:
+    """SQL of a rejected row as text: lines unchanged, other formats as JSON."""
     if group_format not in ("parquet", "table"):
         return "`raw`"
     pairs = ", ".join(f"{literal(c.field)} VALUE {_json_value(c)}" for c in columns)
     return f"JSON_OBJECT({pairs} NULL ON NULL)"
 
 
-def _json_value(column: Column) -> str:
+def _json_value(column: InputColumn) -> str:
     cell = quote(f"c_{column.name}")
-    # JSON_OBJECT takes neither dates nor times
+    # JSON_OBJECT supports neither dates nor times
     cast = column.physical.flink.startswith(("DATE", "TIMESTAMP"))
     return f"CAST({cell} AS STRING)" if cast else cell
 
@@ -110,9 +110,9 @@ def sql_options(options: Mapping[str, str]) -> str:
     return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in options.items())
 
 
-def _csv_scan(name: str, group: FileGroup) -> Scan:
+def _csv_scan(name: str, group: FileGroup) -> InputScan:
     text = _text(name)
-    # a line that equals the header is one: files that were joined have several
+    # a line equal to the header is a header: concatenated files have several
     split = (
         "SELECT `line`, `raw`, `origin`, "
         + once(f"REGEXP_EXTRACT_ALL(CONCAT(',', `raw`), {literal(_EACH_FIELD)}, 1)")
@@ -121,10 +121,10 @@ def _csv_scan(name: str, group: FileGroup) -> Scan:
     )
     number = "CARDINALITY(`fields`)"
     counts = f"': expected {group.width} columns, got ', CAST({number} AS STRING)"
-    # where the fields are not all of the line, something stands between them
+    # if the fields are not the complete line, there is text between them
     broken = (
         f"CASE WHEN ARRAY_JOIN(`fields`, ',') <> `raw` THEN '{UNREADABLE}: a quote is not closed, "
-        "or text follows a closed one (a value cannot hold a line break)' "
+        "or text follows a closed one (a value cannot contain a line break)' "
         f"WHEN {number} < {group.width} THEN CONCAT('{TOO_FEW_COLUMNS}', {counts}) "
         f"WHEN {number} > {group.width} THEN CONCAT('{TOO_MANY_COLUMNS}', {counts}) "
         f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' END"
@@ -133,17 +133,17 @@ def _csv_scan(name: str, group: FileGroup) -> Scan:
     query = f"SELECT `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(cells)} "
     query += f"FROM {quote(f'{name}_split')}"
     views = (text, (f"{name}_split", split), (f"{name}_cells", query))
-    return Scan(_lines_table(name, group), views)
+    return InputScan(_lines_table(name, group), views)
 
 
-def _json_scan(name: str, group: FileGroup) -> Scan:
-    return Scan(_lines_table(name, group), json_views(name, group.columns))
+def _json_scan(name: str, group: FileGroup) -> InputScan:
+    return InputScan(_lines_table(name, group), json_views(name, group.columns))
 
 
-def json_views(name: str, columns: Sequence[Column]) -> tuple[tuple[str, str], ...]:
+def json_views(name: str, columns: Sequence[InputColumn]) -> tuple[tuple[str, str], ...]:
     """The views on a table of lines and their origins, each line one JSON object."""
     text = _text(name)
-    # Flink reads the first JSON value of a text and ignores the rest; in brackets it sees it all
+    # Flink reads the first JSON value of a text and ignores the rest, unless it is in brackets
     all_of_it = "CONCAT('[', `raw`, ']')"
     broken = (
         f"CASE WHEN `raw` IS NULL OR `raw` IS NOT JSON OBJECT OR {all_of_it} IS NOT JSON ARRAY "
@@ -169,21 +169,21 @@ def json_views(name: str, columns: Sequence[Column]) -> tuple[tuple[str, str], .
 
 
 def _text(name: str) -> tuple[str, str]:
-    """The view with ``raw``, the line as a text that every function can work on.
+    """The view with ``raw``, the line as a text that is safe for every function.
 
-    Flink's functions on texts read past the end of bytes that are no UTF-8; those that take
-    regular expressions first decode them, with U+FFFD for what is none. Files from Windows end
-    their lines with CR LF, and Flink splits at LF.
+    Flink's string functions read past the end of bytes that are not UTF-8; those with regular
+    expressions first decode them, with U+FFFD for invalid bytes. Files from Windows end their
+    lines with CR LF, and Flink splits at LF.
     """
     raw = once("REGEXP_REPLACE(`line`, '\\r++\\z', '')")
     return f"{name}_text", f"SELECT `line`, {raw} AS `raw`, `origin` FROM {quote(name)}"
 
 
 _BAD_ENCODING = "(`raw` LIKE '%\ufffd%' AND CAST(`line` AS BYTES) <> ENCODE(`line`, 'UTF-8'))"
-"""SQL: whether the bytes of a line were no UTF-8."""
+"""SQL: whether the bytes of a line are not UTF-8."""
 
 
-def _parquet_scan(name: str, group: FileGroup) -> Scan:
+def _parquet_scan(name: str, group: FileGroup) -> InputScan:
     # a column may serve several columns of the source
     fields = {column.field: column.physical.flink for column in group.columns}
     declared = "".join(f"{quote(field)} {flink}, " for field, flink in fields.items())
@@ -199,16 +199,16 @@ def _parquet_scan(name: str, group: FileGroup) -> Scan:
         f"SELECT {nothing} AS `raw`, {quote(_ORIGIN)} AS `origin`, {nothing} AS `broken`, {cells} "
         f"FROM {quote(name)}"
     )
-    return Scan(table, ((f"{name}_cells", query),))
+    return InputScan(table, ((f"{name}_cells", query),))
 
 
 _ORIGIN = "paimon_features origin"
-"""A name that no column of a Parquet file is likely to have."""
+"""A name that a column of a Parquet file is unlikely to have."""
 
 
-def _cell(column: Column, expression: str) -> str:
+def _cell(column: InputColumn, expression: str) -> str:
     text = f"BTRIM({expression})" if column.bare else expression
-    # a column that is there needs no care, and none so complicated is repeated
+    # a plain column may be repeated
     computed = text if text == quote(column.field) else once(text)
     return f"{computed} AS {quote(f'c_{column.name}')}"
 
@@ -239,7 +239,7 @@ def _java_literal(text: str) -> str:
 
 
 def _unquoted(field: str) -> str:
-    """The value of a CSV field: an empty one is null, an empty pair of quotes an empty text."""
+    """The value of a CSV field: an empty field is null, empty quotes are an empty text."""
     inner = f"SUBSTRING({field}, 2, CHAR_LENGTH({field}) - 2)"
     return (
         f"CASE WHEN {field} LIKE '\"%' THEN REPLACE({inner}, '\"\"', '\"') "

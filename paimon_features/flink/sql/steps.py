@@ -1,9 +1,9 @@
-"""Steps that several partials share, computed once per event.
+"""Common subexpressions of several partials, computed once per event.
 
-Flink computes an expression wherever its text stands, and takes longer to plan the more text
-there is: a moment names the square of its value a dozen times, a sketch the digest of its text.
-The job's two statements select from one step (see ``tiling``); what is a column there is computed
-once. So the largest repeated parts of the partials become columns of it.
+Flink computes an expression at each occurrence of its text, and planning time grows with the
+text: a moment uses the square of its value a dozen times, a sketch the digest of its text. The
+job's two statements select from one step (see ``tiling``), whose columns are computed once. So
+the largest repeated subexpressions become columns of that step.
 
 >>> from paimon_features.expressions import parse
 >>> from paimon_features.schema import String
@@ -21,15 +21,15 @@ from paimon_features.expressions import Expression, replace_nodes, to_flink
 from paimon_features.expressions.nodes import Call, walk
 
 STEP = "__step_"
-"""Begins the name of a step's column."""
+"""The prefix of a step's column."""
 WORTH = 400
-"""Characters of SQL that a step has to save; a column more costs something, too."""
+"""Characters of SQL that a step must save, since another column has a cost as well."""
 
 
 def shared_steps(
     expressions: Mapping[str, Expression],
 ) -> tuple[dict[str, Expression], dict[str, Expression]]:
-    """The steps by the names of their columns, and the expressions in terms of them."""
+    """The steps by column name, and the expressions rewritten to use them."""
     steps: dict[str, Expression] = {}
     rest = dict(expressions)
     while True:
@@ -42,16 +42,16 @@ def shared_steps(
 
 
 def _largest(expressions: Mapping[str, Expression]) -> Expression | None:
-    """The part with the longest text of those that are worth a step."""
+    """The longest subexpression that is worth a step."""
     whole = "\n".join(map(to_flink, expressions.values()))
-    # a step reads columns of the source only: Flink would put one that reads another back
+    # a step reads columns of the source only: Flink would inline one that reads another
     parts = {
         node: to_flink(node)
         for expression in expressions.values()
         for node in walk(expression)
         if isinstance(node, Call) and not any(name.startswith(STEP) for name in node.columns)
     }
-    # the longest first, for what is in it cannot be a step of its own without it
+    # longest first: a part of it cannot be a step of its own
     for part, text in sorted(parts.items(), key=lambda item: (-len(item[1]), item[1])):
         if (whole.count(text) - 1) * len(text) >= WORTH:
             return part

@@ -1,9 +1,9 @@
-"""The tile job as SQL text: one event becomes one row of partials, and nothing is kept.
+"""The tile job as SQL text: one event becomes one row of partials, without state.
 
 Two statements read the events table once. The first inserts ``(tile_day, keys, tile_start,
 partials)`` of each member event into the tile table, where the lake merges rows with the same
-key; the second counts, per day and reason, the members that may not enter a tile. The job has no
-state but its place in the source, so it may run at any parallelism, and an event that is months
+key; the second counts, per day and reason, the members that may not enter a tile. The job's only
+state is its position in the source, so it may run at any parallelism, and an event that is months
 late adds to its tile like any other.
 """
 
@@ -22,37 +22,35 @@ from paimon_features.tables.specs import TILE_DAY, TILE_START, UNKNOWN_DAY
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 
 DISCOVERY_MS = 100
-"""How often a stream looks for new events; Flink's own default is 10 s. It costs one look for a
-file, and on average half of it is part of a feature's freshness."""
+"""Interval at which a stream checks for new snapshots; Flink's default is 10 s. A check costs one
+file lookup; half of the interval, on average, adds to a feature's freshness."""
 
 PLANNER_OPTIONS: Mapping[str, str] = {
-    # what both statements select from is one step of the job. Otherwise each of them takes it
-    # into its own: the scan's conditions would differ and every event be read twice, and what
-    # becomes of an event be computed again at each place that asks (which made planning 3 times
-    # as long)
+    # both statements select from one step of the job. Otherwise each would have its own copy: the
+    # scans would have different conditions and read every event twice, and the verdict on an
+    # event would be computed wherever it is used (which made planning take 3 times as long)
     "table.optimizer.reuse-optimize-block-with-digest-enabled": "true",
 }
-"""Options under which the two statements have to be planned."""
+"""Options for planning the two statements."""
 
 _NOT_A_MEMBER, _ENTERS, _FIRST_RULE = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
 class TileStatements:
-    """The two INSERT statements of one generation; they belong into one statement set."""
+    """The two INSERT statements of one generation, for one statement set."""
 
     tiles: str
     skipped: str
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """Which part of the events table a run reads.
+class EventsScan:
+    """The part of the events table that a run reads.
 
-    A stream (``consumer`` given) reads what snapshot ``from_snapshot`` adds and all that comes
-    after it, with ``whole`` also everything that was there before. The consumer is the name
-    under which it holds back the expiry of snapshots. A batch (no consumer) reads everything
-    that ``from_snapshot`` holds, and ends.
+    A stream (with a ``consumer``) reads the additions of snapshot ``from_snapshot`` and all that
+    follow, with ``whole`` also everything before. The consumer prevents the expiry of unread
+    snapshots. A batch (without a consumer) reads everything in ``from_snapshot``, and ends.
     """
 
     from_snapshot: int
@@ -69,24 +67,24 @@ class Scan:
             **snapshot,
             "continuous.discovery-interval": f"{DISCOVERY_MS} ms",
             "consumer-id": self.consumer,
-            # demanded by the scan; what counts for expiry is the table's own, which has none
+            # required by the scan; expiry follows the table's own option, which is unset
             "consumer.expiration-time": "36500 d",
-            # a run starts where we say or where its checkpoint says; the consumer only holds
+            # a run starts at from_snapshot or at its checkpoint; the consumer only prevents expiry
             "consumer.ignore-progress": "true",
-            # in the other mode a checkpoint waits until all files in flight have been read;
-            # that an event counts once is up to Flink's checkpoint, not to the consumer
+            # in exactly-once mode a checkpoint waits until all files in flight have been read;
+            # that an event counts once is ensured by Flink's checkpoint, not by the consumer
             "consumer.mode": "at-least-once",
             "source.operator-uid.suffix": "events",
         }
 
 
 def tile_statements(
-    view: CompiledView, generation: int, scan: Scan, commit_user: str
+    view: CompiledView, generation: int, scan: EventsScan, commit_user: str
 ) -> TileStatements:
     """The statements of the tile job, for tables of the current Paimon database.
 
-    ``commit_user`` begins the name under which the commits of this run stand in the snapshots.
-    Source and sinks have fixed ids, so that a checkpoint fits at another parallelism, too.
+    ``commit_user`` is the prefix of the commit user in the snapshots of this run. Source and
+    sinks have fixed ids, so that a checkpoint can be restored at another parallelism.
     """
     day, start = quote(TILE_DAY), quote(TILE_START)
     steps, partials = shared_steps(view.expressions)
@@ -127,7 +125,7 @@ def tile_statements(
 
 
 def floor_sql(time: str, step_ms: int) -> str:
-    """SQL of ``windows.floor_ms``: MOD truncates towards zero, so it is lifted above zero first.
+    """SQL of ``windows.floor_ms``; MOD truncates towards zero, so it is shifted above zero first.
 
     >>> floor_sql("t", 300000)
     '(t - MOD(MOD(t, 300000) + 300000, 300000))'
@@ -160,8 +158,8 @@ def event_sql(view: CompiledView, expression: Expression) -> str:
     return to_flink(expression, lambda column: internal.get(column) or quote(column))
 
 
-def fate_sql(view: CompiledView) -> str:
-    """SQL of what becomes of an event: 0 no member, 1 enters, 2 + i breaks rule i as its first.
+def verdict_sql(view: CompiledView) -> str:
+    """SQL of the verdict on an event: 0 not a member, 1 enters, 2 + i rule i is broken first.
 
     One number for both statements, computed once (``PLANNER_OPTIONS``).
     """
@@ -173,13 +171,13 @@ def fate_sql(view: CompiledView) -> str:
     return f"CASE {' '.join(cases)} ELSE {_ENTERS} END" if cases else str(_ENTERS)
 
 
-def _judged_sql(view: CompiledView, scan: Scan, steps: Mapping[str, Expression]) -> str:
+def _judged_sql(view: CompiledView, scan: EventsScan, steps: Mapping[str, Expression]) -> str:
     used = {view.source.event_time, *view.keys}
     used.update(*(expression.columns for expression in view.expressions.values()))
     columns = ", ".join(quote(column) for column in view.source.schema if column in used)
     source = f"{quote(view.source.table)} {hint_sql(scan.options())}"
     shared = "".join(f", {event_sql(view, step)} AS {quote(name)}" for name, step in steps.items())
-    return f"(\n  SELECT {columns}, {fate_sql(view)} AS `__fate`{shared}\n  FROM {source}\n)"
+    return f"(\n  SELECT {columns}, {verdict_sql(view)} AS `__fate`{shared}\n  FROM {source}\n)"
 
 
 def _day_or_unknown_sql(view: CompiledView) -> str:
@@ -199,7 +197,7 @@ def _of_rule_sql(view: CompiledView, sql: Callable[[SkipRule], str]) -> str:
 def _detail_sql(view: CompiledView, rule: SkipRule) -> str:
     if rule.reason == "null_key":
         return literal(rule.detail)
-    # key and time tell which row it was
+    # key and time identify the row
     parts = [literal(f"{rule.detail} |")]
     for name in (*view.keys, view.source.event_time):
         parts += [literal(f" {name}="), f"COALESCE(CAST({quote(name)} AS STRING), 'null')"]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from paimon_features.clock import now_ms
 from paimon_features.errors import JobError
 from paimon_features.flink.gateway import start_gateway
-from paimon_features.flink.sql.tiling import Scan, tile_statements
+from paimon_features.flink.sql.tiling import EventsScan, tile_statements
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.job_control.restart import Branch
 from paimon_features.job_control.target import TileTarget
@@ -68,7 +68,7 @@ class JobRunner:
         return str(self.target.checkpoint_folder / self.job_id)
 
     def execute(
-        self, batch: bool, options: Mapping[str, str], scan: Scan, commit_user: str
+        self, batch: bool, options: Mapping[str, str], scan: EventsScan, commit_user: str
     ) -> None:
         """Start the job.
 

@@ -21,7 +21,7 @@ from paimon_features.errors import (
     JobError,
     SnapshotExpiredError,
 )
-from paimon_features.flink.sql.tiling import Scan
+from paimon_features.flink.sql.tiling import EventsScan
 from paimon_features.flink.tiles.job_runner import POLL_S, JobRunner
 from paimon_features.interrupts import interruptible
 from paimon_features.job_control.backfill import (
@@ -196,7 +196,7 @@ def backfill(
         begun = begin_backfill(target, job, rebuild, on_message)
         user = target.record().commit_user
         assert user is not None
-        runner.execute(True, {}, Scan(begun.id), user)
+        runner.execute(True, {}, EventsScan(begun.id), user)
         runner.hand_over(leases)
         failure = runner.failure()
         if failure is not None:
@@ -240,7 +240,7 @@ def _roll_back(target: TileTarget, folder: Path | None, on_message: OnMessage) -
     register_consumer(target.lake, target.events, target.consumer, earliest or 1)
 
 
-def _scan(target: TileTarget, start: Start, newest: int | None) -> Scan:
+def _scan(target: TileTarget, start: Start, newest: int | None) -> EventsScan:
     """The scan of the job, with its consumer registered.
 
     A job that resumes continues from its checkpoint, whatever the scan says, and Paimon raises an
@@ -256,11 +256,11 @@ def _scan(target: TileTarget, start: Start, newest: int | None) -> Scan:
                 name,
                 earliest_snapshot_id(target.lake, target.events) or 1,
             )
-        return Scan(1, consumer=name)
+        return EventsScan(1, consumer=name)
     if start.from_snapshot is None and newest is not None:
-        scan = Scan(newest, whole=True, consumer=name)
+        scan = EventsScan(newest, whole=True, consumer=name)
     else:
-        scan = Scan(start.from_snapshot or 1, consumer=name)
+        scan = EventsScan(start.from_snapshot or 1, consumer=name)
     try:
         register_consumer(target.lake, target.events, name, scan.from_snapshot)
     except SnapshotExpiredError as error:
@@ -268,7 +268,7 @@ def _scan(target: TileTarget, start: Start, newest: int | None) -> Scan:
     return scan
 
 
-def _lost_events(target: TileTarget, scan: Scan) -> HandoverError:
+def _lost_events(target: TileTarget, scan: EventsScan) -> HandoverError:
     return HandoverError(
         f"{target} has to continue at snapshot {scan.from_snapshot} of {target.events!r}, which "
         f"has expired; the earliest is {earliest_snapshot_id(target.lake, target.events)}. The "
@@ -277,7 +277,7 @@ def _lost_events(target: TileTarget, scan: Scan) -> HandoverError:
     )
 
 
-def _described(start: Start, scan: Scan, target: TileTarget) -> str:
+def _described(start: Start, scan: EventsScan, target: TileTarget) -> str:
     if start.resume is not None:
         return f"resumes from {start.resume}"
     if scan.whole:
@@ -287,7 +287,7 @@ def _described(start: Start, scan: Scan, target: TileTarget) -> str:
     return f"starts; {target.events} has no events yet"
 
 
-def _launch(target: TileTarget, runner: JobRunner, start: Start, scan: Scan) -> None:
+def _launch(target: TileTarget, runner: JobRunner, start: Start, scan: EventsScan) -> None:
     """Record the job, then start it."""
     record = target.record()
     branch = Branch.of(record.job).then(runner.job_id, start.resume)
@@ -326,7 +326,7 @@ def _await_first_checkpoint(target: TileTarget, runner: JobRunner, stop: threadi
         time.sleep(POLL_S / 5)
 
 
-def _check_handover(target: TileTarget, runner: JobRunner, scan: Scan) -> None:
+def _check_handover(target: TileTarget, runner: JobRunner, scan: EventsScan) -> None:
     """Check, once the job reads, that its first snapshot had not expired: it still exists."""
     earliest = earliest_snapshot_id(target.lake, target.events)
     if earliest is not None and earliest > scan.from_snapshot:

@@ -31,12 +31,12 @@ from paimon_features.errors import (
 from paimon_features.flink.environment import open_environment, register_lake
 from paimon_features.flink.ingest.files import IngestResult, ingest_files
 from paimon_features.flink.ingest.job import OPTIONS, IngestJob, IngestProgress, explain
-from paimon_features.flink.ingest.ledger import Ledger
+from paimon_features.flink.ingest.ledger import IngestLedger
 from paimon_features.flink.ingest.topic import checkpoint_folder, ingest_kafka
 from paimon_features.flink.sql import ingest as statements
-from paimon_features.flink.sql.ingest import Run, file_statements, kafka_statements
+from paimon_features.flink.sql.ingest import IngestRun, file_statements, kafka_statements
 from paimon_features.flink.sql.input_columns import KafkaTopic, group_files, json_columns
-from paimon_features.flink.sql.inputs import look_at
+from paimon_features.flink.sql.inputs import inspect_file
 from paimon_features.project import Project
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, latest_snapshot, read_arrow
@@ -238,7 +238,7 @@ def test_a_run_that_was_interrupted_between_its_commits_is_finished_by_the_next(
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     first.write_text(clicks(0, 50))
     job = IngestJob(lake, CLICKS, tmp_path / "state", 1, None, None)
-    file = look_at(first)
+    file = inspect_file(first)
     run = job.ledger.begin([file], {}, 1_000_000_000_000)
     job.run(
         "batch",
@@ -337,7 +337,7 @@ def test_a_run_that_is_killed_is_done_by_the_next_one_without_loss_or_doubling(
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
     )
-    ledger = Ledger(project.lake, retail)
+    ledger = IngestLedger(project.lake, retail)
     while ledger.open_run() is None:
         assert killed.poll() is None, killed.communicate()
         time.sleep(0.05)
@@ -369,8 +369,8 @@ def test_a_run_that_is_killed_is_done_by_the_next_one_without_loss_or_doubling(
 def test_each_group_of_files_is_read_once_for_both_tables(ingested: Ingested) -> None:
     env = open_environment("batch", 1, OPTIONS, state_dir=ingested.state_dir)
     register_lake(env, ingested.lake)
-    groups = group_files([look_at(path) for path in ingested.files], SOURCE, {})
-    plan = explain(env, file_statements(SOURCE, groups, Run("x", 1)))
+    groups = group_files([inspect_file(path) for path in ingested.files], SOURCE, {})
+    plan = explain(env, file_statements(SOURCE, groups, IngestRun("x", 1)))
     optimized = plan[plan.index("== Optimized Execution Plan ==") :]
     assert optimized.count("TableSourceScan(") == len(groups) == 5
 
@@ -390,7 +390,7 @@ def test_flink_takes_the_sql_over_a_topic_and_reads_it_once(
     lake = new_lake(tmp_path)
     env = open_environment("streaming", 1, OPTIONS, state_dir=tmp_path / "state")
     register_lake(env, lake)
-    plan = explain(env, kafka_statements(CLICKS, topic, Run("kafka-clicks-clicks", None)))
+    plan = explain(env, kafka_statements(CLICKS, topic, IngestRun("kafka-clicks-clicks", None)))
     optimized = plan[plan.index("== Optimized Execution Plan ==") :]
     assert optimized.count("TableSourceScan(") == 1
     assert "[topic, partition, offset]" in optimized

@@ -9,7 +9,7 @@ import pytest
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.ingest.ledger import ClusterJob, Ledger
+from paimon_features.flink.ingest.ledger import ClusterJob, IngestLedger
 from paimon_features.flink.sql.inputs import InputFile
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, append_arrow
@@ -19,11 +19,11 @@ SALES = EventSource("sales", schema={"at_ms": Int64}, event_time="at_ms")
 
 
 @pytest.fixture
-def ledger(warehouse: Path) -> Ledger:
+def ledger(warehouse: Path) -> IngestLedger:
     lake = Lake.open(str(warehouse), "features")
     lake.create(events_spec(SALES.table, SALES.schema))
     lake.create(rejected_spec(SALES.rejected_table))
-    return Ledger(lake, SALES)
+    return IngestLedger(lake, SALES)
 
 
 def file(name: str, content: str = "") -> InputFile:
@@ -31,13 +31,13 @@ def file(name: str, content: str = "") -> InputFile:
     return InputFile(Path("/data") / name, "csv", 1, content or name)
 
 
-def ingest(ledger: Ledger, *files: InputFile, now_ms: int = 1_000) -> str:
+def ingest(ledger: IngestLedger, *files: InputFile, now_ms: int = 1_000) -> str:
     run = ledger.begin(files, {}, now_ms)
     ledger.finish(run, 1, None)
     return run.id
 
 
-def test_new_files_are_taken_and_known_ones_skipped_with_the_reason(ledger: Ledger) -> None:
+def test_new_files_are_taken_and_known_ones_skipped_with_the_reason(ledger: IngestLedger) -> None:
     assert ledger.choose([file("a"), file("b")]).new == (file("a"), file("b"))
     run = ingest(ledger, file("a"))
     choice = ledger.choose([file("a"), file("b"), file("copy", "a")])
@@ -48,27 +48,29 @@ def test_new_files_are_taken_and_known_ones_skipped_with_the_reason(ledger: Ledg
     )
 
 
-def test_two_files_of_the_same_content_are_one(ledger: Ledger) -> None:
+def test_two_files_of_the_same_content_are_one(ledger: IngestLedger) -> None:
     choice = ledger.choose([file("a", "x"), file("b", "x")])
     assert choice.new == (file("a", "x"),)
     assert choice.skipped == ((file("b", "x"), "the same content as /data/a"),)
 
 
-def test_a_file_that_has_changed_is_refused_and_both_ways_out_are_named(ledger: Ledger) -> None:
+def test_a_changed_file_is_refused_and_both_remedies_are_named(
+    ledger: IngestLedger,
+) -> None:
     run = ingest(ledger, file("a", "old"))
     with pytest.raises(ConfigurationError, match=f"/data/a has changed since run {run}.*--again"):
         ledger.choose([file("a", "old and new")])
 
 
-def test_again_takes_whatever_is_named(ledger: Ledger) -> None:
+def test_again_takes_whatever_is_named(ledger: IngestLedger) -> None:
     ingest(ledger, file("a", "old"), file("b"))
     wanted = [file("a", "new"), file("b"), file("c", "b")]
     assert ledger.choose(wanted, again=True).new == tuple(wanted)
 
 
-def test_what_is_written_survives_the_process(ledger: Ledger) -> None:
+def test_what_is_written_survives_the_process(ledger: IngestLedger) -> None:
     run = ledger.begin([file("a")], {"at_ms": "Time"}, 5)
-    later = Ledger(ledger.lake, SALES)
+    later = IngestLedger(ledger.lake, SALES)
     assert later.open_run() == run
     assert later.runs() == []
     later.finish(run, 3, 4)
@@ -82,14 +84,14 @@ def test_what_is_written_survives_the_process(ledger: Ledger) -> None:
     assert ledger.open_run() is None
 
 
-def test_a_forgotten_run_leaves_its_files_new(ledger: Ledger) -> None:
+def test_a_forgotten_run_leaves_its_files_new(ledger: IngestLedger) -> None:
     ledger.begin([file("a")], {}, 5)
     ledger.forget()
     assert ledger.open_run() is None
     assert ledger.choose([file("a")]).new == (file("a"),)
 
 
-def test_the_time_of_a_run_is_its_own_even_if_the_clock_goes_back(ledger: Ledger) -> None:
+def test_the_time_of_a_run_is_its_own_even_if_the_clock_goes_back(ledger: IngestLedger) -> None:
     # the time marks the run's rows, so no two runs may share one
     ingest(ledger, file("a"), now_ms=1_000)
     assert ledger.begin([file("b")], {}, 999).time_ms == 1_001
@@ -97,7 +99,7 @@ def test_the_time_of_a_run_is_its_own_even_if_the_clock_goes_back(ledger: Ledger
 
 @pytest.mark.parametrize(("events", "rejected"), [(0, 0), (1, 0), (0, 1), (1, 1)])
 def test_the_tables_say_which_commits_of_a_run_were_made(
-    ledger: Ledger, events: int, rejected: int
+    ledger: IngestLedger, events: int, rejected: int
 ) -> None:
     other = ledger.begin([file("z")], {}, 1)
     ledger.finish(other, 1, 1)
@@ -119,7 +121,7 @@ def test_the_tables_say_which_commits_of_a_run_were_made(
     assert ledger.committed(run) == (bool(events), bool(rejected))
 
 
-def test_the_job_on_a_cluster_is_remembered_beside_the_runs(ledger: Ledger) -> None:
+def test_the_job_on_a_cluster_is_remembered_beside_the_runs(ledger: IngestLedger) -> None:
     assert ledger.cluster_job() is None
     ingest(ledger, file("a"))
     job = ClusterJob("http://127.0.0.1:8081", "f" * 32, "/state/checkpoints/ingest-sales-t")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paimon_features.definitions import EventSource
 from paimon_features.flink.sql.input_columns import KafkaTopic
-from paimon_features.flink.sql.scans import Scan, json_views
+from paimon_features.flink.sql.scans import InputScan, json_views
 from paimon_features.schema import Int64, String
 from paimon_features.tables import Lake
 from paimon_features.tables.specs import events_spec, rejected_spec
@@ -36,19 +36,19 @@ def clicks(first: int, count: int) -> str:
     return "\n".join(lines) + "\n"
 
 
-def watched_folder(inbox: Path) -> Callable[[str, KafkaTopic], Scan]:
+def watched_folder(inbox: Path) -> Callable[[str, KafkaTopic], InputScan]:
     """What stands in for ``kafka_scan``: the lines of files as they are put into ``inbox``.
 
     Flink keeps in its checkpoints which of them were read, and how far, as it does with offsets.
     """
     inbox.mkdir()
 
-    def scan(name: str, topic: KafkaTopic) -> Scan:
+    def scan(name: str, topic: KafkaTopic) -> InputScan:
         table = (
             f"CREATE TEMPORARY TABLE `{name}` (`line` STRING, `origin` STRING NOT NULL METADATA "
             f"FROM 'file.path') WITH ('connector' = 'filesystem', 'path' = 'file://{inbox}', "
             "'format' = 'raw', 'source.monitor-interval' = '100 ms')"
         )
-        return Scan(table, json_views(name, topic.columns))
+        return InputScan(table, json_views(name, topic.columns))
 
     return scan

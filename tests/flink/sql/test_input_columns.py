@@ -19,7 +19,7 @@ from paimon_features.flink.sql.input_columns import (
     json_columns,
     parse_mapping,
 )
-from paimon_features.flink.sql.inputs import look_at
+from paimon_features.flink.sql.inputs import inspect_file
 from paimon_features.schema import Bytes, Float64, Int64, List, String
 
 SALES = EventSource(
@@ -44,7 +44,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def test_columns_are_found_by_name_whatever_their_case_and_underscores(write: Write) -> None:
-    file = look_at(write("a.csv", "Country,CustomerID,unit price,At-Ms,other\n"))
+    file = inspect_file(write("a.csv", "Country,CustomerID,unit price,At-Ms,other\n"))
     (group,) = group_files([file], SALES, {})
     assert [(c.name, c.field, c.position) for c in group.columns] == [
         ("customer_id", "CustomerID", 2),
@@ -57,7 +57,7 @@ def test_columns_are_found_by_name_whatever_their_case_and_underscores(write: Wr
 
 
 def test_an_exact_name_wins_over_one_that_is_alike(write: Write) -> None:
-    file = look_at(write("a.csv", f"{HEADER},CustomerID\n"))
+    file = inspect_file(write("a.csv", f"{HEADER},CustomerID\n"))
     assert find_columns(file, SALES, {})[0].field == "customer_id"
     assert find_columns(file, SALES, {"customer_id": "CustomerID"})[0].field == "CustomerID"
 
@@ -74,32 +74,32 @@ def test_an_exact_name_wins_over_one_that_is_alike(write: Write) -> None:
 def test_a_column_that_is_missing_or_not_clear_is_told_with_what_there_is(
     write: Write, header: str, mapping: dict[str, str], said: str
 ) -> None:
-    file = look_at(write("a.csv", header + "\n"))
+    file = inspect_file(write("a.csv", header + "\n"))
     with pytest.raises(ConfigurationError, match=said):
         group_files([file], SALES, mapping)
 
 
 def test_a_json_row_may_lack_any_column_but_the_event_time(write: Write) -> None:
-    file = look_at(write("a.jsonl", '{"CustomerId": 1, "AT_MS": 5, "more": 0}'))
+    file = inspect_file(write("a.jsonl", '{"CustomerId": 1, "AT_MS": 5, "more": 0}'))
     (group,) = group_files([file], SALES, {})
     assert [c.field for c in group.columns] == ["CustomerId", "unit_price", "country", "AT_MS"]
     assert group.absent == ("unit_price", "country")
     assert group.ignored == ("more",)
-    timeless = look_at(write("b.jsonl", '{"customer_id": 1}'))
-    with pytest.raises(ConfigurationError, match="no row at its beginning has the key 'at_ms'"):
+    timeless = inspect_file(write("b.jsonl", '{"customer_id": 1}'))
+    with pytest.raises(ConfigurationError, match="none of its first rows has the key 'at_ms'"):
         group_files([timeless], SALES, {})
-    (empty,) = group_files([look_at(write("c.jsonl", "\n"))], SALES, {})
+    (empty,) = group_files([inspect_file(write("c.jsonl", "\n"))], SALES, {})
     assert empty.absent == ()
 
 
 def test_files_of_a_folder_with_the_columns_at_the_same_places_are_one_scan(write: Write) -> None:
     files = [
-        look_at(write("x/a.csv", HEADER + "\n1,2,3,4\n")),
-        look_at(write("x/b.csv", HEADER + "\n")),
-        look_at(write("x/turned.csv", "at_ms,country,unit_price,customer_id\n")),
-        look_at(write("y/a.csv", HEADER + "\n")),
-        look_at(write("x/a.jsonl", '{"at_ms": 1, "country": "x"}')),
-        look_at(write("x/b.jsonl", '{"at_ms": 1, "unit_price": 2, "a": 3}')),
+        inspect_file(write("x/a.csv", HEADER + "\n1,2,3,4\n")),
+        inspect_file(write("x/b.csv", HEADER + "\n")),
+        inspect_file(write("x/turned.csv", "at_ms,country,unit_price,customer_id\n")),
+        inspect_file(write("y/a.csv", HEADER + "\n")),
+        inspect_file(write("x/a.jsonl", '{"at_ms": 1, "country": "x"}')),
+        inspect_file(write("x/b.jsonl", '{"at_ms": 1, "unit_price": 2, "a": 3}')),
     ]
     groups = group_files(files, SALES, {})
     assert [[f"{f.path.parent.name}/{f.path.name}" for f in g.files] for g in groups] == [
@@ -112,13 +112,13 @@ def test_files_of_a_folder_with_the_columns_at_the_same_places_are_one_scan(writ
     assert (groups[3].absent, groups[3].ignored) == (("customer_id",), ("a",))
 
 
-def test_a_column_that_ingest_can_never_read_is_told_with_the_way_out(write: Write) -> None:
+def test_an_unreadable_column_type_is_an_error_with_a_remedy(write: Write) -> None:
     lists = EventSource("s", schema={"v": List(Float64), "t": Int64}, event_time="t")
     with pytest.raises(ConfigurationError, match="EventWriter"):
         json_columns(lists, {})
     raw = EventSource("s", schema={"v": Bytes, "t": Int64}, event_time="t")
-    with pytest.raises(ConfigurationError, match="a.csv: column 'v'.*binary column of Parquet"):
-        group_files([look_at(write("a.csv", "v,t\n"))], raw, {})
+    with pytest.raises(ConfigurationError, match="a.csv: column 'v'.*binary Parquet columns"):
+        group_files([inspect_file(write("a.csv", "v,t\n"))], raw, {})
 
 
 def test_a_mapping_is_read_with_equal_signs_in_the_files_name() -> None:
@@ -147,7 +147,7 @@ def test_a_topic_needs_a_name_and_addresses_that_can_be_right() -> None:
 def test_a_stored_type_that_cannot_be_read_is_told_with_file_and_column(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"list": [[1]], "i": [1]}), path)
-    file = look_at(path)
+    file = inspect_file(path)
     source = EventSource("s", schema={"list": Int64, "i": Int64}, event_time="i")
     with pytest.raises(ConfigurationError, match="a.parquet: column 'list'"):
         find_columns(file, source, {})

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.sql.inputs import FIELD, find_files, look_at
+from paimon_features.flink.sql.inputs import FIELD, find_files, inspect_file
 from tests.flink.ingest.reference_ingest import split_csv
 
 HEADER = "customer_id,unit_price,country,at_ms"
@@ -58,12 +58,12 @@ def test_a_folder_gives_the_files_of_known_formats_below_it_in_order(
         ("gone.csv", "no such file or folder"),
         ("notes.txt", "expected a name that ends with .csv, .csv.gz, .parquet"),
         ("empty", "no file to ingest in this folder"),
-        ("_part.csv", "begins with a dot or an underscore"),
-        ("big.csv.GZ", "only what ends with .gz"),
-        ("packed", "only what ends with .gz"),
+        ("_part.csv", "begin with a dot or an underscore"),
+        ("big.csv.GZ", "only files that end with .gz"),
+        ("packed", "only files that end with .gz"),
     ],
 )
-def test_a_path_that_cannot_be_ingested_is_told_by_name(
+def test_an_invalid_path_is_named_in_the_error(
     write: Write, tmp_path: Path, name: str, said: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -78,11 +78,11 @@ def test_a_path_that_cannot_be_ingested_is_told_by_name(
 
 
 def test_a_csv_header_is_read_through_a_byte_order_mark_quotes_and_blanks(write: Write) -> None:
-    plain = look_at(write("a.csv", "a, b ,c\r\n1,2,3\r\n"))
+    plain = inspect_file(write("a.csv", "a, b ,c\r\n1,2,3\r\n"))
     assert plain.columns == ("a", "b", "c")
-    quoted = look_at(write("b.csv", b'\xef\xbb\xbf"a","b, ""c""",d\n'))
+    quoted = inspect_file(write("b.csv", b'\xef\xbb\xbf"a","b, ""c""",d\n'))
     assert quoted.columns == ("a", 'b, "c"', "d")
-    packed = look_at(write("c.csv.gz", gzip.compress(b"a,b\n1,2\n")))
+    packed = inspect_file(write("c.csv.gz", gzip.compress(b"a,b\n1,2\n")))
     assert packed.columns == ("a", "b")
     assert len({plain.sha256, quoted.sha256, packed.sha256}) == 3
 
@@ -93,26 +93,26 @@ def test_a_csv_header_is_read_through_a_byte_order_mark_quotes_and_blanks(write:
         ("a.csv", b"", "not a CSV header"),
         ("a.csv", b"\n1,2\n", "not a CSV header"),
         ("a.csv", b'a,"b\n', "not a CSV header"),
-        ("a.csv", b"a,b,a\n", "'a' stands there twice"),
+        ("a.csv", b"a,b,a\n", "'a' occurs twice"),
         ("a.csv", "ä,b\n".encode("latin-1"), "not UTF-8.*convert the file"),
         ("a.csv.gz", b"a,b\n", "cannot be read"),
         ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n' * 1000, mtime=0)[:-20], "cannot be read"),
         ("a.parquet", b"a,b\n", "not a Parquet file"),
     ],
 )
-def test_a_file_that_cannot_be_read_at_all_is_told_before_a_job_starts(
+def test_an_unreadable_file_is_an_error_before_a_job_starts(
     write: Write, name: str, content: bytes, said: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=said) as raised:
-        look_at(write(name, content))
+        inspect_file(write(name, content))
     assert name in str(raised.value)
 
 
 def test_the_keys_of_json_rows_are_those_of_the_first_mebibyte(write: Write) -> None:
     lines = ['{"a": 1}', "no json", "[1]", '{"b": {"c": 2}}', "", '{"a": 1, "d": nul']
-    assert look_at(write("a.jsonl", "\n".join(lines))).columns == ("a", "b")
+    assert inspect_file(write("a.jsonl", "\n".join(lines))).columns == ("a", "b")
     far = "\n".join(['{"a": "' + "x" * 1000 + '"}'] * 2000 + ['{"late": 1}'])
-    assert look_at(write("b.jsonl", far)).columns == ("a",)
+    assert inspect_file(write("b.jsonl", far)).columns == ("a",)
 
 
 cells = st.text(st.sampled_from("ab\",' x"), max_size=12)
@@ -152,7 +152,7 @@ def test_what_a_parquet_file_stores_decides_what_flink_is_told(tmp_path: Path) -
     )
     path = tmp_path / "a.parquet"
     pq.write_table(table, path)
-    file = look_at(path)
+    file = inspect_file(path)
     found = {n: (p.kind, p.flink) for n, p in zip(file.columns, file.physical, strict=True)}
     assert found == {
         "i": ("integer", "SMALLINT"),

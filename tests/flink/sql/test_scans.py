@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.flink.sql.cells import TEXT, Physical
-from paimon_features.flink.sql.input_columns import Column, FileGroup, KafkaTopic
+from paimon_features.flink.sql.input_columns import FileGroup, InputColumn, KafkaTopic
 from paimon_features.flink.sql.inputs import InputFile
 from paimon_features.flink.sql.scans import (
     _java_literal,
@@ -20,12 +20,12 @@ from paimon_features.flink.sql.scans import (
     sql_options,
 )
 
-ID = Column("id", "Id", 1, TEXT, True)
-NAME = Column("name", "it's", 2, TEXT, False)
-DAY = Column("day", "day", 0, Physical("date", "DATE"), False)
+ID = InputColumn("id", "Id", 1, TEXT, True)
+NAME = InputColumn("name", "it's", 2, TEXT, False)
+DAY = InputColumn("day", "day", 0, Physical("date", "DATE"), False)
 
 
-def group(form: str, *names: str, columns: tuple[Column, ...] = (ID, NAME)) -> FileGroup:
+def group(form: str, *names: str, columns: tuple[InputColumn, ...] = (ID, NAME)) -> FileGroup:
     files = tuple(
         InputFile(Path("/data") / name, form, 1, name, "Id,it's", ("Id", "it's")) for name in names
     )

@@ -10,7 +10,7 @@ from paimon_features.aggregates import ApproxCountDistinct, Count, Kurtosis, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.expressions import substitute, to_flink
 from paimon_features.flink.sql.steps import STEP, shared_steps
-from paimon_features.flink.sql.tiling import Scan, tile_statements
+from paimon_features.flink.sql.tiling import EventsScan, tile_statements
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing.generators import random_view
 
@@ -39,7 +39,7 @@ def test_sums_and_counts_share_nothing_that_is_worth_a_step() -> None:
 def test_what_a_sketch_and_a_moment_repeat_stands_in_the_statement_once() -> None:
     features = [ApproxCountDistinct("word"), Kurtosis("x", scale=2)]
     view = FeatureView("v", source=SOURCE, entity=USER, features=features).compiled
-    statements = tile_statements(view, 1, Scan(1), "user")
+    statements = tile_statements(view, 1, EventsScan(1), "user")
     assert statements.tiles.count("MD5(") == statements.skipped.count("MD5(") == 1
     steps, _ = shared_steps(view.expressions)
     for name, step in steps.items():

@@ -14,19 +14,19 @@ from paimon_features.aggregates import Count, Max, Mean, Min, StdDev, Sum
 from paimon_features.definitions import FeatureView
 from paimon_features.flink.sql.tiling import (
     UNKNOWN_DAY,
-    Scan,
+    EventsScan,
     TileStatements,
-    fate_sql,
     floor_sql,
     partial_sql,
     tile_statements,
+    verdict_sql,
 )
 from paimon_features.job_control.target import TileTarget
 from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 
-STREAM = Scan(7, whole=True, consumer="tiles-spend-g1")
+STREAM = EventsScan(7, whole=True, consumer="tiles-spend-g1")
 
 
 @given(
@@ -54,8 +54,8 @@ def test_the_columns_stand_in_the_order_of_the_tile_table(target: TileTarget) ->
 
 
 def test_a_row_that_breaks_no_rule_and_has_no_filter_enters(target: TileTarget) -> None:
-    assert fate_sql(target.view).endswith(" ELSE 1 END")
-    assert fate_sql(replace(target.view, where=None, skip_rules=())) == "1"
+    assert verdict_sql(target.view).endswith(" ELSE 1 END")
+    assert verdict_sql(replace(target.view, where=None, skip_rules=())) == "1"
 
 
 def test_only_the_columns_that_partials_are_made_of_leave_the_scan(target: TileTarget) -> None:
@@ -89,8 +89,8 @@ def test_the_day_of_unknown_times_is_no_day_of_an_event() -> None:
 def test_a_stream_names_its_consumer_and_a_batch_has_none() -> None:
     assert STREAM.options()["consumer-id"] == "tiles-spend-g1"
     assert STREAM.options()["scan.mode"] == "from-snapshot-full"
-    assert Scan(8, consumer="c").options()["scan.mode"] == "from-snapshot"
-    assert Scan(8).options() == {"scan.snapshot-id": "8"}
+    assert EventsScan(8, consumer="c").options()["scan.mode"] == "from-snapshot"
+    assert EventsScan(8).options() == {"scan.snapshot-id": "8"}
 
 
 @pytest.mark.parametrize("seed", seeds(20))
