@@ -5,7 +5,7 @@
   "Credit Risk Scorecards", 2006). Half a count is added to each bin (Jeffreys' prior), so that an
   empty one does not make it infinite. Without any drift its mean is about
   ``(bins - 1) * (1/n + 1/m)`` (Yurdakul and Naranjo, "Statistical properties of the population
-  stability index", 2020), which is told besides as ``noise``.
+  stability index", 2020), which is told in addition as ``noise``.
 - **KS** (Kolmogorov-Smirnov) is the greatest distance of the two distribution functions. From
   counts it is taken at the edges of bins: at most the exact one, and less by at most the share of
   the fullest bin. Its p-value is Kolmogorov's, with Stephens' correction for few values

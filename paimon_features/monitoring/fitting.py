@@ -36,7 +36,7 @@ class Fit:
 
 def can_fit(reader: ViewReader, transformer: StoredTransformer, columns: Sequence[str]) -> bool:
     """Whether the tiles hold what the transformer learns from."""
-    needs = transformer.learns_from
+    needs = transformer.required_statistics
     return bool(needs) and all(needs <= column.tells for column in reader.kept(columns))
 
 
@@ -65,7 +65,7 @@ def fit_columns(
     within = TimeRange(None, until_ms)
     if transformer.needs_target:
         raise RequestError(
-            f"a {type(transformer).__name__} learns from a target besides; fit it on rows that "
+            f"a {type(transformer).__name__} learns from a target in addition; fit it on rows that "
             "have one: a training set"
         )
     fits = can_fit(reader, transformer, columns)
@@ -171,7 +171,7 @@ def _some(rows: int, reader: ViewReader, origin: Origin) -> None:
 
 
 def _lacking(reader: ViewReader, transformer: StoredTransformer, columns: Sequence[str]) -> str:
-    kind, needs = type(transformer).__name__, transformer.learns_from
+    kind, needs = type(transformer).__name__, transformer.required_statistics
     if not needs:
         return f"a {kind} is fitted on rows, which tiles do not hold; leave --from tiles out"
     lacking = [c.column for c in reader.kept(columns) if not needs <= c.tells]

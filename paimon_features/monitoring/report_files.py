@@ -24,7 +24,7 @@ FORMATS = (".html", ".png", ".svg", ".prom")
 def write_report(report: MonitoringReport, path: Path, rows: Sequence[Sequence[str]]) -> None:
     """Write a report as a page, a picture, or Prometheus metrics, by the suffix of ``path``.
 
-    ``rows`` is the table as texts, its head first. A page holds its picture itself.
+    ``rows`` is the table as strings, its head first. A page holds its picture itself.
 
     Raises
     ------

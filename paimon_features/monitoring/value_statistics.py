@@ -47,8 +47,7 @@ class ColumnValues:
             pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
         ):
             raise RequestError(
-                f"column {self.column!r} is {kind}; numbers, texts and truth values can be "
-                "monitored"
+                f"column {self.column!r} is {kind}; numbers, strings and booleans can be monitored"
             )
         self.is_number = is_number
         self.rows += len(array)

@@ -1,4 +1,4 @@
-"""What every transformer can do, and what one has to tell to be stored and served."""
+"""The base classes of transformers, and how parameters become a transformer again."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Floats
+from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError, UnknownNameError
 from paimon_features.schema import DataType
@@ -19,64 +19,64 @@ from paimon_features.transformers.column_statistics import ColumnStatistics, Sta
 from paimon_features.transformers.frames import Frame, read_frame
 
 Params = dict[str, Any]
-"""The state of a transformer in values of JSON: finite numbers, texts, lists, null."""
+"""The state of a transformer in JSON values: finite numbers, strings, lists, null."""
 
 
 class FeatureTransformer(ABC):
-    """Learns from data and then transforms data: ``fit``, ``transform``, and both at once.
+    """Fits parameters on data and transforms data by them.
 
     ``X`` may be a list of lists, a NumPy array, an Arrow table, a pandas or Polars frame, a torch
-    tensor, with or without nulls, or one column of them; what goes in comes out. Subclass it with
-    ``fit`` and ``transform`` for a transformer of your own; see ``StoredTransformer`` for one that
-    services can pin.
+    tensor, with or without nulls, or a single column of them; the output has the form of the
+    input. Subclass it with ``fit`` and ``transform`` for a transformer of your own; see
+    ``StoredTransformer`` for one that services can pin.
     """
 
     @abstractmethod
     def fit(self, X: Any) -> Self:
-        """Learn from ``X`` alone, forgetting what was learnt before; returns itself."""
+        """Fit on ``X`` alone, discarding an earlier fit; returns itself."""
 
     @abstractmethod
     def transform(self, X: Any) -> Any:
-        """``X`` transformed, in the form in which it came."""
+        """Return ``X`` transformed, in the form of ``X``."""
 
     def fit_transform(self, X: Any) -> Any:
-        """``fit``, then ``transform`` of the same data."""
+        """Call ``fit``, then ``transform`` the same data."""
         return self.fit(X).transform(X)
 
     def partial_fit(self, X: Any) -> Self:
-        """Learn from ``X`` besides what was learnt before; returns itself."""
+        """Fit on ``X`` in addition to earlier data; returns itself."""
         raise TransformError(f"{type(self).__name__} cannot be fitted in parts")
 
     def merge(self, other: Self) -> Self:
-        """A new one that has learnt from the data of both; neither changes."""
+        """Return a new transformer fitted on the data of both; neither changes."""
         raise TransformError(f"{type(self).__name__} cannot be merged")
 
     def inverse_transform(self, X: Any) -> Any:
-        """Data that ``transform`` makes ``X`` of."""
+        """Return data that ``transform`` maps to ``X``."""
         raise TransformError(f"{type(self).__name__} has no inverse")
 
     def to_params(self) -> Params:
-        """What was learnt, in values of JSON; equal ones for what transforms equally."""
+        """Return the fitted parameters in JSON values; equal for equal transformations."""
         raise TransformError(f"{type(self).__name__} has no parameters that can be stored")
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> FeatureTransformer:
-        """The transformer with these parameters, the inverse of ``to_params``.
+        """Return the transformer with these parameters, the inverse of ``to_params``.
 
-        Of ``FeatureTransformer`` itself: of whatever kind they are.
+        Called on ``FeatureTransformer`` itself, it returns any kind of transformer.
 
         Raises
         ------
         TransformError
-            For parameters that are not complete, or of another kind.
+            For incomplete parameters, or those of another kind.
         """
         kind = params.get("kind")
-        made = _KINDS.get(str(kind))
-        if made is None or not issubclass(made, cls):
-            known = ", ".join(name for name, of in _KINDS.items() if issubclass(of, cls))
+        found = _KINDS.get(str(kind))
+        if found is None or not issubclass(found, cls):
+            known = ", ".join(name for name, each in _KINDS.items() if issubclass(each, cls))
             raise TransformError(f"there is no transformer of kind {kind!r}; there is: {known}")
         try:
-            return made._from_params(params)
+            return found._from_params(params)
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             if isinstance(error, TransformError):
                 raise
@@ -87,25 +87,32 @@ class FeatureTransformer(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """Columns that a transformer made, and the rows that it cannot transform (None: none)."""
+    """Transformed columns, and a mask of the rows that cannot be transformed (None: none)."""
 
     columns: list[Column]
     failed: npt.NDArray[np.bool_] | None = None
 
 
-class StoredTransformer(FeatureTransformer):
-    """A transformer whose state is a few numbers and texts, so that it is stored, merged, served.
+def either_failed(left: Bools | None, right: Bools | None) -> Bools | None:
+    """Return the rows of both masks; None means no row."""
+    if left is None or right is None:
+        return right if left is None else left
+    return left | right
 
-    A subclass names its ``kind``, by which its parameters are known, and has ``width`` (columns
-    that it was fitted on, 0 before), ``width_out``, ``names``, and ``apply``: columns to columns,
-    the same steps for a training set and for one request.
+
+class StoredTransformer(FeatureTransformer):
+    """A transformer whose state is a few numbers and strings, so it can be stored and served.
+
+    A subclass names its ``kind``, which identifies its parameters, and defines ``width`` (the
+    columns that it was fitted on, 0 before), ``width_out``, ``names``, and ``apply``: columns to
+    columns, by the same steps for a training set and for a single request.
     """
 
     kind: ClassVar[str]
     needs_target: ClassVar[bool] = False
-    """Whether ``fit`` takes the targets ``y`` besides."""
+    """Whether ``fit`` also takes targets ``y``."""
     names: tuple[str, ...] | None = None
-    """The names of the columns that it was fitted on, where they had some."""
+    """The names of the columns that it was fitted on, if they had names."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -115,82 +122,82 @@ class StoredTransformer(FeatureTransformer):
     @property
     @abstractmethod
     def width(self) -> int:
-        """How many columns it takes; 0 before it is fitted."""
+        """Number of input columns; 0 before it is fitted."""
 
     @property
     @abstractmethod
     def width_out(self) -> int:
-        """How many columns it makes."""
+        """Number of output columns."""
 
     @property
-    def learns(self) -> bool:
-        """Whether what it makes of a row depends on the rows that it was fitted on."""
+    def is_stateful(self) -> bool:
+        """Whether the output for a row depends on the rows that it was fitted on."""
         return True
 
     @property
     def supports_partial_fit(self) -> bool:
-        """Whether ``partial_fit`` and ``merge`` can learn what ``fit`` does; else they refuse."""
+        """Whether ``partial_fit`` and ``merge`` are exact; otherwise they raise TransformError."""
         return True
 
     @property
     def event_time(self) -> str | None:
-        """The column that tells the time of a row, where it learns from targets of the past."""
+        """The event time column of a transformer that encodes rows by earlier targets."""
         return None
 
     @property
     def is_scalar(self) -> bool:
-        """Whether a value comes out of a value: a service then gives a number, else a list."""
+        """Whether one value maps to one value: a service then returns a number, else a list."""
         return self.width_out == 1
 
     @property
     def numeric_output(self) -> bool:
-        """Whether all that comes out are numbers; services can apply no other."""
+        """Whether all outputs are numbers; services can apply no other transformer."""
         return True
 
     @property
     def supports_matrix(self) -> bool:
-        """Whether there is ``block``: all that goes in and comes out are numbers."""
+        """Whether ``block`` is implemented: all inputs and outputs are numbers."""
         return False
 
     def block(self, values: Floats) -> Floats:
-        """A matrix of numbers transformed, index (rows, columns), NaN where there is none.
+        """Transform a matrix of numbers, index (rows, columns), NaN for null.
 
-        It gives the numbers that ``apply`` gives, to the bit, and may overwrite ``values`` and
-        give them back. Infinite values are for the caller to refuse.
+        The result equals that of ``apply`` bit for bit. ``values`` may be overwritten and
+        returned. The caller rejects infinite values.
 
         Raises
         ------
         TransformError
-            For rows that ``transform`` would refuse.
+            For rows that ``transform`` rejects.
         """
-        raise TransformError(f"{type(self).__name__} takes no blocks of numbers")
+        raise TransformError(f"{type(self).__name__} does not transform matrices")
 
     @property
     @abstractmethod
     def rows_seen(self) -> int:
-        """How many rows it was fitted on."""
+        """Number of rows that it was fitted on."""
 
     @abstractmethod
     def accepts(self, index: int, kind: DataType) -> bool:
-        """Whether values of this type can be those of a column that it was fitted on."""
+        """Whether a column that it was fitted on can have values of this type."""
 
     @abstractmethod
     def apply(self, columns: Sequence[Column]) -> Applied:
-        """These columns transformed; ``failed`` marks rows that ``transform`` would refuse."""
+        """Transform columns; ``failed`` marks rows that ``transform`` rejects."""
 
     def check(self, frame: Frame) -> None:
-        """Refuse values that ``transform`` does not take, whatever was learnt.
+        """Check for values that ``transform`` rejects whatever the fit.
 
         Raises
         ------
         TransformError
-            For texts among numbers, infinite values and the like; the message names the column.
+            For strings among numbers, infinite values and the like; names the column.
         """
         return
 
     @abstractmethod
     def names_out(self, names: Sequence[str]) -> list[str]:
-        """What the columns are called that are made of columns of these names."""
+        """Return the names of the output columns for input columns of these names."""
 
     def to_params(self) -> Params:
         self._check_fitted()
@@ -198,45 +205,68 @@ class StoredTransformer(FeatureTransformer):
             "kind": self.kind,
             "names": None if self.names is None else list(self.names),
             "rows": self.rows_seen,
-            **self._learnt(),
+            **self._fitted_params(),
         }
 
     @abstractmethod
-    def _learnt(self) -> Params:
-        """Settings and what was learnt, as parameters: what only this kind has."""
+    def _fitted_params(self) -> Params:
+        """Return settings and fitted parameters, those that only this kind has."""
+
+    def merge(self, other: Self) -> Self:
+        """Return a new transformer fitted on the data of both, the same in either order."""
+        names = self._check_merge(other)
+        out = type(self)(**self._settings())
+        out.names = names
+        for one in (self, other):
+            if one.width:
+                out._absorb(one)
+        return out
+
+    def _absorb(self, other: Self) -> None:
+        """Add the fit of another transformer with the same settings."""
+        raise TransformError(f"{type(self).__name__} cannot be merged")
+
+    def _settings(self) -> Params:
+        """Return the arguments of the constructor."""
+        return {}
+
+    @classmethod
+    def _from_settings(cls, params: Mapping[str, Any]) -> Self:
+        """Return an unfitted transformer with the settings among these parameters."""
+        return cls(**{name: params[name] for name in signature(cls).parameters})
 
     @classmethod
     @abstractmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self: ...
 
     @property
-    def learns_from(self) -> frozenset[Statistic]:
-        """Which statistics of a column are enough to fit it; none: only the rows are."""
+    def required_statistics(self) -> frozenset[Statistic]:
+        """The statistics of a column that suffice to fit it; empty: it needs the rows."""
         return frozenset()
 
     def fit_from_statistics(self, columns: Sequence[ColumnStatistics]) -> Self:
-        """Learn from what is known of each column, without its values; returns itself.
+        """Fit on statistics of each column instead of its values; returns itself.
 
-        Learns what ``fit`` on the rows would have, up to the rounding of the statistics.
+        The result equals that of ``fit`` on the rows, up to the rounding of the statistics.
 
         Raises
         ------
         TransformError
-            Where the statistics do not tell what it needs (``learns_from``), or not well enough.
+            If the statistics lack those in ``required_statistics``, or are too inexact.
         """
-        if not self.learns_from:
+        if not self.required_statistics:
             raise TransformError(f"this {type(self).__name__} can only be fitted on the rows")
-        self._learn_statistics(columns, of_columns(columns))
+        self._fit_statistics(columns, of_columns(columns))
         self.names = tuple(column.column for column in columns)
         return self
 
-    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
-        """Forget what was learnt, and learn these, for one that says ``learns_from``."""
+    def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        """Replace the fit by one on these, for a transformer with ``required_statistics``."""
         raise NotImplementedError
 
     @property
     def n_features_in_(self) -> int:
-        """How many columns it takes, under scikit-learn's name."""
+        """Number of input columns, under scikit-learn's name."""
         self._check_fitted()
         return self.width
 
@@ -253,9 +283,9 @@ class StoredTransformer(FeatureTransformer):
             raise TransformError(f"this {type(self).__name__} is not fitted; call fit() first")
 
     def _checked(self, X: Any) -> Frame:
-        """Data as they have to be for what was learnt."""
+        """Read data and check their columns against those of the fit."""
         frame = read_frame(X)
-        # of a list without a row nobody knows the width
+        # a list without rows has no known width
         if frame.width != self.width and (frame.rows or frame.width):
             raise TransformError(
                 f"got {frame.width} columns; this {type(self).__name__} was fitted on {self.width}"
@@ -267,8 +297,8 @@ class StoredTransformer(FeatureTransformer):
             )
         return frame
 
-    def _to_learn(self, X: Any) -> Frame:
-        """Data to learn from; the first decide on the number and the names of the columns."""
+    def _read_fit_data(self, X: Any) -> Frame:
+        """Read data to fit on; the first data determine the number and names of the columns."""
         if self.width:
             frame = self._checked(X)
         else:
@@ -279,8 +309,8 @@ class StoredTransformer(FeatureTransformer):
             self.names = frame.names
         return frame
 
-    def _to_merge(self, other: StoredTransformer) -> tuple[str, ...] | None:
-        """Check that another one can be merged; the names of the columns of both."""
+    def _check_merge(self, other: StoredTransformer) -> tuple[str, ...] | None:
+        """Check that another transformer can be merged; return the column names of both."""
         if type(other) is not type(self):
             raise TransformError(
                 f"a {type(self).__name__} cannot be merged with a {type(other).__name__}"
@@ -295,6 +325,13 @@ class StoredTransformer(FeatureTransformer):
                 f"a {type(self).__name__} of {', '.join(self.names)} cannot be merged with one of "
                 f"{', '.join(other.names)}"
             )
+        mine, theirs = self._settings(), other._settings()
+        for name, value in mine.items():
+            if value != theirs[name]:
+                raise TransformError(
+                    f"a {type(self).__name__} with {name}={value!r} cannot be merged with one with "
+                    f"{name}={theirs[name]!r}; merge transformers of equal settings"
+                )
         return self.names or other.names
 
 
@@ -302,7 +339,7 @@ _KINDS: dict[str, type[StoredTransformer]] = {}
 
 
 def new_transformer(kind: str, settings: Mapping[str, Any] | None = None) -> StoredTransformer:
-    """An unfitted transformer by its kind, or the name of its class.
+    """Return an unfitted transformer by its kind or class name.
 
     >>> type(new_transformer("MinMaxScaler", {"feature_range": [-1, 1]})).kind
     'min_max_scaler'
@@ -310,9 +347,9 @@ def new_transformer(kind: str, settings: Mapping[str, Any] | None = None) -> Sto
     Raises
     ------
     UnknownNameError
-        For a kind that there is not.
+        For an unknown kind.
     TransformError
-        For settings that it does not have.
+        For unknown settings.
     """
     named = {name: made for made in _KINDS.values() for name in (made.kind, made.__name__)}
     if kind not in named:

@@ -1,7 +1,7 @@
-"""Counts of values between declared edges: what quantiles can be learnt from in parts.
+"""Counts of values between declared edges, from which quantiles can be fitted incrementally.
 
-Raw data give quantiles exactly but cannot be kept; counts over one grid add up exactly, in any
-order, and give quantiles that are off by the width of a bin at most.
+Exact quantiles require all data; counts over a fixed grid add up exactly, in any order, and
+determine quantiles up to the width of a bin.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from paimon_features.errors import TransformError
 from paimon_features.transformers.json_values import nan_for_null, null_for_nan
 
 Grid = tuple[float, ...] | tuple[tuple[float, ...], ...]
-"""Edges of bins, ascending: those of all columns, or of each column its own."""
+"""Edges of bins, ascending: the same for all columns, or one list per column."""
 
 METHODS = ("linear", "averaged_inverted_cdf", "inverted_cdf")
-"""Definitions of a quantile, as ``numpy.quantile`` names them, that a grid can give."""
+"""Definitions of a quantile, named as in ``numpy.quantile``, that a grid supports."""
 
 
 def check_grid(grid: Sequence[Any] | None, of: str) -> Grid | None:
-    """A declared grid as tuples of floats.
+    """Return a declared grid as tuples of floats.
 
     Raises
     ------
     TransformError
-        Unless the edges are finite numbers, each greater than the one before.
+        Unless the edges are finite and strictly ascending.
     """
     if grid is None:
         return None
@@ -43,19 +43,18 @@ def check_grid(grid: Sequence[Any] | None, of: str) -> Grid | None:
             or any(low >= high for low, high in pairwise(edges))
         ):
             raise TransformError(
-                f"{of}: the grid {list(edges)!r}; expected finite numbers, each greater than the "
-                "one before"
+                f"{of}: the grid {list(edges)!r}; expected finite, strictly ascending numbers"
             )
     return tuple(lists) if many else lists[0]
 
 
 def grid_params(grid: Grid | None) -> list[Any] | None:
-    """A grid in values of JSON."""
+    """Return a grid in JSON values."""
     return None if grid is None else [[*e] if isinstance(e, tuple) else e for e in grid]
 
 
 def edges_of(grid: Grid, width: int, of: str) -> list[Floats]:
-    """The edges of each of so many columns; TransformError for a grid of another number."""
+    """Return the edges of each column; TransformError for a grid of another width."""
     if isinstance(grid[0], tuple):
         if len(grid) != width:
             raise TransformError(f"{of}: the grid is of {len(grid)} columns, the data have {width}")
@@ -65,10 +64,10 @@ def edges_of(grid: Grid, width: int, of: str) -> list[Floats]:
 
 @dataclass(frozen=True, slots=True)
 class GridCounts:
-    """Of each column: the number of values in each bin, the least and the greatest value.
+    """The counts of each column per bin, and its minimum and maximum.
 
-    A bin is closed below: ``edge <= value < next edge``. What is below the first edge and from
-    the last edge on is counted too, so a column of ``n`` edges has ``n + 1`` counts.
+    A bin includes its lower edge: ``edge <= value < next edge``. Values below the first edge and
+    from the last edge on have their own bins, so a column with ``n`` edges has ``n + 1`` counts.
 
     >>> counts = GridCounts.of([np.array([1.0, 2.0, 2.5, 9.0])], [np.array([0.0, 2.0, 4.0])])
     >>> counts.counts[0].tolist()
@@ -86,24 +85,24 @@ class GridCounts:
 
     @classmethod
     def of(cls, columns: Sequence[Floats], edges: Sequence[Floats]) -> Self:
-        """Of columns of values; NaN is no value."""
+        """Return the counts of columns of values; NaN is skipped."""
         counts, low, high = [], [], []
         for values, own in zip(columns, edges, strict=True):
             known = values[~np.isnan(values)]
             places = np.searchsorted(own, known, side="right")
             counts.append(np.bincount(places, minlength=len(own) + 1).astype(np.int64))
-            # of two zeros either could be the lesser: + 0.0 leaves one of them
+            # + 0.0 normalizes the sign of zero
             low.append(known.min() + 0.0 if len(known) else np.nan)
             high.append(known.max() + 0.0 if len(known) else np.nan)
         return cls(tuple(edges), tuple(counts), np.array(low), np.array(high))
 
     def merge(self, other: Self) -> Self:
-        """Of the values of both: exact, in any order.
+        """Return the counts of both: exact, in any order.
 
         Raises
         ------
         TransformError
-            For other edges.
+            For different edges.
         """
         if [e.tolist() for e in self.edges] != [e.tolist() for e in other.edges]:
             raise TransformError("counts over different grids cannot be merged; declare one grid")
@@ -115,16 +114,15 @@ class GridCounts:
         )
 
     def quantiles(self, percents: Floats, method: str = "linear") -> Floats:
-        """Estimated percentiles, index (percent, column); NaN for a column without a value.
+        """Return estimated percentiles, index (percentage, column); NaN without values.
 
-        They are defined as ``numpy.percentile`` does by ``method``. A value of known rank is
-        taken to lie in its bin as if the bin's values were spread evenly; the least and the
-        greatest are exact.
+        They are defined as in ``numpy.percentile`` with ``method``. The values of a bin are
+        assumed to be evenly spaced in it; minimum and maximum are exact.
         """
         return self._read(percents, method)[0]
 
     def errors(self, percents: Floats, method: str = "linear") -> Floats:
-        """How far from the exact percentiles the estimates can be, at most; as ``quantiles``."""
+        """Return the maximum errors of the estimates of ``quantiles``."""
         return self._read(percents, method)[1]
 
     def _read(self, percents: Floats, method: str) -> tuple[Floats, Floats]:
@@ -140,12 +138,12 @@ class GridCounts:
                 found[:, :, column] = below + (near - below) * share
             if not np.isfinite(found[:, :, column]).all():
                 raise TransformError(
-                    f"the range of column {column} is beyond float64; divide it by its unit first"
+                    f"the range of column {column} exceeds float64; divide it by its unit first"
                 )
         return found[0], found[1]
 
     def _ranked(self, column: int, rank: Floats, n: int) -> Floats:
-        """The value of each rank (from 0), and the width of what it lies in: (2, ranks)."""
+        """Return the value of each rank (from 0) and the width of its bin, shape (2, ranks)."""
         counts, edges = self.counts[column], self.edges[column]
         low, high = self.low[column], self.high[column]
         rank = np.clip(rank, 0, n - 1)
@@ -160,7 +158,7 @@ class GridCounts:
         return np.stack([value, np.where(known, 0.0, upper - lower)])
 
     def to_params(self) -> dict[str, Any]:
-        """Counts and extremes in values of JSON; the edges are a setting of the transformer."""
+        """Return counts and extremes in JSON values; the edges are a setting."""
         return {
             "counts": [counts.tolist() for counts in self.counts],
             "min": null_for_nan(self.low),
@@ -169,27 +167,27 @@ class GridCounts:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any], grid: Grid, of: str) -> Self:
-        """The inverse of ``to_params``.
+        """Return the inverse of ``to_params``.
 
         Raises
         ------
         TransformError
-            For counts that are not those of this grid.
+            For counts that do not match the grid.
         """
         counts = tuple(np.array(c, np.int64) for c in params["counts"])
         edges = edges_of(grid, len(counts), of)
         low, high = nan_for_null(params["min"]), nan_for_null(params["max"])
         if any(len(c) != len(e) + 1 or (c < 0).any() for c, e in zip(counts, edges, strict=True)):
-            raise TransformError("the counts are not those of the bins of the grid")
+            raise TransformError("the counts do not match the bins of the grid")
         if not len(counts) == len(low) == len(high) or not counts:
             raise TransformError(f"counts of {len(counts)} columns, extremes of {len(low)}")
         return cls(tuple(edges), counts, low, high)
 
 
 def _ranks(n: int, shares: Floats, method: str) -> tuple[Floats, Floats]:
-    """Of a quantile of n values: the rank below it, and how far on to the next it lies.
+    """Return the rank below a quantile of n values, and its fraction of the way to the next.
 
-    The formulas are NumPy's, to the last bit, so that both look at the same two values.
+    The formulas are those of NumPy, bit for bit, so that both use the same two values.
     """
     at = (n - 1) * shares if method == "linear" else n * shares - 1
     rank = np.floor(at)

@@ -1,4 +1,4 @@
-"""The distinct values of a column, and the place of each value among them."""
+"""The distinct values of a column, and their codes."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from paimon_features.transformers.frames import Frame, missing
 
 Category = bool | int | float | str | None
 
-_GROUPS = {bool: "truth values", int: "numbers", float: "numbers", str: "texts", list: "lists"}
+_GROUPS = {bool: "booleans", int: "numbers", float: "numbers", str: "strings", list: "lists"}
 _FEW_ROWS = 64
-"""Up to here a loop over the values costs less than what NumPy and Arrow have to set up."""
+"""Up to this number of rows a Python loop is faster than the setup of NumPy and Arrow."""
 _EXACT = 2**53
 
 
 class CategoryIndex:
-    """Categories of one column, ascending, None (null and NaN) the last; each has its place.
+    """Codes of the categories of one column: ascending, None (null and NaN) last.
 
     >>> known = CategoryIndex(["a", "b", None])
     >>> known.codes(Column(np.array(["b", "z"], object))).tolist()
@@ -42,21 +42,21 @@ class CategoryIndex:
 
     @cached_property
     def group(self) -> str | None:
-        """What its values are, None where there is none: numbers, texts or truth values."""
+        """The group of its values: numbers, strings or booleans; None without values."""
         return next((group(v) for v in self.categories if v is not None), None)
 
     def accepts(self, kind: DataType) -> bool:
-        """Whether values of a type can be among these."""
+        """Return whether the categories can be values of a type."""
         own = (
-            "texts" if kind.text == "string"
-            else "truth values" if kind.text == "bool"
+            "strings" if kind.text == "string"
+            else "booleans" if kind.text == "bool"
             else "numbers" if kind.is_integer or kind.is_float
             else None
         )  # fmt: skip
         return own is not None and self.group in (None, own)
 
     def codes(self, column: Column) -> Ints:
-        """The place of each value; -1 for one that is not there."""
+        """Return the code of each value; -1 for an unknown value."""
         if len(column) > _FEW_ROWS:
             if column.values.dtype != np.object_:
                 if self._numbers is not None:
@@ -64,7 +64,7 @@ class CategoryIndex:
                     if column.valid is not None:
                         codes[~column.valid] = self._none
                     return codes
-            elif self.group in (None, "texts"):
+            elif self.group in (None, "strings"):
                 return self._of_texts(column)
         values = column.values.tolist()
         codes = np.fromiter((self._index.get(v, -1) for v in values), np.int64, len(values))
@@ -74,17 +74,17 @@ class CategoryIndex:
         return codes
 
     def codes_of(self, values: Floats) -> Ints:
-        """The same of numbers, NaN being no value."""
+        """Return the codes of numbers, with NaN as null."""
         return self.codes(Column(values))
 
     @property
     def fits_floats(self) -> bool:
-        """Whether ``codes_of`` tells all categories apart: no texts, no integers from 2**53."""
+        """Whether ``codes_of`` distinguishes all categories: no strings, no integers from 2**53."""
         return self._numbers is not None
 
     @cached_property
     def _numbers(self) -> npt.NDArray[Any] | None:
-        """The categories in an array, where equal numbers are equal in it; None where not."""
+        """The categories as float64; None if that is not exact."""
         numbers = [v for v in self.categories if v is not None]
         if any(isinstance(v, str) or abs(v) >= _EXACT for v in numbers):
             return None
@@ -109,19 +109,19 @@ class CategoryIndex:
         array = pa.array(column.values, pa.string(), mask=mask, from_pandas=True)
         coded = array.dictionary_encode()
         known = [self._index.get(v, -1) for v in coded.dictionary.to_pylist()]
-        # the last one is that of null, whose index is filled with -1
+        # the last entry is that of null, whose index is filled with -1
         table = np.array([*known, self._none], np.int64)
         codes: Ints = table[coded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
         return codes
 
 
 def group(value: Category) -> str:
-    """What a value is, in words of messages."""
+    """Return the group of a value, as messages name it."""
     return _GROUPS.get(type(value), "decimals")
 
 
 def counted(column: Column, label: str) -> dict[Category, int]:
-    """How often each distinct value of a column is there, None for null and NaN.
+    """Return the count of each distinct value of a column, None for null and NaN.
 
     Raises
     ------
@@ -138,13 +138,13 @@ def counted(column: Column, label: str) -> dict[Category, int]:
             out = dict(zip(*(found.field(i).to_pylist() for i in (0, 1)), strict=True))
         else:
             told = " and ".join(sorted({_GROUPS.get(kind, "decimals") for kind in kinds}))
-            raise TransformError(f"{label} holds {told}; cast it to floats, or to texts")
+            raise TransformError(f"{label} contains {told}; cast it to floats, or to strings")
     else:
         known, counts = np.unique(values, return_counts=True)
         out = dict(zip(known.tolist(), counts.tolist(), strict=True))
         if any(isinstance(value, float) and np.isinf(value) for value in out):
             raise TransformError(
-                f"{label} holds an infinite value; expected finite numbers or null"
+                f"{label} contains an infinite value; expected finite numbers or null"
             )
     if none.any():
         out[None] = int(none.sum())
@@ -152,17 +152,19 @@ def counted(column: Column, label: str) -> dict[Category, int]:
 
 
 def ascending(values: Iterable[Category], label: str) -> list[Category]:
-    """Distinct categories, ascending, None last; whole numbers are integers.
+    """Return distinct categories, ascending, None last; integral floats as integers.
 
     Raises
     ------
     TransformError
-        For categories of several kinds.
+        For categories of several groups.
     """
     values = list(values)
     groups = {group(value) for value in values if value is not None}
     if len(groups) > 1:
-        raise TransformError(f"{label} holds {' and '.join(sorted(groups))}; expected one of them")
+        raise TransformError(
+            f"{label} contains {' and '.join(sorted(groups))}; expected one of them"
+        )
     known: set[Any] = {_whole(v) for v in values if v is not None}
     return [*sorted(known), *([None] if None in values else [])]
 
@@ -170,7 +172,7 @@ def ascending(values: Iterable[Category], label: str) -> list[Category]:
 def together(
     left: Mapping[Category, int], right: Mapping[Category, int], label: str
 ) -> dict[Category, int]:
-    """Counts of both, in the order of their categories."""
+    """Return the sums of two counts, ordered by category."""
     out = dict.fromkeys(ascending([*left, *right], label), 0)
     for side in (left, right):
         for value, count in side.items():
@@ -179,19 +181,19 @@ def together(
 
 
 def check_groups(frame: Frame, known: Sequence[CategoryIndex]) -> None:
-    """Refuse columns whose values are of another kind than those that were seen."""
+    """Raise TransformError for columns whose values are of another group than the fitted ones."""
     for index, (column, vocabulary) in enumerate(zip(frame.columns, known, strict=True)):
         there = np.flatnonzero(~missing(column))[:1]
-        # the first value tells of all: a column has one type
+        # a column has one type, so the first value decides
         own = group(column.values[there].tolist()[0]) if len(there) else None
         if own is not None and vocabulary.group not in (None, own):
             raise TransformError(
-                f"{frame.label(index)} holds {own}; it was fitted on {vocabulary.group}"
+                f"{frame.label(index)} contains {own}; it was fitted on {vocabulary.group}"
             )
 
 
 def first_unknown(frame: Frame, known: Sequence[CategoryIndex]) -> str | None:
-    """The first value that is not among the categories, as a message begins; None where all are."""
+    """Return the start of a message about the first unknown value; None without one."""
     for index, (column, vocabulary) in enumerate(zip(frame.columns, known, strict=True)):
         unknown = np.flatnonzero(vocabulary.codes(column) < 0)
         if len(unknown):
@@ -206,7 +208,7 @@ def first_unknown(frame: Frame, known: Sequence[CategoryIndex]) -> str | None:
 
 
 def chosen(values: npt.NDArray[Any], categories: Sequence[Category]) -> Column:
-    """Categories (None: none) as a column of NumPy's own type, where they are no texts."""
+    """Return categories (None: null) as a column, of a NumPy type unless they are strings."""
     valid = np.array([value is not None for value in values], np.bool_)
     kinds = {type(value) for value in categories if value is not None}
     if kinds == {bool} and valid.all():
@@ -220,10 +222,10 @@ def chosen(values: npt.NDArray[Any], categories: Sequence[Category]) -> Column:
 
 
 def categories_of(params: Mapping[str, Any]) -> list[list[Category]]:
-    """The categories in parameters; TransformError where they are not distinct and ascending."""
+    """Return the categories in parameters; TransformError if not distinct and ascending."""
     found = [list(column) for column in params["categories"]]
     if not found:
-        raise TransformError("there is no column")
+        raise TransformError("there are no columns")
     if [ascending(column, f"column {i}") for i, column in enumerate(found)] != found:
         raise TransformError("the categories are not distinct and ascending")
     return found

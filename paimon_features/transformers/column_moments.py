@@ -1,8 +1,8 @@
-"""Means and deviations that do not lose digits: Welford's and Chan's updates; least and greatest.
+"""Numerically stable means and deviations by the updates of Welford and Chan; extremes.
 
-A mean is kept as a number and the rest that rounding took from it, so that what is merged does
-not depend on the order by more than a few units in the last place, also where the mean is a
-billion times the deviation (Chan, Golub, LeVeque 1983; the rest is Knuth's two-sum).
+A mean is stored as a float and its rounding error, so that merges in any order agree up to a few
+units in the last place, even if the mean is a billion times the deviation (Chan, Golub, LeVeque
+1983; the rounding error is that of Knuth's two-sum).
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from paimon_features.array_types import Array, Floats
 from paimon_features.transformers.matrix_blocks import VALUES, block_rows
 
 _ROWS = 1 << 14
-"""Rows between two merges, whose cost a block of the cache alone would not be worth."""
+"""Rows per merge; larger than a cache block, to amortize the cost of merging."""
 
 Number = TypeVar("Number", float, Floats)
 
 _SHIFT_ROWS = 16
-"""Rows of whose mean distances are measured in the first pass."""
+"""Rows whose mean is the shift of the first pass."""
 
 _LOST = 16.0
-"""How often greater than the squares around the mean those around the shift may be."""
+"""Maximum ratio of the squares around the shift to those around the mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Of each column: how many values, their mean, and the sum of squared distances from it.
+    """Per column: number of values, mean, and sum of squared distances from the mean.
 
-    The mean is ``mean + rest``. All have the shape ``(columns,)``; a column without a value has
+    The mean is ``mean + rest``. All have the shape ``(columns,)``; a column without values has
     the mean 0.
     """
 
@@ -44,12 +44,12 @@ class Moments:
 
     @staticmethod
     def none(columns: int) -> Moments:
-        """Of no rows."""
+        """Return the moments of no rows."""
         return Moments(*(np.zeros(columns) for _ in range(4)))
 
     @staticmethod
     def of(matrix: Array) -> Moments:
-        """Of the rows of a matrix of numbers, index (rows, columns); NaN is no value."""
+        """Return the moments of a matrix of numbers, index (rows, columns); NaN is skipped."""
         out = Moments.none(matrix.shape[1])
         for start in range(0, len(matrix), _ROWS):
             out = out.merge(_of_block(matrix[start : start + _ROWS]))
@@ -57,7 +57,7 @@ class Moments:
 
     @staticmethod
     def of_columns(columns: Sequence[Floats]) -> Moments:
-        """Of columns of equally many values each; NaN is no value."""
+        """Return the moments of columns of equal length; NaN is skipped."""
         out = Moments.none(len(columns))
         for start in range(0, len(columns[0]) if columns else 0, VALUES):
             found = [_of_run(column[start : start + VALUES]) for column in columns]
@@ -66,8 +66,8 @@ class Moments:
         return out
 
     def merge(self, other: Moments) -> Moments:
-        """Of the rows of both; the same to the bit in either order."""
-        # the one with more values stays in place; of equal ones, that with the lesser mean
+        """Return the moments of the rows of both; bit-identical in either order."""
+        # the side with more values is the base; of equal ones that with the smaller mean
         swap = (other.count > self.count) | (
             (other.count == self.count)
             & ((other.mean < self.mean) | ((other.mean == self.mean) & (other.rest < self.rest)))
@@ -77,7 +77,7 @@ class Moments:
         a_mean, b_mean = _either(swap, self.mean, other.mean)
         a_rest, b_rest = _either(swap, self.rest, other.rest)
         share = np.divide(b_count, count, out=np.zeros_like(count), where=count > 0)
-        # nothing is moved by a side that has no values
+        # a side without values has no effect
         apart = np.where(b_count > 0, (b_mean - a_mean) + (b_rest - a_rest), 0.0)
         mean, rest = _two_sum(a_mean, a_rest + apart * share)
         squares = (self.squares + other.squares) + apart * apart * share * a_count
@@ -94,9 +94,9 @@ class Moments:
 
 
 def _of_block(block: Array) -> Moments:
-    """One pass of distances from a shift near the mean; two where that would lose digits."""
+    """One pass relative to a shift near the mean; two passes where that loses digits."""
     rows, width = block.shape
-    # from the first value on: a constant column has exactly no deviation
+    # relative to the first value: a constant column has a deviation of exactly 0
     shift = block[0] + (block[:_SHIFT_ROWS] - block[0].astype(np.float64)).mean(axis=0)
     total, squares = np.zeros(width), np.zeros(width)
     size = block_rows(width)
@@ -105,14 +105,14 @@ def _of_block(block: Array) -> Moments:
         total += np.add.reduce(moved, axis=0)
         squares += np.einsum("ij,ij->j", moved, moved)
     around = squares - total * total / rows
-    if not (squares <= _LOST * around).all():  # also where there is NaN
+    if not (squares <= _LOST * around).all():  # also for NaN
         return _of_block_twice(block.astype(np.float64))
     mean, rest = _two_sum(shift, total / rows)
     return Moments(np.full(width, float(rows)), mean, rest, around)
 
 
 def _of_run(values: Floats) -> tuple[float, float, float, float]:
-    """As ``_of_block``, of one column: its count, mean, rest of the mean, squares."""
+    """As ``_of_block``, for one column: count, mean, rest of the mean, squares."""
     shift = float(values[0] + (values[:_SHIFT_ROWS] - values[0]).mean())
     moved = values - shift
     total, squares = float(np.add.reduce(moved)), float(np.einsum("i,i->", moved, moved))
@@ -128,7 +128,7 @@ def _of_run(values: Floats) -> tuple[float, float, float, float]:
 
 
 def _of_block_twice(block: Floats) -> Moments:
-    """Two passes, relative to the first value: a constant column has exactly no deviation."""
+    """Two passes relative to the first value; a constant column has a deviation of exactly 0."""
     known = ~np.isnan(block)
     count = known.sum(axis=0, dtype=np.float64)
     first = block[np.argmax(known, axis=0), np.arange(block.shape[1])]
@@ -141,7 +141,7 @@ def _of_block_twice(block: Floats) -> Moments:
     moved -= shift
     if not known.all():
         moved[~known] = 0.0
-    # what is left of the sum is the error of the shift (Chan's corrected two-pass algorithm)
+    # the remaining sum is the error of the shift (Chan's corrected two-pass algorithm)
     left = moved.sum(axis=0)
     squares = np.maximum(np.einsum("ij,ij->j", moved, moved) - left * left / n, 0.0)
     mean, rest = _two_sum(first, shift + left / n)
@@ -149,7 +149,7 @@ def _of_block_twice(block: Floats) -> Moments:
 
 
 def _two_sum(a: Number, b: Number) -> tuple[Number, Number]:
-    """The rounded sum, and what rounding took from it, exactly."""
+    """Return the rounded sum and its exact rounding error."""
     total = a + b
     back = total - a
     return total, (a - (total - back)) + (b - back)
@@ -160,7 +160,7 @@ def _either(swap: npt.NDArray[np.bool_], left: Floats, right: Floats) -> tuple[F
 
 
 def extremes_of(parts: Sequence[Array]) -> tuple[Floats, Floats]:
-    """The least and the greatest value of each column of matrices side by side; NaN for none."""
+    """Return minimum and maximum of each column of several matrices; NaN without values."""
     low, high = [], []
     for matrix in parts:
         rows, width = matrix.shape
@@ -172,5 +172,5 @@ def extremes_of(parts: Sequence[Array]) -> tuple[Floats, Floats]:
             most = np.fmax(most, np.fmax.reduce(block, axis=0))
         low.append(least)
         high.append(most)
-    # of two zeros either could be the lesser: + 0.0 leaves one of them
+    # + 0.0 normalizes the sign of zero
     return np.concatenate(low) + 0.0, np.concatenate(high) + 0.0

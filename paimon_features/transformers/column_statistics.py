@@ -115,7 +115,7 @@ def of_columns(columns: Sequence[ColumnStatistics]) -> int:
     return rows.pop()
 
 
-def known_moments(column: ColumnStatistics) -> MomentSums:
+def require_moments(column: ColumnStatistics) -> MomentSums:
     """The moments of a column.
 
     Raises
@@ -134,7 +134,7 @@ def known_moments(column: ColumnStatistics) -> MomentSums:
     return column.moments
 
 
-def known_categories(column: ColumnStatistics) -> Mapping[Category, int]:
+def require_categories(column: ColumnStatistics) -> Mapping[Category, int]:
     """How often each category of a column came.
 
     Raises

@@ -1,4 +1,4 @@
-"""Several transformers side by side, each for some of the columns, as one."""
+"""Several transformers, each for some of the columns, as one."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats
+from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
-from paimon_features.transformers.base import Applied, Params, StoredTransformer
+from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.fitted_version import FittedVersion
 from paimon_features.transformers.frames import Frame, inner_frame, read_frame
 from paimon_features.transformers.json_values import names_of
-from paimon_features.transformers.matrix_blocks import run_blocks
 from paimon_features.transformers.pipeline_steps import (
+    CompositeTransformer,
     Passthrough,
+    apply_step,
     as_step,
     check_names,
     event_time_of,
     fit_step,
-    inside,
-    learn_more,
-    merged,
-    of_step,
-    passed,
-    stored,
+    in_step,
+    merge_steps,
+    partial_fit_step,
+    stored_transformer,
+    unwritable,
 )
-from paimon_features.transformers.supervised import Supervised
 
 Chosen = int | str | Sequence[int] | Sequence[str]
 Given = tuple[str, StoredTransformer | FittedVersion | str, Chosen]
@@ -40,23 +39,23 @@ _REMAINDER = "remainder"
 
 @dataclass(frozen=True)
 class ColumnBranch:
-    """A transformer for some of the columns, None to drop them; ``chosen`` are names or places."""
+    """A transformer for some columns, None to drop them; ``chosen`` are names or positions."""
 
     name: str
     transformer: StoredTransformer | None
     chosen: Sequence[int | str]
 
 
-class ColumnTransformer(Supervised):
-    """Branches side by side: each takes some of the columns, and what they make stands in a row.
+class ColumnTransformer(CompositeTransformer):
+    """Branches for different columns; their outputs are concatenated.
 
     A branch is a name, a transformer (or a ``FittedVersion``, ``'passthrough'``, ``'drop'``) and
-    the columns: names, or places from 0 (from the end, if negative), one or a list of them; a
-    column may be in several. Columns of no branch go through ``remainder``, which is ``'drop'``,
-    ``'passthrough'`` or a transformer, and stand last. Names that come out have the branch's name
-    before them (``scale__amount``), unless ``verbose_feature_names_out=False``.
+    its columns: names, or positions from 0 (from the end, if negative), one or a list; a column
+    may be in several branches. The other columns go through ``remainder``, which is ``'drop'``,
+    ``'passthrough'`` or a transformer, and come last. Output names are prefixed by the name of
+    the branch (``scale__amount``), unless ``verbose_feature_names_out=False``.
 
-    ``partial_fit`` and ``merge`` are exact, and refused where a branch refuses them.
+    ``partial_fit`` and ``merge`` are exact, and rejected if a branch rejects them.
 
     >>> from paimon_features.transformers import OneHotEncoder, StandardScaler
     >>> both = ColumnTransformer([("scale", StandardScaler(), [0]), ("hot", OneHotEncoder(), [1])])
@@ -84,38 +83,19 @@ class ColumnTransformer(Supervised):
         ]
         self._rest = _transformer(_REMAINDER, remainder)
         self.verbose_feature_names_out = bool(verbose_feature_names_out)
-        self._event_time = event_time_of(step for _, step in self._all)
+        self._event_time = event_time_of(step for _, step in self._parts)
         self._width = 0
         self._rows = 0
         self._fitted: list[tuple[str, StoredTransformer, list[int]]] = []
 
-    def __getitem__(self, name: str) -> StoredTransformer:
-        """The transformer of the branch of this name."""
-        known = dict(self._all)
-        if name not in known:
-            raise TransformError(f"there is no branch {name!r}; there is: {', '.join(known)}")
-        return known[name]
-
     @property
     def branches_(self) -> list[tuple[str, StoredTransformer, list[int]]]:
-        """The fitted branches: name, transformer and the places of its columns."""
+        """The fitted branches: name, transformer and the positions of its columns."""
         return list(self._fitted)
 
     @property
-    def learns(self) -> bool:
-        return any(step.learns for _, step in self._all)
-
-    @property
     def supports_partial_fit(self) -> bool:
-        return all(step.supports_partial_fit for _, step in self._all)
-
-    @property
-    def needs_target(self) -> bool:  # type: ignore[override]
-        return any(step.needs_target for _, step in self._all)
-
-    @property
-    def event_time(self) -> str | None:
-        return self._event_time
+        return all(step.supports_partial_fit for _, step in self._parts)
 
     @property
     def width(self) -> int:
@@ -132,10 +112,6 @@ class ColumnTransformer(Supervised):
     @property
     def numeric_output(self) -> bool:
         return all(step.numeric_output for _, step, _ in self._fitted)
-
-    @property
-    def rows_seen(self) -> int:
-        return self._rows
 
     @property
     def supports_matrix(self) -> bool:
@@ -156,8 +132,7 @@ class ColumnTransformer(Supervised):
         if len(set(out)) < len(out):
             double = next(each for each in out if out.count(each) > 1)
             raise TransformError(
-                f"two columns that come out are called {double!r}; use "
-                "verbose_feature_names_out=True"
+                f"two output columns are called {double!r}; use verbose_feature_names_out=True"
             )
         return out
 
@@ -165,86 +140,56 @@ class ColumnTransformer(Supervised):
         for _, step, columns in self._fitted:
             step.check(frame.part(columns))
 
-    def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
-        """Fit each branch on its columns; ``y`` is for encoders of targets."""
-        self._fit(read_frame(X), y, event_time_ms, wanted=False)
-        return self
-
-    def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any:
-        """``fit``, and what the branches make of ``X`` while they are fitted."""
-        given = read_frame(X)
-        columns = self._fit(given, y, event_time_ms, wanted=True)
-        return given.like(columns, names=self._names_of(given), flat=False)
-
     def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
-        """Learn from ``X`` besides what was learnt before; returns itself.
+        """Fit on ``X`` in addition to earlier data; returns itself.
 
         Raises
         ------
         TransformError
             If a branch cannot be fitted in parts.
         """
-        frame, times = self._parted(X, event_time_ms)
-        frame = self._to_learn(inside(frame))
+        frame, times = self._split_event_time(X, event_time_ms)
+        frame = self._read_fit_data(unwritable(frame))
         fitted = self._fitted or self._resolved(frame)
         for name, step, columns in fitted:
-            learn_more(name, step, frame.part(columns), y, times)
+            partial_fit_step(name, step, frame.part(columns), y, times)
         self._fitted, self._width = fitted, frame.width or self._width
         self._rows += frame.rows
         return self
 
     def merge(self, other: Self) -> Self:
-        """A new one that has learnt from the data of both.
+        """Return a new transformer fitted on the data of both.
 
         Raises
         ------
         TransformError
-            If a branch cannot be merged, or the others differ.
+            If a branch cannot be merged, or the branches differ.
         """
-        names = self._to_merge(other)
+        names = self._check_merge(other)
         if not (self._fitted and other._fitted):
-            raise TransformError(
-                "a ColumnTransformer is merged with one that is fitted; call fit()"
-            )
+            raise TransformError("both ColumnTransformers to merge must be fitted; call fit()")
         if [(n, c) for n, _, c in self._fitted] != [(n, c) for n, _, c in other._fitted]:
             raise TransformError("transformers of different branches or columns cannot be merged")
         called, mine, columns = zip(*self._fitted, strict=True)
-        steps = merged(called, mine, [step for _, step, _ in other._fitted])
-        out = self._of(list(zip(called, steps, columns, strict=True)))
+        steps = merge_steps(called, mine, [step for _, step, _ in other._fitted])
+        out = self._with_branches(list(zip(called, steps, columns, strict=True)))
         out._rows, out.names = self._rows + other._rows, names
         return out
 
-    def transform(self, X: Any) -> Any:
-        """What the branches make of their columns of ``X``.
-
-        Raises
-        ------
-        TransformError
-            For values that a branch does not take, and where one refuses a row.
-        """
-        self._check_fitted()
-        given = read_frame(X)
-        frame = self._checked(given)
-        if given is frame and frame.matrix is not None and frame.rows and self.supports_matrix:
-            names = None if frame.names is None else self._names_of(frame)
-            try:
-                return run_blocks(frame, [self.block], self.width_out, names)
-            except TransformError:
-                pass  # told below, with the name of the branch
-        self.check(frame)
+    def _apply_steps(self, frame: Frame) -> Sequence[Column]:
         out: list[Column] = []
         for name, step, columns in self._fitted:
-            with of_step(name):
-                out += passed(step, [frame.columns[i] for i in columns], frame.rows)
-        return given.like(out, names=self._names_of(frame), flat=False)
+            with in_step(name):
+                out += apply_step(step, [frame.columns[i] for i in columns], frame.rows)
+        return out
 
     def inverse_transform(self, X: Any) -> Any:
-        """Data that ``transform`` makes ``X`` of.
+        """Return data that ``transform`` maps to ``X``.
 
         Raises
         ------
         TransformError
-            If a branch has no inverse, or a column went into none of them, or into several.
+            If a branch has no inverse, or a column is in no branch, or in several.
         """
         self._check_fitted()
         frame = read_frame(X)
@@ -253,36 +198,35 @@ class ColumnTransformer(Supervised):
         found: list[Column | None] = [None] * self.width
         at = 0
         for name, step, columns in self._fitted:
-            # without names, which are those that this one gave its columns
+            # without names: those of X are prefixed
             part = inner_frame(frame.columns[at : at + step.width_out], rows=frame.rows)
             at += step.width_out
-            with of_step(name):
+            with in_step(name):
                 back = read_frame(step.inverse_transform(part)).columns
             for index, column in zip(columns, back, strict=True):
                 if found[index] is not None:
-                    raise TransformError(f"column {index} went into several branches: no inverse")
+                    raise TransformError(f"column {index} is in several branches: no inverse")
                 found[index] = column
         if any(column is None for column in found):
-            raise TransformError(f"column {found.index(None)} went into no branch: it is lost")
+            raise TransformError(f"column {found.index(None)} is in no branch: it is lost")
         return frame.like([c for c in found if c is not None], names=self.names, flat=False)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []
-        failed = None
+        failed: Bools | None = None
         for _, step, chosen in self._fitted:
             applied = step.apply([columns[i] for i in chosen])
             out += applied.columns
-            if applied.failed is not None:
-                failed = applied.failed if failed is None else failed | applied.failed
+            failed = either_failed(failed, applied.failed)
         return Applied(out, failed)
 
     def block(self, values: Floats) -> Floats:
-        # as the block stands: column by column where there are few of them
+        # in the memory order of the block
         order: Literal["C", "F"] = "F" if values.flags.f_contiguous else "C"
         out: Floats = np.empty((len(values), self.width_out), order=order)
         at = 0
         for _, step, columns in self._fitted:
-            # its own copy, for another branch may take the same columns
+            # a copy: another branch may use the same columns
             part: Floats = np.empty((len(values), len(columns)), order=order)
             for place, index in enumerate(columns):
                 part[:, place] = values[:, index]
@@ -292,43 +236,39 @@ class ColumnTransformer(Supervised):
         return out
 
     @property
-    def _all(self) -> list[tuple[str, StoredTransformer]]:
+    def _parts(self) -> Sequence[tuple[str, StoredTransformer]]:
         branches = [*self._branches, ColumnBranch(_REMAINDER, self._rest, ())]
         return [(b.name, b.transformer) for b in branches if b.transformer is not None]
 
-    def _names_of(self, frame: Frame) -> list[str]:
-        names = frame.names or [f"x{index}" for index in range(self.width)]
-        return self.names_out([name for name in names if name != self.event_time])
-
-    def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, wanted: bool) -> list[Column]:
+    def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, output: bool) -> Sequence[Column]:
         self.names, self._rows, self._width, self._fitted = None, 0, 0, []
-        frame, times = self._parted(given, event_time_ms)
-        frame = self._to_learn(inside(frame))
+        frame, times = self._split_event_time(given, event_time_ms)
+        frame = self._read_fit_data(unwritable(frame))
         fitted = self._resolved(frame)
         out: list[Column] = []
         for name, step, columns in fitted:
-            made = fit_step(name, step, frame.part(columns), y, times, wanted=wanted)
-            out += made.columns if wanted else ()
+            made = fit_step(name, step, frame.part(columns), y, times, output=output)
+            out += made.columns if output else ()
         self._fitted, self._width, self._rows = fitted, frame.width, frame.rows
         return out
 
     def _resolved(self, frame: Frame) -> list[tuple[str, StoredTransformer, list[int]]]:
-        """The branches with the places of their columns, the rest of them in the remainder."""
+        """Return the branches with the positions of their columns, the others in the remainder."""
         out = []
         rest = list(range(frame.width))
         for branch in self._branches:
-            columns = [_place(branch.name, each, frame) for each in branch.chosen]
+            columns = [_position(branch.name, each, frame) for each in branch.chosen]
             rest = [index for index in rest if index not in columns]
             if branch.transformer is not None:
                 out.append((branch.name, branch.transformer, columns))
         if self._rest is not None and rest:
             out.append((_REMAINDER, self._rest, rest))
         if not out:
-            raise TransformError("every column is dropped; expected a branch that makes some")
+            raise TransformError("every column is dropped; expected a branch with output")
         return out
 
-    def _of(self, fitted: list[tuple[str, StoredTransformer, list[int]]]) -> Self:
-        """One with other transformers in the same branches."""
+    def _with_branches(self, fitted: list[tuple[str, StoredTransformer, list[int]]]) -> Self:
+        """Return a copy with other transformers in the same branches."""
         made = {name: step for name, step, _ in fitted}
         own = [
             (b.name, "drop" if b.transformer is None else made[b.name], list(b.chosen))
@@ -342,7 +282,7 @@ class ColumnTransformer(Supervised):
         out._fitted, out._width = fitted, self._width
         return out
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         return {
             "width": self._width,
             "verbose_feature_names_out": self.verbose_feature_names_out,
@@ -355,13 +295,19 @@ class ColumnTransformer(Supervised):
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
         fitted = [
-            (branch["name"], stored(branch["transformer"]), [int(i) for i in branch["columns"]])
+            (
+                branch["name"],
+                stored_transformer(branch["transformer"]),
+                [int(i) for i in branch["columns"]],
+            )
             for branch in params["branches"]
         ]
         width = int(params["width"])
         for name, step, columns in fitted:
             if step.width != len(columns) or not all(0 <= i < width for i in columns):
-                raise TransformError(f"branch {name!r} has not the columns that it was fitted on")
+                raise TransformError(
+                    f"branch {name!r} does not have the columns that it was fitted on"
+                )
         rest = next((step for name, step, _ in fitted if name == _REMAINDER), None)
         out = cls(
             [branch for branch in fitted if branch[0] != _REMAINDER],
@@ -387,18 +333,18 @@ def _listed(name: str, chosen: Any) -> list[int | str]:
     out = [chosen] if isinstance(chosen, int | str) else list(chosen)
     if not out or not all(type(each) in (int, str) for each in out):
         raise TransformError(
-            f"branch {name!r}: columns={chosen!r}; expected names or places, one or a list of them"
+            f"branch {name!r}: columns={chosen!r}; expected names or positions, one or a list"
         )
     return out
 
 
-def _place(name: str, chosen: int | str, frame: Frame) -> int:
-    """The place of a column; TransformError where it is not there."""
+def _position(name: str, chosen: int | str, frame: Frame) -> int:
+    """Return the position of a column; TransformError if there is none."""
     if isinstance(chosen, str):
         if frame.names is None:
             raise TransformError(
-                f"branch {name!r} names the column {chosen!r}, and the data have no names; give "
-                "places, or a frame"
+                f"branch {name!r} names the column {chosen!r}, but the data have no names; use "
+                "positions, or a frame"
             )
         if chosen not in frame.names:
             raise TransformError(

@@ -1,13 +1,11 @@
-"""Sums of floats without rounding: the same to the bit, however the rows are parted and ordered.
+"""Exact sums of floats: identical bits for any partition and order of the rows.
 
-A float64 is a whole number of ``UNIT`` = 2**-1074, so a sum is a Python integer of that unit.
+Every float64 is an integer multiple of 2**-1074, so a sum is a Python integer in that unit.
 Mantissas of equal exponent are added in NumPy first, in two halves that cannot overflow
-(Kulisch's long accumulator, one for each group).
+(Kulisch's long accumulator, one per group).
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,20 +15,20 @@ from paimon_features.errors import TransformError
 
 UNIT_EXPONENT = -1074
 LARGEST = 1e150
-"""Beyond it a square is no float64."""
+"""Squares of larger values exceed float64."""
 
 _HALF = 27
 
 
 def exact_sums(values: Floats, groups: npt.NDArray[np.int64], count: int) -> list[int]:
-    """The sum of each group's values in units of 2**-1074; ``groups`` are from 0 to count - 1.
+    """Return the sum of each group in units of 2**-1074; ``groups`` are 0 to count - 1.
 
     >>> sums = exact_sums(np.array([1e100, 1.0, -1e100]), np.zeros(3, np.int64), 1)
     >>> as_float(sums[0])
     1.0
     """
     out = [0] * count
-    for start in range(0, len(values), 1 << 24):  # so that sums of halves stay below 2**53
+    for start in range(0, len(values), 1 << 24):  # keeps sums of halves below 2**53
         part = slice(start, start + (1 << 24))
         mantissas, exponents = np.frexp(values[part])
         whole = np.ldexp(mantissas, 53).astype(np.int64)
@@ -42,13 +40,13 @@ def exact_sums(values: Floats, groups: npt.NDArray[np.int64], count: int) -> lis
         for key, upper, lower in zip(distinct.tolist(), high.tolist(), low.tolist(), strict=True):
             shift = key % 4096 - 2048 - UNIT_EXPONENT
             total = (int(upper) << _HALF) + int(lower)
-            # what is shifted out is zeros: no float64 has digits below the unit
+            # only zeros are shifted out: no float64 has digits below the unit
             out[key // 4096] += total << shift if shift >= 0 else total >> -shift
     return out
 
 
 def exact_squares(values: Floats, groups: npt.NDArray[np.int64], count: int) -> list[int]:
-    """The sum of each group's squares, likewise (squares below 2**-1022 are rounded)."""
+    """Return the sum of squares of each group (squares below 2**-1022 are rounded)."""
     # Veltkamp's splitting and Dekker's product: value * value == square + rest
     scaled = values * 134217729.0
     high = scaled - (scaled - values)
@@ -60,12 +58,12 @@ def exact_squares(values: Floats, groups: npt.NDArray[np.int64], count: int) -> 
 
 
 def as_float(total: int, count: int = 1) -> float:
-    """A sum divided by ``count``, rounded once."""
+    """Return a sum divided by ``count``, rounded once."""
     return total / (count << -UNIT_EXPONENT)
 
 
 def spread(total: int, squares: int, count: int) -> float:
-    """The sum of squared distances from the mean of ``count`` values, rounded once."""
+    """Return the sum of squared deviations from the mean of ``count`` values, rounded once."""
     if not count:
         return 0.0
     unit = -UNIT_EXPONENT
@@ -73,7 +71,7 @@ def spread(total: int, squares: int, count: int) -> float:
 
 
 def to_text(total: int) -> str:
-    """A sum in parameters: a hexadecimal whole number, and the power of two that it is times.
+    """Format a sum for parameters: a hexadecimal integer and the power of two that scales it.
 
     >>> to_text(exact_sums(np.array([0.75]), np.zeros(1, np.int64), 1)[0])
     '0x3p-2'
@@ -85,7 +83,7 @@ def to_text(total: int) -> str:
 
 
 def from_text(text: str) -> int:
-    """The inverse of ``to_text``; TransformError for a text that is none."""
+    """Return the inverse of ``to_text``; TransformError for other strings."""
     whole, found, power = text.partition("p")
     try:
         shift = int(power) - UNIT_EXPONENT
@@ -93,9 +91,4 @@ def from_text(text: str) -> int:
             raise ValueError
         return int(whole, 16) << shift
     except ValueError:
-        raise TransformError(f"{text!r} is no sum, such as '0x3p-2'") from None
-
-
-def add(left: Sequence[int], right: Sequence[int]) -> list[int]:
-    """Sums of both, group by group."""
-    return [a + b for a, b in zip(left, right, strict=True)]
+        raise TransformError(f"{text!r} is not a sum such as '0x3p-2'") from None

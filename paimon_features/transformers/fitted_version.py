@@ -1,7 +1,7 @@
-"""A fitted transformer under a name and a version: one document, in the lake and as a file.
+"""A fitted transformer with a name and a version: one document, in the lake and as a file.
 
-The version that a model was trained with is the one that its service names, so a version never
-changes: its digest is over all that it is, and what does not have its digest is refused.
+A service pins the version that its model was trained with, so a version never changes: its digest
+covers the complete document, and a document that does not match its digest is rejected.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from paimon_features.schema import check_name
 from paimon_features.transformers.base import FeatureTransformer, StoredTransformer
 
 FOLDER = "fitted"
-"""The folder of exported versions, beside the definitions file."""
+"""The folder of exported versions, next to the definitions file."""
 
 
 @dataclass(frozen=True)
 class FittedVersion:
-    """A transformer as it was fitted and named; ``fitted_on`` tells the data that it has seen."""
+    """A fitted transformer with name and version; ``fitted_on`` describes the training data."""
 
     name: str
     version: int
@@ -42,25 +42,25 @@ class FittedVersion:
 
     @property
     def kind(self) -> str:
-        """Of what kind the transformer is."""
+        """The kind of the transformer."""
         return self.transformer.kind
 
     @cached_property
     def params(self) -> str:
-        """Its parameters as canonical JSON."""
+        """The parameters as canonical JSON."""
         return canonical(self.transformer.to_params())
 
     @cached_property
     def digest(self) -> str:
-        """Equal for equal versions only."""
+        """A hash of the complete document."""
         return _digest(self._document())
 
     def to_document(self) -> dict[str, Any]:
-        """All of it in values of JSON, with its digest."""
+        """Return the document in JSON values, with its digest."""
         return {**self._document(), "digest": self.digest}
 
     def to_text(self) -> str:
-        """The document as it stands in a file: made to be read and compared."""
+        """Return the document as the text of its file, formatted to be read and compared."""
         return json.dumps(self.to_document(), indent=2, sort_keys=True, allow_nan=False) + "\n"
 
     def _document(self) -> dict[str, Any]:
@@ -74,20 +74,20 @@ class FittedVersion:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> FittedVersion:
-        """The version of a document.
+        """Return the version of a document.
 
         Raises
         ------
         TransformError
-            For a document that is not complete, or does not have its digest.
+            For an incomplete document, or one that does not match its digest.
         """
         rest = {key: value for key, value in document.items() if key != "digest"}
         try:
-            told, found = document["digest"], _digest(rest)
-            if told != found:
+            stored, found = document["digest"], _digest(rest)
+            if stored != found:
                 raise TransformError(
-                    f"its content has the digest {found}, and it says {told}: "
-                    "it was changed or damaged since it was written"
+                    f"its content has the digest {found}, but it states {stored}: "
+                    "it was changed or damaged after it was written"
                 )
             transformer = FeatureTransformer.from_params(rest["transformer"])
             assert isinstance(transformer, StoredTransformer)
@@ -96,29 +96,29 @@ class FittedVersion:
             )
         except (KeyError, TypeError, AttributeError) as error:
             raise TransformError(
-                f"it is no document of a fitted transformer: {type(error).__name__}: {error}"
+                f"it is not a document of a fitted transformer: {type(error).__name__}: {error}"
             ) from error
-        if version.digest != told:
+        if version.digest != stored:
             raise TransformError(
-                "it was written by another version of paimon-features, which knows more of a "
-                f"{version.kind} than this one"
+                "it was written by another version of paimon-features, with parameters of a "
+                f"{version.kind} that this one does not know"
             )
         return version
 
 
 def path_of(folder: Path, name: str, version: int) -> Path:
-    """The file of a version in the folder of exported ones."""
+    """Return the file of a version in the folder of exported versions."""
     return folder / name / f"v{version}.json"
 
 
 def read_version(folder: Path, name: str, version: int) -> FittedVersion:
-    """An exported version.
+    """Read an exported version.
 
     Raises
     ------
     DefinitionError
-        If the file is not there, is no such document, was changed, or is of another version;
-        the message names it and the command that writes it.
+        If the file is missing, invalid, changed, or of another version; the message names it and
+        the command that writes it.
     """
     path = path_of(folder, name, version)
     command = f"'paimon-features fitted export {name} {version}'"
@@ -135,31 +135,31 @@ def read_version(folder: Path, name: str, version: int) -> FittedVersion:
     try:
         document = json.loads(text)
         if not isinstance(document, dict):
-            raise TransformError("it is no JSON object")
+            raise TransformError("it is not a JSON object")
         found = FittedVersion.from_document(document)
         if (found.name, found.version) != (name, version):
-            raise TransformError(f"it holds {found}")
+            raise TransformError(f"it contains {found}")
     except (TransformError, DefinitionError, ValueError, RecursionError) as error:
         raise DefinitionError(
-            f"{path}: {error}; restore it, or delete it and write it anew: {command}"
+            f"{path}: {error}; restore it, or delete it and export it again: {command}"
         ) from error
     return found
 
 
 def write_version(folder: Path, version: FittedVersion) -> Path:
-    """Export a version into a folder, in one step; writing it again is harmless.
+    """Export a version into a folder, atomically; idempotent.
 
     Raises
     ------
     DefinitionError
-        If its file is there with another content.
+        If its file exists with another content.
     """
     path, text = path_of(folder, version.name, version.version), version.to_text()
     if path.exists():
         if path.read_bytes() != text.encode():
             raise DefinitionError(
-                f"{path} is there and is not {version} as the lake has it; delete it to write it "
-                "anew, or save the transformer as the next version"
+                f"{path} exists and differs from {version} in the lake; delete it to export it "
+                "again, or save the transformer as the next version"
             )
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ def write_version(folder: Path, version: FittedVersion) -> Path:
 
 
 def canonical(value: object) -> str:
-    """JSON with sorted keys and no blanks; floats as the shortest text that reads back."""
+    """Return JSON with sorted keys and no spaces; floats in the shortest exact form."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 

@@ -23,7 +23,7 @@ from paimon_features.errors import TransformError
 
 _FORMS = (
     "lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames and series, torch "
-    "tensors of numbers, texts or truth values"
+    "tensors of numbers, strings or booleans"
 )
 
 
@@ -53,8 +53,8 @@ class Frame:
     def matrix(self) -> Array | None:
         """The data as one array of numbers, index (rows, columns); NaN is no value.
 
-        None for forms of columns (Arrow, pandas, Polars), and for data with nulls, texts or
-        truth values among lists.
+        None for forms of columns (Arrow, pandas, Polars), and for data with nulls, strings or
+        booleans among lists.
         """
         return None if self._matrix is None else self._matrix()
 
@@ -156,7 +156,7 @@ def numbers(column: Column, label: str) -> Floats:
     Raises
     ------
     TransformError
-        For texts, and for infinite values.
+        For strings, and for infinite values.
     """
     out = floats(column, label)
     if np.isinf(out).any():
@@ -170,20 +170,20 @@ def floats(column: Column, label: str) -> Floats:
     Raises
     ------
     TransformError
-        For texts.
+        For strings.
     """
     values = column.values
     if values.dtype == np.object_:
-        for kind, plural in ((str, "texts"), (list, "lists")):
+        for kind, plural in ((str, "strings"), (list, "lists")):
             if any(isinstance(v, kind) for v in values[column.mask]):
-                raise TransformError(f"{label} holds {plural}; expected numbers")
+                raise TransformError(f"{label} contains {plural}; expected numbers")
     out = as_float(column)
     return out if column.valid is None else np.where(column.valid, out, np.nan)
 
 
 def infinite(label: str) -> TransformError:
     """The refusal of an infinite value."""
-    return TransformError(f"{label} holds an infinite value; expected finite numbers or null")
+    return TransformError(f"{label} contains an infinite value; expected finite numbers or null")
 
 
 def as_float(column: Column) -> Floats:
@@ -220,7 +220,7 @@ def _column(array: pa.Array | pa.ChunkedArray, label: str) -> Column:
             or pa.types.is_null(item)
         ):
             raise TransformError(
-                f"{label} is {kind}; expected lists of texts, integers or truth values"
+                f"{label} is {kind}; expected lists of strings, integers or booleans"
             )
         return Column.from_arrow(array)
     if not (
@@ -232,7 +232,7 @@ def _column(array: pa.Array | pa.ChunkedArray, label: str) -> Column:
         or pa.types.is_string(kind)
         or pa.types.is_large_string(kind)
     ):
-        raise TransformError(f"{label} is {kind}; expected numbers, texts or truth values")
+        raise TransformError(f"{label} is {kind}; expected numbers, strings or booleans")
     if pa.types.is_null(kind):
         return Column(np.full(len(array), np.nan), np.zeros(len(array), np.bool_))
     return Column.from_arrow(array)
@@ -243,7 +243,7 @@ _FEW_ROWS = 64
 
 
 def _of_few(values: Sequence[Any]) -> Column | None:
-    """The column of a few texts, floats or truth values; None where Arrow has to tell."""
+    """The column of a few strings, floats or booleans; None where Arrow has to tell."""
     kinds = set(map(type, values))
     has_nulls = type(None) in kinds
     kinds.discard(type(None))
@@ -268,7 +268,7 @@ def _of_values(values: Sequence[Any], label: str) -> Column:
     try:
         array = pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise TransformError(f"{label} holds values of several types: {error}") from error
+        raise TransformError(f"{label} contains values of several types: {error}") from error
     return _column(array, label)
 
 
@@ -319,12 +319,12 @@ def _lists(data: Sequence[Any]) -> Frame:
 
     def matrix() -> Array | None:
         kinds = set(map(type, data if is_flat else chain.from_iterable(data)))
-        # None would become NaN, and truth values among numbers are refused
+        # None would become NaN, and booleans among numbers are refused
         if not kinds or not kinds <= {float, int}:
             return None
         try:
             values = np.array(data, np.float64)
-        except OverflowError:  # whole numbers beyond float64: what reads columns tells of them
+        except OverflowError:  # integers beyond float64: what reads columns tells of them
             return None
         return values[:, None] if is_flat else values
 
@@ -426,7 +426,9 @@ def _pandas(data: Any) -> Frame:
             try:
                 array = pa.Array.from_pandas(series)
             except (pa.ArrowException, TypeError, ValueError) as error:
-                raise TransformError(f"{label} holds values of several types: {error}") from error
+                raise TransformError(
+                    f"{label} contains values of several types: {error}"
+                ) from error
             out.append(_column(array, label))
         return tuple(out)
 

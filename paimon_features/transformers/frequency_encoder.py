@@ -1,4 +1,4 @@
-"""Categories as numbers: how often each was seen."""
+"""Frequency encoding of categories."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats
+from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
-from paimon_features.transformers.base import Applied, Params
+from paimon_features.transformers.base import Applied, Params, either_failed
 from paimon_features.transformers.category_index import CategoryIndex, ascending, categories_of
 from paimon_features.transformers.json_values import names_of
-from paimon_features.transformers.one_hot import CountingEncoder, Counts
+from paimon_features.transformers.one_hot import CategoryCountEncoder, Counts
 
 _OUTPUTS = ("share", "count")
 _UNKNOWN = ("zero", "null", "error")
 
 
-class FrequencyEncoder(CountingEncoder):
-    """How often each category of each column was seen: a share of all rows, or a count.
+class FrequencyEncoder(CategoryCountEncoder):
+    """Encodes a category by its frequency: the share of all rows, or the count.
 
-    Null and NaN are one category. An unknown category is 0.0 (it was seen never), null, or an
-    error. Learnt in parts, or merged in any order, it is the same: rows are counted.
+    Null and NaN are one category. An unknown category is 0.0 (its frequency), null, or an error.
+    ``partial_fit`` and ``merge``, in any order, equal a single ``fit``.
 
     >>> encoder = FrequencyEncoder().fit(["a", "b", "b", None])
     >>> encoder.transform(["a", "b", None, "new"])
@@ -33,7 +33,7 @@ class FrequencyEncoder(CountingEncoder):
     """
 
     kind = "frequency_encoder"
-    _advice = "handle_unknown='zero' makes 0.0 of others"
+    _advice = "handle_unknown='zero' encodes unknown categories as 0.0"
 
     def __init__(self, *, output: str = "share", handle_unknown: str = "zero") -> None:
         if output not in _OUTPUTS:
@@ -52,34 +52,25 @@ class FrequencyEncoder(CountingEncoder):
 
     @property
     def frequencies_(self) -> list[Floats]:
-        """The numbers of each column's categories, in their order."""
+        """The encodings of each column's categories, in their order."""
         return [table[:-1] for table in self._tables]
 
     def names_out(self, names: Sequence[str]) -> list[str]:
         return list(names)
 
-    def merge(self, other: Self) -> Self:
-        """A new one with the counts of both; the same in either order."""
-        names = self._to_merge(other)
-        settings = (self.output, self.handle_unknown)
-        if settings != (other.output, other.handle_unknown):
-            raise TransformError(
-                f"a FrequencyEncoder of {settings} cannot be merged with one of "
-                f"{(other.output, other.handle_unknown)}"
-            )
-        out = type(self)(output=self.output, handle_unknown=self.handle_unknown)
-        return self._with_both(other, out, names)
+    def _settings(self) -> Params:
+        return {"output": self.output, "handle_unknown": self.handle_unknown}
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []
-        failed = None
+        failed: Bools | None = None
         for column, known, table in zip(columns, self._seen, self._tables, strict=True):
             codes = known.codes(column)
             valid = None
             if self.handle_unknown != "zero":
                 unknown = codes < 0
                 if unknown.any() and self.handle_unknown == "error":
-                    failed = unknown if failed is None else failed | unknown
+                    failed = either_failed(failed, unknown)
                 elif unknown.any():
                     valid = ~unknown
             out.append(Column(table[codes], valid))
@@ -95,17 +86,16 @@ class FrequencyEncoder(CountingEncoder):
                 values[codes < 0, j] = np.nan
         return values
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         return {
-            "output": self.output,
-            "handle_unknown": self.handle_unknown,
+            **self._settings(),
             "categories": self.categories_,
             "counts": [list(each.values()) for each in self._counts],
         }
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(output=params["output"], handle_unknown=params["handle_unknown"])
+        out = cls._from_settings(params)
         pairs = zip(categories_of(params), params["counts"], strict=True)
         out._take([dict(zip(c, map(int, n), strict=True)) for c, n in pairs], int(params["rows"]))
         out.names = names_of(params, out.width)
@@ -117,5 +107,5 @@ class FrequencyEncoder(CountingEncoder):
             CategoryIndex(ascending(each, f"column {i}")) for i, each in enumerate(counts)
         ]
         scale = 1.0 if self.output == "count" else float(max(rows, 1))
-        # the last number is that of unknown categories
+        # the last entry is that of unknown categories
         self._tables = [np.array([*each.values(), 0], np.float64) / scale for each in counts]

@@ -1,4 +1,4 @@
-"""Statistics of columns in the forms in which transformers keep what they have learnt."""
+"""Fitted state of transformers from column statistics instead of values."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from paimon_features.transformers.category_index import Category, ascending
 from paimon_features.transformers.column_moments import Moments
 from paimon_features.transformers.column_statistics import (
     ColumnStatistics,
-    known_categories,
-    known_moments,
+    require_categories,
+    require_moments,
 )
 
 
-def moments_known(columns: Sequence[ColumnStatistics]) -> Moments:
-    """The moments of columns; TransformError where one is not known, or ILL_CONDITIONED."""
-    known = [known_moments(column) for column in columns]
+def moments_from(columns: Sequence[ColumnStatistics]) -> Moments:
+    """Return the moments of columns; TransformError if unknown or ILL_CONDITIONED."""
+    known = [require_moments(column) for column in columns]
     return Moments(
         np.array([m.count for m in known], np.float64),
         np.array([m.mean for m in known]),
@@ -29,51 +29,51 @@ def moments_known(columns: Sequence[ColumnStatistics]) -> Moments:
     )
 
 
-def extremes_known(columns: Sequence[ColumnStatistics]) -> tuple[Floats, Floats]:
-    """The least and the greatest value of each column, NaN where there is none.
+def extremes_from(columns: Sequence[ColumnStatistics]) -> tuple[Floats, Floats]:
+    """Return minimum and maximum of each column, NaN for a column without values.
 
     Raises
     ------
     TransformError
-        Where they are not known.
+        If they are unknown.
     """
     for column in columns:
         if not column.has_range:
             raise TransformError(f"column {column.column!r}: its range is not known")
     ends = [column.low for column in columns], [column.high for column in columns]
     low, high = (np.array([np.nan if v is None else v for v in end], np.float64) for end in ends)
-    # of two zeros either could be the lesser: + 0.0 leaves one of them
+    # + 0.0 normalizes the sign of zero
     return low + 0.0, high + 0.0
 
 
-def counts_known(columns: Sequence[ColumnStatistics]) -> list[dict[Category, int]]:
-    """How often each category that came did, ascending, None (null) the last.
+def counts_from(columns: Sequence[ColumnStatistics]) -> list[dict[Category, int]]:
+    """Return the counts of the categories that occurred, ascending, None (null) last.
 
     Raises
     ------
     TransformError
-        Where that is not known, or there were others than the declared ones.
+        If they are unknown, or categories occurred that were not declared.
     """
     out: list[dict[Category, int]] = []
     for index, column in enumerate(columns):
-        seen = {value: times for value, times in known_categories(column).items() if times}
+        seen = {value: times for value, times in require_categories(column).items() if times}
         if column.nulls:
             seen[None] = column.nulls
         out.append({value: seen[value] for value in ascending(seen, f"column {index}")})
     return out
 
 
-def grid_known(
+def grid_from(
     columns: Sequence[ColumnStatistics], grid: Grid | None, of: str
 ) -> tuple[Grid, GridCounts]:
-    """The counts of columns between their edges, and these as the grid of a transformer.
+    """Return the edges of columns as a grid, and the counts between them.
 
     Raises
     ------
     TransformError
-        Where they are not known, or a declared grid has other edges.
+        If they are unknown, or a declared grid has other edges.
     """
-    low, high = extremes_known(columns)
+    low, high = extremes_from(columns)
     own: list[tuple[float, ...]] = []
     for column in columns:
         if column.edges is None or column.bins is None:
@@ -84,8 +84,8 @@ def grid_known(
     for column, mine, wanted in zip(columns, own, edges, strict=True):
         if list(mine) != wanted.tolist():
             raise TransformError(
-                f"{of}: the grid {wanted.tolist()} is not that of the bins of column "
-                f"{column.column!r}, {list(mine)}; leave grid= out to take them"
+                f"{of}: the grid {wanted.tolist()} does not equal the bins of column "
+                f"{column.column!r}, {list(mine)}; omit grid= to use them"
             )
     counts = tuple(np.array(column.bins, np.int64) for column in columns)
     return chosen, GridCounts(tuple(edges), counts, low, high)

@@ -1,4 +1,4 @@
-"""Categories as numbers without a list of them: each text has its place by its hash."""
+"""Feature hashing: encoding of categories without a vocabulary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType, ListType
-from paimon_features.transformers.base import Applied, Params, StoredTransformer
+from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.frames import Frame, missing
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.murmur import hash_texts
@@ -20,18 +20,18 @@ _OUTPUTS = ("vector", "index")
 
 
 class HashingEncoder(StoredTransformer):
-    """Puts each category of each column at one of ``n_features`` places, by its hash.
+    """Maps each category of each column to one of ``n_features`` positions, by its hash.
 
-    With ``output='vector'`` a column becomes ``n_features`` columns: 1.0 at the place of its
-    category, zeros elsewhere; the categories of a list add up. With ``alternate_sign`` a hash
-    below zero counts -1.0, so that categories which share a place cancel out on average instead
-    of adding up. With ``output='index'`` a column becomes the place itself, 0 to
-    ``n_features - 1``: what an embedding table takes.
+    With ``output='vector'`` a column becomes ``n_features`` columns: 1.0 at the position of its
+    category, zeros elsewhere; the categories of a list are added. With ``alternate_sign`` a
+    negative hash counts -1.0, so that colliding categories cancel out on average instead of
+    adding up. With ``output='index'`` a column becomes the position itself, 0 to
+    ``n_features - 1``, the input of an embedding table.
 
-    The hash is Murmur3 over the UTF-8 bytes, place ``abs(hash) % n_features``: scikit-learn's
-    ``FeatureHasher(n_features, input_type='string')``. Integers are hashed as their decimal
-    text, truth values as ``true`` and ``false``; a number with a fraction is refused. Null and NaN
-    are zeros, or a null index. Nothing is learnt but the number of columns, and which hold lists.
+    The hash is Murmur3 over the UTF-8 bytes, the position ``abs(hash) % n_features``, as in
+    scikit-learn's ``FeatureHasher(n_features, input_type='string')``. Integers are hashed as
+    decimal strings, booleans as ``true`` and ``false``; fractional numbers are rejected. Null and
+    NaN are zeros, or a null index. Only the number of columns and which contain lists is fitted.
 
     >>> encoder = HashingEncoder(4).fit(["Paris"])
     >>> encoder.transform(["Paris", "Oslo", None])
@@ -60,11 +60,11 @@ class HashingEncoder(StoredTransformer):
 
     @property
     def list_columns_(self) -> list[int]:
-        """The columns that held lists when it was fitted."""
+        """The columns that contained lists in ``fit``."""
         return sorted(self._lists)
 
     @property
-    def learns(self) -> bool:
+    def is_stateful(self) -> bool:
         return False
 
     @property
@@ -94,32 +94,23 @@ class HashingEncoder(StoredTransformer):
         return [f"{name}_{place}" for name in names for place in range(self.n_features)]
 
     def fit(self, X: Any) -> Self:
-        """Note the number and the names of the columns; returns itself."""
+        """Record the number and names of the columns; returns itself."""
         self.names, self._width, self._rows, self._lists = None, 0, 0, frozenset()
         return self.partial_fit(X)
 
     def partial_fit(self, X: Any) -> Self:
-        """The same; the columns must be those of before."""
-        frame = self._to_learn(X)
+        """Record further rows; the columns must be those of the fit."""
+        frame = self._read_fit_data(X)
         self.check(frame)
         self._width = frame.width or self._width
         self._rows += frame.rows
         self._lists |= {index for index, c in enumerate(frame.columns) if _holds_lists(c)}
         return self
 
-    def merge(self, other: Self) -> Self:
-        """A new one that has seen the rows of both."""
-        names = self._to_merge(other)
-        if self._settings() != other._settings():
-            raise TransformError(
-                f"a HashingEncoder of {self._settings()} cannot be merged with one of "
-                f"{other._settings()}"
-            )
-        out = type(self)(**self._settings())
-        out.names, out._width = names, self._width or other._width
-        out._rows = self._rows + other._rows
-        out._lists = self._lists | other._lists
-        return out
+    def _absorb(self, other: Self) -> None:
+        self._width = self._width or other._width
+        self._rows += other._rows
+        self._lists |= other._lists
 
     def check(self, frame: Frame) -> None:
         for index, column in enumerate(frame.columns):
@@ -127,27 +118,29 @@ class HashingEncoder(StoredTransformer):
             if values.dtype.kind == "f" and (values != np.floor(values)).any():
                 value = values[values != np.floor(values)][0]
                 raise TransformError(
-                    f"{frame.label(index)} holds {value}; expected texts, whole numbers or truth "
-                    "values: how a fraction is written differs between languages"
+                    f"{frame.label(index)} contains {value}; expected strings, integers or "
+                    "booleans: the text of a fractional number differs between languages"
                 )
             if np.isinf(values).any() if values.dtype.kind == "f" else False:
-                raise TransformError(f"{frame.label(index)} holds an infinite value")
+                raise TransformError(f"{frame.label(index)} contains an infinite value")
             if values.dtype == np.object_:
                 if _holds_lists(column) and self.output == "index":
                     raise TransformError(
-                        f"{frame.label(index)} holds lists, which have no single place; use "
+                        f"{frame.label(index)} contains lists, which have no single index; use "
                         "output='vector'"
                     )
                 if len(values) and not isinstance(values[0], list | str):
-                    raise TransformError(f"{frame.label(index)} holds decimals; cast it to texts")
+                    raise TransformError(
+                        f"{frame.label(index)} contains decimals; cast it to strings"
+                    )
 
     def transform(self, X: Any) -> Any:
-        """A vector, or an index, for each value of ``X``.
+        """Return a vector, or an index, for each value of ``X``.
 
         Raises
         ------
         TransformError
-            For numbers with a fraction, and lists where an index is asked for.
+            For fractional numbers, and lists if the output is an index.
         """
         self._check_fitted()
         frame = self._checked(X)
@@ -164,7 +157,7 @@ class HashingEncoder(StoredTransformer):
             hashes, rows, bad = _hashed(column)
             places = np.abs(hashes) % self.n_features
             if bad is not None:
-                failed = bad if failed is None else failed | bad
+                failed = either_failed(failed, bad)
             if self.output == "index":
                 values, valid = np.zeros(len(column)), np.zeros(len(column), np.bool_)
                 values[rows], valid[rows] = places, True
@@ -178,23 +171,21 @@ class HashingEncoder(StoredTransformer):
             out += [Column(table[:, j]) for j in range(self.n_features)]
         return Applied(out, failed)
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         lists = {"lists": self.list_columns_} if self._lists else {}
         return {"width": self._width, **self._settings(), **lists}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(
-            params["n_features"], alternate_sign=params["alternate_sign"], output=params["output"]
-        )
+        out = cls._from_settings(params)
         out._width, out._rows = int(params["width"]), int(params["rows"])
         if out._width < 1:
-            raise TransformError("there is no column")
+            raise TransformError("there are no columns")
         out._lists = frozenset(map(int, params.get("lists", ())))
         out.names = names_of(params, out._width)
         return out
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> Params:
         return {
             "n_features": self.n_features,
             "alternate_sign": self.alternate_sign,
@@ -205,7 +196,7 @@ class HashingEncoder(StoredTransformer):
 def _hashed(
     column: Column,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.bool_] | None]:
-    """The hashes of a column, the row of each, and the rows whose value has none."""
+    """Return the hashes of a column, the row of each, and the rows whose value has no hash."""
     rows = np.flatnonzero(~missing(column))
     values = column.values[rows]
     if values.dtype != np.object_:
@@ -220,7 +211,7 @@ def _hashed(
         return _hashes([text_of(value) for value in known.tolist()])[inverse], rows, bad
     if not len(values) or isinstance(values[0], str):
         return hash_texts(values).astype(np.int64), rows, None
-    # index: the items of all lists, one after another
+    # index: the items of all lists, concatenated
     rows = np.repeat(rows, [len(items) for items in values])
     flat = [item for items in values for item in items]
     there = np.array([item is not None for item in flat], np.bool_)
@@ -241,7 +232,7 @@ def _hashes(texts: list[str]) -> npt.NDArray[np.int64]:
 
 
 def text_of(value: Any) -> str:
-    """What is hashed of a value."""
+    """Return the string whose hash represents a value."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):

@@ -16,7 +16,7 @@ from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.bin_grid import Grid, check_grid, grid_params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.frames import Frame, as_float, missing, numbers, read_frame
-from paimon_features.transformers.from_statistics import counts_known, grid_known, moments_known
+from paimon_features.transformers.from_statistics import counts_from, grid_from, moments_from
 from paimon_features.transformers.imputer_statistics import (
     Constants,
     Fill,
@@ -31,7 +31,7 @@ from paimon_features.transformers.numeric_base import NumericTransformer
 
 STRATEGIES = ("mean", "median", "most_frequent", "constant")
 _LEARNS_FROM: Mapping[str, frozenset[Statistic]] = {
-    # besides, of each column how many values are missing
+    # in addition, of each column how many values are missing
     "mean": frozenset({"moments"}),
     "median": frozenset({"bins", "range"}),
     "most_frequent": frozenset({"categories"}),
@@ -42,7 +42,7 @@ class Imputer(NumericTransformer):
     """Puts the mean, the median, the most frequent value or a constant where null or NaN is.
 
     Of values as frequent the least counts. ``constant`` is ``fill_value``, by default 0, and
-    ``missing_value`` among texts; texts are taken by it and by ``most_frequent``. A column in
+    ``missing_value`` among strings; strings are taken by it and by ``most_frequent``. A column in
     which nothing was seen is left out, unless ``keep_empty_features``: then it is filled with 0,
     or the constant. ``add_indicator`` adds, at the end, a column of 0 and 1 for each column in
     which something was missing when it was fitted. Medians are exact from ``fit``; over a
@@ -81,7 +81,7 @@ class Imputer(NumericTransformer):
         self.add_indicator = bool(add_indicator)
         self.keep_empty_features = bool(keep_empty_features)
         self.grid: Grid | None = check_grid(grid, "Imputer")
-        self._forget()
+        self._reset()
 
     @property
     def width(self) -> int:
@@ -100,7 +100,7 @@ class Imputer(NumericTransformer):
         return self.numeric_output
 
     @property
-    def learns(self) -> bool:
+    def is_stateful(self) -> bool:
         declared = self.strategy == "constant" and self.fill_value is not None
         return not declared or self.add_indicator or not self.keep_empty_features
 
@@ -125,9 +125,9 @@ class Imputer(NumericTransformer):
                 and not missing(column).all()
                 and isinstance(expected, str) != own
             ):
-                kinds = ("texts", "numbers") if own else ("numbers", "texts")
+                kinds = ("strings", "numbers") if own else ("numbers", "strings")
                 raise TransformError(
-                    f"{frame.label(index)} holds {kinds[0]}; it was fitted on {kinds[1]}"
+                    f"{frame.label(index)} contains {kinds[0]}; it was fitted on {kinds[1]}"
                 )
 
     @property
@@ -145,23 +145,9 @@ class Imputer(NumericTransformer):
         shown = [f"missingindicator_{names[j]}" for j in self._shown]
         return [*(names[j] for j in self._kept), *shown]
 
-    def merge(self, other: Self) -> Self:
-        """A new one that has learnt from the data of both.
-
-        Exact, but for means as those of ``StandardScaler``; medians need a grid.
-        """
-        names = self._to_merge(other)
-        if self._settings() != other._settings():
-            raise TransformError(
-                f"an Imputer with {self._settings()} cannot be merged with one with "
-                f"{other._settings()}"
-            )
-        out = type(self)(**self._settings())
-        for one in (self, other):
-            if one._statistic is not None:
-                out._include(one._statistic, one._gaps)
-        out.names, out._rows = names, self._rows + other._rows
-        return out
+    def _absorb(self, other: Self) -> None:
+        self._include(other._statistic, other._gaps)
+        self._rows += other._rows
 
     def block(self, values: Floats) -> Floats:
         gaps = np.isnan(values)
@@ -190,7 +176,7 @@ class Imputer(NumericTransformer):
         Raises
         ------
         TransformError
-            For infinite values, texts in a column of numbers or the reverse, and where all
+            For infinite values, strings in a column of numbers or the reverse, and where all
             columns would be left out.
         """
         self._check_fitted()
@@ -233,7 +219,7 @@ class Imputer(NumericTransformer):
         names = self.names or tuple(f"x{index}" for index in range(self.width))
         return frame.like(out, names=names, flat=False)
 
-    def _learn(self, frame: Frame) -> None:
+    def _partial_fit(self, frame: Frame) -> None:
         if self.strategy in ("most_frequent", "constant"):
             self.check(frame)  # the others take numbers only
         labels = [frame.label(j) for j in range(frame.width)]
@@ -249,19 +235,19 @@ class Imputer(NumericTransformer):
         self._include(found, [int(missing(column).sum()) for column in frame.columns])
 
     @property
-    def learns_from(self) -> frozenset[Statistic]:
+    def required_statistics(self) -> frozenset[Statistic]:
         return _LEARNS_FROM.get(self.strategy, frozenset())
 
-    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+    def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         found: Filling
         if self.strategy == "mean":
-            found = Means(moments_known(columns))
+            found = Means(moments_from(columns))
         elif self.strategy == "median":
-            self.grid, counts = grid_known(columns, self.grid, "Imputer")
+            self.grid, counts = grid_from(columns, self.grid, "Imputer")
             found = Medians(None, counts)
         else:
-            found = Modes.of_counts(counts_known(columns))
-        self._forget()
+            found = Modes.of_counts(counts_from(columns))
+        self._reset()
         self._take(found, [column.nulls or 0 for column in columns])
         self._rows = rows
 
@@ -271,7 +257,7 @@ class Imputer(NumericTransformer):
             gaps = [a + b for a, b in zip(self._gaps, gaps, strict=True)]
         self._take(found, gaps)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._take(None, [])
 
     def _take(self, statistic: Any, gaps: Sequence[int]) -> None:
@@ -298,12 +284,12 @@ class Imputer(NumericTransformer):
             "grid": grid_params(self.grid),
         }
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         return {**self._settings(), "missing": self._gaps, **self._statistic.to_params()}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(**{key: params[key] for key in cls()._settings()})
+        out = cls._from_settings(params)
         statistic: Filling
         if out.strategy == "mean":
             statistic = Means.from_params(params)

@@ -1,4 +1,4 @@
-"""What an ``Imputer`` fills gaps with: one state for each of its strategies, learnt and merged."""
+"""The fitted state of an ``Imputer``, one class per strategy."""
 
 from __future__ import annotations
 
@@ -18,33 +18,33 @@ from paimon_features.transformers.frames import missing, numbers
 from paimon_features.transformers.json_values import nan_for_null, null_for_nan, same_length
 
 Fill = float | str | None
-"""What stands in for what is missing; None where nothing was seen."""
+"""The replacement for missing values; None for a column without values."""
 
 MOST_DISTINCT = 1 << 16
-"""Most distinct values of a column whose most frequent one can be learnt."""
+"""Maximum number of distinct values for the strategy ``most_frequent``."""
 
 _PERCENTS = np.array([50.0])
 
 
 class Statistic(Protocol):
-    """What a strategy has learnt of each column."""
+    """The fitted state of one strategy."""
 
     @property
     def fills(self) -> list[Fill]:
-        """What each column is filled with."""
+        """The replacement in each column."""
         ...
 
     def merge(self, other: Self) -> Self:
-        """Of the data of both."""
+        """Return the state of the data of both."""
         ...
 
     def to_params(self) -> Params:
-        """In values of JSON."""
+        """Return the state in JSON values."""
         ...
 
 
 def is_text(column: Column) -> bool:
-    """Whether the values of a column are texts."""
+    """Return whether the values of a column are strings."""
     there = np.flatnonzero(~missing(column))[:1]
     return column.values.dtype == np.object_ and any(
         isinstance(value, str) for value in column.values[there]
@@ -53,13 +53,13 @@ def is_text(column: Column) -> bool:
 
 @dataclass(frozen=True)
 class Means:
-    """The mean of each column, by its moments."""
+    """The mean of each column, from its moments."""
 
     moments: Moments
 
     @classmethod
     def of(cls, columns: Sequence[Column], labels: Sequence[str]) -> Self:
-        """Of columns of numbers."""
+        """Return the state of columns of numbers."""
         with np.errstate(over="ignore", invalid="ignore"):
             found = Moments.of_columns(
                 [numbers(c, x) for c, x in zip(columns, labels, strict=True)]
@@ -80,7 +80,9 @@ class Means:
         return list(zip(self.moments.count.tolist(), self.moments.mean.tolist(), strict=True))
 
     def merge(self, other: Self) -> Self:
-        with np.errstate(over="ignore", invalid="ignore"):  # of squares, which no mean needs
+        with np.errstate(
+            over="ignore", invalid="ignore"
+        ):  # of squares, which the mean does not need
             return type(self)(self.moments.merge(other.moments))
 
     def to_params(self) -> Params:
@@ -92,21 +94,21 @@ class Means:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_params``: without squares, which no mean needs."""
+        """Return the inverse of ``to_params``, without squares, which the mean does not need."""
         count, mean, rest = same_length(params, "count", "mean", "mean_rest")
         return cls(Moments(count, mean, rest, np.zeros(len(count))))
 
 
 @dataclass(frozen=True)
 class Medians:
-    """The median of each column: exact, or by counts over a grid."""
+    """The median of each column: exact, or from counts over a grid."""
 
     exact: Floats | None
     counts: GridCounts | None
 
     @classmethod
     def of(cls, columns: Sequence[Column], labels: Sequence[str], grid: Grid | None) -> Self:
-        """Of columns of numbers."""
+        """Return the state of columns of numbers."""
         values = [numbers(c, x) for c, x in zip(columns, labels, strict=True)]
         if grid is not None:
             return cls(None, GridCounts.of(values, edges_of(grid, len(values), "Imputer")))
@@ -137,7 +139,7 @@ class Medians:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any], grid: Grid | None) -> Self:
-        """The inverse of ``to_params``."""
+        """Return the inverse of ``to_params``."""
         if grid is not None:
             return cls(None, GridCounts.from_params(params, grid, "Imputer"))
         return cls(nan_for_null(params["median"]), None)
@@ -145,16 +147,16 @@ class Medians:
 
 @dataclass(frozen=True)
 class Modes:
-    """How often each value of each column was seen."""
+    """The count of each value of each column."""
 
     counts: tuple[Mapping[float | str, int], ...]
 
     @classmethod
     def of(cls, columns: Sequence[Column], labels: Sequence[str]) -> Self:
-        """Of columns of numbers, or of texts."""
+        """Return the state of columns of numbers or strings."""
         found = []
         for column, label in zip(columns, labels, strict=True):
-            # + 0.0: one zero
+            # + 0.0 normalizes the sign of zero
             values = column.values if is_text(column) else numbers(column, label) + 0.0
             distinct, times = np.unique(values[~missing(column)], return_counts=True)
             found.append(dict(zip(distinct.tolist(), times.tolist(), strict=True)))
@@ -162,7 +164,7 @@ class Modes:
 
     @classmethod
     def of_counts(cls, counts: Sequence[Mapping[Any, int]]) -> Self:
-        """Of how often each category came; truth values are numbers, null is no value."""
+        """Return the state from category counts; booleans count as numbers, null is skipped."""
         return cls(
             tuple(
                 {v if isinstance(v, str) else float(v): n for v, n in each.items() if v is not None}
@@ -174,18 +176,18 @@ class Modes:
         for index, counts in enumerate(self.counts):
             if len(counts) > MOST_DISTINCT:
                 raise TransformError(
-                    f"column {index} has {len(counts):,} distinct values, and the most frequent "
-                    f"one is learnt of {MOST_DISTINCT:,} at most; impute the median"
+                    f"column {index} has {len(counts):,} distinct values; most_frequent "
+                    f"supports at most {MOST_DISTINCT:,}; impute the median"
                 )
             if len({type(value) for value in counts}) > 1:
                 raise TransformError(
-                    f"column {index} holds numbers and texts; expected one of them"
+                    f"column {index} contains numbers and strings; expected one of them"
                 )
         return self
 
     @property
     def fills(self) -> list[Fill]:
-        # of several as frequent the least
+        # of equally frequent values the smallest
         return [
             min(counts, key=lambda value: (-counts[value], value)) if counts else None
             for counts in self.counts
@@ -208,7 +210,7 @@ class Modes:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_params``."""
+        """Return the inverse of ``to_params``."""
         pairs = [
             {v if isinstance(v, str) else float(v): int(n) for v, n in counts}
             for counts in params["counts"]
@@ -218,14 +220,14 @@ class Modes:
 
 @dataclass(frozen=True)
 class Constants:
-    """A declared value; of each column whether it held texts (None: nothing)."""
+    """A declared value; for each column whether it had strings (None: no values)."""
 
     value: float | str | None
     texts: tuple[bool | None, ...]
 
     @classmethod
     def of(cls, columns: Sequence[Column], labels: Sequence[str], value: Fill) -> Self:
-        """Of columns of numbers, or of texts, that the value fits to."""
+        """Return the state of columns of numbers or strings; the value must have their type."""
         texts: list[bool | None] = []
         for column, label in zip(columns, labels, strict=True):
             own = is_text(column)
@@ -235,8 +237,10 @@ class Constants:
                 texts.append(None)
                 continue
             if value is not None and own != isinstance(value, str):
-                kind = "texts" if own else "numbers"
-                raise TransformError(f"{label} holds {kind}; fill_value={value!r} is none")
+                kind = "strings" if own else "numbers"
+                raise TransformError(
+                    f"{label} contains {kind}; fill_value={value!r} is of another type"
+                )
             texts.append(own)
         return cls(value, tuple(texts))
 
@@ -253,7 +257,7 @@ class Constants:
         for index, (mine, theirs) in enumerate(zip(self.texts, other.texts, strict=True)):
             if None not in (mine, theirs) and mine != theirs:
                 raise TransformError(
-                    f"column {index} holds numbers and texts; expected one of them"
+                    f"column {index} contains numbers and strings; expected one of them"
                 )
             out.append(theirs if mine is None else mine)
         return type(self)(self.value, tuple(out))
@@ -263,5 +267,5 @@ class Constants:
 
     @classmethod
     def from_params(cls, params: Mapping[str, Any], value: Fill) -> Self:
-        """The inverse of ``to_params``."""
+        """Return the inverse of ``to_params``."""
         return cls(value, tuple(None if own is None else bool(own) for own in params["texts"]))

@@ -1,4 +1,4 @@
-"""Values of JSON to what was learnt, and back: JSON knows neither NaN nor infinity."""
+"""Fitted parameters to and from JSON values; JSON has neither NaN nor infinity."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from paimon_features.errors import TransformError
 
 
 def names_of(params: Mapping[str, Any], width: int) -> tuple[str, ...] | None:
-    """The names of columns in parameters; TransformError for another number of them."""
+    """Return the column names in parameters; TransformError for a wrong number."""
     names = params["names"]
     if names is not None and (len(names) != width or not all(isinstance(n, str) for n in names)):
-        raise TransformError(f"{len(names)} names of {width} columns")
+        raise TransformError(f"{len(names)} names for {width} columns")
     return None if names is None else tuple(names)
 
 
 def same_length(params: Mapping[str, Any], *keys: str) -> list[Floats]:
-    """Lists of numbers in parameters, null being NaN; TransformError for different lengths."""
+    """Return lists of numbers in parameters, NaN for null; TransformError if lengths differ."""
     out = [nan_for_null(params[key]) for key in keys]
     lengths = {len(column) for column in out}
     if len(lengths) != 1 or lengths == {0}:
@@ -29,7 +29,7 @@ def same_length(params: Mapping[str, Any], *keys: str) -> list[Floats]:
 
 
 def null_for_nan(values: Floats) -> list[float | None]:
-    """Numbers as JSON has them.
+    """Return numbers in JSON values.
 
     >>> null_for_nan(np.array([1.0, np.nan]))
     [1.0, None]
@@ -38,5 +38,5 @@ def null_for_nan(values: Floats) -> list[float | None]:
 
 
 def nan_for_null(values: Sequence[float | None]) -> Floats:
-    """The inverse of ``null_for_nan``."""
+    """Return the inverse of ``null_for_nan``."""
     return np.array([np.nan if v is None else float(v) for v in values], np.float64)

@@ -1,4 +1,4 @@
-"""Numbers as bins: ordinals, or one column of 0 and 1 for each bin."""
+"""Discretization of numbers into bins: ordinal or one-hot."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.bin_grid import METHODS, grid_params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.frames import as_float, read_frame
-from paimon_features.transformers.from_statistics import extremes_known
+from paimon_features.transformers.from_statistics import extremes_from
 from paimon_features.transformers.kmeans_1d import centres_of
-from paimon_features.transformers.numeric_base import checked_columns
+from paimon_features.transformers.numeric_base import finite_columns
 from paimon_features.transformers.quantile_fitting import QuantileLearner, check_subsample, sampled
 
 ENCODINGS = ("onehot", "onehot-dense", "ordinal")
@@ -28,25 +28,25 @@ QUANTILE_METHODS = (
 )  # fmt: skip
 
 _THINNEST = 1e-8
-"""Bins of quantiles, or around centres, that are not wider are joined with the next, as
-scikit-learn does."""
+"""Narrower bins of quantiles or around centres are merged with the next one, as in
+scikit-learn."""
 
 
 class KBinsDiscretizer(QuantileLearner):
-    """The bin of a value among ``n_bins`` (of all columns, or a list) that were learnt.
+    """Maps a value to one of ``n_bins`` fitted bins (one number for all columns, or a list).
 
-    ``strategy``: bins of equally many values (``quantile``, as ``numpy.percentile`` defines them
-    by ``quantile_method``), of equal width (``uniform``), or parted in the middle between the
-    centres that k-means finds (``kmeans``). Inner edges belong to the bin above; values beyond
-    what was seen to the outermost bins. ``encode``: one column of 0 and 1 for each
-    bin (``onehot``, dense, as ``onehot-dense``), or the number of the bin (``ordinal``). A column
-    with one value has one bin; a column without a value gives NaN; null stays null, in each of
-    its columns.
+    ``strategy``: bins with equal counts (``quantile``, as ``numpy.percentile`` defines them by
+    ``quantile_method``), of equal width (``uniform``), or with edges in the middle between the
+    centres of k-means (``kmeans``). Inner edges belong to the bin above; values outside of the
+    fitted range to the outermost bins. ``encode``: one column of 0 and 1 per bin (``onehot``,
+    dense, as ``onehot-dense``), or the index of the bin (``ordinal``). A column with one distinct
+    value has one bin; a column without values results in NaN; null stays null in all its columns.
 
-    ``fit`` of more than ``subsample`` rows draws so many by ``random_state`` (None: 0); None takes
-    all. Uniform bins are learnt in parts and merged exactly; quantiles only over a ``grid`` of
-    edges, where each is within the width of its bin of the grid (``quantile_errors_``). Centres
-    need all values at once: a value that moves within a bin of a grid can move all of them.
+    ``fit`` on more than ``subsample`` rows draws a sample by ``random_state`` (None: 0); None uses
+    all rows. ``partial_fit`` and ``merge`` are exact for uniform bins; for quantiles they need a
+    ``grid`` of edges, and each quantile is within the width of its bin of the grid
+    (``quantile_errors_``). k-means needs all values at once: a value that moves within a bin of a
+    grid can move every centre.
 
     >>> bins = KBinsDiscretizer(3, encode="ordinal", strategy="uniform").fit([[0.0], [9.0]])
     >>> bins.transform([[2.0], [3.0], [99.0], [None]])
@@ -85,15 +85,15 @@ class KBinsDiscretizer(QuantileLearner):
         numbers = [n_bins] if isinstance(n_bins, int | np.integer) else list(n_bins)
         if not numbers or any(isinstance(n, bool) or n != int(n) or n < 2 for n in numbers):
             raise TransformError(
-                f"KBinsDiscretizer: n_bins={n_bins!r}; expected 2 or more, or such a number for "
-                "each column"
+                f"KBinsDiscretizer: n_bins={n_bins!r}; expected 2 or more, or a list of such "
+                "numbers, one per column"
             )
         if grid is not None and strategy != "quantile":
             raise TransformError(
                 "KBinsDiscretizer: bins of equal width need no grid"
                 if strategy == "uniform"
-                else "KBinsDiscretizer: counts in bins bound no k-means: a value that moves within "
-                "its bin can move every centre; strategy='quantile' learns over a grid"
+                else "KBinsDiscretizer: k-means cannot be fitted on counts: a value that moves "
+                "within its bin can move every centre; use strategy='quantile' over a grid"
             )
         check_subsample("KBinsDiscretizer", subsample, random_state)
         self.n_bins = int(n_bins) if isinstance(n_bins, int | np.integer) else [*map(int, n_bins)]
@@ -141,18 +141,18 @@ class KBinsDiscretizer(QuantileLearner):
         return Applied(out)
 
     def inverse_transform(self, X: Any) -> Any:
-        """The middle of the bin of each value; NaN for a column of one bin, null for null.
+        """Return the middle of the bin of each value; NaN for a column of one bin, null for null.
 
         Raises
         ------
         TransformError
-            For another number of columns, a bin that is none, and zeros only in the columns of one.
+            For another number of columns, an invalid bin, or only zeros in the columns of one.
         """
         self._check_fitted()
         frame = read_frame(X)
         if frame.rows and frame.width != self.width_out:
             raise TransformError(f"got {frame.width} columns; expected {self.width_out}")
-        columns = checked_columns(frame)
+        columns = finite_columns(frame)
         if not columns:
             return frame.like([])
         out, at = [], 0
@@ -164,7 +164,7 @@ class KBinsDiscretizer(QuantileLearner):
             none = np.isnan(codes).any(axis=1)
             bins = self._decoded(np.where(none[:, None], 1.0, codes), index)
             edges = self.bin_edges_[index]
-            with np.errstate(invalid="ignore"):  # the only bin of a constant column has no middle
+            with np.errstate(invalid="ignore"):  # the single bin of a constant column has no middle
                 middles = (edges[1:] + edges[:-1]) * 0.5 if len(edges) else np.array([np.nan])
             valid = np.logical_and.reduce([column.mask for column in part])
             values = np.where(none, np.nan, middles[np.where(none, 0, bins)])
@@ -184,7 +184,7 @@ class KBinsDiscretizer(QuantileLearner):
             return bins
         bins = codes[:, 0].astype(np.int64)
         count = int(self.n_bins_[index])
-        # a bin 1 stands in for null, also where there is one bin only
+        # nulls were replaced by bin 1, even in a column with a single bin
         wrong = (bins < 0) | (bins >= max(count, 2))
         if wrong.any():
             row = int(np.flatnonzero(wrong)[0])
@@ -192,7 +192,7 @@ class KBinsDiscretizer(QuantileLearner):
         return bins
 
     def _encode(self, values: Floats, index: int, out: Floats) -> None:
-        """The bins of one column: their numbers, or 0 and 1 for each; NaN for NaN."""
+        """Write the bins of one column: indices, or 0 and 1 per bin; NaN for NaN."""
         edges = self.bin_edges_[index]
         if not len(edges):
             out[:] = np.nan
@@ -211,7 +211,7 @@ class KBinsDiscretizer(QuantileLearner):
             return [self.n_bins] * width
         if width and len(self.n_bins) != width:
             raise TransformError(
-                f"KBinsDiscretizer: n_bins={self.n_bins} of {width} columns; expected one each"
+                f"KBinsDiscretizer: n_bins={self.n_bins} for {width} columns; expected one each"
             )
         return self.n_bins
 
@@ -234,7 +234,7 @@ class KBinsDiscretizer(QuantileLearner):
         return out
 
     def _drawn(self, columns: Sequence[Floats]) -> Sequence[Floats]:
-        # in parts all rows count: what is drawn of each part is not what is drawn of all
+        # partial_fit uses all rows: samples of the parts are not a sample of all rows
         if not self._at_once:
             return columns
         return sampled(columns, self.subsample, True, self.random_state)
@@ -246,12 +246,12 @@ class KBinsDiscretizer(QuantileLearner):
         return np.array([low, high])
 
     @property
-    def learns_from(self) -> frozenset[Statistic]:
+    def required_statistics(self) -> frozenset[Statistic]:
         if self.strategy == "quantile":
-            return super().learns_from
+            return super().required_statistics
         return frozenset({"range"} if self.strategy == "uniform" else ())
 
-    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+    def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         self._bins_of(len(columns))
         if self.strategy != "uniform":
             if self.quantile_method not in METHODS:
@@ -259,10 +259,10 @@ class KBinsDiscretizer(QuantileLearner):
                     f"KBinsDiscretizer: quantile_method={self.quantile_method!r}; expected one of "
                     f"over bins: {', '.join(METHODS)}"
                 )
-            super()._learn_statistics(columns, rows)
+            super()._fit_statistics(columns, rows)
             return
         self._rows = rows
-        self._take_exact(np.array(extremes_known(columns)))
+        self._take_exact(np.array(extremes_from(columns)))
 
     def _take(self) -> None:
         width = self._quantiles.shape[1]
@@ -273,14 +273,14 @@ class KBinsDiscretizer(QuantileLearner):
 
     @staticmethod
     def _starts(bins: Sequence[int]) -> dict[int, int]:
-        """Of each number of bins where its edges begin among all that are learnt."""
+        """Return the offset of the edges of each number of bins among all percentiles."""
         starts, at = {}, 0
         for count in sorted(set(bins)):
             starts[count], at = at, at + count + 1
         return starts
 
     def _edges(self, column: int, count: int, start: int) -> Floats:
-        """The edges of a column: none without a value, infinite ones where there is one bin."""
+        """Return the edges of a column: none without values, infinite ones for a single bin."""
         found = self._quantiles[:, column]
         one = np.array([-np.inf, np.inf])
         if self.strategy == "uniform":
@@ -299,8 +299,8 @@ class KBinsDiscretizer(QuantileLearner):
         if self.strategy != "kmeans":
             return super()._no_grid(what)
         return TransformError(
-            f"a KBinsDiscretizer of k-means cannot be {what}: where the centres are depends on all "
-            "values at once; fit() on all of them, or use strategy='quantile' over a grid"
+            f"a KBinsDiscretizer of k-means cannot be {what}: the centres depend on all values "
+            "at once; fit() on all of them, or use strategy='quantile' over a grid"
         )
 
     def _settings(self) -> Params:
@@ -316,7 +316,7 @@ class KBinsDiscretizer(QuantileLearner):
 
 
 def _around_centres(values: Floats, count: int, column: int) -> Floats:
-    """The ends of values, and the middles between the centres that k-means finds."""
+    """Return minimum, maximum and the middles between the centres of k-means."""
     low, high = values.min(), values.max()
     if low == high:
         return np.full(count + 1, low)
@@ -326,7 +326,7 @@ def _around_centres(values: Floats, count: int, column: int) -> Floats:
                 f"column {column} has values whose squares are beyond float64; divide it by its "
                 "unit first"
             )
-    # of fewer values than bins each is a centre of its own, where scikit-learn finds none
+    # with fewer values than bins each value is a centre; scikit-learn raises here
     centres = centres_of(values, count) if len(values) >= count else np.unique(values)
     inner = (centres[1:] + centres[:-1]) * 0.5
     return np.concatenate([[low], inner, np.full(count - len(inner), high)])

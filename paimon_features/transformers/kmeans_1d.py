@@ -1,4 +1,4 @@
-"""K-means of one column: scikit-learn's steps, in its order of rounding."""
+"""K-means of one column: the steps of scikit-learn, rounded in the same order."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from paimon_features.array_types import Floats
 
 _MOST_ROUNDS = 300
 _TOLERANCE = 1e-4
-"""Of the variance: the centres have come to rest where they moved by less, squared and summed."""
+"""Relative to the variance: convergence if the squared shifts of the centres sum to less."""
 
 
 def centres_of(values: Floats, count: int) -> Floats:
-    """So many centres of values, ascending; there are at least as many values, and two differ.
+    """Return ``count`` centres of values, ascending.
 
-    Lloyd's rounds from the middles of bins of equal width, until no value changes its centre or
-    the centres hardly move. A centre that loses all of its values moves to the value that is
-    farthest from its own.
+    There must be at least ``count`` values, and at least two distinct ones. Lloyd's algorithm
+    starts from the middles of bins of equal width, and ends when no value changes its centre or
+    the centres hardly move. A centre without values moves to the value farthest from its centre.
 
     >>> centres_of(np.array([0.0, 1.0, 9.0, 10.0, 50.0]), 3).tolist()
     [0.5, 9.5, 50.0]
     """
     edges = np.linspace(values.min(), values.max(), count + 1)
-    # around the mean, where squares keep their digits
+    # centred at the mean, where squares keep their digits
     mean = values.mean()
     moved, centres = values - mean, (edges[1:] + edges[:-1]) * 0.5 - mean
     enough = float(values.var()) * _TOLERANCE
@@ -37,8 +37,8 @@ def centres_of(values: Floats, count: int) -> Floats:
 
 
 def _nearest(values: Floats, centres: Floats) -> npt.NDArray[np.int64]:
-    """The centre of least distance of each value, the first of equal ones."""
-    # of (x - c)^2 what differs between centres
+    """Return the closest centre of each value; of equally close ones the first."""
+    # the terms of (x - c)^2 that depend on c
     squares = centres * centres
     nearest = np.zeros(len(values), np.int64)
     least = squares[0] - 2.0 * (values * centres[0])
@@ -51,7 +51,7 @@ def _nearest(values: Floats, centres: Floats) -> npt.NDArray[np.int64]:
 
 
 def _means(values: Floats, nearest: npt.NDArray[np.int64], centres: Floats) -> Floats:
-    """The mean of the values of each centre; one without any takes the value farthest from its."""
+    """Return the means of the centres' values; an empty one takes the farthest value."""
     sums: Floats = np.bincount(nearest, values, len(centres)).astype(np.float64, copy=False)
     counts = np.bincount(nearest, minlength=len(centres)).astype(np.float64)
     empty = np.flatnonzero(counts == 0)
@@ -63,8 +63,8 @@ def _means(values: Floats, nearest: npt.NDArray[np.int64], centres: Floats) -> F
                 sums[nearest[row]] -= values[row]
                 counts[nearest[row]] -= 1
                 sums[index], counts[index] = values[row], 1
-    # a centre that gave its only value away goes to the largest one: to its sum, where that is
-    # not divided yet (scikit-learn's order)
+    # a centre that lost its only value gets the sum of the largest cluster, which may not be
+    # divided yet (as in scikit-learn)
     largest = int(np.argmax(counts))
     for index, n in enumerate(counts.tolist()):
         sums[index] = sums[index] * (1.0 / n) if n > 0 else sums[largest]

@@ -1,7 +1,7 @@
-"""A matrix through the steps of transformers, block after block, so that it stays in the cache.
+"""Runs a matrix through several steps block by block, so that the data stay in the CPU cache.
 
-Each step by itself would read and write all of the matrix from and to memory, which is what
-plain NumPy does and what it waits for.
+Applied one after another to the complete matrix, each step would read it from memory and write it
+back, which dominates the time of plain NumPy.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from paimon_features.array_types import Array, Floats
 from paimon_features.transformers.frames import Frame, infinite
 
 Step = Callable[[Floats], Floats]
-"""Values, index (rows, columns), transformed; it may overwrite them and give them back."""
+"""Transforms values, index (rows, columns); may overwrite and return them."""
 
 VALUES = 1 << 15
-"""Numbers of a block: 256 KiB of float64, so that two blocks stay in a core's own cache."""
+"""Numbers in a block: 256 KiB of float64, so that two blocks fit into a core's L2 cache."""
 
 _FEW = 1 << 10
-"""Up to so many numbers to look at each costs less than to add them up without a warning."""
+"""Up to this size checking each number is cheaper than a sum with warnings disabled."""
 
 NARROW = 16
-"""Below so many columns NumPy's loops over the rows of a block are too short to be fast."""
+"""Below this number of columns NumPy's inner loops over a row are too short to be fast."""
 
 
 def run_blocks(
     frame: Frame, steps: Sequence[Step], width_out: int, names: Sequence[str] | None = None
 ) -> Any:
-    """A frame's matrix through steps, in the frame's form; ``names`` are those of what comes out.
+    """Run a frame's matrix through steps; the output has the frame's form and these names.
 
     Raises
     ------
     TransformError
-        For an infinite value, and what the steps raise.
+        For an infinite value, or raised by a step.
     """
     assert frame.matrix is not None
     matrix = frame.matrix
@@ -48,8 +48,8 @@ def run_blocks(
             block = step(block)
         return frame.like_matrix(block, names=names)
     out = np.empty((rows, width_out))
-    # narrow blocks stand column by column: their loops are as long as they have rows, which is
-    # worth to turn them there and back where several steps follow
+    # narrow blocks are stored by column, so that inner loops run over rows; with several steps
+    # this is worth transposing them twice
     turned = width < NARROW and len(steps) > 1
     own = None
     if turned or width != width_out:
@@ -67,16 +67,16 @@ def run_blocks(
 
 
 def block_rows(width: int) -> int:
-    """The rows of a block of a matrix of so many columns."""
+    """Return the rows per block of a matrix with this number of columns."""
     return max(1, VALUES // max(width, 1))
 
 
 def refuse_infinite(block: Array, frame: Frame) -> None:
-    """TransformError if one of the values is infinite."""
+    """Raise TransformError if one of the values is infinite."""
     if block.size > _FEW:
         with np.errstate(over="ignore", invalid="ignore"):
             total = np.add.reduce(block, axis=None, dtype=np.float64)
-        # NaN, and a sum beyond float64, are no infinite value
+        # NaN and a sum beyond float64 are decided below
         if np.isfinite(total):
             return
     if np.isinf(block).any():

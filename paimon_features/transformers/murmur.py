@@ -1,4 +1,4 @@
-"""Murmur3 (32 bit, x86) of texts: the same number on every host and in every language.
+"""Murmur3 (32 bit, x86) of strings: the same number on every host and in every language.
 
 The hash is over the UTF-8 bytes, and is read as a signed integer, as scikit-learn's
 ``FeatureHasher`` does (Appleby's MurmurHash3_x86_32, seed 0; Java: ``Hashing.murmur3_32_fixed``).
@@ -13,7 +13,7 @@ import pyarrow as pa
 Hashes = npt.NDArray[np.int32]
 
 _FEW = 16
-"""Up to so many texts a loop costs less than what NumPy and Arrow have to set up."""
+"""Up to so many strings a loop costs less than what NumPy and Arrow have to set up."""
 _MASK = 0xFFFFFFFF
 
 
@@ -43,7 +43,7 @@ def hash_text(text: str, seed: int = 0) -> int:
 
 
 def hash_texts(texts: npt.NDArray[np.object_], seed: int = 0) -> Hashes:
-    """The hashes of many texts, shape ``(texts,)``; each distinct one is hashed once."""
+    """The hashes of many strings, shape ``(strings,)``; each distinct one is hashed once."""
     if len(texts) <= _FEW:
         return np.fromiter((hash_text(text, seed) for text in texts), np.int32, len(texts))
     coded = pa.array(texts, pa.large_string()).dictionary_encode()
@@ -56,7 +56,7 @@ def hash_texts(texts: npt.NDArray[np.object_], seed: int = 0) -> Hashes:
 
 def _hashed(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], seed: int) -> Hashes:
     sizes = np.diff(offsets)
-    # axes: texts, longest first, so that those that have a further word are a prefix
+    # axes: strings, longest first, so that those that have a further word are a prefix
     order = np.argsort(-sizes, kind="stable")
     starts, sizes = offsets[:-1][order], sizes[order]
     padded = np.concatenate([data, np.zeros(4, np.uint8)])

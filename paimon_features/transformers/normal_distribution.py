@@ -38,7 +38,7 @@ _erfc = np.frompyfunc(math.erfc, 1, 1)
 
 
 def normal_quantile(share: Floats) -> Floats:
-    """The value below which a share of a standard normal lies, within 1e-15 of itself.
+    """Return the quantile of a standard normal distribution, with relative error below 1e-15.
 
     -inf for 0, inf for 1, NaN for NaN.
 
@@ -62,7 +62,7 @@ def normal_quantile(share: Floats) -> Floats:
 
 
 def normal_share(value: Floats) -> Floats:
-    """The share of a standard normal that lies below a value; NaN for NaN.
+    """Return the cumulative distribution function of a standard normal; NaN for NaN.
 
     >>> normal_share(np.array([0.0, -1.0])).round(4).tolist()
     [0.5, 0.1587]

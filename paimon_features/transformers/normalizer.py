@@ -39,7 +39,7 @@ class FeatureNormalizer:
         Raises
         ------
         TransformError
-            For another strategy, a mean or median of texts, or a constant of another type than
+            For another strategy, a mean or median of strings, or a constant of another type than
             the column.
         """
         if strategy not in STRATEGIES:
@@ -79,7 +79,7 @@ class FeatureNormalizer:
         ------
         TransformError
             For another method, a threshold that is negative or (``winsorize``) 50 and more, or
-            texts.
+            strings.
         """
         if method not in METHODS:
             raise TransformError(f"method={method!r}; expected one of: {', '.join(METHODS)}")
@@ -115,13 +115,13 @@ def _filled(column: Column, gap: Any, value: Any, label: str) -> Column:
         kinds = {type(v) for v in values[~gap].tolist()} or {type(value)}
         if type(value) not in kinds:
             raise TransformError(
-                f"{label} holds {', '.join(sorted(k.__name__ for k in kinds))}; "
+                f"{label} contains {', '.join(sorted(k.__name__ for k in kinds))}; "
                 f"fill_value={value!r} is none"
             )
         out = values.copy()
     else:
         if isinstance(value, str) and not gap.all():
-            raise TransformError(f"{label} holds numbers; fill_value={value!r} is none")
+            raise TransformError(f"{label} contains numbers; fill_value={value!r} is none")
         # 0.5 among integers makes floats of them
         out = values.astype(object if isinstance(value, str) else np.result_type(values, value))
     out[gap] = value

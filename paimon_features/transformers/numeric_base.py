@@ -1,4 +1,4 @@
-"""What transformers of numbers share: how they learn from data, and how data pass through them."""
+"""Base classes of numeric transformers: how they are fitted, how data pass through."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Columns = int | slice
 
 
 class NumericTransformer(StoredTransformer):
-    """Numbers to numbers: by blocks of a matrix, or by columns where there are nulls.
+    """Transforms numbers to numbers: a matrix in blocks, or columns where there are nulls.
 
-    A subclass has ``block`` and ``apply``, which give the same numbers to the bit, ``_learn`` and
-    ``_forget``.
+    A subclass defines ``block`` and ``apply``, which return the same numbers bit for bit,
+    ``_partial_fit`` and ``_reset``.
     """
 
     _rows: int = 0
@@ -42,24 +42,24 @@ class NumericTransformer(StoredTransformer):
         return kind.is_numeric or kind.text == "bool"
 
     def check(self, frame: Frame) -> None:
-        checked_columns(frame)
+        finite_columns(frame)
 
     def fit(self, X: Any) -> Self:
-        """Learn from ``X`` alone; null and NaN are skipped, infinite values refused."""
+        """Fit on ``X`` alone; null and NaN are skipped, infinite values rejected."""
         self.names, self._rows = None, 0
-        self._forget()
+        self._reset()
         return self.partial_fit(X)
 
     def partial_fit(self, X: Any) -> Self:
-        """Learn from ``X`` besides what was learnt before; returns itself."""
-        frame = self._to_learn(X)
+        """Fit on ``X`` in addition to earlier data; returns itself."""
+        frame = self._read_fit_data(X)
         if frame.width:
-            self._learn(frame)
+            self._partial_fit(frame)
         self._rows += frame.rows
         return self
 
     def transform(self, X: Any) -> Any:
-        """``X`` transformed; null stays null and NaN stays NaN, unless it says otherwise."""
+        """Return ``X`` transformed; null and NaN are kept unless the class says otherwise."""
         self._check_fitted()
         frame = self._checked(X)
         names = self.names_out(frame.names) if frame.names else None
@@ -72,16 +72,16 @@ class NumericTransformer(StoredTransformer):
         return frame.like(self.apply(frame.columns).columns, names=names, flat=flat)
 
     @abstractmethod
-    def _forget(self) -> None:
-        """Be as one that was never fitted."""
+    def _reset(self) -> None:
+        """Return to the unfitted state."""
 
     @abstractmethod
-    def _learn(self, frame: Frame) -> None:
-        """Learn from a frame besides what was learnt before; its width is that of before."""
+    def _partial_fit(self, frame: Frame) -> None:
+        """Fit on a frame in addition to earlier data; its width equals ``width``, if not 0."""
 
 
 class ColumnwiseTransformer(NumericTransformer):
-    """One output column for each input column, by a formula of its own, null where it is null."""
+    """Transforms each column by a formula of its own; null stays null."""
 
     @property
     def width_out(self) -> int:
@@ -98,12 +98,12 @@ class ColumnwiseTransformer(NumericTransformer):
         return Applied(_mapped(columns, self._forward))
 
     def inverse_transform(self, X: Any) -> Any:
-        """``X`` as it was before ``transform``, up to rounding."""
+        """Invert ``transform``, up to rounding."""
         self._check_fitted()
         frame = self._checked(X)
         if frame.matrix is not None and frame.rows:
             return run_blocks(frame, [self._block_back], self.width, frame.names)
-        return frame.like(_mapped(checked_columns(frame), self._backward))
+        return frame.like(_mapped(finite_columns(frame), self._backward))
 
     def _block_back(self, values: Floats) -> Floats:
         self._backward(values, ALL, values)
@@ -111,26 +111,26 @@ class ColumnwiseTransformer(NumericTransformer):
 
     @abstractmethod
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        """Write into ``out``, which may be ``values``, what these columns' values become.
+        """Write the transformed values of these columns into ``out``, which may be ``values``.
 
-        ``values`` are of one column, shape ``(rows,)``, or for all columns ``(rows, columns)``.
+        The shape is ``(rows,)`` for one column, ``(rows, columns)`` for all columns.
         """
 
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        """As ``_forward``, the other way."""
+        """Write the inverse, as ``_forward`` does."""
         raise TransformError(f"{type(self).__name__} has no inverse")
 
 
-def checked_columns(frame: Frame) -> list[Column]:
-    """The columns of a frame as finite numbers; NaN also where they are null."""
+def finite_columns(frame: Frame) -> list[Column]:
+    """Return the columns of a frame as finite numbers; NaN for null."""
     return [
         Column(numbers(column, frame.label(index)), column.valid)
         for index, column in enumerate(frame.columns)
     ]
 
 
-def learnt_columns(frame: Frame) -> list[Floats]:
-    """The columns of a frame as float64, NaN for null, to learn from; infinite values are there."""
+def float_columns(frame: Frame) -> list[Floats]:
+    """Return the columns of a frame as float64, NaN for null; infinite values are kept."""
     return [floats(column, frame.label(index)) for index, column in enumerate(frame.columns)]
 
 

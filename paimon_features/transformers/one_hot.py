@@ -1,4 +1,4 @@
-"""Categories as numbers: one output column for each value that a column was seen to have."""
+"""Encoders of categories: their base classes, and one-hot encoding."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Floats
+from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
-from paimon_features.transformers.base import Applied, Params, StoredTransformer
+from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.category_index import (
     Category,
     CategoryIndex,
@@ -27,7 +27,7 @@ from paimon_features.transformers.category_index import (
 )
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.frames import Frame, read_frame
-from paimon_features.transformers.from_statistics import counts_known
+from paimon_features.transformers.from_statistics import counts_from
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.matrix_blocks import run_blocks
 
@@ -37,24 +37,24 @@ Counts = list[dict[Category, int]]
 
 
 class Encoder(StoredTransformer):
-    """What encoders have in common: the categories of each column, and how many rows had them."""
+    """Base class of encoders: the fitted categories of each column."""
 
     _rows: int = 0
     _seen: Sequence[CategoryIndex] = ()
 
     @property
     def categories_(self) -> list[list[Category]]:
-        """The categories of each column, ascending, None (null and NaN) the last."""
+        """The categories of each column, ascending, None (null and NaN) last."""
         return [each.categories for each in self._seen]
 
     @property
     def vocabularies_(self) -> list[CategoryIndex]:
-        """The categories of each column, and how they are found."""
+        """The category index of each column."""
         return list(self._seen)
 
     def takes_text(self, index: int) -> bool:
-        """Whether a column that it was fitted on is texts."""
-        return self._seen[index].group == "texts"
+        """Return whether a column that it was fitted on has strings."""
+        return self._seen[index].group == "strings"
 
     @property
     def width(self) -> int:
@@ -75,17 +75,17 @@ class Encoder(StoredTransformer):
         return all(each.fits_floats for each in self._seen)
 
     def transform(self, X: Any) -> Any:
-        """The numbers of the categories of ``X``.
+        """Return ``X`` encoded.
 
         Raises
         ------
         TransformError
-            For a category that was not seen, where unknown ones are errors.
+            For an unknown category, if these are errors.
         """
         self._check_fitted()
         if not self.width_out:
             raise TransformError(
-                "no column is left: each has one category, and drop= leaves it out; use drop=None"
+                "no output column: each column has one category, which drop= removes; use drop=None"
             )
         given = read_frame(X)
         frame = self._checked(given)
@@ -95,43 +95,43 @@ class Encoder(StoredTransformer):
             try:
                 return run_blocks(given, [self.block], self.width_out)
             except TransformError:
-                pass  # told below: which value, and in which row
+                pass  # raised again below, with the value and its row
         applied = self.apply(frame.columns)
         if applied.failed is not None and applied.failed.any():
             raise TransformError(f"{first_unknown(frame, self._seen)}; {self._advice}")
         return given.like(applied.columns, names=self.names_out(names), flat=self._flat(given))
 
-    _advice = "handle_unknown='ignore' makes zeros of others"
+    _advice = "handle_unknown='ignore' encodes unknown categories as zeros"
 
     def _flat(self, frame: Frame) -> bool:
-        """Whether what comes out is one column without a table, as what went in."""
+        """Return whether the output is a single column without a table, like the input."""
         return frame.is_flat and self.is_scalar
 
     @abstractmethod
     def block(self, values: Floats) -> Floats: ...
 
 
-class CountingEncoder(Encoder):
-    """An encoder that learns how often each category was there, and nothing else."""
+class CategoryCountEncoder(Encoder):
+    """An encoder that is fitted on the counts of the categories."""
 
     _counts: Counts
 
     @property
-    def learns_from(self) -> frozenset[Statistic]:
+    def required_statistics(self) -> frozenset[Statistic]:
         return frozenset({"categories"})
 
-    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
-        self._take(counts_known(columns), rows)
+    def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self._take(counts_from(columns), rows)
 
     def fit(self, X: Any) -> Self:
-        """Learn the categories of ``X`` alone."""
+        """Fit on the categories of ``X`` alone."""
         self.names = None
         self._take([], 0)
         return self.partial_fit(X)
 
     def partial_fit(self, X: Any) -> Self:
-        """Learn the categories of ``X`` besides those that were learnt before; returns itself."""
-        frame = self._to_learn(X)
+        """Fit on the categories of ``X`` in addition to earlier ones; returns itself."""
+        frame = self._read_fit_data(X)
         found = [counted(c, frame.label(i)) for i, c in enumerate(frame.columns)]
         before = self._counts or [{} for _ in found]
         if found:
@@ -140,33 +140,30 @@ class CountingEncoder(Encoder):
             self._take(both, self._rows + frame.rows)
         return self
 
-    def _with_both(self, other: Self, out: Self, names: tuple[str, ...] | None) -> Self:
-        """``out``, which is to have the settings of both, with the counts of both."""
-        sides = [one._counts for one in (self, other) if one.width]
-        if len(sides) == 2:
-            pairs = zip(*sides, strict=True)
-            sides = [[together(a, b, f"column {i}") for i, (a, b) in enumerate(pairs)]]
-        out._take(sides[0] if sides else [], self._rows + other._rows)
-        out.names = names
-        return out
+    def _absorb(self, other: Self) -> None:
+        counts = other._counts
+        if self.width:
+            pairs = zip(self._counts, other._counts, strict=True)
+            counts = [together(a, b, f"column {i}") for i, (a, b) in enumerate(pairs)]
+        self._take(counts, self._rows + other._rows)
 
     @abstractmethod
     def _take(self, counts: Counts, rows: int) -> None:
-        """Work from these counts from now on."""
+        """Update the parameters from these counts."""
 
 
-class OneHotEncoder(CountingEncoder):
+class OneHotEncoder(CategoryCountEncoder):
     """One column of 0 and 1 for each category of each column, categories in ascending order.
 
-    Null and NaN are one category, the last, if the data that it was fitted on have one. An
-    unknown category is an error, or with ``handle_unknown='ignore'`` zeros only. Learnt in parts,
-    or merged in any order, it is the same.
+    Null and NaN are one category, the last, if they occur in the data of the fit. An unknown
+    category is an error, or all zeros with ``handle_unknown='ignore'``. ``partial_fit`` and
+    ``merge``, in any order, equal a single ``fit``.
 
-    Categories that fewer than ``min_frequency`` rows have (a share of the rows, if it is a
-    float) go into one column of infrequent ones, the last, and so do the rarest until at most
-    ``max_categories`` columns are left, that one among them; of equally frequent ones the lesser
-    are the infrequent. ``handle_unknown='infrequent_if_exist'`` puts unknown ones there.
-    ``drop='first'`` leaves out the first column of each, ``'if_binary'`` where there are two.
+    Categories of fewer than ``min_frequency`` rows (a share of the rows, if it is a float) share
+    one column of infrequent categories, the last; so do the rarest ones until at most
+    ``max_categories`` columns remain, that one included; of equally frequent categories the
+    smaller are infrequent. ``handle_unknown='infrequent_if_exist'`` encodes unknown ones there.
+    ``drop='first'`` omits the first column of each, ``'if_binary'`` only where there are two.
 
     >>> encoder = OneHotEncoder(handle_unknown="ignore").fit([["a", 1], ["b", 1]])
     >>> encoder.transform([["b", 1], ["c", 1]])
@@ -202,7 +199,7 @@ class OneHotEncoder(CountingEncoder):
         ):
             raise TransformError(
                 f"min_frequency={min_frequency!r}; expected a number of rows from 1, or a share "
-                "of them between 0.0 and 1.0"
+                "between 0.0 and 1.0"
             )
         if max_categories is not None and (type(max_categories) is not int or max_categories < 1):
             raise TransformError(f"max_categories={max_categories!r}; expected 1 or more")
@@ -222,7 +219,7 @@ class OneHotEncoder(CountingEncoder):
 
     @property
     def infrequent_categories_(self) -> list[list[Category] | None]:
-        """The categories of each column that share one column; None where there are none."""
+        """The infrequent categories of each column; None if there are none."""
         return [
             [v for v, rare in zip(each.categories, mask, strict=True) if rare]
             if any(mask)
@@ -232,9 +229,9 @@ class OneHotEncoder(CountingEncoder):
 
     @property
     def slots_(self) -> list[tuple[npt.NDArray[np.int64], int]]:
-        """Of each column the place of each category's 1, -1 for none, and how many places.
+        """For each column the output position of each category (-1: none), and their number.
 
-        The last place is that of an unknown category.
+        The last position is that of unknown categories.
         """
         return list(zip(self._slots, self._widths, strict=True))
 
@@ -248,27 +245,16 @@ class OneHotEncoder(CountingEncoder):
             out += labels[1:] if dropped else labels
         return out
 
-    def merge(self, other: Self) -> Self:
-        """A new one with the categories of both; the same in either order."""
-        names = self._to_merge(other)
-        for setting in ("handle_unknown", "min_frequency", "max_categories", "drop"):
-            mine, its = getattr(self, setting), getattr(other, setting)
-            if mine != its:
-                raise TransformError(
-                    f"{setting} is {mine!r} of one and {its!r} of the other; expected one rule"
-                )
-        return self._with_both(other, self._like(), names)
-
     def inverse_transform(self, X: Any) -> Any:
-        """The categories of rows of 0 and 1: of each column the one with the greatest number.
+        """Return the categories of encoded rows: for each column the one with the largest number.
 
-        Where all are zero, the category that was dropped, else null if unknown categories are
-        no errors. An infrequent category is null: which one it was is not known.
+        All zeros are the dropped category, or null if unknown categories are not errors. An
+        infrequent category is null, since the original is not known.
 
         Raises
         ------
         TransformError
-            For all zeros where unknown categories are errors, or another number of columns.
+            For all zeros if unknown categories are errors, or another number of columns.
         """
         self._check_fitted()
         frame = read_frame(X)
@@ -282,7 +268,7 @@ class OneHotEncoder(CountingEncoder):
             for j, column in enumerate(frame.columns[at : at + width]):
                 part[:, j] = column.values
             at += width
-            # of which category a 1 at each place is; the last one is for rows of zeros
+            # the category of a 1 at each position; the last one is that of rows of zeros
             values = np.full(width + 1, None, np.object_)
             for value, slot, is_rare in zip(known.categories, slots[:-1], rare, strict=True):
                 if not is_rare:
@@ -298,7 +284,7 @@ class OneHotEncoder(CountingEncoder):
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []
-        failed = None
+        failed: Bools | None = None
         for column, known, slots, width in zip(
             columns, self._seen, self._slots, self._widths, strict=True
         ):
@@ -306,7 +292,7 @@ class OneHotEncoder(CountingEncoder):
             places = slots[codes]
             out += [Column((places == j).astype(np.float64)) for j in range(width)]
             if self.handle_unknown == "error" and (codes < 0).any():
-                failed = codes < 0 if failed is None else failed | (codes < 0)
+                failed = either_failed(failed, codes < 0)
         return Applied(out, failed)
 
     def block(self, values: Floats) -> Floats:
@@ -324,7 +310,7 @@ class OneHotEncoder(CountingEncoder):
             at += width
         return out
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         out: Params = {"handle_unknown": self.handle_unknown, "categories": self.categories_}
         if self.drop is not None:
             out["drop"] = self.drop
@@ -354,13 +340,13 @@ class OneHotEncoder(CountingEncoder):
         """Whether what it makes depends on how often each category was there."""
         return self.min_frequency is not None or self.max_categories is not None
 
-    def _like(self) -> Self:
-        return type(self)(
-            self.handle_unknown,
-            min_frequency=self.min_frequency,
-            max_categories=self.max_categories,
-            drop=self.drop,
-        )
+    def _settings(self) -> Params:
+        return {
+            "handle_unknown": self.handle_unknown,
+            "min_frequency": self.min_frequency,
+            "max_categories": self.max_categories,
+            "drop": self.drop,
+        }
 
     def _take(self, counts: Counts, rows: int) -> None:
         self._counts, self._rows = counts, rows
@@ -374,7 +360,7 @@ class OneHotEncoder(CountingEncoder):
         self._slots, self._widths, self._dropped = [], [], []
         for rare in self._rare:
             width = int((~rare).sum()) + bool(rare.any())
-            # the place of each category among the columns; the last one is that of unknown ones
+            # the output position of each category; the last one is that of unknown ones
             slots = np.where(rare, width - 1, np.cumsum(~rare) - 1)
             to_rare = self.handle_unknown == "infrequent_if_exist" and rare.any()
             slots = np.append(slots, width - 1 if to_rare else -1)
@@ -384,7 +370,7 @@ class OneHotEncoder(CountingEncoder):
             self._dropped.append(dropped)
 
     def _infrequent(self, counts: Any) -> Any:
-        """Which categories share one column, by the rules of scikit-learn."""
+        """Return which categories are infrequent, by the rules of scikit-learn."""
         rare = np.zeros(len(counts), np.bool_)
         if self.min_frequency is not None:
             share = type(self.min_frequency) is float

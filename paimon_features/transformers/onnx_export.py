@@ -1,9 +1,13 @@
-"""Fitted transformers as ONNX models, for hosts that run a model without Python.
+"""Export of fitted transformers as ONNX models, for hosts that run a model without Python.
 
-One input for each column, shape ``(rows, 1)``: numbers of ``dtype``, NaN where there is none, or
-texts, ``null_text`` where there is none; a column of lists has the shape ``(rows, items)``, shorter
-lists filled up with what is no value. One output, ``transformed``, of shape ``(rows, columns)``.
-Whatever ``dtype`` is, the model computes in float64 and rounds once, at the end.
+The model has one input per column, shape ``(rows, 1)``: numbers of ``dtype``, NaN for null, or
+strings, ``null_text`` for null; a column of lists has the shape ``(rows, items)``, shorter lists
+padded with null. The output ``transformed`` has the shape ``(rows, columns)``. For every ``dtype``
+the model computes in float64 and rounds once, at the end.
+
+``skl2onnx`` is not used: of the float64 models of scikit-learn's own estimators, version 1.20 has
+no running ``KBinsDiscretizer`` and no running imputer, converts neither infrequent categories nor
+``QuantileTransformer`` to a normal distribution, and rounds target encodings to float32.
 """
 
 from __future__ import annotations
@@ -33,7 +37,7 @@ OUTPUT = "transformed"
 _DTYPES = ("float32", "float64")
 _NULL = "null_text"
 _AS_NULL, _AS_TEXT = "null_text_is_null", "null_text_is_text"
-"""Keys of metadata: what stands for null among texts, the inputs in which it does, and those in
+"""Keys of metadata: what represents null among strings, the inputs in which it does, and those in
 which it is itself."""
 
 
@@ -45,23 +49,22 @@ def to_onnx(
     matrix: bool = False,
     whole_numbers: Sequence[int | str] = (),
 ) -> Any:
-    """The ONNX model (``onnx.ModelProto``) of a fitted transformer, or of a version of one.
+    """Export a fitted transformer, or a version of one, as an ONNX model (``onnx.ModelProto``).
 
-    Inputs are called as the columns that it was fitted on, ``x0``, ``x1``, ... where they had no
-    names; with ``matrix=True`` there is one, ``X``, of shape ``(rows, columns)``. Rows that
-    ``transform`` refuses (an unknown category, a logarithm of what is not positive) have NaN
-    where it stands. ``whole_numbers`` are columns of a ``HashingEncoder`` that hold integers;
-    it takes its other columns for texts. They are told apart as far as ``dtype`` has them (float32
-    to 2**24, float64 to 2**53).
+    Inputs are named as the columns of the fit, ``x0``, ``x1``, ... if they had no names; with
+    ``matrix=True`` there is a single input ``X`` of shape ``(rows, columns)``. Rows that
+    ``transform`` rejects (an unknown category, the logarithm of a number that is not positive)
+    have NaN at its place. ``whole_numbers`` are the columns of a ``HashingEncoder`` that contain
+    integers; its other columns are strings. Integers are exact as far as ``dtype`` is (float32 to
+    2**24, float64 to 2**53).
 
-    Numbers come out within 1e-12 of what ``transform`` gives, relatively, for float32 within 1e-6.
-    Float32 inputs are compared with categories and edges as these are in float32.
+    Numbers equal those of ``transform`` within a relative 1e-12, for float32 within 1e-6. Float32
+    inputs are compared with categories and edges rounded to float32.
 
     Raises
     ------
     TransformError
-        For a kind of transformer that cannot be expressed, and a setting of it; the message names
-        the step.
+        For a transformer, or a setting of it, that ONNX cannot express; names the step.
     MissingExtraError
         Without the extra ``onnx``.
     """
@@ -83,7 +86,7 @@ def to_onnx(
         if any(wrong):
             raise TransformError(
                 "matrix=True is for numbers only, and column "
-                f"{names[wrong.index(True)]!r} is texts or lists"
+                f"{names[wrong.index(True)]!r} is strings or lists"
             )
         parts = [graph.matrix_input("X", transformer.width)]
     else:
@@ -103,12 +106,12 @@ def to_onnx(
 
 
 def to_feeds(model: Any, X: Any) -> dict[str, Any]:
-    """Data of any form as the inputs of a model that ``to_onnx`` made, for ``session.run``.
+    """Convert data of any form to the inputs of an exported model, for ``session.run``.
 
     Raises
     ------
     TransformError
-        For another number of columns, texts where the model takes numbers, lists where it takes
+        For another number of columns, strings where the model takes numbers, lists where it takes
         single values, and where the model could not tell null from its ``null_text``.
     """
     frame = read_frame(X)
@@ -140,7 +143,7 @@ def to_feeds(model: Any, X: Any) -> dict[str, Any]:
 
 
 def _of_texts(column: Column, null: str, label: str) -> npt.NDArray[Any]:
-    """Values as texts, as a ``HashingEncoder`` writes them."""
+    """Values as strings, as a ``HashingEncoder`` writes them."""
     there = ~missing(column)
     out = np.full(len(column), null, np.object_)
     out[there] = [_text(value, label) for value in column.values[there].tolist()]
@@ -151,7 +154,7 @@ def _text(value: Any, label: str) -> str:
     is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if not (isinstance(value, str) or is_whole):
         raise TransformError(
-            f"{label} holds {value!r}, and the model takes one text, whole number or truth value"
+            f"{label} contains {value!r}, and the model takes one text, integer or boolean"
         )
     return text_of(value)
 
@@ -161,7 +164,7 @@ def _of_lists(column: Column, null: str, label: str, is_text: bool, dtype: Any) 
     lists = [v if there else [] for v, there in zip(column.values, column.mask, strict=True)]
     wrong = next((v for v in lists if not isinstance(v, list)), None)
     if wrong is not None:
-        raise TransformError(f"{label} holds {wrong!r}, and the model takes lists")
+        raise TransformError(f"{label} contains {wrong!r}, and the model takes lists")
     shape = (len(lists), max(map(len, lists), default=0))
     out = np.full(shape, null, np.object_) if is_text else np.full(shape, np.nan, dtype)
     for row, items in enumerate(lists):
@@ -179,7 +182,7 @@ def _check_nulls(column: Column, label: str, name: str, told: dict[str, str]) ->
         items = [v if isinstance(v, list) else [v] for v in column.values[~gaps]]
         if any(null in each for each in items):
             raise TransformError(
-                f"{label} holds {null!r}, which stands for null in this model; make it with "
+                f"{label} contains {null!r}, which stands for null in this model; make it with "
                 "another null_text="
             )
     if name in json.loads(told.get(_AS_TEXT, "[]")) and gaps.any():
@@ -194,7 +197,7 @@ def _output(graph: OnnxGraph, parts: Sequence[OnnxTensor], names: Sequence[str])
     for part in parts:
         if part.is_text:
             raise TransformError(
-                f"the column {names[at]!r} that comes out is texts, and a model gives numbers; "
+                f"the column {names[at]!r} that comes out is strings, and a model gives numbers; "
                 "encode it"
             )
         at += part.width
@@ -202,7 +205,7 @@ def _output(graph: OnnxGraph, parts: Sequence[OnnxTensor], names: Sequence[str])
 
 
 def _is_text(transformer: StoredTransformer, index: int) -> bool:
-    """Whether a column that goes in is texts."""
+    """Whether a column that goes in is strings."""
     return any(_takes_text(one, own) for one, own in _entries(transformer, index))
 
 
@@ -223,7 +226,7 @@ def _is_list(transformer: StoredTransformer, index: int) -> bool:
 
 
 def _entries(transformer: StoredTransformer, index: int) -> Iterator[tuple[StoredTransformer, int]]:
-    """What a column that goes in comes to first, and its number there."""
+    """Yield the transformers that receive an input column first, and its index there."""
     if isinstance(transformer, Frozen):
         yield from _entries(transformer.transformer, index)
     elif isinstance(transformer, Pipeline):

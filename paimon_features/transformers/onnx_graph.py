@@ -19,7 +19,7 @@ _MICROSOFT = "com.microsoft"
 
 @dataclass(frozen=True)
 class OnnxTensor:
-    """Columns that stand in one tensor, shape ``(rows, width)``: float64, or texts.
+    """Columns that stand in one tensor, shape ``(rows, width)``: float64, or strings.
 
     ``is_raw`` are numbers as they came in: rounded to the type of the input. ``is_list`` is one
     column of lists, shape ``(rows, items)``, filled up with what is no value.
@@ -46,7 +46,7 @@ class OnnxGraph:
         self._constants: list[Any] = []
         self._uses_microsoft = False
         self.as_null: set[str] = set()
-        """Tensors of texts in which ``null_text`` stands for null."""
+        """Tensors of strings in which ``null_text`` stands for null."""
         self.as_text: set[str] = set()
         """Those in which it is itself."""
 
@@ -105,7 +105,7 @@ class OnnxGraph:
         return self.node("Cast", name, to=self._types.INT64)
 
     def text(self, name: str) -> str:
-        """A tensor as texts."""
+        """A tensor as strings."""
         return self.node("Cast", name, to=self._types.STRING)
 
     def rounded(self, name: str) -> str:
@@ -130,10 +130,10 @@ class OnnxGraph:
         Raises
         ------
         TransformError
-            If one of them is texts, or lists.
+            If one of them is strings, or lists.
         """
         if any(part.is_text or part.is_list for part in parts):
-            raise TransformError("it takes numbers, and one of its columns is texts or lists")
+            raise TransformError("it takes numbers, and one of its columns is strings or lists")
         if len(parts) == 1:
             return parts[0]
         name = self.node("Concat", *(part.name for part in parts), axis=1)

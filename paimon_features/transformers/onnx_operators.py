@@ -19,7 +19,7 @@ from paimon_features.transformers.normal_distribution import CENTRE, MIDDLE, TAI
 from paimon_features.transformers.one_hot import OneHotEncoder
 from paimon_features.transformers.onnx_graph import OnnxGraph, OnnxTensor
 from paimon_features.transformers.pipeline import Pipeline
-from paimon_features.transformers.pipeline_steps import Frozen, Passthrough, of_step
+from paimon_features.transformers.pipeline_steps import Frozen, Passthrough, in_step
 from paimon_features.transformers.quantile_transformer import EDGE, QuantileTransformer
 from paimon_features.transformers.robust_scaler import RobustScaler
 from paimon_features.transformers.scalers import MaxAbsScaler, MinMaxScaler, StandardScaler
@@ -64,7 +64,7 @@ def _branches(graph: OnnxGraph, of: ColumnTransformer, parts: Parts) -> list[Onn
 
 
 def _step(graph: OnnxGraph, name: str, step: StoredTransformer, parts: Parts) -> list[OnnxTensor]:
-    with of_step(name):
+    with in_step(name):
         return convert(graph, step, parts)
 
 
@@ -148,7 +148,7 @@ def _log1p(graph: OnnxGraph, name: str) -> str:
 
 
 def _interaction(graph: OnnxGraph, of: Interaction, parts: Parts) -> list[OnnxTensor]:
-    graph.joined(parts)  # raises for texts
+    graph.joined(parts)  # raises for strings
     out = list(parts) if of.keep else []
     for left, right, operation in of.pairs_:
         a, b = graph.column(parts, left).name, graph.column(parts, right).name
@@ -179,7 +179,7 @@ def _imputer(graph: OnnxGraph, of: Imputer, parts: Parts) -> list[OnnxTensor]:
         if fill is None:
             continue
         if isinstance(fill, str) != column.is_text:
-            raise TransformError("a column of texts is filled with a number, or the reverse")
+            raise TransformError("a column of strings is filled with a number, or the reverse")
         value = np.array([fill], object) if column.is_text else graph.like(column, [fill])
         name = graph.node("Where", gap, graph.constant(value), column.name)
         out.append(OnnxTensor(name, 1, column.is_text, column.is_raw))
@@ -191,7 +191,7 @@ def _bins(graph: OnnxGraph, of: KBinsDiscretizer, parts: Parts) -> list[OnnxTens
     for index, edges in enumerate(of.bin_edges_):
         x = graph.column(parts, index)
         if x.is_text:
-            raise TransformError("it takes numbers, and one of its columns is texts")
+            raise TransformError("it takes numbers, and one of its columns is strings")
         width = 1 if of.encode == "ordinal" else int(of.n_bins_[index])
         nothing = graph.constant(np.full((1, width), np.nan))
         if not len(edges):
@@ -309,7 +309,7 @@ def _codes(graph: OnnxGraph, known: CategoryIndex, x: OnnxTensor) -> str:
         texts = [v for v in categories if isinstance(v, str)]
         if graph.null_text in texts and None in categories:
             raise TransformError(
-                f"the category {graph.null_text!r} is what stands for null among texts; give "
+                f"the category {graph.null_text!r} is what stands for null among strings; give "
                 "another null_text="
             )
         # without that category it is null, and with it the text itself
@@ -323,7 +323,7 @@ def _codes(graph: OnnxGraph, known: CategoryIndex, x: OnnxTensor) -> str:
         )  # fmt: skip
     numbers = [v for v in categories if v is not None]
     if any(isinstance(v, str) for v in numbers):
-        raise TransformError("its categories are texts, and the column is numbers")
+        raise TransformError("its categories are strings, and the column is numbers")
     values = graph.like(x, numbers)
     if len(set(values.tolist())) < len(numbers):
         raise TransformError(f"two categories are one number in {graph.dtype}; use dtype='float64'")
@@ -417,7 +417,7 @@ def _hashing(graph: OnnxGraph, of: HashingEncoder, parts: Parts) -> list[OnnxTen
 
 
 def _is_missing(graph: OnnxGraph, x: OnnxTensor) -> str:
-    if x.is_text:  # equal texts are an operator of later versions of ONNX only
+    if x.is_text:  # equal strings are an operator of later versions of ONNX only
         graph.as_null.add(x.name)
         found = graph.node(
             "LabelEncoder", x.name, domain="ai.onnx.ml", keys_strings=[graph.null_text],

@@ -1,7 +1,7 @@
-"""Target means of other rows: of the other folds, or of what was known before.
+"""Target means of other rows: of the other folds, or of the past.
 
-Both are for the rows that a model is trained on. A row's own target, and those that were not
-known at its time, take no part in its encoding.
+Both encode the rows that a model is trained on. A row's own target, and targets that were not
+known at its time, do not contribute to its encoding.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ def smoothed(
     counts: Floats, sums: Floats, apart: Floats, mean: Floats | float, variance: Floats | float,
     smooth: Smooth,
 ) -> Floats:  # fmt: skip
-    """The encoding of categories: their own mean, drawn to that of all.
+    """Return the encoding of categories: their means, shrunk towards the mean of all rows.
 
     ``apart`` are sums of squared distances from the category's mean. A number ``smooth`` counts as
-    so many rows with the mean of all; ``'auto'`` weighs by the variances (Micci-Barreca 2001,
-    equations 3 and 5, as scikit-learn has them). Without a row: the mean of all.
+    that many rows with the overall mean; ``'auto'`` weighs by the variances (Micci-Barreca 2001,
+    equations 3 and 5, as in scikit-learn). A category without rows gets the overall mean.
     """
     with np.errstate(divide="ignore", invalid="ignore"):
         if smooth == "auto":
@@ -40,15 +40,15 @@ def smoothed(
 def folds_of(
     rows: int, classes: Ints | None, folds: int, shuffle: bool, seed: int
 ) -> npt.NDArray[np.int64]:
-    """The fold of each row: scikit-learn's ``KFold``, of classes its ``StratifiedKFold``.
+    """Return the fold of each row: scikit-learn's ``KFold``; with classes ``StratifiedKFold``.
 
     Raises
     ------
     TransformError
-        For fewer rows than folds, or more folds than any class has rows.
+        For fewer rows than folds, or if no class has as many rows as there are folds.
     """
     if rows < folds:
-        raise TransformError(f"{rows} rows with a target cannot be parted into cv={folds} folds")
+        raise TransformError(f"{rows} rows with a target cannot be split into cv={folds} folds")
     rng = np.random.RandomState(seed)
     if classes is None:
         order = np.arange(rows)
@@ -59,7 +59,7 @@ def folds_of(
             [rows // folds + (k < rows % folds) for k in range(folds)]
         )
         return out
-    # classes by the order in which they first appear
+    # classes in order of first appearance
     _, first, inverse = np.unique(classes, return_index=True, return_inverse=True)
     own = np.argsort(np.argsort(first))[inverse]
     sizes = np.bincount(own)
@@ -79,7 +79,7 @@ def folds_of(
 def of_other_folds(
     codes: Ints, size: int, target: Floats, folds: npt.NDArray[np.int64], smooth: Smooth
 ) -> Floats:
-    """The encoding of each row by the targets of the other folds; ``codes`` are below ``size``."""
+    """Encode each row by the targets of the other folds; ``codes`` are below ``size``."""
     out = np.empty(len(codes))
     for fold in range(int(folds.max()) + 1):
         train, test = folds != fold, folds == fold
@@ -102,18 +102,18 @@ def of_the_past(
     delay_ms: int,
     smooth: Smooth,
 ) -> Floats:
-    """The encoding of each row by the targets that were known at its time; NaN where none was.
+    """Encode each row by the targets that were known at its time; NaN if there was none.
 
     Row ``j`` counts for row ``i`` if it has a target and ``times[j] + delay_ms <= times[i]`` and
-    ``times[j] < times[i]``: rows of one time never see each other. The mean and the variance of
-    all rows are those of that time, too.
+    ``times[j] < times[i]``: rows of equal times never affect each other. The overall mean and
+    variance are also those of that time.
     """
-    # what is before this time is known
+    # targets before this time are known
     ends = times if delay_ms == 0 else times - delay_ms + 1
     out = np.full(len(codes), np.nan)
     if not known.any():
         return out
-    # distances from the first target: sums of them do not lose the digits that the mean would
+    # relative to the first target, so that sums of squares keep their digits
     centre = target[known][np.argmin(times[known])]
     count, total, square = _before(times[known], target[known] - centre, ends)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -130,7 +130,7 @@ def of_the_past(
 def _before(
     times: npt.NDArray[np.int64], values: Floats, ends: npt.NDArray[np.int64]
 ) -> tuple[Floats, Floats, Floats]:
-    """How many values are before each end, their sum, and the sum of their squares."""
+    """Return the number of values before each end, their sum, and their sum of squares."""
     order = np.argsort(times, kind="stable")
     values = values[order]
     place = np.searchsorted(times[order], ends, side="left")
@@ -140,7 +140,7 @@ def _before(
 
 
 def _groups(codes: Ints) -> Iterator[npt.NDArray[np.int64]]:
-    """The rows of each code."""
+    """Yield the rows of each code."""
     order = np.argsort(codes, kind="stable")
     ends = np.flatnonzero(np.diff(codes[order])) + 1
     yield from np.split(order, ends)

@@ -7,45 +7,41 @@ from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats
+from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
-from paimon_features.transformers.base import Applied, Params, StoredTransformer
+from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.fitted_version import FittedVersion
-from paimon_features.transformers.frames import Frame, read_frame
+from paimon_features.transformers.frames import Frame
 from paimon_features.transformers.json_values import names_of
-from paimon_features.transformers.matrix_blocks import run_blocks
 from paimon_features.transformers.pipeline_steps import (
+    CompositeTransformer,
+    apply_step,
     as_step,
     check_names,
     event_time_of,
     fit_step,
-    inside,
-    learn_more,
-    merged,
-    of_step,
-    outcome,
-    passed,
-    stored,
+    in_step,
+    merge_steps,
+    partial_fit_step,
+    stored_transformer,
+    transform_frame,
+    unwritable,
 )
-from paimon_features.transformers.supervised import Supervised
-
-Step = Callable[[Floats], Floats]
 
 
-class Pipeline(Supervised):
-    """Steps one after another: each takes what the one before makes.
+class Pipeline(CompositeTransformer):
+    """Steps one after another: each transforms the output of the one before.
 
     A step is a name and a transformer that can be stored, or a ``FittedVersion``, which stays as
-    it is. Values are checked once, where they go in; in between nothing is, and a value that
-    becomes infinite goes on as that. Steps of numbers run over blocks of rows that stay in the
-    cache.
+    it is. Values are checked once, on input; a value that becomes infinite in between is passed
+    on. Steps of numbers run over blocks of rows that fit into the CPU cache.
 
-    ``fit`` fits each step on what the steps before make of the data; an encoder of targets makes
-    there what a model is trained on (other folds, or the past), and so does ``fit_transform``.
-    ``partial_fit`` and ``merge`` are exact, and therefore refused where more than one step learns:
-    the later one would have learnt from what an earlier one made before it had learnt all.
+    ``fit`` fits each step on the output of the steps before; a target encoder outputs there what a
+    model is trained on (other folds, or the past), and so does ``fit_transform``. ``partial_fit``
+    and ``merge`` are exact, and therefore rejected if several steps are stateful: the later one
+    would have been fitted on the output of an incompletely fitted one.
 
     >>> from paimon_features.transformers import MinMaxScaler, StandardScaler
     >>> pipeline = Pipeline([("centre", StandardScaler()), ("stretch", MinMaxScaler())])
@@ -68,32 +64,16 @@ class Pipeline(Supervised):
         self._event_time = event_time_of(self._steps)
         self._rows = 0
         self._is_fitted = False
-        self._program: Sequence[Step] | None = None
-
-    def __getitem__(self, name: str) -> StoredTransformer:
-        """The step of this name."""
-        found = dict(self.steps).get(name)
-        if found is None:
-            known = ", ".join(name for name, _ in self.steps)
-            raise TransformError(f"the pipeline has no step {name!r}; it has: {known}")
-        return found
+        self._program: Sequence[Callable[[Floats], Floats]] | None = None
 
     @property
-    def learns(self) -> bool:
-        return any(step.learns for step in self._steps)
+    def _parts(self) -> Sequence[tuple[str, StoredTransformer]]:
+        return self.steps
 
     @property
     def supports_partial_fit(self) -> bool:
-        learning = [step for step in self._steps if step.learns]
+        learning = [step for step in self._steps if step.is_stateful]
         return len(learning) < 2 and all(step.supports_partial_fit for step in learning)
-
-    @property
-    def needs_target(self) -> bool:  # type: ignore[override]
-        return any(step.needs_target for step in self._steps)
-
-    @property
-    def event_time(self) -> str | None:
-        return self._event_time
 
     @property
     def width(self) -> int:
@@ -112,10 +92,6 @@ class Pipeline(Supervised):
         return self._steps[-1].numeric_output
 
     @property
-    def rows_seen(self) -> int:
-        return self._rows
-
-    @property
     def supports_matrix(self) -> bool:
         return all(step.supports_matrix for step in self._steps)
 
@@ -130,92 +106,62 @@ class Pipeline(Supervised):
     def check(self, frame: Frame) -> None:
         self._steps[0].check(frame)
 
-    def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
-        """Fit each step on what those before make of ``X``; ``y`` is for encoders of targets."""
-        self._fit(read_frame(X), y, event_time_ms, wanted=False)
-        return self
-
-    def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any:
-        """``fit``, and what the last step makes of ``X`` while it is fitted."""
-        given = read_frame(X)
-        out = self._fit(given, y, event_time_ms, wanted=True)
-        flat = given.is_flat and self.is_scalar
-        return given.like(out.columns, names=self._names_of(given), flat=flat)
-
     def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
-        """Learn from ``X`` besides what was learnt before; returns itself.
+        """Fit on ``X`` in addition to earlier data; returns itself.
 
         Raises
         ------
         TransformError
-            If more than one step learns.
+            If several steps are stateful.
         """
         self._check_parts("partial_fit")
-        frame, times = self._parted(X, event_time_ms)
-        frame = self._to_learn(inside(frame))
+        frame, times = self._split_event_time(X, event_time_ms)
+        frame = self._read_fit_data(unwritable(frame))
         rows = frame.rows
         for index, (name, step) in enumerate(self.steps):
-            learn_more(name, step, frame, y, times)
-            # what is behind the step that learns has nothing to learn from what that makes
+            partial_fit_step(name, step, frame, y, times)
+            # steps after the stateful one are not fitted on its output
             if index + 1 < len(self.steps):
-                frame = outcome(step, frame)
+                frame = transform_frame(step, frame)
         self._rows, self._is_fitted, self._program = self._rows + rows, True, None
         return self
 
     def merge(self, other: Self) -> Self:
-        """A new one that has learnt from the data of both.
+        """Return a new pipeline fitted on the data of both.
 
         Raises
         ------
         TransformError
-            If more than one step learns, or the others differ.
+            If several steps are stateful, or the pipelines differ.
         """
-        names = self._to_merge(other)
+        names = self._check_merge(other)
         self._check_parts("merge")
-        if [name for name, _ in self.steps] != [name for name, _ in other.steps]:
-            raise TransformError("pipelines of different steps cannot be merged")
         called = [name for name, _ in self.steps]
-        steps = merged(called, self._steps, other._steps)
+        if called != [name for name, _ in other.steps]:
+            raise TransformError("pipelines of different steps cannot be merged")
+        steps = merge_steps(called, self._steps, other._steps)
         out = type(self)(list(zip(called, steps, strict=True)))
         out._rows, out.names = self._rows + other._rows, names
         out._is_fitted = self._is_fitted or other._is_fitted
         return out
 
-    def transform(self, X: Any) -> Any:
-        """``X`` through all steps.
-
-        Raises
-        ------
-        TransformError
-            For what the first step does not take, and where a step refuses a row.
-        """
-        self._check_fitted()
-        given = read_frame(X)
-        frame = self._checked(given)
-        if given is frame and frame.matrix is not None and frame.rows and self._blocks:
-            names = None if frame.names is None else self._names_of(frame)
-            try:
-                return run_blocks(frame, self._blocks, self.width_out, names)
-            except TransformError:
-                pass  # told below, with the name of the step
-        self.check(frame)
+    def _apply_steps(self, frame: Frame) -> Sequence[Column]:
         columns: Sequence[Column] = frame.columns
         for name, step in self.steps:
-            with of_step(name):
-                columns = passed(step, columns, frame.rows)
-        flat = given.is_flat and self.is_scalar
-        return given.like(columns, names=self._names_of(frame), flat=flat)
+            with in_step(name):
+                columns = apply_step(step, columns, frame.rows)
+        return columns
 
     def inverse_transform(self, X: Any) -> Any:
-        """Data that ``transform`` makes ``X`` of: the steps' inverses, the last step's first."""
+        """Apply the inverses of the steps, the last step first."""
         self._check_fitted()
         for name, step in reversed(self.steps):
-            with of_step(name):
+            with in_step(name):
                 X = step.inverse_transform(X)  # noqa: N806 - the name that users know
         return X
 
     def apply(self, columns: Sequence[Column]) -> Applied:
-        if self._blocks and not any(
+        if self.supports_matrix and not any(
             c.valid is not None or c.values.dtype.kind == "O" for c in columns
         ):
             values = np.empty((len(columns[0]), len(columns)))
@@ -224,66 +170,61 @@ class Pipeline(Supervised):
             try:
                 return Applied([Column(made) for made in self.block(values).T])
             except TransformError:
-                pass  # the steps below mark the rows
-        failed = None
+                pass  # the steps below mark the rejected rows
+        failed: Bools | None = None
         for step in self._steps:
             applied = step.apply(columns)
-            columns = applied.columns
-            if applied.failed is not None:
-                failed = applied.failed if failed is None else failed | applied.failed
+            columns, failed = applied.columns, either_failed(failed, applied.failed)
         return Applied(list(columns), failed)
 
     def block(self, values: Floats) -> Floats:
-        for step in self._blocks:
+        for step in self._matrix_steps:
             values = step(values)
         return values
 
     @property
-    def _blocks(self) -> Sequence[Step]:
-        """What numbers pass one after another, worked out once; none where a step takes others."""
+    def _matrix_steps(self) -> Sequence[Callable[[Floats], Floats]]:
+        """The steps of numbers, those of nested pipelines included; computed once."""
         if self._program is None:
-            steps = [
+            self._program = [
                 part
                 for step in self._steps
-                for part in (step._blocks if isinstance(step, Pipeline) else [step.block])
+                for part in (step._matrix_steps if isinstance(step, Pipeline) else [step.block])
             ]
-            self._program = steps if self.supports_matrix else []
         return self._program
 
-    def _names_of(self, frame: Frame) -> list[str]:
-        names = frame.names or [f"x{index}" for index in range(self.width)]
-        return self.names_out([name for name in names if name != self.event_time])
-
-    def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, wanted: bool) -> Frame:
+    def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, output: bool) -> Sequence[Column]:
         self.names, self._rows, self._is_fitted, self._program = None, 0, False, None
-        frame, times = self._parted(given, event_time_ms)
-        frame = self._to_learn(inside(frame))
+        frame, times = self._split_event_time(given, event_time_ms)
+        frame = self._read_fit_data(unwritable(frame))
         rows = frame.rows
         for index, (name, step) in enumerate(self.steps):
             is_last = index + 1 == len(self.steps)
-            frame = fit_step(name, step, frame, y, times, wanted=wanted or not is_last)
+            frame = fit_step(name, step, frame, y, times, output=output or not is_last)
         self._rows, self._is_fitted = rows, True
-        return frame
+        return frame.columns if output else ()
 
     def _check_parts(self, what: str) -> None:
-        learning = [name for name, step in self.steps if step.learns]
+        learning = [name for name, step in self.steps if step.is_stateful]
         if len(learning) > 1:
             first, last = learning[0], learning[-1]
             raise TransformError(
-                f"{what}: the steps {', '.join(map(repr, learning))} all learn, and {last!r} from "
-                f"what {first!r} makes, which changes as that learns more; fit() them on all data "
-                "at once, or give the earlier ones as they were fitted: Frozen(step), or a version "
-                "that is pinned: project.fitted.load(name, version)"
+                f"{what}: the steps {', '.join(map(repr, learning))} are all stateful, and "
+                f"{last!r} is fitted on the output of {first!r}, which changes with more data; "
+                "fit() them on all data at once, or pass the earlier ones fitted: Frozen(step), or "
+                "a pinned version: project.fitted.load(name, version)"
             )
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         return {
             "steps": [{"name": name, "transformer": step.to_params()} for name, step in self.steps]
         }
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls([(step["name"], stored(step["transformer"])) for step in params["steps"]])
+        out = cls(
+            [(step["name"], stored_transformer(step["transformer"])) for step in params["steps"]]
+        )
         out._rows, out._is_fitted = int(params["rows"]), True
         out.names = names_of(params, out.width)
         return out

@@ -1,8 +1,9 @@
-"""Transformers as parts of others: what stays as it is, what passes, how a part is fitted."""
+"""Transformers inside of others: what stays as it is, what passes through, how steps run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Self
 
@@ -19,15 +20,22 @@ from paimon_features.transformers.base import (
     StoredTransformer,
 )
 from paimon_features.transformers.fitted_version import FittedVersion
-from paimon_features.transformers.frames import Frame, as_float, inner_frame, numbers
+from paimon_features.transformers.frames import (
+    Frame,
+    as_float,
+    inner_frame,
+    numbers,
+    read_frame,
+)
 from paimon_features.transformers.json_values import names_of
+from paimon_features.transformers.matrix_blocks import run_blocks
 from paimon_features.transformers.supervised import Supervised
 
 
 class Frozen(StoredTransformer):
-    """A fitted transformer as a step that stays as it is: ``fit`` learns nothing.
+    """A fitted transformer as a step that stays as it is: ``fit`` changes nothing.
 
-    A step that is given as a ``FittedVersion`` is one; its parameters name the version.
+    A step passed as a ``FittedVersion`` becomes one; its parameters name the version.
 
     >>> from paimon_features.transformers import StandardScaler
     >>> frozen = Frozen(StandardScaler().fit([1.0, 3.0]))
@@ -46,7 +54,7 @@ class Frozen(StoredTransformer):
         self.names = transformer.names
 
     @property
-    def learns(self) -> bool:
+    def is_stateful(self) -> bool:
         return False
 
     @property
@@ -80,7 +88,7 @@ class Frozen(StoredTransformer):
         return self.transformer.names_out(names)
 
     def fit(self, X: Any) -> Self:
-        """Nothing but to check that the columns are those that it was fitted on."""
+        """Check that the columns are those that it was fitted on; nothing else."""
         self._checked(X)
         return self
 
@@ -89,9 +97,9 @@ class Frozen(StoredTransformer):
         return self.fit(X)
 
     def merge(self, other: Self) -> Self:
-        """It itself; the other has to be equal."""
+        """Return itself; the other must be equal."""
         if self != other:
-            raise TransformError("frozen transformers that differ cannot be merged")
+            raise TransformError("different frozen transformers cannot be merged")
         return self
 
     def transform(self, X: Any) -> Any:
@@ -109,16 +117,16 @@ class Frozen(StoredTransformer):
     def block(self, values: Floats) -> Floats:
         return self.transformer.block(values)
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         return {"version": self.version, "transformer": self.transformer.to_params()}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        return cls(stored(params["transformer"]), version=params["version"])
+        return cls(stored_transformer(params["transformer"]), version=params["version"])
 
 
 class Passthrough(StoredTransformer):
-    """Columns as they are; numbers and truth values as floats.
+    """Returns columns unchanged, with numbers and booleans as floats.
 
     >>> Passthrough().fit_transform([[1, "a"], [None, "b"]])
     [[1.0, 'a'], [None, 'b']]
@@ -131,7 +139,7 @@ class Passthrough(StoredTransformer):
         self._rows = 0
 
     @property
-    def learns(self) -> bool:
+    def is_stateful(self) -> bool:
         return False
 
     @property
@@ -157,33 +165,30 @@ class Passthrough(StoredTransformer):
         return list(names)
 
     def fit(self, X: Any) -> Self:
-        """Note the columns."""
+        """Record the columns."""
         self.names, self._width, self._rows = None, 0, 0
         return self.partial_fit(X)
 
     def partial_fit(self, X: Any) -> Self:
-        """The same; the columns must be those of before."""
-        frame = self._to_learn(X)
+        """Record the rows; the columns must be those of the fit."""
+        frame = self._read_fit_data(X)
         self._width = frame.width or self._width
         self._rows += frame.rows
         return self
 
-    def merge(self, other: Self) -> Self:
-        """A new one that has seen the rows of both."""
-        out = type(self)()
-        out.names = self._to_merge(other)
-        out._width, out._rows = self._width or other._width, self._rows + other._rows
-        return out
+    def _absorb(self, other: Self) -> None:
+        self._width = self._width or other._width
+        self._rows += other._rows
 
     def transform(self, X: Any) -> Any:
-        """``X`` with its numbers as floats."""
+        """Return ``X`` with its numbers as floats."""
         self._check_fitted()
         frame = self._checked(X)
         self.check(frame)
         return frame.like(self.apply(frame.columns).columns)
 
     def inverse_transform(self, X: Any) -> Any:
-        """``X``, likewise."""
+        """Return ``X``, as ``transform`` does."""
         return self.transform(X)
 
     def check(self, frame: Frame) -> None:
@@ -197,7 +202,7 @@ class Passthrough(StoredTransformer):
     def block(self, values: Floats) -> Floats:
         return values
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         return {"width": self._width}
 
     @classmethod
@@ -205,7 +210,7 @@ class Passthrough(StoredTransformer):
         out = cls()
         out._width, out._rows = int(params["width"]), int(params["rows"])
         if out._width < 1:
-            raise TransformError("there is no column")
+            raise TransformError("there are no columns")
         out.names = names_of(params, out._width)
         return out
 
@@ -216,7 +221,7 @@ def _is_text(column: Column) -> bool:
 
 
 def as_step(what: str, name: str, step: Any) -> StoredTransformer:
-    """A step as it was given, a pinned version frozen; TransformError for anything else."""
+    """Return the step, a pinned version as ``Frozen``; TransformError for anything else."""
     if isinstance(step, FittedVersion):
         pinned = {"name": step.name, "version": step.version, "digest": step.digest}
         return Frozen(step.transformer, version=pinned)
@@ -229,50 +234,50 @@ def as_step(what: str, name: str, step: Any) -> StoredTransformer:
 
 
 def check_names(what: str, names: Sequence[str]) -> None:
-    """Refuse names of steps that are no texts, empty, doubled, or have the mark of nesting."""
+    """Reject step names that are empty, repeated, or contain ``__``."""
     for name in names:
         if not str(name) or "__" in str(name):
-            raise TransformError(f"{what}: a step is called {name!r}; expected a text without '__'")
+            raise TransformError(f"{what}: a step is called {name!r}; expected a name without '__'")
         if names.count(name) > 1:
             raise TransformError(f"{what}: two steps are called {name!r}")
 
 
 def event_time_of(steps: Iterable[StoredTransformer]) -> str | None:
-    """The event time that steps have declared; TransformError where they name several."""
+    """Return the event time that steps declare; TransformError for several."""
     found = sorted({step.event_time for step in steps if step.event_time is not None})
     if len(found) > 1:
-        raise TransformError(f"steps name the event times {' and '.join(found)}; expected one")
+        raise TransformError(f"steps declare the event times {' and '.join(found)}; expected one")
     return found[0] if found else None
 
 
-def inside(frame: Frame) -> Frame:
-    """A frame as one inside of transformers: what is written like it is a frame again."""
+def unwritable(frame: Frame) -> Frame:
+    """Return a frame whose output is a frame again, for use inside of transformers."""
     if frame.matrix is not None:
         return inner_frame(matrix=frame.matrix, names=frame.names)
     return inner_frame(frame.columns, rows=frame.rows, names=frame.names)
 
 
 def fit_step(
-    name: str, step: StoredTransformer, frame: Frame, y: Any, times: Ints | None, *, wanted: bool
+    name: str, step: StoredTransformer, frame: Frame, y: Any, times: Ints | None, *, output: bool
 ) -> Frame:
-    """Fit a step; what it makes of the data for the next one to be fitted on, where ``wanted``."""
-    with of_step(name):
+    """Fit a step; with ``output`` return the training data for the next step."""
+    with in_step(name):
         if step.needs_target:
             assert isinstance(step, Supervised)
-            if wanted:
+            if output:
                 out: Frame = step.fit_transform(frame, y, event_time_ms=times)
                 return out
             step.fit(frame, y, event_time_ms=times)
             return frame
         step.fit(frame)
-        return outcome(step, frame) if wanted else frame
+        return transform_frame(step, frame) if output else frame
 
 
-def learn_more(
+def partial_fit_step(
     name: str, step: StoredTransformer, frame: Frame, y: Any, times: Ints | None
 ) -> None:
-    """``partial_fit`` of a step."""
-    with of_step(name):
+    """Call ``partial_fit`` of a step."""
+    with in_step(name):
         if step.needs_target:
             assert isinstance(step, Supervised)
             step.partial_fit(frame, y, event_time_ms=times)
@@ -280,45 +285,133 @@ def learn_more(
             step.partial_fit(frame)
 
 
-def merged(
-    names: Sequence[str], mine: Sequence[StoredTransformer], its: Sequence[StoredTransformer]
+def merge_steps(
+    names: Sequence[str], mine: Sequence[StoredTransformer], theirs: Sequence[StoredTransformer]
 ) -> list[StoredTransformer]:
-    """The steps of two of equal steps, each merged with its like."""
+    """Merge the steps of two composite transformers pairwise."""
     out = []
-    for name, left, right in zip(names, mine, its, strict=True):
-        with of_step(name):
+    for name, left, right in zip(names, mine, theirs, strict=True):
+        with in_step(name):
             out.append(left.merge(right))
     return out
 
 
-def outcome(step: StoredTransformer, frame: Frame) -> Frame:
-    """What a fitted step makes of a frame, as ``transform``, without checks of the values."""
+def transform_frame(step: StoredTransformer, frame: Frame) -> Frame:
+    """Transform a frame by a fitted step without checking its values."""
     names = None if frame.names is None else step.names_out(frame.names)
     if frame.matrix is not None and step.supports_matrix:
         return inner_frame(matrix=step.block(np.array(frame.matrix, np.float64)), names=names)
-    return inner_frame(passed(step, frame.columns, frame.rows), rows=frame.rows, names=names)
+    return inner_frame(apply_step(step, frame.columns, frame.rows), rows=frame.rows, names=names)
 
 
-def passed(step: StoredTransformer, columns: Sequence[Column], rows: int) -> list[Column]:
-    """Columns through a step; TransformError, as ``transform`` tells it, where it refuses a row."""
+def apply_step(step: StoredTransformer, columns: Sequence[Column], rows: int) -> list[Column]:
+    """Apply a step; raise the TransformError of ``transform`` if it rejects a row."""
     applied = step.apply(columns)
     if applied.failed is not None and applied.failed.any():
-        step.transform(inner_frame(columns, rows=rows))  # raises and tells which row, and why
+        step.transform(inner_frame(columns, rows=rows))  # raises, with the row and the reason
         raise TransformError(f"row {int(np.flatnonzero(applied.failed)[0])} cannot be transformed")
     return applied.columns
 
 
 @contextmanager
-def of_step(name: str) -> Iterator[None]:
-    """Errors in here are those of a step: they get its name."""
+def in_step(name: str) -> Iterator[None]:
+    """Prefix the messages of errors with the name of the step."""
     try:
         yield
     except TransformError as error:
         raise TransformError(f"step {name!r}: {error}") from error
 
 
-def stored(params: Mapping[str, Any]) -> StoredTransformer:
-    """The transformer of these parameters."""
+def stored_transformer(params: Mapping[str, Any]) -> StoredTransformer:
+    """Return the transformer with these parameters."""
     out = FeatureTransformer.from_params(params)
     assert isinstance(out, StoredTransformer)
     return out
+
+
+class CompositeTransformer(Supervised):
+    """Named transformers as one: a ``Pipeline`` or a ``ColumnTransformer``."""
+
+    _rows: int = 0
+    _event_time: str | None = None
+
+    @property
+    @abstractmethod
+    def _parts(self) -> Sequence[tuple[str, StoredTransformer]]:
+        """The transformers and their names."""
+
+    def __getitem__(self, name: str) -> StoredTransformer:
+        """Return the transformer of this name."""
+        known = dict(self._parts)
+        if name not in known:
+            kind = type(self).__name__
+            raise TransformError(f"this {kind} has no step {name!r}; it has: {', '.join(known)}")
+        return known[name]
+
+    @property
+    def is_stateful(self) -> bool:
+        return any(step.is_stateful for _, step in self._parts)
+
+    @property
+    def needs_target(self) -> bool:  # type: ignore[override]
+        return any(step.needs_target for _, step in self._parts)
+
+    @property
+    def event_time(self) -> str | None:
+        return self._event_time
+
+    @property
+    def rows_seen(self) -> int:
+        return self._rows
+
+    def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
+        """Fit all steps; ``y`` is for target encoders."""
+        self._fit(read_frame(X), y, event_time_ms, output=False)
+        return self
+
+    def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any:
+        """Fit, and return the training data: target encoders exclude a row's own target."""
+        given = read_frame(X)
+        columns = self._fit(given, y, event_time_ms, output=True)
+        return self._like(given, columns, given)
+
+    def transform(self, X: Any) -> Any:
+        """Return ``X`` transformed.
+
+        Raises
+        ------
+        TransformError
+            For values that a step does not accept, and rows that it rejects; names the step.
+        """
+        self._check_fitted()
+        given = read_frame(X)
+        frame = self._checked(given)
+        if given is frame and frame.matrix is not None and frame.rows and self.supports_matrix:
+            names = None if frame.names is None else self._names_of(frame)
+            try:
+                return run_blocks(frame, self._matrix_steps, self.width_out, names)
+            except TransformError:
+                pass  # raised again below, with the name of the step
+        self.check(frame)
+        return self._like(given, self._apply_steps(frame), frame)
+
+    @abstractmethod
+    def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, output: bool) -> Sequence[Column]:
+        """Fit all steps; with ``output`` return the columns of the training data."""
+
+    @abstractmethod
+    def _apply_steps(self, frame: Frame) -> Sequence[Column]:
+        """Return the columns of a checked frame transformed; errors name the step."""
+
+    @property
+    def _matrix_steps(self) -> Sequence[Callable[[Floats], Floats]]:
+        """The functions that a matrix of numbers passes through."""
+        return [self.block]
+
+    def _like(self, given: Frame, columns: Sequence[Column], named: Frame) -> Any:
+        flat = given.is_flat and self.is_scalar
+        return given.like(columns, names=self._names_of(named), flat=flat)
+
+    def _names_of(self, frame: Frame) -> list[str]:
+        names = frame.names or [f"x{index}" for index in range(self.width)]
+        return self.names_out([name for name in names if name != self.event_time])

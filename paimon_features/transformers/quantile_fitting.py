@@ -1,4 +1,4 @@
-"""Transformers that learn quantiles: exactly from all data at once, in parts over a grid."""
+"""Fitting of quantiles: exactly from all data at once, or incrementally over a grid."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from paimon_features.transformers.base import Params
 from paimon_features.transformers.bin_grid import Grid, GridCounts, check_grid, edges_of
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.frames import Frame
-from paimon_features.transformers.from_statistics import grid_known
+from paimon_features.transformers.from_statistics import grid_from
 from paimon_features.transformers.json_values import names_of, nan_for_null, null_for_nan
-from paimon_features.transformers.numeric_base import NumericTransformer, checked_columns
+from paimon_features.transformers.numeric_base import NumericTransformer, finite_columns
 
 
 def exact_quantiles(columns: Sequence[Floats], percents: Floats, method: str = "linear") -> Floats:
-    """Percentiles of columns, index (percent, column), as ``numpy.percentile`` has them.
+    """Return percentiles of columns, index (percentage, column), as ``numpy.percentile``.
 
-    NaN is no value, and the percentiles of a column without one.
+    NaN is skipped; the percentiles of a column without values are NaN.
     """
     out = np.full((len(percents), len(columns)), np.nan)
     for index, values in enumerate(columns):
@@ -41,7 +41,7 @@ def exact_quantiles(columns: Sequence[Floats], percents: Floats, method: str = "
 def sampled(
     columns: Sequence[Floats], most: int | None, replace: bool, seed: int | None
 ) -> list[Floats]:
-    """The same rows of all columns, at most so many: those that scikit-learn draws by the seed."""
+    """Return a sample of rows of all columns, the one that scikit-learn draws by the seed."""
     rows = len(columns[0]) if columns else 0
     if most is None or rows <= most:
         return list(columns)
@@ -56,7 +56,7 @@ def sampled(
 
 
 def check_subsample(of: str, subsample: int | None, seed: int | None) -> None:
-    """TransformError unless a number of rows to draw and the seed of the draw are usable."""
+    """Raise TransformError for an invalid sample size or seed."""
     if subsample is not None and (isinstance(subsample, bool) or subsample < 1):
         raise TransformError(f"{of}: subsample={subsample!r}; expected 1 or more, or None for all")
     if seed is not None and (isinstance(seed, bool) or not 0 <= seed < 2**32):
@@ -64,10 +64,10 @@ def check_subsample(of: str, subsample: int | None, seed: int | None) -> None:
 
 
 class QuantileLearner(NumericTransformer):
-    """Learns the percentiles ``_percents`` of each column and works from them alone.
+    """Base class of transformers that are fitted on the percentiles ``_percents`` of each column.
 
-    Without a grid ``fit`` has them exactly, and parts are refused; over a grid everything is
-    learnt from counts, so that parts and merged ones are what is learnt at once.
+    Without a grid ``fit`` computes them exactly, and ``partial_fit`` is rejected. Over a grid they
+    are computed from counts, so ``partial_fit`` and ``merge`` equal a single ``fit``.
     """
 
     _method: str = "linear"
@@ -77,7 +77,7 @@ class QuantileLearner(NumericTransformer):
 
     def __init__(self, grid: Sequence[Any] | None = None) -> None:
         self.grid: Grid | None = check_grid(grid, type(self).__name__)
-        self._forget()
+        self._reset()
 
     @property
     def width(self) -> int:
@@ -89,59 +89,41 @@ class QuantileLearner(NumericTransformer):
 
     @property
     def quantile_errors_(self) -> Floats:
-        """How far the learnt percentiles can be from the exact ones, index (percent, column).
+        """Bounds of the errors of the fitted percentiles, index (percentage, column).
 
-        Zeros without a grid; over one, the width of the bin that a percentile lies in.
+        Zeros without a grid; over a grid, the width of the bin that contains the percentile.
         """
         self._check_fitted()
         if self._counts is None:
             return np.zeros_like(self._quantiles)
         return self._counts.errors(self._percents(self._rows), self._method)
 
-    def merge(self, other: Self) -> Self:
-        """A new one that has learnt from the data of both, over the grid of both: exactly.
+    def _absorb(self, other: Self) -> None:
+        self._rows += other._rows
+        if not self.width:
+            self._counts = other._counts
+            self._take_exact(other._quantiles)
+        elif self._counts is not None and other._counts is not None:
+            self._take_counts(self._counts.merge(other._counts), self._rows)
+        else:
+            both = self._combined(self._quantiles, other._quantiles)
+            if both is None:
+                raise self._no_grid("merged")
+            self._take_exact(both)
 
-        Raises
-        ------
-        TransformError
-            Without a grid, or for other settings.
-        """
-        names = self._to_merge(other)
-        if self._settings() != other._settings():
-            raise TransformError(
-                f"a {type(self).__name__} with {self._settings()} cannot be merged with one with "
-                f"{other._settings()}"
-            )
-        out = type(self)(**self._settings())
-        parts = [one for one in (self, other) if one.width]
-        out._rows = self._rows + other._rows
-        if len(parts) == 2:
-            if self._counts is not None and other._counts is not None:
-                out._take_counts(self._counts.merge(other._counts), out._rows)
-            else:
-                both = self._combined(self._quantiles, other._quantiles)
-                if both is None:
-                    raise self._no_grid("merged")
-                out._take_exact(both)
-        elif parts:
-            out._counts = parts[0]._counts
-            out._take_exact(parts[0]._quantiles)
-        out.names = names
-        return out
-
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         if self._counts is not None:
             return {**self._settings(), **self._counts.to_params()}
         return {**self._settings(), "quantiles": [null_for_nan(row) for row in self._quantiles]}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(**{key: params[key] for key in cls()._settings()})
-        out._read_learnt(params)
+        out = cls._from_settings(params)
+        out._read_fitted(params)
         out.names = names_of(params, out.width)
         return out
 
-    def _read_learnt(self, params: Mapping[str, Any]) -> None:
+    def _read_fitted(self, params: Mapping[str, Any]) -> None:
         self._rows = int(params["rows"])
         if self.grid is not None:
             counts = GridCounts.from_params(params, self.grid, type(self).__name__)
@@ -154,28 +136,28 @@ class QuantileLearner(NumericTransformer):
         self._take_exact(found)
 
     @property
-    def learns_from(self) -> frozenset[Statistic]:
+    def required_statistics(self) -> frozenset[Statistic]:
         return frozenset({"bins", "range"})
 
-    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
-        self.grid, counts = grid_known(columns, self.grid, type(self).__name__)
+    def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self.grid, counts = grid_from(columns, self.grid, type(self).__name__)
         self._rows = rows
         self._take_counts(counts, rows)
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._counts = None
         self._take_exact(np.zeros((0, 0)))
 
     def fit(self, X: Any) -> Self:
-        """Learn from ``X`` alone; null and NaN are skipped, infinite values refused."""
+        """Fit on ``X`` alone; null and NaN are skipped, infinite values rejected."""
         self._at_once = True
         try:
             return super().fit(X)
         finally:
             self._at_once = False
 
-    def _learn(self, frame: Frame) -> None:
-        columns = [column.values for column in checked_columns(frame)]
+    def _partial_fit(self, frame: Frame) -> None:
+        columns = [column.values for column in finite_columns(frame)]
         rows = self._rows + frame.rows
         if self.grid is None:
             found = self._exact(self._drawn(columns), self._percents(rows))
@@ -203,11 +185,11 @@ class QuantileLearner(NumericTransformer):
         )
 
     def _combined(self, mine: Floats, theirs: Floats) -> Floats | None:
-        """The percentiles of the data of two, where they follow from those of each; else None."""
+        """Return the percentiles of both data, if those of each determine them; else None."""
         return None
 
     def _drawn(self, columns: Sequence[Floats]) -> Sequence[Floats]:
-        """The rows that exact quantiles are taken of."""
+        """Return the rows to compute exact quantiles from."""
         return columns
 
     def _exact(self, columns: Sequence[Floats], percents: Floats) -> Floats:
@@ -215,12 +197,8 @@ class QuantileLearner(NumericTransformer):
 
     @abstractmethod
     def _percents(self, rows: int) -> Floats:
-        """The percentiles to learn of so many rows."""
+        """Return the percentages to fit on this number of rows."""
 
     @abstractmethod
     def _take(self) -> None:
-        """Work from ``self._quantiles`` from now on; they have no column before the first fit."""
-
-    @abstractmethod
-    def _settings(self) -> Params:
-        """The arguments of the constructor, as parameters."""
+        """Update the parameters from ``self._quantiles``, which have no columns before a fit."""

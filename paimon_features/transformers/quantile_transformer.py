@@ -1,4 +1,4 @@
-"""A transformer to one distribution, whatever the distribution of a column was."""
+"""A transformer that maps any distribution to a uniform or normal one."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from paimon_features.transformers.quantile_fitting import QuantileLearner, check
 
 _DISTRIBUTIONS = ("uniform", "normal")
 EDGE = 1e-7
-"""How near to the ends of the distribution a value counts as the end (scikit-learn's)."""
+"""Distance from an end of the distribution that counts as the end (as in scikit-learn)."""
 
 
 class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
-    """The share of the learnt values that are below a value, or a normal value of that share.
+    """Maps a value to its cumulative share of the fitted values, or to the normal quantile of it.
 
-    ``n_quantiles`` (at most the number of rows) are learnt at equal distances, and interpolated
-    between; values beyond what was seen become the ends: 0 and 1, or about ±5.2 of a normal
-    distribution. ``fit`` of more than ``subsample`` rows draws so many by ``random_state`` (None:
-    0); ``subsample=None`` takes all. Over a ``grid`` of edges all are counted, parts and merges
-    are exact, and each quantile is within the width of its bin (``quantile_errors_``). A column
-    without a value gives NaN.
+    ``n_quantiles`` (at most the number of rows) are fitted at equal distances, with linear
+    interpolation in between; values outside of the fitted range map to the ends: 0 and 1, or about
+    ±5.2 of a normal distribution. ``fit`` on more than ``subsample`` rows draws a sample by
+    ``random_state`` (None: 0); ``subsample=None`` uses all rows. Over a ``grid`` of edges all rows
+    are counted, ``partial_fit`` and ``merge`` equal a single ``fit``, and each quantile is within
+    the width of its bin (``quantile_errors_``). A column without values results in NaN.
 
     >>> transformer = QuantileTransformer(n_quantiles=3).fit([[10.0], [30.0], [50.0]])
     >>> transformer.transform([[20.0], [45.0], [1000.0], [None]])
@@ -54,8 +54,7 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
             raise TransformError(f"{name}: n_quantiles={n_quantiles!r}; expected 1 or more")
         if grid is None and subsample is not None and n_quantiles > subsample:
             raise TransformError(
-                f"{name}: n_quantiles={n_quantiles} of subsample={subsample} rows; expected at "
-                "most as many"
+                f"{name}: n_quantiles={n_quantiles} exceeds subsample={subsample} rows"
             )
         if output_distribution not in _DISTRIBUTIONS:
             raise TransformError(
@@ -69,13 +68,13 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
 
     @property
     def n_quantiles_(self) -> int:
-        """How many quantiles were learnt."""
+        """Number of fitted quantiles."""
         self._check_fitted()
         return len(self._quantiles)
 
     @property
     def quantiles_(self) -> Floats:
-        """The learnt quantiles, index (quantile, column)."""
+        """The fitted quantiles, index (quantile, column)."""
         self._check_fitted()
         return self._quantiles
 
@@ -117,7 +116,7 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
             out[:] = np.nan
             return
         found = step(values, quantiles)
-        if len(quantiles) == 1:  # then np.interp does not keep NaN
+        if len(quantiles) == 1:  # np.interp does not keep NaN then
             found[np.isnan(values)] = np.nan
         out[:] = found
 
@@ -128,14 +127,14 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
             low, high = values - EDGE < lowest, values + EDGE > highest
         else:
             low, high = values == lowest, values == highest
-        # from both sides, so that a value that many quantiles have gets the middle of its shares
+        # from both sides, so that a value equal to several quantiles gets the middle of its shares
         up = np.interp(values, quantiles, self.references_)
         down = np.interp(-values, -quantiles[::-1], -self.references_[::-1])
         out: Floats = 0.5 * (up - down)
         out[high] = 1.0
         out[low] = 0.0
         if is_normal:
-            # ends that inverse_transform still tells apart
+            # ends that inverse_transform can distinguish
             least = EDGE - np.spacing(1)
             out = np.clip(
                 normal_quantile(out), *normal_quantile(np.array([least, 1 - least])).tolist()

@@ -1,4 +1,4 @@
-"""A scaler that outliers do not move: by the median and the distance of two quantiles."""
+"""A scaler that is robust to outliers: by the median and a range of quantiles."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from paimon_features.transformers.quantile_fitting import QuantileLearner
 
 
 class RobustScaler(QuantileLearner, ColumnwiseTransformer):
-    """Subtracts the median and divides by the distance of two percentiles, ``quantile_range``.
+    """Subtracts the median and divides by the range of two percentiles, ``quantile_range``.
 
-    ``with_centering`` and ``with_scaling`` leave out either. ``unit_variance`` divides such that
-    normally distributed values have the variance 1. A distance below ten units in the last place
-    of 1 does not stretch. A column without a value gives NaN. Percentiles are interpolated
-    linearly, exact from ``fit`` without a ``grid``; over a grid of edges, parts and merges are
-    exact, too, and the percentiles within the width of a bin (``quantile_errors_``).
+    ``with_centering`` and ``with_scaling`` disable a step. ``unit_variance`` scales such that
+    normally distributed values have variance 1. A range below ten units in the last place of 1
+    does not scale. A column without values results in NaN. Percentiles are interpolated linearly,
+    and exact from ``fit`` without a ``grid``. Over a grid of edges ``partial_fit`` and ``merge``
+    equal a single ``fit``, and percentiles are within the width of a bin (``quantile_errors_``).
 
     >>> scaler = RobustScaler().fit([[1.0], [2.0], [3.0], [4.0], [1000.0]])
     >>> scaler.transform([[3.0], [5.0], [None]])
@@ -47,12 +47,12 @@ class RobustScaler(QuantileLearner, ColumnwiseTransformer):
         low, high = quantile_range
         if not 0 <= low <= high <= 100:
             raise TransformError(
-                f"quantile_range={quantile_range!r}; expected two percents, the lesser one first"
+                f"quantile_range={quantile_range!r}; expected two percentages, ascending"
             )
         if unit_variance and not 0 < low < high < 100:
             raise TransformError(
                 f"quantile_range={quantile_range!r} with unit_variance: a normal distribution has "
-                "no such distance; expected two different percents between 0 and 100"
+                "no such range; expected two different percentages between 0 and 100"
             )
         self.with_centering, self.with_scaling = bool(with_centering), bool(with_scaling)
         self.quantile_range = (float(low), float(high))
@@ -67,7 +67,7 @@ class RobustScaler(QuantileLearner, ColumnwiseTransformer):
         for index, values in enumerate(columns):
             known = values[~np.isnan(values)]
             if len(known):
-                out[1, index] = np.median(known)  # as scikit-learn; percentiles round otherwise
+                out[1, index] = np.median(known)  # as scikit-learn; percentiles round differently
         return out
 
     def _take(self) -> None:

@@ -1,4 +1,4 @@
-"""Transformers of numbers: each column is moved and stretched by what was learnt of it."""
+"""Scalers that follow scikit-learn: each column is shifted and scaled by its statistics."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ from paimon_features.transformers.base import Params
 from paimon_features.transformers.column_moments import Moments, extremes_of
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.frames import Frame, infinite
-from paimon_features.transformers.from_statistics import extremes_known, moments_known
+from paimon_features.transformers.from_statistics import extremes_from, moments_from
 from paimon_features.transformers.json_values import names_of, null_for_nan, same_length
 from paimon_features.transformers.numeric_base import (
     EPS,
     Columns,
     ColumnwiseTransformer,
-    checked_columns,
-    learnt_columns,
+    finite_columns,
+    float_columns,
 )
 
 
 class StandardScaler(ColumnwiseTransformer):
-    """Subtracts the mean of a column and divides by its standard deviation (of ``n``, ddof 0).
+    """Subtracts the mean of a column and divides by its standard deviation (ddof 0).
 
-    A column whose values are all the same is only moved, not stretched; so is one whose deviation
-    is no more than the rounding of its values (``min(n, 10)`` units in the last place of the
-    mean). A column without a value has the mean and deviation NaN. ``with_mean`` and ``with_std``
-    leave out either step; both are learnt all the same. What is learnt in parts, or merged, is
-    what is learnt at once: the mean within 4 units in the last place of the largest value, the
-    variance within 1e-12 of itself.
+    A constant column is only shifted; so is one whose deviation does not exceed the rounding of
+    its values (``min(n, 10)`` units in the last place of the mean). A column without values has
+    mean and deviation NaN. ``with_mean`` and ``with_std`` disable a step; both statistics are
+    fitted anyway. ``partial_fit`` and ``merge`` equal a single ``fit``: the mean within 4 units in
+    the last place of the largest value, the variance within a relative 1e-12.
 
     >>> scaler = StandardScaler().fit([[1.0, 5.0], [3.0, 5.0]])
     >>> scaler.transform([[2.0, 6.0], [None, 5.0]])
@@ -55,28 +54,16 @@ class StandardScaler(ColumnwiseTransformer):
 
     @property
     def n_samples_seen_(self) -> Any:
-        """How many values each column had."""
+        """Number of values of each column."""
         return self._moments.count.astype(np.int64)
 
-    def merge(self, other: Self) -> Self:
-        """A new one that has learnt from the data of both; the same to the bit in either order."""
-        names = self._to_merge(other)
-        settings = self._settings()
-        if settings != other._settings():
-            raise TransformError(
-                f"a StandardScaler with {settings} cannot be merged with one with "
-                f"{other._settings()}"
-            )
-        out = type(self)(**settings)
-        pair = [one for one in (self, other) if one.width]
-        if pair:
-            out._take(pair[0]._moments if len(pair) == 1 else self._moments.merge(other._moments))
-        out.names, out._rows = names, self._rows + other._rows
-        return out
+    def _absorb(self, other: Self) -> None:
+        self._take(self._moments.merge(other._moments) if self.width else other._moments)
+        self._rows += other._rows
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         moments = self._moments
-        # what is not told is True
+        # a setting that is not stored is True
         settings = {name: value for name, value in self._settings().items() if not value}
         return {
             **settings,
@@ -95,17 +82,17 @@ class StandardScaler(ColumnwiseTransformer):
         return out
 
     @property
-    def learns_from(self) -> frozenset[Statistic]:
+    def required_statistics(self) -> frozenset[Statistic]:
         return frozenset({"moments"})
 
-    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
-        self._take(moments_known(columns))
+    def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self._take(moments_from(columns))
         self._rows = rows
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._take(Moments.none(0))
 
-    def _learn(self, frame: Frame) -> None:
+    def _partial_fit(self, frame: Frame) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
             learnt = moments_in(frame)
             if self.width:
@@ -113,14 +100,14 @@ class StandardScaler(ColumnwiseTransformer):
         wrong = ~np.isfinite(learnt.squares) | ~np.isfinite(learnt.mean)
         if wrong.any():
             index = int(np.flatnonzero(wrong)[0])
-            checked_columns(frame)  # tells of infinite values
+            finite_columns(frame)  # reports infinite values
             raise TransformError(
                 f"{frame.label(index)} has values whose squares are beyond float64; divide it by "
                 "its unit first"
             )
         self._take(learnt)
 
-    def _settings(self) -> dict[str, bool]:
+    def _settings(self) -> Params:
         return {"with_mean": self.with_mean, "with_std": self.with_std}
 
     def _take(self, moments: Moments) -> None:
@@ -152,12 +139,12 @@ class StandardScaler(ColumnwiseTransformer):
 
 
 class MinMaxScaler(ColumnwiseTransformer):
-    """Stretches a column so that its least value becomes ``feature_range[0]``, its greatest [1].
+    """Scales a column to ``feature_range``: minimum to ``[0]``, maximum to ``[1]``.
 
-    Values beyond what was seen go beyond the range, or with ``clip`` onto its ends. A constant
-    column (its range is below ten units in the last place of 1) is only moved: to the lower end. A
-    column without a value gives NaN. Learnt in parts, or merged in any order, it is the same to
-    the bit.
+    Values outside of the fitted range exceed it; ``clip`` limits them to its ends. A constant
+    column (a range below ten units in the last place of 1) is only shifted, to the lower end. A
+    column without values results in NaN. ``partial_fit`` and ``merge``, in any order, equal a
+    single ``fit`` bit for bit.
 
     >>> scaler = MinMaxScaler().fit([[1.0, 7.0], [3.0, 7.0]])
     >>> scaler.transform([[2.0, 7.0], [5.0, None]])
@@ -170,31 +157,23 @@ class MinMaxScaler(ColumnwiseTransformer):
         low, high = feature_range
         if not (np.isfinite([low, high]).all() and low < high):
             raise TransformError(
-                f"feature_range={feature_range!r}: expected two numbers, the lesser one first"
+                f"feature_range={feature_range!r}: expected two numbers, the smaller one first"
             )
         self.feature_range, self.clip = feature_range, bool(clip)
-        self._forget()
+        self._reset()
 
     @property
     def width(self) -> int:
         return len(self.data_min_)
 
-    def merge(self, other: Self) -> Self:
-        """A new one that has learnt from the data of both; the same to the bit in either order."""
-        names = self._to_merge(other)
-        if tuple(self.feature_range) != tuple(other.feature_range) or self.clip != other.clip:
-            raise TransformError(
-                f"a MinMaxScaler to {self.feature_range} with clip={self.clip} cannot be merged "
-                f"with one to {other.feature_range} with clip={other.clip}"
-            )
-        out = type(self)(self.feature_range, clip=self.clip)
-        for one in (self, other):
-            if one.width:
-                out._include(one.data_min_, one.data_max_)
-        out.names, out._rows = names, self._rows + other._rows
-        return out
+    def _absorb(self, other: Self) -> None:
+        self._include(other.data_min_, other.data_max_)
+        self._rows += other._rows
 
-    def _learnt(self) -> Params:
+    def _settings(self) -> Params:
+        return {"feature_range": tuple(self.feature_range), "clip": self.clip}
+
+    def _fitted_params(self) -> Params:
         return {
             "feature_range": [float(end) for end in self.feature_range],
             **({"clip": True} if self.clip else {}),
@@ -211,17 +190,17 @@ class MinMaxScaler(ColumnwiseTransformer):
         return out
 
     @property
-    def learns_from(self) -> frozenset[Statistic]:
+    def required_statistics(self) -> frozenset[Statistic]:
         return frozenset({"range"})
 
-    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
-        self._take(*extremes_known(columns))
+    def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        self._take(*extremes_from(columns))
         self._rows = rows
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._take(np.zeros(0), np.zeros(0))
 
-    def _learn(self, frame: Frame) -> None:
+    def _partial_fit(self, frame: Frame) -> None:
         low, high = extremes_in(frame)
         self._include(low, high)
 
@@ -253,11 +232,11 @@ class MinMaxScaler(ColumnwiseTransformer):
 
 
 class MaxAbsScaler(ColumnwiseTransformer):
-    """Divides a column by its greatest absolute value, so that zeros stay zeros.
+    """Divides a column by its maximum absolute value, so zeros stay zeros.
 
-    Values beyond what was seen go beyond -1 and 1, or with ``clip`` onto these. A column of zeros
-    (of values below ten units in the last place of 1) stays as it is; a column without a value
-    gives NaN. Learnt in parts, or merged in any order, it is the same to the bit.
+    Values outside of the fitted range exceed -1 and 1; ``clip`` limits them. A column of zeros
+    (of values below ten units in the last place of 1) is unchanged; a column without values
+    results in NaN. ``partial_fit`` and ``merge``, in any order, equal a single ``fit`` bit for bit.
 
     >>> scaler = MaxAbsScaler().fit([[1.0, 0.0], [-4.0, 0.0]])
     >>> scaler.transform([[2.0, 3.0], [None, 0.0]])
@@ -268,27 +247,20 @@ class MaxAbsScaler(ColumnwiseTransformer):
 
     def __init__(self, *, clip: bool = False) -> None:
         self.clip = bool(clip)
-        self._forget()
+        self._reset()
 
     @property
     def width(self) -> int:
         return len(self.max_abs_)
 
-    def merge(self, other: Self) -> Self:
-        """A new one that has learnt from the data of both; the same to the bit in either order."""
-        names = self._to_merge(other)
-        if self.clip != other.clip:
-            raise TransformError(
-                "a MaxAbsScaler that clips cannot be merged with one that does not"
-            )
-        out = type(self)(clip=self.clip)
-        for one in (self, other):
-            if one.width:
-                out._include(one.max_abs_)
-        out.names, out._rows = names, self._rows + other._rows
-        return out
+    def _absorb(self, other: Self) -> None:
+        self._include(other.max_abs_)
+        self._rows += other._rows
 
-    def _learnt(self) -> Params:
+    def _settings(self) -> Params:
+        return {"clip": self.clip}
+
+    def _fitted_params(self) -> Params:
         return {**({"clip": True} if self.clip else {}), "max_abs": null_for_nan(self.max_abs_)}
 
     @classmethod
@@ -300,18 +272,18 @@ class MaxAbsScaler(ColumnwiseTransformer):
         return out
 
     @property
-    def learns_from(self) -> frozenset[Statistic]:
+    def required_statistics(self) -> frozenset[Statistic]:
         return frozenset({"range"})
 
-    def _learn_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
-        low, high = extremes_known(columns)
+    def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
+        low, high = extremes_from(columns)
         self._take(np.maximum(np.abs(low), np.abs(high)))
         self._rows = rows
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._take(np.zeros(0))
 
-    def _learn(self, frame: Frame) -> None:
+    def _partial_fit(self, frame: Frame) -> None:
         low, high = extremes_in(frame)
         self._include(np.maximum(np.abs(low), np.abs(high)))
 
@@ -332,17 +304,17 @@ class MaxAbsScaler(ColumnwiseTransformer):
 
 
 def extremes_in(frame: Frame) -> tuple[Floats, Floats]:
-    """The least and the greatest value of each column; NaN where there is none.
+    """Return minimum and maximum of each column; NaN for a column without values.
 
     Raises
     ------
     TransformError
-        For texts and infinite values.
+        For strings and infinite values.
     """
     if frame.matrix is not None:
         low, high = extremes_of([frame.matrix])
     else:
-        low, high = extremes_of([column[:, None] for column in learnt_columns(frame)])
+        low, high = extremes_of([column[:, None] for column in float_columns(frame)])
     wrong = np.isinf(low) | np.isinf(high)
     if wrong.any():
         raise infinite(frame.label(int(np.flatnonzero(wrong)[0])))
@@ -350,7 +322,7 @@ def extremes_in(frame: Frame) -> tuple[Floats, Floats]:
 
 
 def moments_in(frame: Frame) -> Moments:
-    """The moments of each column; not finite where a value is infinite or too large to square."""
+    """Return the moments of each column; not finite if a value or its square is not."""
     if frame.matrix is not None:
         return Moments.of(frame.matrix)
-    return Moments.of_columns(learnt_columns(frame))
+    return Moments.of_columns(float_columns(frame))

@@ -31,7 +31,7 @@ class FeatureSelector:
         Raises
         ------
         TransformError
-            For texts, infinite values, or a ``k`` that is not from 1 to the number of columns.
+            For strings, infinite values, or a ``k`` that is not from 1 to the number of columns.
         """
         matrix, frame = _matrix(X)
         moments = Moments.of(matrix)

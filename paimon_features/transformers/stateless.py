@@ -1,31 +1,30 @@
-"""Transformers of numbers that are declared and learn nothing: logarithms, bounds, products."""
+"""Numeric transformers whose parameters are declared: logarithms, bounds, interactions."""
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats
+from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
-from paimon_features.transformers.base import Applied, Params
+from paimon_features.transformers.base import Applied, Params, either_failed
 from paimon_features.transformers.frames import Frame, as_float
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.numeric_base import (
     Columns,
     ColumnwiseTransformer,
     NumericTransformer,
-    checked_columns,
+    finite_columns,
 )
 
 
-class DeclaredTransformer(NumericTransformer):
-    """Of its data it learns only how many columns they have, and their names."""
+class StatelessTransformer(NumericTransformer):
+    """A transformer that is fitted only on the number and names of the columns."""
 
     _width: int = 0
 
@@ -34,62 +33,45 @@ class DeclaredTransformer(NumericTransformer):
         return self._width
 
     @property
-    def learns(self) -> bool:
+    def is_stateful(self) -> bool:
         return False
 
-    def merge(self, other: Self) -> Self:
-        """A new one that has seen the data of both; TransformError for other settings."""
-        names = self._to_merge(other)
-        if self._settings() != other._settings():
-            raise TransformError(
-                f"a {type(self).__name__} with {self._settings()} cannot be merged with one with "
-                f"{other._settings()}"
-            )
-        out = self._read(self._settings())
-        out.names, out._rows = names, self._rows + other._rows
-        out._resize(self._width or other._width)
-        return out
+    def _absorb(self, other: Self) -> None:
+        self._rows += other._rows
+        if not self._width:
+            self._resize(other._width)
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         return {**self._settings(), "width": self._width}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out, width = cls._read(params), int(params["width"])
+        out, width = cls._from_settings(params), int(params["width"])
         if width < 1:
             raise TransformError(f"width={width}; expected 1 or more")
         out.names, out._rows = names_of(params, width), int(params["rows"])
         out._resize(width)
         return out
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._width = 0
 
-    def _learn(self, frame: Frame) -> None:
+    def _partial_fit(self, frame: Frame) -> None:
         self.check(frame)
         if not self._width:
             self._resize(frame.width)
 
     def _resize(self, width: int) -> None:
-        """Take data of so many columns from now on."""
+        """Set the number of columns."""
         self._width = width
 
-    @abstractmethod
-    def _settings(self) -> Params:
-        """The arguments of the constructor, as parameters."""
 
-    @classmethod
-    @abstractmethod
-    def _read(cls, settings: Mapping[str, Any]) -> Self:
-        """The inverse of ``_settings``."""
+class LogTransform(StatelessTransformer, ColumnwiseTransformer):
+    """The natural logarithm of a value plus ``offset``: ``log1p`` for the default 1.
 
-
-class LogTransform(DeclaredTransformer, ColumnwiseTransformer):
-    """The natural logarithm of a value and ``offset``: with 1, by default, ``log1p``.
-
-    ``signed`` keeps the sign, for values of both: ``sign(x) * log1p(|x| / offset)``. Otherwise a
-    value that is not above ``-offset`` is refused, in a fit, too (in a service: null and
-    ``ILL_CONDITIONED``).
+    ``signed`` keeps the sign, for values of both signs: ``sign(x) * log1p(|x| / offset)``.
+    Otherwise a value that is not above ``-offset`` is rejected, also by ``fit`` (a service returns
+    null and ``ILL_CONDITIONED``).
 
     >>> LogTransform().fit_transform([[0.0, None], [1.718281828459045, 0.0]])
     [[0.0, None], [1.0, 0.0]]
@@ -108,7 +90,7 @@ class LogTransform(DeclaredTransformer, ColumnwiseTransformer):
         self.offset, self.signed = float(offset), bool(signed)
 
     def check(self, frame: Frame) -> None:
-        for index, column in enumerate(checked_columns(frame)):
+        for index, column in enumerate(finite_columns(frame)):
             wrong = self._outside(column.values)
             if wrong is not None:
                 raise self._refused(frame.label(index), wrong)
@@ -121,20 +103,20 @@ class LogTransform(DeclaredTransformer, ColumnwiseTransformer):
         return super().block(values)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
-        # where a value is null anything may stand
+        # values at nulls are arbitrary
         with np.errstate(divide="ignore", invalid="ignore"):
             applied = super().apply(columns)
-        failed = None
+        failed: Bools | None = None
         for column in () if self.signed else columns:
             wrong = as_float(column) <= -self.offset
             if column.valid is not None:
                 wrong &= column.valid
             if wrong.any():
-                failed = wrong if failed is None else failed | wrong
+                failed = either_failed(failed, wrong)
         return Applied(applied.columns, failed)
 
     def _outside(self, values: Floats) -> float | None:
-        """The least value, if it has no logarithm."""
+        """Return the smallest value, if it has no logarithm."""
         if self.signed or not values.size:
             return None
         least = float(np.fmin.reduce(values, axis=None))
@@ -142,16 +124,12 @@ class LogTransform(DeclaredTransformer, ColumnwiseTransformer):
 
     def _refused(self, label: str, value: float) -> TransformError:
         return TransformError(
-            f"{label} holds {value!r}; expected values above {-self.offset:g}, or LogTransform("
+            f"{label} contains {value!r}; expected values above {-self.offset:g}, or LogTransform("
             "signed=True)"
         )
 
     def _settings(self) -> Params:
         return {"offset": self.offset, "signed": self.signed}
-
-    @classmethod
-    def _read(cls, settings: Mapping[str, Any]) -> Self:
-        return cls(settings["offset"], signed=settings["signed"])
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
         if self.signed:
@@ -177,8 +155,8 @@ class LogTransform(DeclaredTransformer, ColumnwiseTransformer):
             np.subtract(out, self.offset, out=out)
 
 
-class Clip(DeclaredTransformer, ColumnwiseTransformer):
-    """Moves values outside of declared bounds onto them; a bound of None is none.
+class Clip(StatelessTransformer, ColumnwiseTransformer):
+    """Limits values to declared bounds; None: no bound.
 
     >>> Clip(0, 10).fit_transform([[-3.0], [4.0], [99.0], [None]])
     [[0.0], [4.0], [10.0], [None]]
@@ -190,24 +168,20 @@ class Clip(DeclaredTransformer, ColumnwiseTransformer):
         ends = [end for end in (low, high) if end is not None]
         if not ends or not np.isfinite(ends).all() or ends != sorted(ends):
             raise TransformError(
-                f"Clip({low!r}, {high!r}); expected one or two numbers, the lesser one first"
+                f"Clip({low!r}, {high!r}); expected one or two numbers, the smaller one first"
             )
         self.low = None if low is None else float(low)
         self.high = None if high is None else float(high)
 
     def inverse_transform(self, X: Any) -> Any:
-        """TransformError: what was outside of the bounds is lost."""
-        raise TransformError("Clip has no inverse: what was outside of the bounds is lost")
+        """Raise TransformError: values outside of the bounds are lost."""
+        raise TransformError("Clip has no inverse: values outside of the bounds are lost")
 
     def _settings(self) -> Params:
         return {"low": self.low, "high": self.high}
 
-    @classmethod
-    def _read(cls, settings: Mapping[str, Any]) -> Self:
-        return cls(settings["low"], settings["high"])
-
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        # NaN stays: maximum and minimum give it back
+        # maximum and minimum keep NaN
         if self.low is not None:
             values = np.maximum(values, self.low, out=out)
         if self.high is not None:
@@ -223,18 +197,18 @@ OPERATIONS: Mapping[str, Callable[[Floats, Floats], Floats]] = {
     "min": np.minimum,
     "max": np.maximum,
 }
-"""What can be made of two columns; null and NaN in either give the same."""
+"""Operations on two columns; null and NaN in either column propagate."""
 
 Triple = tuple[str | int, str | int, str]
 
 
-class Interaction(DeclaredTransformer):
-    """Columns made of two others each: products, ratios and the like.
+class Interaction(StatelessTransformer):
+    """Adds columns computed from pairs of columns: products, ratios and the like.
 
-    ``interactions`` are triples (left, right, operation): columns by name or place, and one of
+    ``interactions`` are triples (left, right, operation): columns by name or position, and one of
     product, sum, difference, abs_difference, ratio, min, max; by default the products of all
-    pairs. ``keep``: the columns themselves come first. A ratio by zero gives ``zero``, None for
-    null. The new columns are called ``<left>_<operation>_<right>``.
+    pairs. ``keep`` returns the columns themselves first. Division by zero returns ``zero``, None
+    for null. The new columns are called ``<left>_<operation>_<right>``.
 
     >>> Interaction().fit_transform([[2.0, 3.0, 5.0]])
     [[2.0, 3.0, 5.0, 6.0, 10.0, 15.0]]
@@ -260,12 +234,12 @@ class Interaction(DeclaredTransformer):
             None if interactions is None else tuple(_triple(given) for given in interactions)
         )
         if self.interactions == () and not keep:
-            raise TransformError("Interaction([], keep=False) would leave no column")
+            raise TransformError("Interaction([], keep=False) has no output columns")
         self._pairs: list[tuple[int, int, str]] = []
 
     @property
     def pairs_(self) -> list[tuple[int, int, str]]:
-        """The places of the columns of each new one, and what is made of them."""
+        """The positions of the columns of each new column, and the operation."""
         return list(self._pairs)
 
     @property
@@ -322,7 +296,9 @@ class Interaction(DeclaredTransformer):
                 for left, right, of in self.interactions
             ]
         if not pairs and not self.keep:
-            raise TransformError("one column has no pairs; keep=False would leave none")
+            raise TransformError(
+                "one column has no pairs; with keep=False there are no output columns"
+            )
         self._width, self._pairs = width, pairs
 
     def _place(self, column: str | int, width: int) -> int:
@@ -331,7 +307,7 @@ class Interaction(DeclaredTransformer):
                 raise TransformError(f"Interaction: there is no column {column} of {width}")
             return column
         if self.names is None or column not in self.names:
-            known = ", ".join(self.names) if self.names else "no names, so give places"
+            known = ", ".join(self.names) if self.names else "no names; use positions"
             raise TransformError(f"Interaction: no column {column!r}; the data have: {known}")
         return self.names.index(column)
 
@@ -342,18 +318,14 @@ class Interaction(DeclaredTransformer):
             "zero": self.zero,
         }
 
-    @classmethod
-    def _read(cls, settings: Mapping[str, Any]) -> Self:
-        return cls(settings["interactions"], keep=settings["keep"], zero=settings["zero"])
-
 
 def _triple(given: Sequence[Any]) -> Triple:
     left, right, of = given if len(given) == 3 else (None, None, None)
     places = all(isinstance(c, str | int) and not isinstance(c, bool) for c in (left, right))
     if of not in OPERATIONS or not places:
         raise TransformError(
-            f"Interaction: {given!r}; expected (left, right, operation), columns by name or place "
-            f"and one of: {', '.join(OPERATIONS)}"
+            f"Interaction: {given!r}; expected (left, right, operation), columns by name or "
+            f"position and one of: {', '.join(OPERATIONS)}"
         )
     assert left is not None
     assert right is not None

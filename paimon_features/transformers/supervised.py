@@ -1,4 +1,4 @@
-"""Transformers that learn from targets: which column tells the time of a row, and the targets."""
+"""Transformers that are fitted on targets, optionally with event times."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from paimon_features.transformers.frames import Frame, missing, read_frame
 
 
 class Supervised(StoredTransformer):
-    """Takes targets to learn from, and can take the event time of each row.
+    """A transformer that is fitted on targets, optionally with the event time of each row.
 
-    The event time is a column of the frame that ``event_time`` names, or is given beside. It is
-    no feature: ``transform`` needs no such column, and passes over it where it is there.
+    The event time is the column ``event_time`` of the frame, or a separate argument. It is not a
+    feature: ``transform`` does not need the column, and ignores it if present.
     """
 
     @abstractmethod
@@ -27,15 +27,15 @@ class Supervised(StoredTransformer):
     @abstractmethod
     def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self: ...
 
-    def _parted(self, X: Any, event_time_ms: Any) -> tuple[Frame, Ints | None]:
-        """The features, and the event time of each row if it is told."""
+    def _split_event_time(self, X: Any, event_time_ms: Any) -> tuple[Frame, Ints | None]:
+        """Return the features, and the event time of each row if known."""
         frame = read_frame(X)
         name = self.event_time
         if event_time_ms is None and name is not None:
             if name not in (frame.names or ()):
                 raise TransformError(
-                    f"the event time {name!r} is no column of the data; name a column of it, or "
-                    "give event_time_ms=, a time for each row"
+                    f"the event time {name!r} is not a column of the data; name one of them, "
+                    "or pass event_time_ms=, one time per row"
                 )
             assert frame.names is not None
             event_time_ms = frame.part([frame.names.index(name)])
@@ -63,9 +63,11 @@ def _times(data: Any, rows: int) -> Ints:
     column = frame.columns[0]
     if missing(column).any():
         raise TransformError(
-            f"event_time_ms is null in row {int(np.argmax(missing(column)))}; expected a time for "
-            "each row"
+            f"event_time_ms is null in row {int(np.argmax(missing(column)))}; expected one time "
+            "per row"
         )
     if column.values.dtype.kind not in "iu":
-        raise TransformError("event_time_ms holds no integers; expected milliseconds since 1970")
+        raise TransformError(
+            "event_time_ms has no integers; expected milliseconds since the Unix epoch"
+        )
     return column.values.astype(np.int64)

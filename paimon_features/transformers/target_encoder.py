@@ -1,4 +1,4 @@
-"""Categories as numbers: the mean of the targets that were seen with each."""
+"""Target encoding of categories: the mean target of each."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from paimon_features.transformers.supervised import Supervised
 
 _TYPES = ("auto", "continuous", "binary", "multiclass")
 _MOST_CLASSES = 100
-"""Whole numbers as targets are taken for classes up to here; beyond, the user has to say."""
+"""With more distinct integers as targets the user has to state whether they are classes."""
 
 
 @dataclass
 class TargetSums:
-    """Targets that were seen: of numbers count, exact sum and squares; of classes their counts."""
+    """Sums of targets: for numbers count, exact sum and squares; for classes their counts."""
 
     count: int = 0
     total: int = 0
@@ -42,7 +42,7 @@ class TargetSums:
     classes: dict[Category, int] = field(default_factory=dict)
 
     def plus(self, other: TargetSums) -> TargetSums:
-        """Those of both."""
+        """Return the sums of both."""
         counts = dict(self.classes)
         for label, count in other.classes.items():
             counts[label] = counts.get(label, 0) + count
@@ -51,13 +51,13 @@ class TargetSums:
         )
 
     def of(self, label: Category) -> tuple[float, float, float]:
-        """Count, sum, squared distances from the mean of 1 where it is this class, else 0."""
+        """Return count, sum and squared deviations of 1 for this class, 0 for others."""
         ones = self.classes.get(label, 0)
         apart = ones * (self.count - ones) / self.count if self.count else 0.0
         return self.count, ones, apart
 
     def of_numbers(self) -> tuple[float, float, float]:
-        """The same of numbers."""
+        """Return count, sum and squared deviations of numbers."""
         return (
             self.count,
             exact.as_float(self.total),
@@ -69,26 +69,25 @@ Table = list[dict[Category, TargetSums]]
 
 
 class TargetEncoder(Encoder, Supervised):
-    """The mean of the targets that were seen with a category, drawn to the mean of all.
+    """Encodes a category by the mean of its targets, shrunk towards the overall mean.
 
     ``target_type`` is ``'continuous'`` (numbers), ``'binary'`` (two classes, ascending; the mean is
-    the share of the second) or ``'multiclass'`` (one column for each class); ``'auto'`` tells them
-    apart as scikit-learn does: texts, truth values and whole numbers are classes. ``smooth`` counts
-    as so many rows with the mean of all; ``'auto'`` weighs the two by their variances. Null and NaN
-    are one category; an unknown one gives the mean of all. Rows without a target are not learnt
-    from.
+    the share of the second) or ``'multiclass'`` (one column per class); ``'auto'`` decides as
+    scikit-learn does: strings, booleans and integers are classes. ``smooth`` counts as that many
+    rows with the overall mean; ``'auto'`` weighs the two by their variances. Null and NaN are one
+    category; an unknown one is encoded as the overall mean. Rows without a target are skipped.
 
-    ``fit_transform`` makes what a model is trained on, and never shows a row its own target:
+    ``fit_transform`` returns the data to train a model on, and never uses a row's own target:
 
-    - By default the rows are parted into ``cv`` folds (of classes, each with its share), and a row
-      is encoded by the other folds: with ``seed`` as ``random_state`` as scikit-learn parts them.
-    - With an event time (the column ``event_time`` of a frame, or ``event_time_ms=`` at the call) a
-      row is encoded by the rows of earlier times only whose targets were known then, that is
-      ``label_delay_ms`` after their own time: ``t + label_delay_ms <= time of the row``. Where
-      none was, it is null.
+    - By default the rows are split into ``cv`` folds (stratified for classes), and a row is
+      encoded by the other folds, as scikit-learn does with ``seed`` as ``random_state``.
+    - With an event time (the column ``event_time`` of a frame, or the argument ``event_time_ms=``)
+      a row is encoded only by earlier rows whose targets were known at its time, that is
+      ``label_delay_ms`` after their own time: ``t + label_delay_ms <= time of the row``. Without
+      any such row it is null.
 
-    ``transform`` uses all that was learnt: it is for rows that are later than all of it. Learnt in
-    parts, or merged in any order, it is the same to the bit: sums are kept exactly.
+    ``transform`` uses all fitted rows: it is for rows later than those. ``partial_fit`` and
+    ``merge``, in any order, equal a single ``fit`` bit for bit, because sums are exact.
 
     >>> encoder = TargetEncoder(smooth=1.0).fit(["a", "a", "b"], [1.0, 2.0, 5.5])
     >>> encoder.target_mean_, encoder.transform(["a", "b", "new"])
@@ -143,31 +142,31 @@ class TargetEncoder(Encoder, Supervised):
 
     @property
     def classes_(self) -> list[Category] | None:
-        """The classes of the target, ascending; None of numbers."""
+        """The classes of the target, ascending; None for numbers."""
         return ascending(self._all.classes, "y") if self._all.classes else None
 
     @property
     def target_type_(self) -> str:
-        """What the target was found to be: continuous, binary or multiclass."""
+        """The detected type of the target: continuous, binary or multiclass."""
         self._check_fitted()
         classes = self.classes_
         if classes is None:
             return "continuous"
         if self.target_type == "multiclass" and len(classes) < 3:
             raise TransformError(
-                f"target_type='multiclass', and y has the classes {classes}; expected 3 or more"
+                f"target_type='multiclass', but y has the classes {classes}; expected 3 or more"
             )
         return "binary" if len(classes) <= 2 else "multiclass"
 
     @property
     def target_mean_(self) -> Any:
-        """The mean of all targets, of several classes the share of each."""
+        """The mean of all targets; for several classes the share of each."""
         means = [mean for mean, _ in self._of_all]
         return np.array(means) if self.target_type_ == "multiclass" else means[0]
 
     @property
     def encodings_(self) -> list[Floats]:
-        """For each column, of several classes for each class of each column, its categories'."""
+        """The encodings of the categories of each column; for several classes per class."""
         return [table[:-1] for tables in self._encodings for table in tables]
 
     @property
@@ -184,16 +183,16 @@ class TargetEncoder(Encoder, Supervised):
         return [f"{name}_{label}" for name in names for label in self.classes_ or ()]
 
     def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
-        """Learn from ``X`` and its targets ``y`` alone; a null target is no target."""
+        """Fit on ``X`` and its targets ``y`` alone; rows with a null target are skipped."""
         self.names = None
         self._take([], TargetSums())
         return self.partial_fit(X, y, event_time_ms=event_time_ms)
 
     def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
-        """Learn from ``X`` and ``y`` besides what was learnt before; returns itself."""
-        # transform takes rows of any time, so that the times do not matter here
+        """Fit on ``X`` and ``y`` in addition to earlier data; returns itself."""
+        # transform does not depend on the times of the rows
         del event_time_ms
-        frame = self._to_learn(self._without_time(read_frame(X)))
+        frame = self._read_fit_data(self._without_time(read_frame(X)))
         target = self._target(y, frame.rows)
         rows = np.flatnonzero(~missing(target))
         table = [
@@ -206,19 +205,19 @@ class TargetEncoder(Encoder, Supervised):
         return self
 
     def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any:
-        """``fit``, and each row encoded by other rows: of the other folds, or of the past.
+        """Fit, and encode each row by other rows: of the other folds, or of the past.
 
         Raises
         ------
         TransformError
-            If there is no event time where one was declared, or fewer rows than folds.
+            If a declared event time is missing, or there are fewer rows than folds.
         """
         given = read_frame(X)
-        frame, times = self._parted(given, event_time_ms)
+        frame, times = self._split_event_time(given, event_time_ms)
         if times is None and self.label_delay_ms:
             raise TransformError(
-                f"label_delay_ms={self.label_delay_ms} needs the event times; name their column "
-                "event_time=, or give event_time_ms=, a time for each row"
+                f"label_delay_ms={self.label_delay_ms} requires event times; name their column by "
+                "event_time=, or pass event_time_ms=, one time per row"
             )
         self.fit(frame, y)
         target = self._target(y, frame.rows)
@@ -235,7 +234,7 @@ class TargetEncoder(Encoder, Supervised):
                     )
                 else:
                     assert folds is not None
-                    encoded = table[codes]  # what has no target cannot see its own
+                    encoded = table[codes]  # rows without a target have none to exclude
                     encoded[known] = of_other_folds(
                         codes[known], len(seen), values[known], folds, self.smooth
                     )
@@ -244,21 +243,8 @@ class TargetEncoder(Encoder, Supervised):
         names = frame.names or [f"x{index}" for index in range(self.width)]
         return given.like(out, names=self.names_out(names), flat=self._flat(given))
 
-    def merge(self, other: Self) -> Self:
-        """A new one that has learnt from the data of both; the same to the bit in any order."""
-        names = self._to_merge(other)
-        for name, mine in self._settings().items():
-            if mine != other._settings()[name]:
-                raise TransformError(
-                    f"{name} is {mine!r} of one and {other._settings()[name]!r} of the other; "
-                    "expected one rule"
-                )
-        out = type(self)(**self._settings())
-        for one in (self, other):
-            if one.width:
-                out._add(one._table, one._all)
-        out.names = names
-        return out
+    def _absorb(self, other: Self) -> None:
+        self._add(other._table, other._all)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out = []
@@ -277,11 +263,11 @@ class TargetEncoder(Encoder, Supervised):
                 at += 1
         return out
 
-    # -- what was learnt -----------------------------------------------------------------------
+    # -- fitting -------------------------------------------------------------------------------
 
     def _target(self, y: Any, rows: int) -> Column:
         if y is None:
-            raise TransformError("a TargetEncoder learns from targets; give y")
+            raise TransformError("a TargetEncoder is fitted on targets; pass y")
         frame = read_frame(y)
         if (frame.rows, frame.width) != (rows, 1):
             raise TransformError(
@@ -295,18 +281,18 @@ class TargetEncoder(Encoder, Supervised):
         kind = target.values.dtype.kind
         if kind == "f":
             return bool((target.values != np.floor(target.values)).any())
-        # decimals are numbers with a fraction
+        # decimals are fractional numbers
         return kind == "O" and not all(isinstance(value, str) for value in target.values)
 
     def _seen_with(self, column: Column, target: Column, label: str) -> dict[Category, TargetSums]:
-        """The targets of each category; all rows have one."""
+        """Return the sums of targets of each category; all rows have a target."""
         known = CategoryIndex(ascending(counted(column, label), label))
         codes, size = known.codes(column), len(known)
         counts = np.bincount(codes, minlength=size).tolist()
         if self._is_continuous(target):
             values = numbers(target, "y")
             if (np.abs(values) > exact.LARGEST).any():
-                raise TransformError("y has values whose squares are beyond float64; divide it")
+                raise TransformError("y has values whose squares exceed float64; divide it")
             totals = exact.exact_sums(values, codes, size)
             squares = exact.exact_squares(values, codes, size)
             parts = zip(known.categories, counts, totals, squares, strict=True)
@@ -314,7 +300,7 @@ class TargetEncoder(Encoder, Supervised):
         labels = CategoryIndex(ascending(counted(target, "y"), "y"))
         if self.target_type == "auto" and labels.group == "numbers" and len(labels) > _MOST_CLASSES:
             raise TransformError(
-                f"y has {len(labels):,} different whole numbers; say target_type='continuous', or "
+                f"y has {len(labels):,} distinct integers; pass target_type='continuous', or "
                 "'multiclass' if each is a class"
             )
         table = np.bincount(
@@ -328,7 +314,7 @@ class TargetEncoder(Encoder, Supervised):
         }
 
     def _add(self, table: Table, found: TargetSums) -> None:
-        """Learn what was seen besides what was learnt before."""
+        """Add sums of targets to the earlier ones."""
         before = self._table or [{} for _ in table]
         groups = {group(v) for v in [*self._all.classes, *found.classes]}
         if (self._all.count and found.count) and (
@@ -336,12 +322,12 @@ class TargetEncoder(Encoder, Supervised):
         ):
             raise TransformError(
                 "the targets of one part are classes, those of another numbers or classes of "
-                "another kind; say which: target_type='continuous', 'binary' or 'multiclass'"
+                "another type; pass target_type='continuous', 'binary' or 'multiclass'"
             )
         every = self._all.plus(found)
         if self.target_type == "binary" and len(every.classes) > 2:
             raise TransformError(
-                f"target_type='binary', and y has the classes {ascending(every.classes, 'y')}"
+                f"target_type='binary', but y has the classes {ascending(every.classes, 'y')}"
             )
         out = []
         for index, (old, new) in enumerate(zip(before, table, strict=True)):
@@ -359,16 +345,16 @@ class TargetEncoder(Encoder, Supervised):
 
     @property
     def _labels(self) -> list[Category]:
-        """The classes whose shares are encodings; of numbers there is none (None)."""
+        """The classes whose shares are encodings; [None] for numbers."""
         classes = self.classes_
         if classes is None:
             return [None]
-        # of one class only, all are 0: the second is not known
+        # with a single class all shares are 0: the second class is unknown
         return classes if self.target_type_ == "multiclass" else [*classes[1:], None][:1]
 
     @property
     def _of_all(self) -> list[tuple[float, float]]:
-        """Mean and variance of all targets, for each label."""
+        """Mean and variance of all targets, per label."""
         out = []
         for label in self._labels:
             count, total, apart = self._moments(self._all, label)
@@ -377,7 +363,7 @@ class TargetEncoder(Encoder, Supervised):
 
     @property
     def _encodings(self) -> list[list[Floats]]:
-        """The numbers of each column's categories, for each label; the last of unknown ones."""
+        """The encodings of each column's categories per label; the last is for unknown ones."""
         if self._known_encodings is None:
             self._check_fitted()
             self._known_encodings = [
@@ -400,7 +386,7 @@ class TargetEncoder(Encoder, Supervised):
         return seen.of(label) if self._all.classes else seen.of_numbers()
 
     def _numbers_of(self, target: Column, label: Category) -> Floats:
-        """The target as numbers: 1.0 where it is the class, if there are classes."""
+        """Return the target as numbers: with classes 1.0 for this class."""
         if not self._all.classes:
             return numbers(target, "y")
         return CategoryIndex([label]).codes(target) + 1.0
@@ -413,7 +399,7 @@ class TargetEncoder(Encoder, Supervised):
 
     # -- parameters ----------------------------------------------------------------------------
 
-    def _settings(self) -> dict[str, Any]:
+    def _settings(self) -> Params:
         return {
             "target_type": self.target_type,
             "smooth": self.smooth,
@@ -424,7 +410,7 @@ class TargetEncoder(Encoder, Supervised):
             "label_delay_ms": self.label_delay_ms,
         }
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         classes = self.classes_
         return {
             **self._settings(),
@@ -436,8 +422,7 @@ class TargetEncoder(Encoder, Supervised):
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        settings = cls()._settings()
-        out = cls(**{name: params[name] for name in settings})
+        out = cls._from_settings(params)
         classes = params["classes"]
         pairs = zip(categories_of(params), params["targets"], strict=True)
         table = [
@@ -446,13 +431,13 @@ class TargetEncoder(Encoder, Supervised):
         ]
         out._take(table, _seen(params["all"], classes))
         if out._all.count != int(params["rows"]):
-            raise TransformError("the targets are not those of its rows")
+            raise TransformError("the targets do not match the number of rows")
         out.names = names_of(params, out.width)
         return out
 
 
 def _told(seen: TargetSums, classes: Sequence[Category] | None) -> list[Any]:
-    """In values of JSON: the count of each class, or count, sum and squares."""
+    """Return the sums in JSON values: the count of each class, or count, sum and squares."""
     if classes is not None:
         return [seen.classes.get(label, 0) for label in classes]
     return [seen.count, exact.to_text(seen.total), exact.to_text(seen.squares)]

@@ -235,9 +235,9 @@ def test_every_other_kind_learns_from_tiles_what_it_learns_from_rows_over_the_sa
 
 def test_what_takes_other_bins_or_a_target_is_refused(shop: Shop) -> None:
     other = new_transformer("robust_scaler", {"grid": [0.0, 1.0]})
-    with pytest.raises(TransformError, match="is not that of the bins of column 'price'"):
+    with pytest.raises(TransformError, match="does not equal the bins of column 'price'"):
         fit_columns(shop.reader(), other, ["price"], origin="tiles")
-    with pytest.raises(RequestError, match="a TargetEncoder learns from a target besides"):
+    with pytest.raises(RequestError, match="a TargetEncoder learns from a target in addition"):
         fit_columns(shop.reader(), new_transformer("target_encoder"), ["country"])
     hazen = new_transformer("k_bins_discretizer", {"quantile_method": "hazen"})
     with pytest.raises(TransformError, match="quantile_method='hazen'; expected one of over bins"):

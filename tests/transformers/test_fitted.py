@@ -111,11 +111,11 @@ def test_what_is_wrong_with_a_file_is_told_with_the_command_that_writes_it(tmp_p
         "'paimon-features fitted export amount_scaler 3' writes it from the lake"
     )
     path.write_text((tmp_path / "amount_scaler" / "v2.json").read_text())
-    assert "it holds amount_scaler v2; restore it, or delete it and write it anew" in told()
+    assert "it contains amount_scaler v2; restore it, or delete it and export it again" in told()
     document: dict[str, Any] = version().to_document()
     document["transformer"]["mean"] = [4.0]
     path.write_text(json.dumps(document))
-    assert "it was changed or damaged since it was written" in told()
+    assert "it was changed or damaged after it was written" in told()
     for wrong in ("[]", "", "{}", "{" * 100_000, '{"digest": 1}', "nul", '{"a": NaN}'):
         path.write_text(wrong)
         assert str(path) in told()

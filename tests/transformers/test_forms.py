@@ -136,19 +136,19 @@ def test_what_cannot_be_taken_is_told() -> None:
 
     assert told({"a": [1]}) == (
         "got dict; expected lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames "
-        "and series, torch tensors of numbers, texts or truth values"
+        "and series, torch tensors of numbers, strings or booleans"
     )
     assert told([[1.0], [1.0, 2.0]]) == "row 1 has 2 values, row 0 has 1"
     assert "mixed in one list" in told([[1.0], 2.0])
     assert told([]) == "got no column to fit a StandardScaler on"
     assert "3 dimensions" in told(np.zeros((1, 1, 1)))
     assert told(pa.table({"t": [dt.date(2020, 1, 1)]})) == (
-        "column 't' is date32[day]; expected numbers, texts or truth values"
+        "column 't' is date32[day]; expected numbers, strings or booleans"
     )
-    assert told(put("table", TEXTS)) == "column 'a' holds texts; expected numbers"
-    assert "column 0 holds values of several types" in told([[1.0], ["x"]], OneHotEncoder)
-    assert "holds an infinite value" in told([[1.0], [math.inf]])
-    assert "column 'b' holds an infinite value" in told(
+    assert told(put("table", TEXTS)) == "column 'a' contains strings; expected numbers"
+    assert "column 0 contains values of several types" in told([[1.0], ["x"]], OneHotEncoder)
+    assert "contains an infinite value" in told([[1.0], [math.inf]])
+    assert "column 'b' contains an infinite value" in told(
         pa.table({"a": [1.0], "b": [math.inf]}), MinMaxScaler
     )
     assert "beyond float64" in told([[1e300], [-1e300]])
@@ -159,7 +159,7 @@ def test_what_cannot_be_taken_is_told() -> None:
         if kind is not OneHotEncoder:
             one = kind().fit([[1.0], [2.0]])  # type: ignore[operator]
             for data in ([[math.inf]], np.array([[math.inf], [math.nan]]), np.array([-math.inf])):
-                with pytest.raises(TransformError, match="column 0 holds an infinite value"):
+                with pytest.raises(TransformError, match="column 0 contains an infinite value"):
                     one.transform(data)
         fitted = kind().fit(pa.table({"a": [1.0], "b": [2.0]}))  # type: ignore[operator]
         with pytest.raises(TransformError, match="got 1 columns; this .* was fitted on 2"):

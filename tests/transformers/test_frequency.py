@@ -65,7 +65,9 @@ def test_wrong_use_is_told() -> None:
         FrequencyEncoder(output="x")
     with pytest.raises(TransformError, match="handle_unknown='ignore'; expected one of: zero, nu"):
         FrequencyEncoder(handle_unknown="ignore")
-    with pytest.raises(TransformError, match="cannot be merged with one of"):
+    with pytest.raises(
+        TransformError, match="with handle_unknown='error' cannot be merged with one with"
+    ):
         strict.merge(FrequencyEncoder())
     numbers = FrequencyEncoder(handle_unknown="error").fit([[1.0], [2.0]])
     with pytest.raises(TransformError, match="there is an unknown category"):

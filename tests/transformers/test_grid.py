@@ -109,7 +109,7 @@ def test_what_is_learnt_over_a_grid_is_within_its_bound_of_what_fit_learns(seed:
 def test_a_grid_is_checked_when_it_is_declared_and_when_data_come() -> None:
     for wrong in ([], [1.0, 1.0], [2.0, 1.0], [0.0, math.inf], [math.nan], [[0.0], []]):
         for make in (RobustScaler, QuantileTransformer, KBinsDiscretizer):
-            with pytest.raises(TransformError, match="finite numbers, each greater than the one b"):
+            with pytest.raises(TransformError, match="finite, strictly ascending"):
                 make(grid=wrong)
     with pytest.raises(TransformError, match="the grid is of 2 columns, the data have 1"):
         RobustScaler(grid=[[0.0], [1.0]]).fit([[1.0]])
@@ -132,10 +132,10 @@ def test_a_grid_is_checked_when_it_is_declared_and_when_data_come() -> None:
 
 def test_other_wrong_settings_are_told() -> None:
     for make, message in (
-        (lambda: RobustScaler(quantile_range=(75, 25)), "two percents, the lesser one first"),
+        (lambda: RobustScaler(quantile_range=(75, 25)), "two percentages, ascending"),
         (lambda: RobustScaler(quantile_range=(0, 75), unit_variance=True), "between 0 and 100"),
         (lambda: QuantileTransformer(n_quantiles=0), "n_quantiles=0; expected 1 or more"),
-        (lambda: QuantileTransformer(n_quantiles=9, subsample=5), "n_quantiles=9 of subsample=5"),
+        (lambda: QuantileTransformer(n_quantiles=9, subsample=5), "n_quantiles=9 exceeds subsample=5"),
         (lambda: QuantileTransformer(output_distribution="beta"), "expected one of: uniform, norm"),
         (lambda: QuantileTransformer(subsample=0), "subsample=0; expected 1 or more, or None"),
         (lambda: QuantileTransformer(random_state=-1), "random_state=-1; expected 0 to"),

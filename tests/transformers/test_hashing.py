@@ -85,8 +85,10 @@ def test_parts_and_merges_have_seen_all_rows() -> None:
     parts = HashingEncoder(4).partial_fit([["a"]]).partial_fit([["b"], ["c"]])
     merged = HashingEncoder(4).fit([["a"]]).merge(HashingEncoder(4).fit([["b"], ["c"]]))
     assert parts == merged == HashingEncoder(4).fit([["a"], ["b"], ["c"]])
-    assert not parts.learns
-    with pytest.raises(TransformError, match="cannot be merged with one of"):
+    assert not parts.is_stateful
+    with pytest.raises(
+        TransformError, match="with n_features=4 cannot be merged with one with n_features=5"
+    ):
         parts.merge(HashingEncoder(5).fit([["a"]]))
 
 
@@ -114,17 +116,17 @@ def test_wrong_use_is_told() -> None:
     assert "output='x'; expected one of: vector, index" in told(
         lambda: HashingEncoder(3, output="x")
     )
-    assert "column 0 holds 1.5; expected texts, whole numbers" in told(
+    assert "column 0 contains 1.5; expected strings, integers" in told(
         lambda: HashingEncoder(3).fit([1.5])
     )
-    assert "column 0 holds lists, which have no single place" in told(
+    assert "column 0 contains lists, which have no single index" in told(
         lambda: HashingEncoder(3, output="index").fit([[["a"]]])
     )
-    assert "expected lists of texts, integers or truth values" in told(
+    assert "expected lists of strings, integers or booleans" in told(
         lambda: HashingEncoder(3).fit([[[1.5]]])
     )
     assert "is not fitted" in told(lambda: HashingEncoder(3).transform(["a"]))
-    assert "there is no column" in told(
+    assert "there are no columns" in told(
         lambda: FeatureTransformer.from_params(
             {**HashingEncoder(3).fit(["a"]).to_params(), "width": 0}
         )

@@ -1,4 +1,4 @@
-"""What an imputer fills with beside what scikit-learn has: texts, parts, left-out columns."""
+"""What an imputer fills with beside what scikit-learn has: strings, parts, left-out columns."""
 
 from __future__ import annotations
 
@@ -49,24 +49,28 @@ def test_a_constant_has_the_type_of_its_column() -> None:
     }
     named = Imputer("constant", fill_value="none").fit(MIXED.select(["word"]))
     assert named.transform(MIXED.select(["word"]))["word"].to_pylist()[1] == "none"
-    with pytest.raises(TransformError, match="column 'n' holds numbers; fill_value='none' is none"):
+    with pytest.raises(
+        TransformError, match="column 'n' contains numbers; fill_value='none' is of another type"
+    ):
         Imputer("constant", fill_value="none").fit(MIXED)
-    with pytest.raises(TransformError, match="column 'word' holds texts; fill_value=3.0 is none"):
+    with pytest.raises(
+        TransformError, match="column 'word' contains strings; fill_value=3.0 is of another type"
+    ):
         Imputer("constant", fill_value=3).fit(MIXED)
     # a part without a value says nothing of the type; the next one does
     parts = Imputer("constant").partial_fit([[None]]).partial_fit([["a"]])
     assert parts.transform([[None]]) == [["missing_value"]]
-    with pytest.raises(TransformError, match="column 0 holds numbers and texts"):
+    with pytest.raises(TransformError, match="column 0 contains numbers and strings"):
         Imputer("constant").fit([["a"]]).merge(Imputer("constant").fit([[1.0]]))
 
 
 def test_texts_and_numbers_are_kept_apart() -> None:
     imputer = Imputer("most_frequent").fit(MIXED)
-    with pytest.raises(TransformError, match="column 0 holds numbers; it was fitted on texts"):
+    with pytest.raises(TransformError, match="column 0 contains numbers; it was fitted on strings"):
         imputer.transform([[1.0, 2.0]])
-    with pytest.raises(TransformError, match="column 1 holds texts; it was fitted on numbers"):
+    with pytest.raises(TransformError, match="column 1 contains strings; it was fitted on numbers"):
         imputer.transform([["a", "b"]])
-    with pytest.raises(TransformError, match="column 'word' holds texts; expected numbers"):
+    with pytest.raises(TransformError, match="column 'word' contains strings; expected numbers"):
         Imputer().fit(MIXED)
     assert imputer.transform([[None, None]]) == [["a", 1.0]]
 
@@ -116,5 +120,5 @@ def test_wrong_use_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(TransformError, match="got 3 columns; expected 2"):
         Imputer(add_indicator=True).fit([[1.0], [None]]).inverse_transform([[1.0, 0.0, 0.0]])
     monkeypatch.setattr(stats, "MOST_DISTINCT", 3)
-    with pytest.raises(TransformError, match="column 0 has 4 distinct values, and the most freque"):
+    with pytest.raises(TransformError, match="column 0 has 4 distinct values; most_freque"):
         Imputer("most_frequent").fit([[1.0], [2.0], [3.0], [4.0]])

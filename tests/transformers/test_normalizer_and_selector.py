@@ -99,11 +99,14 @@ def test_texts_can_be_filled_but_have_no_mean() -> None:
     assert fill([[True], [None]], "constant", False) == [[True], [False]]
     assert fill([[None], [None]], "constant", "x") == [["x"], ["x"]]
     for call, message in (
-        (lambda: fill(words), "column 0 holds texts; expected numbers"),
-        (lambda: fill(words, "constant"), "column 0 holds str; fill_value=0 is none"),
-        (lambda: fill([[1.0], [None]], "constant", "x"), "holds numbers; fill_value='x' is none"),
+        (lambda: fill(words), "column 0 contains strings; expected numbers"),
+        (lambda: fill(words, "constant"), "column 0 contains str; fill_value=0 is none"),
+        (
+            lambda: fill([[1.0], [None]], "constant", "x"),
+            "contains numbers; fill_value='x' is none",
+        ),
         (lambda: fill(words, "zero"), "strategy='zero'; expected one of: mean, median, mode"),
-        (lambda: FeatureNormalizer.handle_outliers(words), "column 0 holds texts"),
+        (lambda: FeatureNormalizer.handle_outliers(words), "column 0 contains strings"),
         (lambda: FeatureNormalizer.handle_outliers([[1]], "mad"), "method='mad'; expected one of"),
         (lambda: FeatureNormalizer.handle_outliers([[1]], "iqr", -1), "threshold=-1 for iqr"),
         (lambda: FeatureNormalizer.handle_outliers([[1]], "winsorize", 50), "from 0 to below 50"),

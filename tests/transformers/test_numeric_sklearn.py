@@ -272,7 +272,7 @@ def test_k_means_of_columns_each_with_its_number_of_bins_gaps_and_few_values() -
     assert few.transform([1.0, 2.0, 5.6]) == [0.0, 1.0, 2.0]
     with pytest.raises(TransformError, match="column 0 has values whose squares are beyond"):
         KBinsDiscretizer(2, strategy="kmeans").fit([-1e155, 1e155, 0.0])
-    with pytest.raises(TransformError, match="counts in bins bound no k-means"):
+    with pytest.raises(TransformError, match="counts in bins cannot be fitted on counts"):
         KBinsDiscretizer(strategy="kmeans", grid=[0.0, 1.0])
 
 

@@ -104,7 +104,7 @@ def test_infrequent_and_dropped_categories_are_those_of_scikit_learn(
             assert [row for row in asked if row_of(params, row)[1]]
             return
     if not names:
-        with pytest.raises(TransformError, match="no column is left"):
+        with pytest.raises(TransformError, match="no output column"):
             ours.transform(arrays(asked))
         return
     got = ours.transform(arrays(asked))
@@ -166,11 +166,11 @@ def test_truth_values_numbers_and_texts_are_kept_apart() -> None:
     flags = OneHotEncoder().fit([[True], [False], [True]])
     assert flags.categories_ == [[False, True]]
     assert flags.inverse_transform([[0, 1]]) == [[True]]
-    with pytest.raises(TransformError, match="column 0 holds numbers; .* fitted on truth values"):
+    with pytest.raises(TransformError, match="column 0 contains numbers; .* fitted on booleans"):
         flags.transform([[1]])
-    with pytest.raises(TransformError, match="holds numbers and texts; expected one of them"):
+    with pytest.raises(TransformError, match="contains numbers and strings; expected one of them"):
         OneHotEncoder().fit([[1]]).partial_fit([["a"]])
-    with pytest.raises(TransformError, match="holds texts; it was fitted on numbers"):
+    with pytest.raises(TransformError, match="contains strings; it was fitted on numbers"):
         OneHotEncoder().fit([[1]]).transform([["1"]])
 
 
@@ -190,7 +190,9 @@ def test_wrong_use_is_told() -> None:
         encoder.inverse_transform([[1, 0], [0, 0]])
     with pytest.raises(TransformError, match="got 1 columns; expected 2"):
         encoder.inverse_transform([[1]])
-    with pytest.raises(TransformError, match="'error' of one and 'ignore' of the other"):
+    with pytest.raises(
+        TransformError, match="with handle_unknown='error' cannot be merged with one with"
+    ):
         encoder.merge(OneHotEncoder("ignore").fit([["a"]]))
     for wrong in ({"categories": [["b", "a"]]}, {"categories": [["a", "a"]]}, {"categories": []}):
         with pytest.raises(TransformError, match="not distinct and ascending|no column"):

@@ -234,7 +234,7 @@ def test_what_transform_refuses_is_nan() -> None:
 
 def test_null_among_texts_is_a_text_that_one_chooses() -> None:
     with_empty = OneHotEncoder("ignore").fit(["", "a", None])
-    with pytest.raises(TransformError, match="category '' is what stands for null among texts"):
+    with pytest.raises(TransformError, match="category '' is what stands for null among strings"):
         to_onnx(with_empty)
     model = to_onnx(with_empty, null_text="<null>")
     assert run(model, ["", None, "a", "b"]).tolist() == [
@@ -267,12 +267,12 @@ def test_lists_are_hashed_item_by_item(signed: bool) -> None:
     for settings_ in ({}, {"whole_numbers": [0]}):
         got = run(to_onnx(whole, **settings_), asked)  # type: ignore[arg-type]
         np.testing.assert_array_equal(got, whole.transform(asked))
-    with pytest.raises(TransformError, match="column 0 holds 'a', and the model takes lists"):
+    with pytest.raises(TransformError, match="column 0 contains 'a', and the model takes lists"):
         to_feeds(model, [["a", 1.0]])
     plain = to_onnx(HashingEncoder(6).fit(["a"]))
-    with pytest.raises(TransformError, match=r"holds \['a'\], and the model takes one text"):
+    with pytest.raises(TransformError, match=r"contains \['a'\], and the model takes one text"):
         to_feeds(plain, [[["a"]]])
-    with pytest.raises(TransformError, match="column 'x0' is texts or lists"):
+    with pytest.raises(TransformError, match="column 'x0' is strings or lists"):
         to_onnx(whole, whole_numbers=[0], matrix=True)
 
 
@@ -281,13 +281,15 @@ def test_truth_values_and_whole_numbers_are_fed_as_the_texts_that_are_hashed() -
         encoder = HashingEncoder(500, output="index").fit(rows)
         expected = np.array(encoder.transform(rows), np.float64)
         np.testing.assert_array_equal(run(to_onnx(encoder), rows), expected)
-    with pytest.raises(TransformError, match="column 0 holds 1.5, and the model takes one text"):
+    with pytest.raises(TransformError, match="column 0 contains 1.5, and the model takes one text"):
         to_feeds(to_onnx(encoder), [[1.5]])
 
 
 def test_a_text_that_would_be_null_and_a_null_that_would_be_a_text_are_refused() -> None:
     for fitted in (HashingEncoder(4).fit(["a"]), FrequencyEncoder().fit(["a", None])):
-        with pytest.raises(TransformError, match="holds '', which stands for null in this model"):
+        with pytest.raises(
+            TransformError, match="contains '', which stands for null in this model"
+        ):
             to_feeds(to_onnx(fitted), ["", "a"])
         other = to_onnx(fitted, null_text="<null>")
         expected = np.reshape(fitted.transform(["", None, "a"]), (3, -1))
@@ -309,7 +311,7 @@ def test_what_cannot_be_expressed_is_told_with_its_step() -> None:
     pipeline = Pipeline([("fill", Imputer()), ("own", Doubled())]).fit([1.0, 2.0])
     assert told(pipeline).startswith("step 'own': a Doubled cannot be expressed in ONNX; there is")
     fill = Imputer("most_frequent").fit(["a"])
-    assert "'x0' that comes out is texts, and a model gives numbers" in told(fill)
+    assert "'x0' that comes out is strings, and a model gives numbers" in told(fill)
     near = OneHotEncoder().fit([16777216, 16777217])
     assert "two categories are one number in float32; use dtype='float64'" in told(near)
     assert run(to_onnx(near, dtype="float64"), [16777217]).tolist() == [[0, 1]]

@@ -195,7 +195,7 @@ def test_the_event_time_may_be_a_column_that_is_no_feature() -> None:
     assert encoder.names == ("city", "shop")
     without = frame.drop(columns="t")
     pd.testing.assert_frame_equal(encoder.transform(frame), encoder.transform(without))
-    with pytest.raises(TransformError, match="the event time 't' is no column of the data"):
+    with pytest.raises(TransformError, match="the event time 't' is not a column of the data"):
         encoder.fit_transform(without, [1.0, 2.0, 4.0])
     by_call = encoder.fit_transform(without, [1.0, 2.0, 4.0], event_time_ms=frame["t"])
     pd.testing.assert_frame_equal(by_call, got)
@@ -220,7 +220,7 @@ def test_services_take_what_it_was_fitted_on() -> None:
     assert encoder.accepts(1, Float64)
     assert not encoder.is_scalar
     assert TargetEncoder().fit(["a"], [0.5]).is_scalar
-    with pytest.raises(TransformError, match="column 0 holds numbers; it was fitted on texts"):
+    with pytest.raises(TransformError, match="column 0 contains numbers; it was fitted on strings"):
         encoder.transform([[1, 1]])
 
 
@@ -238,25 +238,25 @@ def test_wrong_use_is_told() -> None:
     ):
         assert message in told(lambda s=wrong_settings: TargetEncoder(**s))
     encoder = TargetEncoder()
-    assert "learns from targets; give y" in told(lambda: encoder.fit([["a"]]))
+    assert "is fitted on targets; pass y" in told(lambda: encoder.fit([["a"]]))
     assert "y has 2 rows and 1 columns; expected 1 and 1" in told(
         lambda: encoder.fit([["a"]], [1, 2])
     )
-    assert "1 rows with a target cannot be parted into cv=5" in told(
+    assert "1 rows with a target cannot be split into cv=5" in told(
         lambda: encoder.fit_transform(["a"], [0.5])
     )
     assert "no class of the target has as many rows as cv=5" in told(
         lambda: encoder.fit_transform(["a"] * 6, [1, 1, 2, 2, 3, 3])
     )
     many = list(range(101))
-    assert "y has 101 different whole numbers; say target_type='continuous'" in told(
+    assert "y has 101 distinct integers; pass target_type='continuous'" in told(
         lambda: encoder.fit(["a"] * 101, many)
     )
     assert TargetEncoder(target_type="continuous").fit(["a"] * 101, many).transform(["a"]) == [50]
-    assert "target_type='binary', and y has the classes [1, 2, 3]" in told(
+    assert "target_type='binary', but y has the classes [1, 2, 3]" in told(
         lambda: TargetEncoder(target_type="binary").fit(["a"] * 3, [1, 2, 3])
     )
-    assert "and y has the classes [1, 2]; expected 3 or more" in told(
+    assert "but y has the classes [1, 2]; expected 3 or more" in told(
         lambda: TargetEncoder(target_type="multiclass").fit(["a"] * 2, [1, 2]).transform(["a"])
     )
     assert "the targets of one part are classes" in told(
@@ -265,19 +265,19 @@ def test_wrong_use_is_told() -> None:
     assert "y has values whose squares are beyond float64" in told(
         lambda: TargetEncoder(target_type="continuous").fit(["a"], [1.5e200])
     )
-    assert "label_delay_ms=5 needs the event times" in told(
+    assert "label_delay_ms=5 requires event times" in told(
         lambda: TargetEncoder(label_delay_ms=5).fit_transform(["a"], [0.5])
     )
     timed = TargetEncoder(target_type="continuous")
     for times, message in (
         ([1], "event_time_ms has 1 rows and 1 columns; expected 2 and 1"),
         ([1, None], "event_time_ms is null in row 1; expected a time for each row"),
-        ([1.5, 2.5], "event_time_ms holds no integers; expected milliseconds since 1970"),
+        ([1.5, 2.5], "event_time_ms has no integers; expected milliseconds since 1970"),
     ):
         assert message in told(
             lambda t=times: timed.fit_transform(["a", "b"], [0.5, 1.5], event_time_ms=t)
         )
-    assert "smooth is 'auto' of one and 1.0 of the other" in told(
+    assert "with smooth='auto' cannot be merged with one with smooth=1.0" in told(
         lambda: timed.fit(["a"], [0.5]).merge(
             TargetEncoder(target_type="continuous", smooth=1.0).fit(["a"], [0.5])
         )

@@ -134,7 +134,7 @@ class OneHotEncoderModel(Model):
     """A vector for each index column: 1 at the place of its value, which is a number from 0.
 
     ``maxIndex`` is the greatest index of each column. With ``drop_last`` it has no place: it is
-    all zeros. What is no whole number from 0 to the greatest is refused.
+    all zeros. What is no integer from 0 to the greatest is refused.
 
     >>> model = OneHotEncoderModel({"maxIndex": [2]}, drop_last=False)
     >>> model.transform([[1.0], [2.0]]).tolist()
@@ -196,7 +196,7 @@ class OneHotEncoderModel(Model):
     def _why(self, row: Sequence[float]) -> str:
         greatest = self.model_data["maxIndex"].tolist()
         return (
-            f"{row} cannot be parsed as indices; expected whole numbers from 0 to "
+            f"{row} cannot be parsed as indices; expected integers from 0 to "
             f"{', '.join(str(int(g)) for g in greatest)}"
         )
 

@@ -13,7 +13,7 @@ from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
-from paimon_features.transformers.base import Applied, Params, StoredTransformer
+from paimon_features.transformers.base import Applied, FeatureTransformer, Params, StoredTransformer
 from paimon_features.transformers.flink_ml.vectors import (
     Matrix,
     SparseRows,
@@ -35,7 +35,7 @@ class Model(StoredTransformer):
     ``transform`` needs. ``transform`` of a table adds columns to it; of an array it gives an
     array of what a service would give: the same steps for a table, a training set and a request.
 
-    A column ``features_col`` holds vectors (lists or sparse ones); several names are the columns
+    A column ``features_col`` contains vectors (lists or sparse ones); several names are the columns
     of numbers of which a vector is made.
     """
 
@@ -84,6 +84,8 @@ class Model(StoredTransformer):
         raise TransformError(
             f"a {type(self).__name__} is not fitted itself; {self.estimator}().fit(data) gives one"
         )
+
+    merge = FeatureTransformer.merge
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         """These columns through the model; a null in one of them makes every result null."""
@@ -154,7 +156,7 @@ class Model(StoredTransformer):
         """Model data as arrays of the right shapes; TransformError for others."""
         return one_number_per_feature({name: model_data[name] for name in self.data_names})
 
-    def _learnt(self) -> Params:
+    def _fitted_params(self) -> Params:
         return {"settings": _plain(self.settings), "model_data": self._stored_data()}
 
     def _stored_data(self) -> Params:

@@ -1,6 +1,6 @@
 """Vectors as Flink ML has them, many at once: dense as a matrix, sparse as compressed rows.
 
-A table holds them as a column of lists, as a column of structs (``size``, ``indices``,
+A table contains them as a column of lists, as a column of structs (``size``, ``indices``,
 ``values``), or as one column of numbers for each place.
 """
 

@@ -60,7 +60,7 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
         (lambda: OnlineLogisticRegression(alpha=0.0), DefinitionError, "a number above 0"),
         (lambda: LogisticRegression().fit([[1.0]], [2.0]), TransformError, "label 2; .* multinom"),
         (lambda: LinearSVC().fit([[1.0]]), TransformError, "vectors without labels"),
-        (lambda: LinearSVC().fit([[1.0]], [1.0, 0.0]), TransformError, r"shape \(2,\) beside 1 ro"),
+        (lambda: LinearSVC().fit([[1.0]], [1.0, 0.0]), TransformError, r"shape \(2,\) for 1 ro"),
         (lambda: LinearSVC().fit(np.zeros((0, 2)), []), TransformError, "training set is empty"),
         (lambda: KMeans().fit(pa.table({"a": [[1.0]]})), TransformError, "no column 'features'"),
         (lambda: KMeans().program(lambda job: job), DefinitionError, "initial= is missing"),
