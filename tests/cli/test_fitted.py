@@ -191,7 +191,7 @@ def test_another_version_is_a_change_and_another_content_of_one_is_refused(
         "fitted", "export", "amount_scaler", "2", code=2
     ).output  # fmt: skip
     path.write_text(path.read_text().replace('"rows": 3', '"rows": 4'))
-    assert "it was changed or damaged since it was written" in run("plan", code=2).output
+    assert "it was changed or damaged after it was written" in run("plan", code=2).output
 
 
 def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:

@@ -262,7 +262,7 @@ def test_wrong_use_is_told() -> None:
     assert "the targets of one part are classes" in told(
         lambda: TargetEncoder().fit(["a"], [1]).partial_fit(["a"], [1.5])
     )
-    assert "y has values whose squares are beyond float64" in told(
+    assert "y has values whose squares exceed float64" in told(
         lambda: TargetEncoder(target_type="continuous").fit(["a"], [1.5e200])
     )
     assert "label_delay_ms=5 requires event times" in told(
@@ -271,7 +271,7 @@ def test_wrong_use_is_told() -> None:
     timed = TargetEncoder(target_type="continuous")
     for times, message in (
         ([1], "event_time_ms has 1 rows and 1 columns; expected 2 and 1"),
-        ([1, None], "event_time_ms is null in row 1; expected a time for each row"),
+        ([1, None], "event_time_ms is null in row 1; expected one time per row"),
         ([1.5, 2.5], "event_time_ms has no integers; expected milliseconds since 1970"),
     ):
         assert message in told(
