@@ -67,7 +67,7 @@ class Means:
         wrong = ~np.isfinite(found.mean)
         if wrong.any():
             raise TransformError(
-                f"{labels[int(np.flatnonzero(wrong)[0])]} has values whose range is beyond "
+                f"{labels[int(np.flatnonzero(wrong)[0])]} has values whose range exceeds "
                 "float64; divide it by its unit first"
             )
         return cls(found)

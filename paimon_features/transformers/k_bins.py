@@ -323,7 +323,7 @@ def _around_centres(values: Floats, count: int, column: int) -> Floats:
     with np.errstate(over="ignore"):
         if not np.isfinite(np.square(high - low) * len(values)):
             raise TransformError(
-                f"column {column} has values whose squares are beyond float64; divide it by its "
+                f"column {column} has values whose squares exceed float64; divide it by its "
                 "unit first"
             )
     # with fewer values than bins each value is a centre; scikit-learn raises here

@@ -32,7 +32,7 @@ def exact_quantiles(columns: Sequence[Floats], percents: Floats, method: str = "
                 found = np.percentile(known, percents, method=method)  # type: ignore[call-overload]
             if not np.isfinite(found).all():
                 raise TransformError(
-                    f"the range of column {index} is beyond float64; divide it by its unit first"
+                    f"the range of column {index} exceeds float64; divide it by its unit first"
                 )
             out[:, index] = found
     return out

@@ -102,7 +102,7 @@ class StandardScaler(ColumnwiseTransformer):
             index = int(np.flatnonzero(wrong)[0])
             finite_columns(frame)  # reports infinite values
             raise TransformError(
-                f"{frame.label(index)} has values whose squares are beyond float64; divide it by "
+                f"{frame.label(index)} has values whose squares exceed float64; divide it by "
                 "its unit first"
             )
         self._take(learnt)
@@ -214,7 +214,7 @@ class MinMaxScaler(ColumnwiseTransformer):
         with np.errstate(over="ignore"):
             self.data_range_ = high - low
         if np.isinf(self.data_range_).any():
-            raise TransformError("the range of a column is beyond float64; divide it first")
+            raise TransformError("the range of a column exceeds float64; divide it first")
         start, end = self.feature_range
         constant = self.data_range_ < 10 * EPS
         self.scale_ = (end - start) / np.where(constant, 1.0, self.data_range_)

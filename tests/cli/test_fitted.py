@@ -187,7 +187,7 @@ def test_another_version_is_a_change_and_another_content_of_one_is_refused(
     refused = run("plan", code=2).output
     assert "transformed feature 'scaled': the file of amount_scaler v2 has the digest" in refused
     assert "a version never changes" in refused
-    assert "is there and is not amount_scaler v2" in run(
+    assert "exists and differs from amount_scaler v2" in run(
         "fitted", "export", "amount_scaler", "2", code=2
     ).output  # fmt: skip
     path.write_text(path.read_text().replace('"rows": 3', '"rows": 4'))

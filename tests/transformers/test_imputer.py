@@ -100,7 +100,7 @@ def test_a_mean_keeps_its_digits_in_parts() -> None:
         parts.partial_fit(part)
     assert parts.statistics_[0] == pytest.approx(exact, rel=2.0**-52)
     assert FeatureTransformer.from_params(parts.to_params()).partial_fit(data) is not None
-    # a mean needs no squares, which are beyond float64 here
+    # a mean needs no squares, which exceed float64 here
     large = Imputer().fit([[1e300]]).merge(Imputer().fit([[-1e300], [6e299]]))
     assert large.statistics_ == Imputer().fit([[1e300], [-1e300], [6e299]]).statistics_ == [2e299]
 
