@@ -121,7 +121,9 @@ def test_what_is_wrong_with_a_file_is_told_with_the_command_that_writes_it(tmp_p
         assert str(path) in told()
     path.write_bytes(b"\xff\xfe")
     assert "cannot be read" in told()
-    with pytest.raises(DefinitionError, match="exists and differs from amount_scaler v3 in the lake"):
+    with pytest.raises(
+        DefinitionError, match="exists and differs from amount_scaler v3 in the lake"
+    ):
         write_version(tmp_path, version())
 
 

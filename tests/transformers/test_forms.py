@@ -151,7 +151,7 @@ def test_what_cannot_be_taken_is_told() -> None:
     assert "column 'b' contains an infinite value" in told(
         pa.table({"a": [1.0], "b": [math.inf]}), MinMaxScaler
     )
-    assert "beyond float64" in told([[1e300], [-1e300]])
+    assert "float64" in told([[1e300], [-1e300]])
     assert "LazyFrame" in told(pl.LazyFrame({"a": [1]}))
     for kind in (StandardScaler, MinMaxScaler, OneHotEncoder):
         with pytest.raises(TransformError, match=f"this {kind.__name__} is not fitted; call fit"):

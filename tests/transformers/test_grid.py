@@ -135,7 +135,10 @@ def test_other_wrong_settings_are_told() -> None:
         (lambda: RobustScaler(quantile_range=(75, 25)), "two percentages, ascending"),
         (lambda: RobustScaler(quantile_range=(0, 75), unit_variance=True), "between 0 and 100"),
         (lambda: QuantileTransformer(n_quantiles=0), "n_quantiles=0; expected 1 or more"),
-        (lambda: QuantileTransformer(n_quantiles=9, subsample=5), "n_quantiles=9 exceeds subsample=5"),
+        (
+            lambda: QuantileTransformer(n_quantiles=9, subsample=5),
+            "n_quantiles=9 exceeds subsample=5",
+        ),
         (lambda: QuantileTransformer(output_distribution="beta"), "expected one of: uniform, norm"),
         (lambda: QuantileTransformer(subsample=0), "subsample=0; expected 1 or more, or None"),
         (lambda: QuantileTransformer(random_state=-1), "random_state=-1; expected 0 to"),
