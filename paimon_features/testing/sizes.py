@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 import random
 from collections.abc import Callable, Sequence
@@ -49,3 +51,35 @@ def seeds(in_suite: int) -> Sequence[int]:
         return range(many(in_suite))
     rng = random.Random(start)
     return [rng.randrange(2**32) for _ in range(many(in_suite))]
+
+
+def every_seed(in_suite: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Run a test once for each of :func:`seeds`, in one item; a failure names its seed.
+
+    The test takes ``seed`` in addition to its other parameters.
+
+    >>> @every_seed(3)
+    ... def test_squares(seed): assert seed < 2
+    >>> try:
+    ...     test_squares()
+    ... except AssertionError as error:
+    ...     error.__notes__
+    ['seed 2']
+    """
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(**fixtures: object) -> None:
+            for seed in seeds(in_suite):
+                try:
+                    test(seed=seed, **fixtures)
+                except BaseException as error:
+                    error.add_note(f"seed {seed}")
+                    raise
+
+        own = inspect.signature(test)
+        others = [each for name, each in own.parameters.items() if name != "seed"]
+        run.__signature__ = own.replace(parameters=others)  # type: ignore[attr-defined]
+        return run
+
+    return decorate

@@ -13,7 +13,7 @@ import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.oracle.column_values import reference_item_mask, reference_values
-from paimon_features.testing.sizes import seeds
+from paimon_features.testing.sizes import every_seed
 from trainer_bridge.batches.columns import TensorColumn
 from trainer_bridge.batches.numpy_form import NumpyForm
 from trainer_bridge.batches.ragged import Ragged, Rows
@@ -94,7 +94,7 @@ def as_lists(rows: Rows) -> list[Any]:
     return rows.to_lists() if isinstance(rows, Ragged) else rows.tolist()
 
 
-@pytest.mark.parametrize("seed", seeds(250))
+@every_seed(250)
 def test_columns_of_random_types_equal_the_reference_implementation(seed: int) -> None:
     dice = random.Random(seed)
     column, plan, fill = random_case(dice)
@@ -112,7 +112,7 @@ def test_columns_of_random_types_equal_the_reference_implementation(seed: int) -
         assert all(level.dtype == np.int64 for level in rows.splits)
 
 
-@pytest.mark.parametrize("seed", seeds(120))
+@every_seed(120)
 def test_masks_of_items_equal_the_reference_implementation(seed: int) -> None:
     dice = random.Random(seed)
     kind = dice.choice([pa.int64(), pa.string(), pa.bool_()])
@@ -156,7 +156,7 @@ def test_a_block_of_many_columns_in_parts_is_the_columns_side_by_side(
     assert block["float32"].flags.c_contiguous
 
 
-@pytest.mark.parametrize("seed", seeds(150))
+@every_seed(150)
 def test_gathering_viewing_and_joining_lists_is_what_python_lists_do(seed: int) -> None:
     dice = random.Random(seed)
     kind, _ = random_type(dice)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import TableError
+from paimon_features.testing.sizes import every_seed
 from trainer_bridge.blocks.folds import CHOOSING, fold, take
 from trainer_bridge.blocks.layers import Layers
 from trainer_bridge.blocks.merge import group_rows, newest_rows
@@ -71,7 +72,7 @@ def in_bytes(values: pa.Array) -> tuple[Any, ...]:
     return tuple(None if v is None else repr(v) for v in values.to_pylist())
 
 
-@pytest.mark.parametrize("seed", range(24))
+@every_seed(24)
 def test_folding_file_by_file_equals_folding_sorted_rows(seed: int) -> None:
     dice = np.random.default_rng(seed)
     keys = random_keys(dice)

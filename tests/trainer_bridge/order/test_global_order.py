@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.oracle.order import reference_order
+from paimon_features.testing.sizes import every_seed
 from trainer_bridge.order.global_order import GlobalOrder, choose_streams
 from trainer_bridge.order.permutation import derive_key, mix64, permute, radices, uniform
 from trainer_bridge.order.quality import shuffle_quality
@@ -158,7 +159,7 @@ def test_uniform_numbers_are_uniform_and_depend_on_the_key() -> None:
     assert not np.isin(uniform(derive_key(2), np.arange(1_000)), shares).any()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@every_seed(8)
 def test_the_blocks_that_come_next_are_those_that_a_walk_over_the_positions_meets(
     seed: int,
 ) -> None:

@@ -133,8 +133,8 @@ def test_the_loop_ends_when_stopped_or_when_nothing_is_committed(lake: Lake) -> 
     reader = FollowingReader(lake, table, start=1, batch_size=10, idle_timeout_s=0.1, **OPTIONS)
     started = time.monotonic()
     assert [epoch for epoch, _ in taken(reader)] == [1, 1, 2, 2]
-    assert 0.1 <= time.monotonic() - started < 5
-    # it goes on where it stood
+    assert time.monotonic() - started >= 0.1
+    # the next iteration continues from there
     append_arrow(lake, table, sample_rows(40, 5))
     assert [epoch for epoch, _ in taken(reader)] == [3]
     patient = FollowingReader(lake, table, start=2, batch_size=10, **OPTIONS)
@@ -209,7 +209,6 @@ def test_a_table_that_was_created_again_or_lost_its_commits_is_refused(lake: Lak
     with pytest.raises(SnapshotExpiredError, match="no snapshot 9"):
         FollowingReader(lake, table, start=9, **options)
     lake.drop(table)
-    time.sleep(0.01)
     make_samples(lake, [10, 10, 10])
     for state in states[2:]:
         with pytest.raises(RequestError, match="rolled back or created again"):
