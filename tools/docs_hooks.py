@@ -60,11 +60,15 @@ def _api(found: re.Match[str]) -> str:
 
 
 def public_names(package: str) -> list[str]:
-    """The classes and functions in ``__all__`` of a package, in its order."""
+    """The classes and functions that a package exports: its stub, or else its ``__all__``."""
     path = ROOT.joinpath(*package.split("."))
+    stub = path / "__init__.pyi"
+    if stub.is_file():
+        nodes = ast.parse(stub.read_text(encoding="utf-8")).body
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        return sorted(alias.asname for node in imports for alias in node.names if alias.asname)
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    tree = ast.parse(source.read_text(encoding="utf-8"))
-    for node in tree.body:
+    for node in ast.parse(source.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             names: list[str] = ast.literal_eval(node.value)
             return [name for name in names if not name.isupper()]
@@ -72,12 +76,14 @@ def public_names(package: str) -> list[str]:
 
 
 def _commands() -> Iterator[str]:
-    from paimon_features.cli import COMMANDS
+    from paimon_features.cli import COMMANDS, cli
 
     for heading, section in COMMANDS.items():
         yield f"## {heading}\n"
-        for name, lazy in section.items():
-            yield from _command(lazy.load(), f"paimon-features {name}", "###")
+        for name in section:
+            command = cli.get_command(click.Context(cli), name)
+            assert command is not None, name
+            yield from _command(command, f"paimon-features {name}", "###")
 
 
 def _command(command: click.Command, name: str, level: str) -> Iterator[str]:

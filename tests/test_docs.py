@@ -1,0 +1,152 @@
+"""The documentation names only what exists: modules, files, commands, options, pages, anchors."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from paimon_features.cli import cli
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FOLDERS = "paimon_features|trainer_bridge|tests|examples|docs|tools|jobs|docker|locks|benchmarks"
+A_PATH = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)`")
+A_MODULE = re.compile(r"`((?:paimon_features|trainer_bridge)(?:\.\w+)+)(?:\(.*?\))?`")
+A_LINK = re.compile(r"\]\(([^)\s]+)\)")
+A_FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
+
+
+def prose(page: Path) -> str:
+    return A_FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+@every_page
+def test_every_file_named_in_a_page_exists(page: Path) -> None:
+    named = A_PATH.findall(prose(page))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def exists(dotted: str) -> bool:
+    """Whether a dotted name is a module, or a name defined or exported by one."""
+    parts = dotted.split(".")
+    for end in range(len(parts), 0, -1):
+        home = ROOT.joinpath(*parts[:end])
+        sources = [home / "__init__.pyi", home / "__init__.py", home.with_suffix(".py")]
+        if found := [source for source in sources if source.is_file()]:
+            rest = parts[end:]
+            return not rest or any(rest[0] in names_in(source) for source in found)
+    return False
+
+
+def names_in(source: Path) -> set[str]:
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    names = {
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names |= {target.id for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names
+
+
+@every_page
+def test_every_module_and_name_in_a_page_exists(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = A_MODULE.findall(text) + re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
+    assert [name for name in named if not exists(name)] == []
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of every call of the command line: in shell blocks and between backticks."""
+    for language, block in A_FENCE.findall(text):
+        if language in ("sh", "bash", ""):
+            for line in block.replace("\\\n", " ").splitlines():
+                call = re.match(r"(?:\$ )?(?:.*&& )?(paimon-features .*)", line.strip())
+                if call:
+                    yield shlex.split(call[1], comments=True)
+    for inline in re.findall(r"`(paimon-features [^`]+)`", A_FENCE.sub("", text)):
+        yield shlex.split(inline)
+
+
+def problem(words: list[str]) -> str | None:
+    """What is unknown in a call, None where all of it exists."""
+    command: click.Command = cli
+    known: set[str] = {"--help", "--version"}
+    for word in words[1:]:
+        if word in ("&&", "|", ">", ";"):
+            break
+        if word.startswith("--"):
+            if word.partition("=")[0] not in known:
+                return f"{' '.join(words)}: {word}"
+        elif isinstance(command, click.Group):
+            inner = command.get_command(click.Context(command), word)
+            if inner is not None:
+                command = inner
+                known |= {
+                    name for item in inner.params for name in (*item.opts, *item.secondary_opts)
+                }
+            elif command is cli and re.fullmatch(r"[a-z][a-z-]*", word):
+                return f"{' '.join(words)}: {word}"
+    return None
+
+
+@every_page
+def test_every_command_and_option_in_a_page_exists(page: Path) -> None:
+    found = [problem(words) for words in commands(page.read_text(encoding="utf-8"))]
+    assert [text for text in found if text] == []
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", prose(page), re.MULTILINE)
+    plain = [re.sub(r"[`*]|\[(.*?)\]\(.*?\)", r"\1", title) for title in titles]
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", t).strip().lower()) for t in plain}
+
+
+@every_page
+def test_every_link_in_a_page_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in A_LINK.findall(prose(page)):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "internals" / "decisions"
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", (folder / "index.md").read_text()))
+    assert linked == {path.name for path in folder.glob("*.md")} - {"index.md"}
+
+
+def test_the_site_has_a_hook_for_every_generated_part() -> None:
+    path = ROOT / "tools" / "docs_hooks.py"
+    spec = importlib.util.spec_from_file_location("docs_hooks", path)
+    assert spec is not None
+    assert spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    for page in PAGES:
+        for package in re.findall(r"<!-- api: ([\w.]+) -->", page.read_text(encoding="utf-8")):
+            assert hooks.public_names(package), package
