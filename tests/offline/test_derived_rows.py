@@ -258,7 +258,7 @@ def test_a_rate_over_a_fixed_size_is_per_unit_of_it(tmp_path: Path) -> None:
         assert rows(lake, derived) == [(1, 0, 12 * HOUR_MS, 2 / 12)]
     with pytest.raises(DefinitionError) as caught:
         TumblingView("daily", view, "day", time_zone="UTC")
-    assert "name features= without it" in caught.value.__notes__
+    assert "pass features= without this aggregate" in caught.value.__notes__
 
 
 def test_a_view_without_tiles_has_no_rows(tmp_path: Path) -> None:
