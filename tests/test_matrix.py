@@ -33,7 +33,7 @@ from paimon_features.testing.matrix_paths import (
     duckdb_tiles,
     from_events,
     from_tiles,
-    naive_tiles,
+    reference_tiles,
 )
 from paimon_features.testing.sizes import cases
 from paimon_features.windows import KINDS
@@ -80,7 +80,7 @@ def groups(chosen: Sequence[Cell]) -> Iterable[object]:
 @pytest.mark.parametrize("group", groups(CELLS))
 def test_tiles_answer_like_the_oracle(group: Sequence[Cell], engine: DuckDBEngine) -> None:
     for cell in group:
-        for tiles in (naive_tiles(cell), duckdb_tiles(cell, engine)):
+        for tiles in (reference_tiles(cell), duckdb_tiles(cell, engine)):
             given = from_tiles(cell, tiles, cell.questions)
             assert not wrong(cell, cell.questions, given), cell
 
@@ -123,7 +123,7 @@ def test_a_real_server_equals_the_oracle(cell: Cell, lake_of: Lakes, redis_url: 
 @cases(12)
 def test_any_cell_of_any_tile_equals_the_oracle(engine: DuckDBEngine, seed: int) -> None:
     cell = random_cell(random.Random(seed))
-    for tiles in (naive_tiles(cell), duckdb_tiles(cell, engine)):
+    for tiles in (reference_tiles(cell), duckdb_tiles(cell, engine)):
         given = from_tiles(cell, tiles, cell.questions)
         assert not wrong(cell, cell.questions, given)
     assert not wrong(cell, cell.questions, from_events(cell, cell.questions))

@@ -1,9 +1,9 @@
 """The naive twin of each aggregate: its value from the raw events of a window, by a loop.
 
-``naive_value`` is told by the class of the aggregate (``functools.singledispatch``), so that an
+``reference_value`` is told by the class of the aggregate (``functools.singledispatch``), so that an
 aggregate of one's own gets its twin where it is tested::
 
-    @naive_value.register
+    @reference_value.register
     def _(aggregate: Spread, window: Window) -> Any:
         values = window.values(aggregate.column)
         return max(values) - min(values) if values else None
@@ -66,14 +66,14 @@ class IllConditioned:
 
 
 @singledispatch
-def naive_value(aggregate: agg.Aggregate, window: Window) -> Any:
+def reference_value(aggregate: agg.Aggregate, window: Window) -> Any:
     """What the aggregate has to come to: a Python value, or IllConditioned.
 
     Dates are days and timestamps milliseconds since 1970, maps lists of (key, value) pairs.
     """
     kind = type(aggregate).__name__
     raise NotImplementedError(
-        f"{kind} has no naive twin; write one: @naive_value.register of a function that takes "
+        f"{kind} has no naive twin; write one: @reference_value.register of a function that takes "
         f"(aggregate: {kind}, window: Window), from paimon_features.oracle.aggregates"
     )
 
@@ -81,26 +81,26 @@ def naive_value(aggregate: agg.Aggregate, window: Window) -> Any:
 # -- counts and sums ---------------------------------------------------------------------------
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.Count, window: Window) -> Any:
     return len(window.values(aggregate.column))
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.Sum, window: Window) -> Any:
     values = window.values(aggregate.column)
     return total_of(values, aggregate.scale_of(window.scope), aggregate.output_type(window.scope))
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.Mean, window: Window) -> Any:
     values = window.values(aggregate.column)
     scale = aggregate.scale_of(window.scope)
     return float(sum(exact(v, scale) for v in values) / Fraction(len(values))) if values else None
 
 
-@naive_value.register(agg.Min)
-@naive_value.register(agg.Max)
+@reference_value.register(agg.Min)
+@reference_value.register(agg.Max)
 def _(aggregate: agg.Min | agg.Max, window: Window) -> Any:
     values = [exact(v, aggregate.scale_of(window.scope)) for v in window.values(aggregate.column)]
     if not values:
@@ -109,7 +109,7 @@ def _(aggregate: agg.Min | agg.Max, window: Window) -> Any:
     return int(value) if aggregate.output_type(window.scope).text == "int64" else float(value)
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.Rate, window: Window) -> Any:
     assert window.window_ms is not None
     scale = aggregate.scale_of(window.scope)
@@ -117,8 +117,8 @@ def _(aggregate: agg.Rate, window: Window) -> Any:
     return float(total * parse_duration(aggregate.per) / window.window_ms)
 
 
-@naive_value.register(agg.VectorSum)
-@naive_value.register(agg.VectorMean)
+@reference_value.register(agg.VectorSum)
+@reference_value.register(agg.VectorMean)
 def _(aggregate: agg.VectorSum | agg.VectorMean, window: Window) -> Any:
     vectors = window.values(aggregate.column)
     kind = aggregate.output_type(window.scope)
@@ -156,7 +156,7 @@ def exact(value: Any, scale: int | None) -> Fraction:
 # -- moments -----------------------------------------------------------------------------------
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.Variance, window: Window) -> Any:
     values = [exact(v, aggregate.scale_of(window.scope)) for v in window.values(aggregate.column)]
     if len(values) <= aggregate.ddof:
@@ -167,7 +167,7 @@ def _(aggregate: agg.Variance, window: Window) -> Any:
     return math.sqrt(variance) if isinstance(aggregate, agg.StdDev) else variance
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.Skewness, window: Window) -> Any:
     values = [exact(v, aggregate.scale_of(window.scope)) for v in window.values(aggregate.column)]
     if is_ill_conditioned(aggregate, values, window):
@@ -178,7 +178,7 @@ def _(aggregate: agg.Skewness, window: Window) -> Any:
     return math.copysign(math.sqrt(m3 * m3 / (m2 * m2 * m2)), m3)
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.Kurtosis, window: Window) -> Any:
     values = [exact(v, aggregate.scale_of(window.scope)) for v in window.values(aggregate.column)]
     if is_ill_conditioned(aggregate, values, window):
@@ -219,8 +219,8 @@ def squares_around(values: Sequence[Fraction], center: float) -> Fraction:
 # -- decay -------------------------------------------------------------------------------------
 
 
-@naive_value.register(agg.DecayedSum)
-@naive_value.register(agg.DecayedCount)
+@reference_value.register(agg.DecayedSum)
+@reference_value.register(agg.DecayedCount)
 def _(aggregate: Decayed, window: Window) -> Any:
     terms = []
     for ts, value in window.seen(aggregate.column):
@@ -229,7 +229,7 @@ def _(aggregate: Decayed, window: Window) -> Any:
     return math.fsum(terms)
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.DecayedMean, window: Window) -> Any:
     seen = window.seen(aggregate.column)
     if not seen:
@@ -243,10 +243,10 @@ def _(aggregate: agg.DecayedMean, window: Window) -> Any:
 # -- in order ----------------------------------------------------------------------------------
 
 
-@naive_value.register(agg.First)
-@naive_value.register(agg.Last)
-@naive_value.register(agg.FirstN)
-@naive_value.register(agg.LastN)
+@reference_value.register(agg.First)
+@reference_value.register(agg.Last)
+@reference_value.register(agg.FirstN)
+@reference_value.register(agg.LastN)
 def _(aggregate: agg.First | agg.Last | agg.FirstN | agg.LastN, window: Window) -> Any:
     column, tie, newest = aggregate.column, aggregate.tie, aggregate.newest
     assert column is not None
@@ -263,8 +263,8 @@ def _(aggregate: agg.First | agg.Last | agg.FirstN | agg.LastN, window: Window) 
     return values[0] if values else None
 
 
-@naive_value.register(agg.TopK)
-@naive_value.register(agg.BottomK)
+@reference_value.register(agg.TopK)
+@reference_value.register(agg.BottomK)
 def _(aggregate: agg.TopK | agg.BottomK, window: Window) -> Any:
     column, by = aggregate.column, aggregate.by
     assert column is not None
@@ -299,7 +299,7 @@ def text_of(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.CountBy, window: Window) -> Any:
     found = Counter(map(text_of, window.values(aggregate.column)))
     declared = [text_of(value) for value in aggregate.values]
@@ -309,7 +309,7 @@ def _(aggregate: agg.CountBy, window: Window) -> Any:
     return counts
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.SumBy, window: Window) -> Any:
     declared = [text_of(value) for value in aggregate.values]
     groups: dict[str | None, list[Any]] = {name: [] for name in declared}
@@ -326,15 +326,15 @@ def _(aggregate: agg.SumBy, window: Window) -> Any:
     return [(name, total) for name, total in totals.items() if name is not None]
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.TopCategories, window: Window) -> Any:
     found = Counter(map(text_of, window.values(aggregate.column)))
     ranked = sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
     return ranked[: aggregate.n] or None
 
 
-@naive_value.register(agg.Any)
-@naive_value.register(agg.All)
+@reference_value.register(agg.Any)
+@reference_value.register(agg.All)
 def _(aggregate: agg.Any | agg.All, window: Window) -> Any:
     if aggregate.condition is None:
         verdicts = window.values(aggregate.column)
@@ -347,8 +347,8 @@ def _(aggregate: agg.Any | agg.All, window: Window) -> Any:
     return any(verdicts) if isinstance(aggregate, agg.Any) else all(verdicts)
 
 
-@naive_value.register(agg.TimeSinceLast)
-@naive_value.register(agg.TimeSinceFirst)
+@reference_value.register(agg.TimeSinceLast)
+@reference_value.register(agg.TimeSinceFirst)
 def _(aggregate: agg.TimeSinceLast | agg.TimeSinceFirst, window: Window) -> Any:
     times = [ts for ts, _ in window.seen(aggregate.column)]
     if not times:
@@ -369,12 +369,12 @@ def bin_counts(edges: Sequence[float], values: Sequence[Any]) -> list[int]:
     return counts
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.Histogram, window: Window) -> Any:
     return bin_counts(aggregate.edges, window.values(aggregate.column))
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.Quantile, window: Window) -> Any:
     assert isinstance(aggregate.q, float | int)
     edges = aggregate.edges
@@ -390,7 +390,7 @@ def _(aggregate: agg.Quantile, window: Window) -> Any:
     return None
 
 
-@naive_value.register
+@reference_value.register
 def _(aggregate: agg.ApproxCountDistinct, window: Window) -> Any:
     kind = window.scope[aggregate.column or ""]
     item = parse(f"item({aggregate.column})", {aggregate.column or "": kind})

@@ -10,7 +10,7 @@ from typing import Any
 from paimon_features.aggregates import Aggregate
 from paimon_features.definitions import DerivedView, FeatureView, SessionView, TumblingView
 from paimon_features.expressions import parse
-from paimon_features.oracle.aggregates import IllConditioned, Window, naive_value
+from paimon_features.oracle.aggregates import IllConditioned, Window, reference_value
 from paimon_features.oracle.compare import differs
 from paimon_features.oracle.expressions import evaluate_row
 from paimon_features.oracle.features import Event, entered
@@ -24,7 +24,7 @@ Key = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
-class NaiveRow:
+class ReferenceRow:
     """One window: its end, its number of events (less withdrawals), and its rows."""
 
     end_ms: int
@@ -32,7 +32,7 @@ class NaiveRow:
     rows: Sequence[Event]
 
 
-def naive_rows(derived: DerivedView, events: Iterable[Event]) -> dict[Key, NaiveRow]:
+def reference_rows(derived: DerivedView, events: Iterable[Event]) -> dict[Key, ReferenceRow]:
     """The windows of all entities that hold an event, open ones too."""
     view = derived.view
     entities: dict[Key, list[Event]] = {}
@@ -43,7 +43,7 @@ def naive_rows(derived: DerivedView, events: Iterable[Event]) -> dict[Key, Naive
         for start, end, members in _windows(derived, rows):
             count = _count(view, members)
             if count > 0:
-                out[*keys, start] = NaiveRow(end, count, members)
+                out[*keys, start] = ReferenceRow(end, count, members)
     return out
 
 
@@ -54,7 +54,7 @@ def wrong_derived(
 
     ``found`` are all of its rows, of open windows too.
     """
-    made, expected = derived.compiled, naive_rows(derived, events)
+    made, expected = derived.compiled, reference_rows(derived, events)
     got = {(*(row[key] for key in made.view.keys), row[made.start]): row for row in found}
     wrong = [f"{len(found) - len(got)} rows come twice"] if len(got) < len(found) else []
     wrong += [f"no row {key}" for key in expected.keys() - got.keys()]
@@ -141,7 +141,7 @@ def _count(view: FeatureView, rows: Sequence[Event]) -> int:
 
 
 def _window(
-    view: FeatureView, aggregate: Aggregate, row: NaiveRow, length_ms: int | None
+    view: FeatureView, aggregate: Aggregate, row: ReferenceRow, length_ms: int | None
 ) -> Window:
     scope, time = view.compiled.scope, view.source.event_time
     inside = row.rows
@@ -156,5 +156,5 @@ def _value(view: FeatureView, aggregate: Aggregate, window: Window) -> Any:
     kept, unmet = standing(view, window.rows)
     if unmet:
         return lessened(aggregate, replace(window, rows=kept), replace(window, rows=unmet))
-    value = naive_value(aggregate, replace(window, rows=kept))
+    value = reference_value(aggregate, replace(window, rows=kept))
     return None if isinstance(value, IllConditioned) else value

@@ -13,7 +13,7 @@ from typing import Any
 from paimon_features.definitions import CompiledFeature, FeatureView
 from paimon_features.expressions import Expression, parse
 from paimon_features.expressions.nodes import Call
-from paimon_features.oracle.aggregates import IllConditioned, Window, naive_value
+from paimon_features.oracle.aggregates import IllConditioned, Window, reference_value
 from paimon_features.oracle.expressions import UnsafeStepError, evaluate_row
 from paimon_features.oracle.retractions import lessened, standing
 from paimon_features.oracle.windows import bounds, members, read_time
@@ -134,7 +134,7 @@ def feature_value(
     kept, unmet = standing(view, window.rows)
     if unmet:
         return lessened(feature.aggregate, replace(window, rows=kept), replace(window, rows=unmet))
-    return naive_value(feature.aggregate, replace(window, rows=kept))
+    return reference_value(feature.aggregate, replace(window, rows=kept))
 
 
 def window_of(

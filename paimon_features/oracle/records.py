@@ -31,7 +31,7 @@ def _size(name: str) -> str:
     return f"|{name}|"
 
 
-class NaiveRecord:
+class ReferenceRecord:
     """What the online store should hold of one entity."""
 
     def __init__(self, view: CompiledView) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from paimon_features import aggregates as agg
 from paimon_features.definitions import FeatureView
 from paimon_features.expressions import parse
-from paimon_features.oracle.aggregates import Window, exact, naive_value
+from paimon_features.oracle.aggregates import Window, exact, reference_value
 from paimon_features.oracle.expressions import evaluate_row
 
 Row = Mapping[str, Any]
@@ -44,7 +44,7 @@ LESSENED = (
 def lessened(aggregate: agg.Aggregate, seen: Window, unmet: Window) -> Any:
     """The aggregate where some withdrawals have no event (yet): they count as minus one each."""
     if isinstance(aggregate, agg.Count | agg.DecayedSum | agg.DecayedCount):
-        return naive_value(aggregate, seen) - naive_value(aggregate, unmet)
+        return reference_value(aggregate, seen) - reference_value(aggregate, unmet)
     assert isinstance(aggregate, agg.Sum | agg.Mean | agg.Variance), f"{aggregate.kind}: not known"
     scale = aggregate.scale_of(seen.scope)
     signed = [(1, exact(value, scale)) for value in seen.values(aggregate.column)]

@@ -2,7 +2,7 @@
 
 Sums of floats may differ by ``n * eps * sum(|v|)``, because engines add in different orders;
 decayed ones also by the rounding of their weights. ``tolerance`` and ``undecided`` are told by the
-class of the aggregate, as ``naive_value`` is; an aggregate without one has to be equal.
+class of the aggregate, as ``reference_value`` is; an aggregate without one has to be equal.
 """
 
 from __future__ import annotations

@@ -95,7 +95,7 @@ def _duckdb_tiles(cell: Cell, engine: DuckDBEngine) -> pa.Table:
     return pa.Table.from_batches([tile_rows(view, batch) for batch in found])
 
 
-def naive_tiles(cell: Cell) -> pa.Table:
+def reference_tiles(cell: Cell) -> pa.Table:
     """The cell's tiles, an event at a time."""
     return _tiles(replace(cell, kind="exact"))  # all kinds have the same ones
 

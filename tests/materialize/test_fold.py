@@ -14,7 +14,7 @@ from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.materialize.fold import merge, rows_of_part, tile_delta
 from paimon_features.online.codec import INDEX_BIAS, LEVEL_SHIFT, RecordLayout
 from paimon_features.online.keys import entity_bytes
-from paimon_features.oracle.records import NaiveRecord
+from paimon_features.oracle.records import ReferenceRecord
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.schema import Int64, String
 from paimon_features.testing import generators
@@ -40,7 +40,7 @@ def cells_of(layout: RecordLayout, record: bytes) -> dict[tuple[int, int], dict[
     return out
 
 
-def assert_equal(layout: RecordLayout, record: bytes, naive: NaiveRecord) -> None:
+def assert_equal(layout: RecordLayout, record: bytes, naive: ReferenceRecord) -> None:
     header = layout.decode([record]).headers[0]
     assert header["snapshot"] == naive.snapshot
     assert header["event_high"] == naive.event_high
@@ -73,7 +73,7 @@ def test_any_cut_of_the_snapshots_gives_the_naive_record(seed: int) -> None:
         events = events[size:]
     keys = {at: entities_of(layout, table) for at, table in commits}
     store: dict[bytes, bytes] = {}
-    naive: dict[bytes, NaiveRecord] = {}
+    naive: dict[bytes, ReferenceRecord] = {}
     high_ms = -(2**62)
     applied = 0
     # passes overlap at random: some start anew from the beginning, as after a crash
@@ -91,7 +91,7 @@ def test_any_cut_of_the_snapshots_gives_the_naive_record(seed: int) -> None:
                 layout, old, part, bucket=1, incarnation=0, snapshot=target, high_ms=high_ms
             )
             for entity, record in zip(part.entities, records, strict=True):
-                twin = naive.setdefault(entity, NaiveRecord(compiled))
+                twin = naive.setdefault(entity, ReferenceRecord(compiled))
                 rows = naive_rows(keys, entity, group)
                 before = entity in store
                 changed = twin.apply(rows, target, high_ms)
