@@ -1,9 +1,9 @@
-"""Paimon's fixed buckets: in which bucket of a table the rows of an entity are.
+"""Paimon's fixed buckets: the bucket of a table that contains the rows of an entity.
 
 A row's bucket is ``abs(hash % buckets)`` with truncated division, and the hash is Murmur3
 (32 bit, seed 42) over the words of the bucket key as a Paimon ``BinaryRow``: a header and null
 bits, eight bytes per column, then the strings longer than seven bytes, each padded to a word
-of eight. Here whole columns are hashed at once.
+of eight. Columns are hashed as a whole, without a loop over rows.
 
 >>> import numpy as np
 >>> from paimon_features.schema import Int64
@@ -28,14 +28,14 @@ Words = npt.NDArray[np.uint32]
 
 _HEADER_BITS = 8
 _INLINE_BYTES = 7
-"""Strings up to this length stand in the eight bytes of their column."""
+"""Strings up to this length are stored in the eight bytes of their column."""
 _STORED = {"bool": "<u1", "int32": "<i4", "int64": "<i8", "date": "<i4"}
 
 
 def bucket_of(
     columns: Sequence[npt.NDArray[Any]], types: Sequence[DataType], num_buckets: int
 ) -> npt.NDArray[np.int32]:
-    """The bucket of each row, shape ``(rows,)``, in ``[0, num_buckets)``.
+    """Return the bucket of each row, shape ``(rows,)``, in ``[0, num_buckets)``.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def bucket_of(
 def _binary_rows(
     columns: Sequence[npt.NDArray[Any]], types: Sequence[DataType], rows: int
 ) -> tuple[Bytes, Ints]:
-    """All rows one after another, and where each starts (with the end as the last offset)."""
+    """All rows one after another, and the start of each (with the end as the last offset)."""
     null_bytes = (len(types) + 63 + _HEADER_BITS) // 64 * 8
     fixed_bytes = null_bytes + 8 * len(types)
     texts = {
@@ -82,7 +82,7 @@ def _binary_rows(
     np.cumsum(sizes, out=offsets[1:])
     data = np.zeros(int(offsets[-1]), np.uint8)
     starts = offsets[:-1]
-    tail = np.full(rows, fixed_bytes, np.int64)  # where in its row the next long string goes
+    tail = np.full(rows, fixed_bytes, np.int64)  # offset of the next long string in its row
     for i, kind in enumerate(types):
         slot = starts + null_bytes + 8 * i
         if i not in texts:

@@ -1,7 +1,7 @@
 """One column of values in NumPy: the values and which of them are not null.
 
-Every vectorised path (expressions, folds, finishing, online reads, the point-in-time join)
-moves such columns. Where a value is null its slot in ``values`` holds anything.
+Every vectorized path (expressions, folds, finishing, online reads, the point-in-time join)
+uses such columns. Where a value is null its slot in ``values`` is undefined.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from paimon_features.schema import DataType
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Values of one column, shape ``(rows,)``, and a mask that is True where there is one.
+    """Values of one column, shape ``(rows,)``, and a mask that is True where a value is present.
 
     ``valid`` is None where no value is null. Strings and bytes are object arrays of ``str`` and
     ``bytes``, decimals object arrays of ``decimal.Decimal``, dates int32 days and timestamps
-    int64 milliseconds since 1970, all else the NumPy type of that name; among floats that come
+    int64 milliseconds since 1970, all others the NumPy type of that name; in floats that come
     from Arrow a null is NaN. Lists are object arrays of lists, in which a null is None, and maps
     of lists of (key, value) pairs.
 
@@ -43,20 +43,20 @@ class Column:
 
     @property
     def mask(self) -> Bools:
-        """The validity mask, made of ones where nothing is null."""
+        """The validity mask; all True if no value is null."""
         return np.ones(len(self.values), np.bool_) if self.valid is None else self.valid
 
     def take(self, indices: npt.NDArray[np.int64]) -> Column:
-        """Rows at ``indices``, in their order."""
+        """Return the rows at ``indices``, in their order."""
         return Column(self.values[indices], None if self.valid is None else self.valid[indices])
 
     def part(self, rows: slice) -> Column:
-        """Some rows one after another, not copied."""
+        """Return a slice of the rows without copying."""
         return Column(self.values[rows], None if self.valid is None else self.valid[rows])
 
     @classmethod
     def from_arrow(cls, array: pa.Array | pa.ChunkedArray) -> Column:
-        """The column of an Arrow array; zero copy for numbers without nulls."""
+        """Return the column of an Arrow array; zero copy for numbers without nulls."""
         if isinstance(array, pa.ChunkedArray):
             array = one_array(array)
         kind = array.type
@@ -67,12 +67,12 @@ class Column:
         elif pa.types.is_dictionary(kind):
             array = array.dictionary_decode()
         elif pa.types.is_nested(kind):
-            # NumPy's own conversion would make NaN of a null in a list of floats
+            # NumPy's own conversion turns a null in a list of floats into NaN
             items = np.fromiter(array.to_pylist(), np.object_, len(array))
             return cls(items, _validity(array))
         valid = _validity(array)
         if valid is not None and pa.types.is_floating(array.type):
-            # Arrow's own way costs three times as much
+            # Arrow's own conversion is three times slower
             bare = pa.Array.from_buffers(
                 array.type, len(array), [None, array.buffers()[1]], offset=array.offset
             )
@@ -86,11 +86,11 @@ class Column:
 
     @classmethod
     def nulls(cls, rows: int, kind: DataType) -> Column:
-        """A column of ``rows`` nulls."""
+        """Return a column of ``rows`` nulls."""
         return cls(np.zeros(rows, numpy_type(kind)), np.zeros(rows, np.bool_))
 
     def to_arrow(self, kind: pa.DataType) -> pa.Array:
-        """The Arrow array of type ``kind`` (times and dates from their integers)."""
+        """Return the Arrow array of type ``kind`` (times and dates from their integers)."""
         values = self.values
         if self.valid is None and _PLAIN.get(kind) == values.dtype and values.flags.c_contiguous:
             # the same bytes: no copy
@@ -103,7 +103,7 @@ class Column:
 
 
 def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece; its memory is the same where it has one chunk.
+    """Return a column as one array; zero copy if it has one chunk.
 
     >>> one_array(pa.chunked_array([[1], [2]])).to_pylist()
     [1, 2]
@@ -114,11 +114,11 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _validity(array: pa.Array) -> Bools | None:
-    """True where there is a value; None where all are there."""
+    """True where there is a value; None if no value is null."""
     if not array.null_count:
         return None
     bitmap = array.buffers()[0]
-    if bitmap is None:  # an array of nulls has none
+    if bitmap is None:  # an array of type null has no bitmap
         return np.asarray(array.is_valid())
     first = array.offset % 8
     packed = np.frombuffer(bitmap, np.uint8, offset=array.offset // 8)
@@ -132,11 +132,11 @@ _PLAIN: Mapping[pa.DataType, np.dtype[Any]] = {
     pa.float32(): np.dtype("<f4"),
     pa.float64(): np.dtype("<f8"),
 }
-"""Arrow types whose values stand in memory as NumPy's do."""
+"""Arrow types with the memory layout of NumPy."""
 
 
 def numpy_type(kind: DataType) -> np.dtype[Any]:
-    """The NumPy type in which a ``Column`` holds values of this type."""
+    """Return the NumPy type of the values of a ``Column`` of this type."""
     names = {
         "bool": "?", "int32": "<i4", "int64": "<i8", "float32": "<f4", "float64": "<f8",
         "date": "<i4", "timestamp": "<i8",

@@ -1,29 +1,29 @@
-"""Every error that the project raises on purpose.
+"""All errors that the project raises deliberately.
 
 ::
 
     PaimonFeaturesError
-    ├── DefinitionError (ValueError)          a definition that cannot mean anything
+    ├── DefinitionError (ValueError)          an invalid definition
     │   └── ExpressionError                   ... because of one of its expressions
     ├── ConfigurationError (ValueError)       paimon-features.toml, command line, environment
     ├── UnknownNameError (LookupError)        a name that is not defined or not applied
-    ├── RequestError (ValueError)             a read that cannot be answered rightly
+    ├── RequestError (ValueError)             a request that cannot be answered correctly
     ├── TransformError (ValueError)           data that a transformer cannot fit or transform
-    ├── SetupError (RuntimeError)             Java, jars, Redis server: what the machine lacks
+    ├── SetupError (RuntimeError)             Java, jars, Redis server: missing on the machine
     ├── MissingExtraError (ImportError)       an optional package that is not installed
-    ├── TableError (RuntimeError)             a lake table is not as it has to be
+    ├── TableError (RuntimeError)             a lake table is not in the expected state
     │   ├── OwnershipError                    another job or process owns the table
     │   ├── GenerationError                   a tile job may not start on this generation
-    │   ├── HandoverError                     the snapshot that a stream has to start from is gone
-    │   └── SnapshotExpiredError (LookupError) a snapshot that was asked for is gone
+    │   ├── HandoverError                     the snapshot at which a stream must start is gone
+    │   └── SnapshotExpiredError (LookupError) a requested snapshot is gone
     ├── JobError (RuntimeError)               a Flink job failed or cannot be reached
     ├── OnlineStoreError (RuntimeError)       Redis is unreachable, full, or misconfigured
-    │   └── StoreNotReadyError                it answers, but holds no complete view yet
+    │   └── StoreNotReadyError                it responds, but contains no complete view yet
     ├── OverloadedError (RuntimeError)        more requests than can be answered in time
-    └── VerificationError (AssertionError)    two paths gave different numbers
+    └── VerificationError (AssertionError)    two paths returned different numbers
 
-A message names the thing, what was got, and what it could have been. An error is built
-from its message alone, so that it crosses process borders unchanged.
+A message names the object, what was found, and what was expected. An error is constructed
+from its message alone, so that it crosses process boundaries unchanged.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class PaimonFeaturesError(Exception):
 
 
 class DefinitionError(PaimonFeaturesError, ValueError):
-    """A definition that cannot mean anything."""
+    """An invalid definition."""
 
 
 class ExpressionError(DefinitionError):
@@ -52,7 +52,7 @@ class UnknownNameError(PaimonFeaturesError, LookupError):
 
     @classmethod
     def of(cls, what: str, name: str, known: Iterable[str]) -> UnknownNameError:
-        """Build the message from what was asked for and what there is.
+        """Build the message from the unknown name and the known ones.
 
         >>> str(UnknownNameError.of("feature view", "spent", ["spend"]))
         "there is no feature view 'spent'; there is: spend"
@@ -62,7 +62,7 @@ class UnknownNameError(PaimonFeaturesError, LookupError):
 
 
 class RequestError(PaimonFeaturesError, ValueError):
-    """A read that cannot be answered rightly, so it is not answered at all."""
+    """A request that cannot be answered correctly, so it is not answered at all."""
 
 
 class TransformError(PaimonFeaturesError, ValueError):
@@ -89,23 +89,23 @@ class MissingExtraError(PaimonFeaturesError, ImportError):
 
 
 class TableError(PaimonFeaturesError, RuntimeError):
-    """A table of the lake is not as it has to be."""
+    """A table of the lake is not in the expected state."""
 
 
 class OwnershipError(TableError):
-    """Another job or process owns the table, and a table has one committer at a time."""
+    """Another job or process owns the table; a table has one committer at a time."""
 
 
 class GenerationError(TableError):
-    """A tile job may not start on this generation as it is."""
+    """A tile job may not start on this generation in its current state."""
 
 
 class HandoverError(TableError):
-    """The events snapshot from which a stream has to go on is no longer there."""
+    """The events snapshot at which a stream has to resume no longer exists."""
 
 
 class SnapshotExpiredError(TableError, LookupError):
-    """A snapshot that was asked for has been expired."""
+    """A requested snapshot has been expired."""
 
 
 class JobError(PaimonFeaturesError, RuntimeError):
@@ -113,11 +113,11 @@ class JobError(PaimonFeaturesError, RuntimeError):
 
 
 class OnlineStoreError(PaimonFeaturesError, RuntimeError):
-    """The online store is unreachable, full, or not configured as it has to be."""
+    """The online store is unreachable, full, or misconfigured."""
 
 
 class StoreNotReadyError(OnlineStoreError):
-    """The online store answers but does not hold a complete view yet."""
+    """The online store responds but does not contain a complete view yet."""
 
 
 class OverloadedError(PaimonFeaturesError, RuntimeError):
@@ -125,4 +125,4 @@ class OverloadedError(PaimonFeaturesError, RuntimeError):
 
 
 class VerificationError(PaimonFeaturesError, AssertionError):
-    """Two paths that have to agree gave different numbers."""
+    """Two paths that must agree returned different numbers."""

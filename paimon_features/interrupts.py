@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM that wait for a safe place: inside a call they would break a connection."""
+"""Delays Ctrl-C and SIGTERM to a safe point: inside a call they would break a connection."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set inside the block; a second one interrupts as usual."""
+    """Yield an event that SIGINT and SIGTERM set inside the block; a second one interrupts as
+    usual.
+    """
     stop = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -21,9 +23,9 @@ def interruptible() -> Iterator[threading.Event]:
             raise KeyboardInterrupt
         stop.set()
 
-    before = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
+    previous = {s: signal.signal(s, on_signal) for s in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -19,12 +19,12 @@ import pyarrow as pa
 from paimon_features.errors import DefinitionError
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
-"""What a name of a definition or column looks like: lower case, digits, underscores."""
+"""The names of definitions and columns: lower-case letters, digits, underscores."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataType:
-    """A column type. ``text`` is its canonical name, as it stands in the registry."""
+    """A column type. ``text`` is its canonical name, as in the registry."""
 
     text: str
     arrow: pa.DataType
@@ -51,7 +51,7 @@ class DataType:
 
     @property
     def is_scalar(self) -> bool:
-        """Whether values have an order of their own: neither bytes nor lists nor maps."""
+        """Whether values are ordered: neither bytes nor lists nor maps."""
         return not isinstance(self, ListType | MapType) and self.text != "bytes"
 
     @property
@@ -62,7 +62,7 @@ class DataType:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DecimalType(DataType):
-    """Exact decimals of ``precision`` digits, ``scale`` of them behind the point."""
+    """Exact decimals of ``precision`` digits, ``scale`` of them after the point."""
 
     precision: int
     scale: int
@@ -85,7 +85,7 @@ class ListType(DataType):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MapType(DataType):
-    """Maps from texts to values of one type, in an order of their own."""
+    """Maps from texts to values of one type; the entries are ordered."""
 
     item: DataType
 
@@ -144,12 +144,12 @@ def List(item: DataType, length: int | None = None) -> ListType:  # noqa: N802 -
 
 
 def Map(key: DataType, item: DataType) -> MapType:  # noqa: N802 - reads as a type
-    """Maps from texts to scalars: what counts by category finish to.
+    """Maps from texts to scalars: the results of aggregates by category.
 
     Raises
     ------
     DefinitionError
-        For keys that are not String, or items that are no scalars.
+        For keys that are not String, or items that are not scalars.
     """
     if key != String or not item.is_scalar:
         raise DefinitionError(f"Map({key!r}, {item!r}): expected String keys and scalar items")
@@ -161,7 +161,7 @@ _PLAIN = {t.text: t for t in (Bool, Int32, Int64, Float32, Float64, String, Byte
 
 
 def type_from_text(text: str) -> DataType:
-    """The type with this canonical name, the inverse of ``DataType.text``.
+    """Return the type with this canonical name, the inverse of ``DataType.text``.
 
     Raises
     ------
@@ -185,12 +185,12 @@ def check_name(what: str, name: str) -> str:
     """Return ``name`` if it can name a definition or column, else raise DefinitionError."""
     if not NAME.fullmatch(str(name)):
         raise DefinitionError(
-            f"{what} {name!r}: a name starts with a lower-case letter and goes on with "
+            f"{what} {name!r}: a name starts with a lower-case letter, followed by "
             "lower-case letters, digits and underscores"
         )
     return name
 
 
 def arrow_schema(columns: Mapping[str, DataType]) -> pa.Schema:
-    """The Arrow schema of named columns, all of them nullable, in their order."""
+    """Return the Arrow schema of named columns, all of them nullable, in order."""
     return pa.schema([pa.field(name, kind.arrow) for name, kind in columns.items()])

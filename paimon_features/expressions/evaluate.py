@@ -1,7 +1,7 @@
-"""The expression computed with NumPy, over a whole batch at once.
+"""Evaluation of expressions with NumPy, over a whole batch at once.
 
-Each step gives a ``Column`` of ``rows`` values, or of one that stands for all of them. Null
-slots hold anything, so steps are computed on them too unless their values are objects.
+Each step returns a ``Column`` of ``rows`` values, or of one value for all rows. The values of null
+slots are undefined, so steps are computed on them too unless their values are objects.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _EXACT = decimal.Context(prec=80, rounding=decimal.ROUND_HALF_EVEN)
 
 
 def evaluate(expr: Expression, columns: Mapping[str, Column], rows: int) -> Column:
-    """The value of ``expr`` on each of ``rows`` rows, as its ``expr.type``.
+    """Return the value of ``expr`` on each of ``rows`` rows, as its ``expr.type``.
 
-    ``columns`` holds the columns of ``expr.columns`` at least, each of length ``rows``. Integer
-    overflow wraps (see ``overflow_guard``); NumPy warnings are silenced. The columns given are
+    ``columns`` contains at least the columns of ``expr.columns``, each of length ``rows``. Integer
+    overflow wraps (see ``overflow_guard``); NumPy warnings are silenced. The given columns are
     not changed, but the result may share memory with them.
 
     Raises
@@ -44,9 +44,9 @@ def evaluate(expr: Expression, columns: Mapping[str, Column], rows: int) -> Colu
 
 
 class Program:
-    """Expressions worked out into steps, once, to be computed often.
+    """Expressions compiled to steps, once, to be evaluated often.
 
-    Equal parts of the expressions are one step. Safe to share between threads.
+    Equal subexpressions are one step. Safe to share between threads.
 
     >>> from paimon_features.expressions.parse import parse
     >>> from paimon_features.schema import Int64
@@ -64,7 +64,7 @@ class Program:
         self._results = [self._place(expr, places) for expr in self.expressions]
 
     def _place(self, expr: Expression, places: dict[Expression, int]) -> int:
-        """Where the value of a node stands; what it needs is computed before."""
+        """The slot of a node's value; its arguments are computed before it."""
         known = places.get(expr)
         if known is not None:
             return known
@@ -77,7 +77,7 @@ class Program:
         return place
 
     def run(self, columns: Mapping[str, Column], rows: int) -> list[Column]:
-        """The value of each expression on each row; see ``evaluate``."""
+        """Return the value of each expression on each row; see ``evaluate``."""
         missing = self.columns - columns.keys()
         if missing:
             text = next(e.text for e in self.expressions if e.columns & missing)
@@ -99,10 +99,10 @@ class Program:
 def without_overflow(
     kind: DataType, column: Column, guard: Column | None
 ) -> tuple[Column, Bools | None]:
-    """The column without what left its type on the way, and where that was (None: nowhere).
+    """Return the column with overflowed values as null, and where they were (None: nowhere).
 
-    ``guard`` is the value of the ``overflow_guard`` of the same expression. An integer beyond
-    int64, a float that became infinite or NaN, is no value that engines agree on: it is null.
+    ``guard`` is the value of the ``overflow_guard`` of the same expression. Engines do not agree on
+    an integer beyond int64, or a float that became infinite or NaN: it is null.
     """
     fits = None if guard is None else guard.values
     if kind is Float64:
@@ -158,7 +158,7 @@ Step = Callable[..., Column]
 
 
 def _plain(function: Callable[..., Any]) -> Step:
-    """A function of whole arrays that is defined for all numbers."""
+    """A function of arrays that is defined for all numbers."""
     return lambda _, *args: Column(function(*(arg.values for arg in args)), _both(*args))
 
 

@@ -1,8 +1,8 @@
 """Constant folding, for a planner that fails on some constant expressions.
 
 Flink's planner computes constant branches that are never taken (a division by a constant zero
-inside CASE raises while it plans) and loses track of nullability where constants decide a CASE
-or COALESCE. Folded beforehand, it meets neither.
+inside CASE raises during planning) and loses nullability where constants decide a CASE
+or COALESCE. Folding removes both.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from paimon_features.expressions.overflow import overflow_guard
 
 
 def fold(expr: Expression) -> Expression:
-    """The expression with constant calls computed and constant choices made.
+    """Return the expression with constant calls computed and constant choices made.
 
-    What would overflow stays as it is.
+    Calls that would overflow are left unchanged.
 
     >>> from paimon_features.expressions.parse import parse
     >>> from paimon_features.schema import Int64
@@ -51,7 +51,7 @@ def _computed(call: Call) -> Expression:
 
 
 def _logic(expr: Call, args: tuple[Expression, ...]) -> Expression:
-    """Without the sides that do not matter; a side that decides is all that is left."""
+    """Drops the sides that do not matter; a side that decides replaces the call."""
     decisive = expr.op == "or"
     kept = [arg for arg in args if not (isinstance(arg, Literal) and arg.value is not None)]
     if any(isinstance(arg, Literal) and arg.value is decisive for arg in args):

@@ -10,11 +10,11 @@
     all others        as in ``ordered``
     NULL              nothing, which sorts first; where the last part is NULL, so is the item
 
-The lake joins items by commas and nothing else (its ``listagg``), so an item holds none. ``+``
-is the character before the comma, which is why the two can be told apart and texts still sort
-by code point. No item is empty, for ``listagg`` leaves out what is.
+The lake joins items by commas (its ``listagg``), so an item contains none. ``+``
+is the character before the comma, so escaped commas stay unambiguous and texts still sort
+by code point. No item is empty, because ``listagg`` drops empty texts.
 
-``distinct_item`` makes of the digest of such a text the sketch of a set with one element; see
+``distinct_item`` converts the digest of such a text to the sketch of a set with one element; see
 ``paimon_features.aggregates.registers``.
 """
 
@@ -44,15 +44,15 @@ ESCAPES = (("+", "+a"), (",", "+b"))
 PART_ESCAPES = (("\x02", "\x02c"), ("\x01", "\x02b"), ("\x00", "\x02a"))
 SKETCH_HEADER = "3a300000010000000000000010000000"
 """A roaring bitmap in its portable form, up to the one value of its one array container: cookie
-12346, one container, its key 0, its number of values less one, its offset; little endian."""
+12346, one container, its key 0, its number of values minus one, its offset; little endian."""
 RANK_LIMITS = tuple(f"{1 << (15 - i):04x}" for i in range(14))
-"""Four hexadecimal digits from here on have rank 1, 2, ... 14; what is below has 15."""
+"""Lower bounds of four hexadecimal digits of rank 1, 2, ... 14; below the last the rank is 15."""
 
 _COMPLEMENT = str.maketrans("0123456789", "9876543210")
 
 
 def encode_items(parts: Sequence[Column], kinds: Sequence[DataType]) -> Array:
-    """Object array of the items of parts of equal length, of which the last are not null."""
+    """Return the items of parts of equal length as an object array; last parts are not null."""
     texts = []
     for position, (column, kind) in enumerate(zip(parts, kinds, strict=True)):
         last = position == len(parts) - 1
@@ -81,7 +81,7 @@ def _part_texts(values: Array, kind: DataType, last: bool) -> Array:
 
 
 def int_text(value: int) -> str:
-    """An integer in its part: ``c123`` for 123, ``X76`` for -23."""
+    """Return an integer as a part: ``c123`` for 123, ``X76`` for -23."""
     if value >= 0:
         digits = str(value)
         return POSITIVE[len(digits) - 1] + digits
@@ -90,16 +90,16 @@ def int_text(value: int) -> str:
 
 
 def string_text(value: str, last: bool) -> str:
-    """A text in its part."""
+    """Return a text as a part."""
     for character, escape in ESCAPES if last else (*PART_ESCAPES, *ESCAPES):
         value = value.replace(character, escape)
     return "'" + value
 
 
 def decode_items(items: Sequence[str], kind: DataType, parts: int = 1) -> list[Any]:
-    """The last of ``parts`` parts of each item, as Python values of type ``kind``.
+    """Return the last of ``parts`` parts of each item, as Python values of type ``kind``.
 
-    They are those of 64 bits; dates are days and timestamps milliseconds since 1970.
+    Types are those of 64 bits; dates are days and timestamps milliseconds since 1970.
 
     >>> from paimon_features.schema import Int64, String
     >>> decode_items(["m1323388800123" + PART + "X76"], Int64, parts=2)
@@ -107,7 +107,7 @@ def decode_items(items: Sequence[str], kind: DataType, parts: int = 1) -> list[A
     >>> decode_items([string_text("1,5 + 2", last=True)], String)
     ['1,5 + 2']
     """
-    # only the last part can hold what stands between parts
+    # only the last part can contain the delimiter of parts
     lasts = [item.split(PART, parts - 1)[-1] for item in items] if parts > 1 else items
     if kind.text == "int64":
         return [_int_of(text) for text in lasts]
@@ -126,15 +126,15 @@ def _int_of(text: str) -> int:
 
 
 def digest_of(text: str) -> str:
-    """The MD5 of a text as 32 hexadecimal digits."""
+    """Return the MD5 of a text as 32 hexadecimal digits."""
     return hashlib.md5(text.encode(), usedforsecurity=False).hexdigest()
 
 
 def sketch_of(digest: str) -> bytes:
-    """The sketch of the set that holds one value of this digest: 18 bytes.
+    """Return the sketch of the set that contains one value of this digest: 18 bytes.
 
-    Its one number has a register (12 bits of the digest) and a rank, which is 1 and the number of
-    zeros in front of the first one in 16 further bits, 15 at most.
+    Its one number has a register (12 bits of the digest) and a rank, which is 1 plus the number of
+    leading zeros in 16 further bits, 15 at most.
 
     >>> sketch_of(digest_of("'a")).hex()[-4:]
     '3176'

@@ -1,8 +1,8 @@
 """The typed syntax tree of an expression: literals, column names and calls.
 
-Nodes are frozen and hashable; equal expressions have equal trees. A node is built through
-``operators.build``, which checks types and writes every conversion out as a call of its own, so
-that the printers and the evaluator never have to convert anything by themselves.
+Nodes are frozen and hashable; equal expressions have equal trees. A node is built with
+``operators.build``, which checks types and makes every conversion an explicit call, so
+that printers and the evaluator never convert implicitly.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CASTS = {
 
 
 def promoted(kind: DataType) -> DataType:
-    """The type in which a column takes part in an expression: 64 bits, always."""
+    """Return the type of a column within an expression: always 64 bits."""
     if kind.is_integer:
         return Int64
     return Float64 if kind.is_float else kind
@@ -63,7 +63,7 @@ class Expression:
 
     @property
     def text(self) -> str:
-        """Canonical text: parsed against the same columns it gives this expression again."""
+        """Canonical text: parsing it with the same columns returns an equal expression."""
         return _text(self, _LOOSEST)
 
     @property
@@ -99,7 +99,7 @@ class Call(Expression):
 
 
 def walk(expr: Expression) -> Iterator[Expression]:
-    """Every node of the tree, parents first."""
+    """Yield every node of the tree, parents first."""
     yield expr
     if isinstance(expr, Call):
         for arg in expr.args:
@@ -107,17 +107,17 @@ def walk(expr: Expression) -> Iterator[Expression]:
 
 
 def quoted(text: str, mark: str) -> str:
-    """``text`` between marks, with marks inside doubled, as all three SQL dialects have it."""
+    """Return ``text`` between marks, with marks inside doubled, as in all three SQL dialects."""
     return mark + text.replace(mark, mark * 2) + mark
 
 
 def date_text(days: int) -> str:
-    """``YYYY-MM-DD`` of days since 1970."""
+    """Return ``YYYY-MM-DD`` of days since 1970."""
     return (EPOCH_DATE + dt.timedelta(days=days)).isoformat()
 
 
 def time_text(time_ms: int) -> str:
-    """``YYYY-MM-DD HH:MM:SS.mmm`` of milliseconds since 1970."""
+    """Return ``YYYY-MM-DD HH:MM:SS.mmm`` of milliseconds since 1970."""
     return (EPOCH_TIME + dt.timedelta(milliseconds=time_ms)).isoformat(" ", "milliseconds")
 
 
@@ -139,7 +139,7 @@ def _literal_text(literal: Literal) -> str:
 
 
 def _converted(expr: Expression) -> Expression:
-    """What stands inside a conversion that the parser puts back by itself."""
+    """The argument of a conversion that the parser inserts implicitly."""
     hidden = isinstance(expr, Call) and expr.op in ("to_float", "to_decimal")
     return expr.args[0] if isinstance(expr, Call) and hidden else expr
 

@@ -1,4 +1,4 @@
-"""What the operators and functions of the language take and give.
+"""The operators and functions of the language: their types and how calls are built.
 
 ``build`` is the only way to make a call: it checks the argument types, converts arguments that
 may be converted (int64 to float64, decimals to wider ones, literals to what stands beside them)
@@ -31,14 +31,14 @@ from paimon_features.schema import (
 )
 
 NULL = DataType("null", pa.null(), "NULL")
-"""Type of a bare NULL until its neighbours give it one; never the type of a whole expression."""
+"""Type of a bare NULL until its context decides; never the type of a complete expression."""
 
 MAX_SCALE = 9
 """Greatest number of decimal digits that ``scaled_int`` keeps."""
 MAX_DECIMAL_SCALE = 18
-"""Digits behind the point that a decimal given to ``scaled_int`` may have."""
+"""Maximum scale of a decimal argument of ``scaled_int``."""
 MAX_BUCKETS = 2**31
-"""Greatest number of buckets of ``hash_bucket``: its hash has 48 bits, so all are as likely."""
+"""Greatest number of buckets of ``hash_bucket``: with a hash of 48 bits all are equally likely."""
 
 MAX_POSITION = 2**31 - 1
 """Greatest position in a list whose length is not declared."""
@@ -51,18 +51,18 @@ Rule = Callable[[Sequence[Expression], DataType | None], Expression]
 
 
 def build(op: str, args: Sequence[Expression], kind: DataType | None = None) -> Expression:
-    """The call of ``op``, type-checked; ``kind`` is the target where the arguments leave it open.
+    """Return the type-checked call of ``op``; ``kind`` is its type where arguments leave it open.
 
     Raises
     ------
     ExpressionError
-        If the arguments do not fit; the message says what was got and what is expected.
+        If the arguments do not fit; the message states what was found and what is expected.
     """
     return RULES[op](args, kind)
 
 
 def is_null(expr: Expression) -> bool:
-    """Whether this is a NULL literal."""
+    """Return whether this is a NULL literal."""
     return isinstance(expr, Literal) and expr.value is None
 
 
@@ -71,7 +71,7 @@ def _types(args: Sequence[Expression]) -> str:
 
 
 def _digits(expr: Expression) -> tuple[int, int] | None:
-    """Digits before and behind the point that an exact number needs; None for all others."""
+    """Digits before and after the point that an exact number needs; None for all others."""
     if isinstance(expr, Literal) and expr.value is not None and expr.type.is_numeric:
         value = decimal.Decimal(repr(expr.value) if expr.type.is_float else expr.value)
         _, digits, exponent = value.as_tuple()
@@ -97,17 +97,17 @@ def _common_decimal(what: str, args: Sequence[Expression]) -> DataType:
                 "CAST(... AS float64) around the decimal, or DECIMAL '...' for an exact literal"
             )
         sizes.append(size)
-    whole, scale = max(size[0] for size in sizes), max(size[1] for size in sizes)
-    if whole + scale > _MAX_DIGITS:
+    integer_digits, scale = max(size[0] for size in sizes), max(size[1] for size in sizes)
+    if integer_digits + scale > _MAX_DIGITS:
         raise ExpressionError(
-            f"{what}: {_types(args)} together need {whole + scale} digits, at most "
-            f"{_MAX_DIGITS} can be held; write CAST(... AS float64)"
+            f"{what}: {_types(args)} together need {integer_digits + scale} digits, but "
+            f"at most {_MAX_DIGITS} are supported; write CAST(... AS float64)"
         )
-    return Decimal(whole + scale, scale)
+    return Decimal(integer_digits + scale, scale)
 
 
 def _common(what: str, args: Sequence[Expression]) -> DataType:
-    """The one type in which all arguments can be held without a change of value or meaning."""
+    """The type that represents all arguments without a change of value or meaning."""
     kinds = {arg.type for arg in args if arg.type is not NULL}
     if kinds == {Bytes} and what in ("CASE", "coalesce"):
         return Bytes
@@ -128,7 +128,7 @@ def _common(what: str, args: Sequence[Expression]) -> DataType:
 
 
 def coerce(expr: Expression, kind: DataType) -> Expression:
-    """``expr`` as ``kind``, to which ``_common`` found that it can be converted."""
+    """``expr`` converted to ``kind``, the result of ``_common``."""
     if expr.type == kind:
         return expr
     if isinstance(expr, Literal):
@@ -147,7 +147,7 @@ def _coerced(what: str, args: Sequence[Expression]) -> tuple[DataType, tuple[Exp
 
 
 def _expect(what: str, args: Sequence[Expression], *kinds: DataType) -> tuple[Expression, ...]:
-    """Each argument as the type expected at its place."""
+    """Each argument converted to the type expected at its position."""
     if len(args) != len(kinds):
         raise ExpressionError(f"{what} takes {len(kinds)} arguments, got {len(args)}")
     out = []
@@ -287,7 +287,7 @@ def _extreme(op: str) -> Rule:
 
 
 def _numeric(op: str, *, keep_int: bool) -> Rule:
-    """A function of one number that gives its type; of integers nothing where they are kept."""
+    """A function of one number that keeps its type; integers are unchanged with ``keep_int``."""
 
     def rule(args: Sequence[Expression], _: DataType | None) -> Expression:
         if len(args) != 1:
@@ -320,7 +320,7 @@ def _scaled_int(args: Sequence[Expression], _: DataType | None) -> Expression:
         raise ExpressionError(f"scaled_int needs a number, got {value.text} of {value.type.text}")
     if isinstance(value.type, DecimalType) and value.type.scale > MAX_DECIMAL_SCALE:
         raise ExpressionError(
-            f"scaled_int takes decimals of up to {MAX_DECIMAL_SCALE} digits behind the point, "
+            f"scaled_int takes decimals of up to {MAX_DECIMAL_SCALE} digits after the point, "
             f"got {value.type.text}; write CAST(... AS float64)"
         )
     return Call(Int64, "scaled_int", (value, scale))
@@ -393,7 +393,7 @@ def _size(args: Sequence[Expression], _: DataType | None) -> Expression:
 
 
 def _cast(args: Sequence[Expression], kind: DataType | None) -> Expression:
-    """CAST; all that it can do is done by calls of their own, so that none is named ``cast``."""
+    """CAST; each conversion is a call of its own, so no call is named ``cast``."""
     (arg,) = args
     assert kind is not None
     if arg.type is NULL or arg.type == kind:
@@ -423,7 +423,7 @@ def _cast(args: Sequence[Expression], kind: DataType | None) -> Expression:
 
 
 def _conversion(op: str) -> Rule:
-    """A conversion that ``coerce`` or ``cast`` made, built again after a substitution."""
+    """A conversion made by ``coerce`` or ``cast``, rebuilt after a substitution."""
 
     def rule(args: Sequence[Expression], kind: DataType | None) -> Expression:
         assert kind is not None
@@ -446,7 +446,7 @@ RULES: dict[str, Rule] = {
         "to_float", "to_decimal", "decimal_to_float", "to_int", "bool_to_int",
         "int_to_string", "bool_to_string")},
 }  # fmt: skip
-"""How each operator is type-checked and built; ``FUNCTIONS`` are part of it."""
+"""How each operator is type-checked and built, including ``FUNCTIONS``."""
 
 FUNCTIONS: dict[str, Rule] = {
     "abs": _numeric("abs", keep_int=False),

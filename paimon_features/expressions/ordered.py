@@ -1,4 +1,4 @@
-"""Texts that sort like ``(ts, value)``: how ``max`` over strings finds the last value.
+"""Texts that sort like ``(ts, value)``, so that ``max`` over strings returns the last value.
 
 ::
 
@@ -34,7 +34,7 @@ _INT64_MIN = np.int64(-(2**63))
 
 
 def encode_ordered(times_ms: Ints, values: Array, kind: DataType) -> Array:
-    """Object array of the texts of times and values of equal shape, none of them null."""
+    """Return the texts of times and values of equal shape, without nulls (object array)."""
     times = _digits((times_ms - MIN_TIME_MS).view(np.uint64), TIME_DIGITS)
     if kind.text in ("int64", "float64"):
         signed = values if kind.text == "int64" else _signed_bits(values)
@@ -50,10 +50,10 @@ def encode_ordered(times_ms: Ints, values: Array, kind: DataType) -> Array:
 
 
 def decode_ordered(strings: npt.NDArray[np.object_], value_type: DataType) -> tuple[Ints, Column]:
-    """Times and values of texts that ``ordered`` made of values of ``value_type``.
+    """Decode times and values from texts that ``ordered`` encoded from ``value_type``.
 
-    A null text gives time 0 and a null value. The values have the NumPy type of ``value_type``,
-    which may be a narrow type as declared in the schema.
+    A null text results in time 0 and a null value. The values have the NumPy type of
+    ``value_type``, which may be a narrow type as declared in the schema.
 
     >>> from paimon_features.schema import Int64
     >>> texts = encode_ordered(np.array([0, 5]), np.array([-7, 7]), Int64)

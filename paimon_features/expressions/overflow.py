@@ -31,11 +31,11 @@ _SHOWS_INFINITY = (
     "add", "sub", "mul", "div", "neg", "abs", "floor", "ceil", "round",
     "case", "coalesce", "isnull", "isnotnull", "finite",
 )  # fmt: skip
-"""Calls whose float result is infinite or NaN wherever an argument that they use is."""
+"""Calls whose float result is infinite or NaN if an argument that they use is."""
 
 
 def values_of(call: Call) -> tuple[Expression, ...]:
-    """The arguments of CASE that can be its value."""
+    """Return the arguments of CASE that can be its value."""
     return (*call.args[1:-1:2], call.args[-1])
 
 
@@ -46,7 +46,7 @@ def int_range(expr: Expression) -> Range:
 
 
 def overflows(expr: Expression) -> bool:
-    """Whether the last step of this integer expression can leave int64."""
+    """Return whether the last step of this integer expression can leave int64."""
     low, high = _exact_range(expr)
     return low < INT64_MIN or high > INT64_MAX
 
@@ -91,7 +91,7 @@ def _step_range(op: str, args: list[Range]) -> Range:
         return (0 if low <= 0 <= high else min(abs(low), abs(high))), max(abs(low), abs(high))
     if op == "mod":
         return min(low2 + 1, 0), max(high2 - 1, 0)
-    # floor division by any divisor that is not zero; at least one away from zero it shrinks
+    # floor division by any divisor that is not zero; the absolute value never grows
     if low2 <= -1 <= high2:
         return min(low, -high), max(high, -low)
     return min(low, 0, -high - 1 if low2 < 0 else low), max(high, 0, -low if low2 < 0 else high)
@@ -124,12 +124,12 @@ def magnitude(expr: Expression) -> float:
 
 
 def overflow_guard(expr: Expression) -> Expression | None:
-    """The test that no step of ``expr`` leaves its type unseen: never NULL, None if always true.
+    """Return the test that no step of ``expr`` leaves its type; never NULL, None if always true.
 
-    It is true on a row exactly where no integer step that counts leaves int64 and no float step
-    that counts hides an infinity or NaN in what follows. What counts are the branches taken of
-    CASE and the arguments of COALESCE up to the first that is not NULL; of AND and OR both sides
-    do. Where the guard is true, and the value finite if it is a float, all engines agree.
+    It is true on a row exactly where no relevant integer step leaves int64 and no relevant float
+    step hides an infinity or NaN from later steps. Relevant are the branches taken of CASE and
+    the arguments of COALESCE up to the first that is not NULL; of AND and OR both sides. Where the guard
+    is true, and the value finite if it is a float, all engines agree.
 
     >>> from paimon_features.expressions.parse import parse
     >>> from paimon_features.schema import Float64, Int32, Int64

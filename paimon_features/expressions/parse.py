@@ -66,7 +66,7 @@ _INFIX = {
 }  # fmt: skip
 _COMPARE_WORDS = ("is", "in", "between", "not")
 _MAX_DEPTH = 100
-"""Deepest nesting; bounds the recursion of every reader of the tree and the size of its SQL."""
+"""Maximum nesting; bounds the recursion of all functions of the tree and the size of its SQL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class _Token:
 
     @property
     def word(self) -> str:
-        """What the grammar compares: keywords in lower case, signs, else nothing."""
+        """The token for the grammar: keywords in lower case, signs, else empty."""
         if self.kind == "word" and self.text.lower() in KEYWORDS:
             return self.text.lower()
         return self.text if self.kind == "sign" else ""
@@ -88,15 +88,15 @@ def parse(text: str, columns: Mapping[str, DataType]) -> Expression:
     """Read an expression over ``columns`` and check its types.
 
     Keywords and function names are case-insensitive, column names are not; a column whose name
-    is a keyword stands in double quotes. Integers are promoted to int64, floats to float64.
-    ``columns`` may be any mapping: its ``get`` is asked for the names that occur, and an
-    ``ExpressionError`` that it raises comes out with the position of the name.
+    is a keyword is written in double quotes. Integers are promoted to int64, floats to float64.
+    ``columns`` may be any mapping: its ``get`` is called with the names that occur, and an
+    ``ExpressionError`` that it raises is raised again with the position of the name.
 
     Raises
     ------
     ExpressionError
-        If the text is no expression of the language or its types do not fit; the message names
-        the text, the position (from 1), what was got, and what could have been.
+        If the text is not a valid expression or its types do not fit; the message names
+        the text, the position (from 1), what was found, and what was expected.
 
     >>> from paimon_features.schema import Int32
     >>> parse("-n // 2 + 1", {"n": Int32}).text
@@ -182,7 +182,7 @@ class _Parser:
         return expr
 
     def _expression(self, binding: int) -> Expression:
-        """Read operators that bind tighter than ``binding``."""
+        """Parse operators that bind tighter than ``binding``."""
         self._depth += 1
         if self._depth > _MAX_DEPTH:
             raise self._error(self._next, f"nested deeper than {_MAX_DEPTH}; derive columns first")
@@ -235,7 +235,7 @@ class _Parser:
         return self._build("in", (left, *self._arguments()), token)
 
     def _arguments(self) -> list[Expression]:
-        """Expressions up to the closing parenthesis; the opening one has been read."""
+        """Parse expressions up to the closing parenthesis; the opening one has been consumed."""
         args = [self._expression(0)]
         while self._accept(","):
             args.append(self._expression(0))
@@ -306,7 +306,7 @@ class _Parser:
         return self._build(function, self._arguments(), token)
 
     def _combination(self, function: str, token: _Token) -> Expression:
-        """Arguments, then options such as ``zero=0``; the opening parenthesis has been read."""
+        """Parse arguments, then options such as ``zero=0``; the opening parenthesis is consumed."""
         combination = COMBINATIONS[function]
         args: list[Expression] = []
         options: dict[str, Expression] = {}
@@ -315,7 +315,7 @@ class _Parser:
             if option is not None:
                 options[option] = self._expression(0)
             elif options:
-                raise self._unexpected("an option, as arguments stand before options")
+                raise self._unexpected("an option, because arguments come before options")
             else:
                 args.append(self._expression(0))
             if not self._accept(","):
@@ -370,7 +370,7 @@ class _Parser:
             "date": "YYYY-MM-DD", "timestamp": "YYYY-MM-DD HH:MM:SS.mmm (UTC, no zone)",
             "decimal": "digits, a point, digits, 38 at most",
         }[kind]  # fmt: skip
-        raise self._error(token, f"{text!r} is no {kind}; expected {form}")
+        raise self._error(token, f"{text!r} is not a {kind}; expected {form}")
 
     def _case(self) -> Expression:
         token = self._take()
@@ -407,9 +407,11 @@ class _Parser:
         except DefinitionError:
             raise self._error(
                 token,
-                f"{text!r} is no type; casts go to int64, float64, string, "
+                f"{text!r} is not a type; casts support int64, float64, string, "
                 "bool, those of NULL to any type",
             ) from None
         if kind != promoted(kind):
-            raise self._error(token, f"{text} is held as {promoted(kind).text}; cast to that")
+            raise self._error(
+                token, f"{text} is represented as {promoted(kind).text}; cast to that"
+            )
         return kind

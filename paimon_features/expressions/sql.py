@@ -1,4 +1,4 @@
-"""What Flink SQL and DuckDB SQL have in common."""
+"""SQL that is the same in Flink and DuckDB."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def float_text(value: float) -> str:
 
 
 def constant_divisor(expr: Call) -> int | None:
-    """The divisor where it is a constant."""
+    """The divisor if it is a constant."""
     divisor = expr.args[1]
     return divisor.value if isinstance(divisor, Literal) else None
 
 
 def case(_: Call, *args: str) -> str:
-    """CASE of its conditions and values in turn, and the value that is left."""
+    """CASE of alternating conditions and values, and the ELSE value."""
     whens = [f"WHEN {c} THEN {v}" for c, v in zip(args[:-1:2], args[1::2], strict=True)]
     return f"(CASE {' '.join(whens)} ELSE {args[-1]} END)"
 
 
 def bucket(_: Call, x: str, *edges: str) -> str:
-    """How many of the edges, which increase, are not above ``x``."""
+    """The number of (increasing) edges that are not above ``x``."""
     steps = [f"WHEN {x} >= {e} THEN CAST({n} AS BIGINT)" for n, e in enumerate(edges, 1)]
     return f"(CASE {' '.join(reversed(steps))} WHEN {x} < {edges[0]} THEN CAST(0 AS BIGINT) END)"
 
@@ -67,7 +67,7 @@ def where(test: str, value: str) -> str:
 
 
 def half_even(x: str) -> str:
-    """``x`` rounded to a whole float64, half to even.
+    """``x`` rounded to an integral float64, half to even.
 
     From 2^52 on there is nothing to round; below, the unit in the last place of x + 2^52 is 1,
     and IEEE addition rounds half to even. See Hacker's Delight, section 17-2.

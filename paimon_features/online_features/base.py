@@ -1,4 +1,4 @@
-"""What computes features of the data of one request."""
+"""The interface of feature computations on the data of one request."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 class OnlineFeatureComputer(ABC):
-    """Something that makes named features of the data of one request."""
+    """Computes named features from the data of one request."""
 
     @abstractmethod
     def compute(self, data: Any) -> dict[str, Any]:
-        """The features, by name."""
+        """Return the features, by name."""

@@ -1,4 +1,4 @@
-"""A cache of the values used last."""
+"""A least-recently-used cache of feature values."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from paimon_features.errors import DefinitionError
 
 
 class FeatureCache:
-    """The ``max_size`` values used last, by key; safe to share between threads.
+    """The ``max_size`` most recently used values, by key; safe to share between threads.
 
-    ``put`` and ``get`` take constant time; both make a value the one used last.
+    ``put`` and ``get`` take constant time; both mark a value as used.
 
     >>> cache = FeatureCache(max_size=2)
     >>> for key in "abc":
@@ -36,7 +36,7 @@ class FeatureCache:
         self._hits = self._misses = self._evictions = 0
 
     def put(self, key: Hashable, value: Any) -> None:
-        """Keep a value; the one that was not used for longest leaves where there are too many."""
+        """Store a value; the least recently used one is evicted if the cache is full."""
         with self._lock:
             self._values[key] = value
             self._values.move_to_end(key)
@@ -45,7 +45,7 @@ class FeatureCache:
                 self._evictions += 1
 
     def get(self, key: Hashable) -> Any:
-        """The value of a key, None where there is none."""
+        """Return the value of a key, None if there is none."""
         with self._lock:
             if key not in self._values:
                 self._misses += 1
@@ -55,21 +55,21 @@ class FeatureCache:
             return self._values[key]
 
     def clear(self) -> None:
-        """Forget all values and start the statistics anew."""
+        """Remove all values and reset the statistics."""
         with self._lock:
             self._values.clear()
             self._hits = self._misses = self._evictions = 0
 
     def get_stats(self) -> dict[str, Any]:
-        """``size``, ``max_size``, ``hits``, ``misses``, ``hit_rate`` (0.0 before any), \
-``evictions``."""
+        """Return ``size``, ``max_size``, ``hits``, ``misses``, ``hit_rate`` (0.0 without lookups),
+        and ``evictions``."""
         with self._lock:
-            asked = self._hits + self._misses
+            lookups = self._hits + self._misses
             return {
                 "size": len(self._values),
                 "max_size": self.max_size,
                 "hits": self._hits,
                 "misses": self._misses,
-                "hit_rate": self._hits / asked if asked else 0.0,
+                "hit_rate": self._hits / lookups if lookups else 0.0,
                 "evictions": self._evictions,
             }

@@ -20,10 +20,9 @@ from paimon_features.schema import Float64, Timestamp
 class TimeDecayFeatureBuilder(OnlineFeatureComputer):
     """Mean, sum or standard deviation with weights ``decay_factor ** age``.
 
-    ``age`` is the newest timestamp minus the value's own, in the unit of the timestamps (times
-    count in milliseconds); without timestamps it is the number of values after it. Nulls and NaN
-    are left out. ``DecayedMean(half_life=h)`` has these weights for a factor of
-    ``0.5 ** (1 / h)``.
+    ``age`` is the newest timestamp minus the value's own, in the unit of the timestamps
+    (milliseconds for times); without timestamps it is the number of later values. Nulls and NaN are
+    left out. ``DecayedMean(half_life=h)`` has these weights for a factor of ``0.5 ** (1 / h)``.
 
     >>> TimeDecayFeatureBuilder(0.5).build([4.0, 1.0])
     {'weighted_mean': 2.0, 'weight_sum': 1.5, 'count': 2}
@@ -31,8 +30,8 @@ class TimeDecayFeatureBuilder(OnlineFeatureComputer):
     Raises
     ------
     DefinitionError
-        For a factor outside (0, 1], or an aggregation that is none of weighted_mean,
-        weighted_sum, weighted_std.
+        For a factor outside (0, 1], or an aggregation other than weighted_mean, weighted_sum and
+        weighted_std.
     """
 
     AGGREGATIONS = ("weighted_mean", "weighted_sum", "weighted_std")
@@ -48,15 +47,15 @@ class TimeDecayFeatureBuilder(OnlineFeatureComputer):
         self._weights = Program([parse(text, {"age": Float64})])
 
     def build(self, values: Any, timestamps: Any = None) -> dict[str, Any]:
-        """The aggregation under its name, ``weight_sum`` and ``count``.
+        """Return the aggregation under its name, ``weight_sum`` and ``count``.
 
-        Without a value the sum is 0 and the others are None; the deviation is that of the
+        Without a value the sum is 0 and the others are None; the deviation uses the
         weights as they are (divided by their sum).
 
         Raises
         ------
         RequestError
-            For timestamps of another length or with nulls, or values that are no numbers.
+            For timestamps of another length or with nulls, or values that are not numbers.
         """
         column = as_numbers("values", values)
         ages = _ages(timestamps, len(column))
@@ -67,7 +66,7 @@ class TimeDecayFeatureBuilder(OnlineFeatureComputer):
         return {self.aggregation: result, "weight_sum": total, "count": len(seen)}
 
     def compute(self, data: Any) -> dict[str, Any]:
-        """``build`` of the values, or of a tuple ``(values, timestamps)``."""
+        """Return ``build`` of the values, or of a tuple ``(values, timestamps)``."""
         return self.build(*data) if isinstance(data, tuple) and len(data) == 2 else self.build(data)
 
     def _aggregate(self, weights: Floats, values: Floats, total: float) -> float | None:
@@ -94,5 +93,5 @@ def _ages(timestamps: Any, rows: int) -> Floats:
     if kind_of("timestamps", array.type) is Timestamp:
         array = array.cast(pa.timestamp("ms"), safe=False).view(pa.int64())
     times = array.to_numpy(zero_copy_only=False)
-    # in the type of the times: large integers differ by less than a float64 can tell
+    # in the type of the times: float64 cannot represent all differences of large integers
     return (times.max() - times).astype(np.float64) if rows else np.zeros(0)

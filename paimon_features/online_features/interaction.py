@@ -1,4 +1,4 @@
-"""Features made of two others each."""
+"""Features computed from pairs of features."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from paimon_features.online_features.values import TYPES, Values
 
 
 class InteractionFeatureBuilder:
-    """Features made of two others each, by the functions of the expression language.
+    """Features computed from pairs of features, by the functions of the expression language.
 
-    Values are single ones, or lists, NumPy, Arrow, pandas or Polars, all of one length; what goes
-    in comes out. Null (and NaN) in, null out; a result that is no finite number or no int64 is
-    null. ``zero`` is what a ratio by zero gives, None for null.
+    Values are scalars, or lists, NumPy, Arrow, pandas or Polars, all of one length; the results
+    have the form of the inputs. Null (and NaN) inputs result in null; so does a result that is not
+    a finite number or an int64. ``zero`` is the value of a ratio by zero, None for null.
 
     >>> builder = InteractionFeatureBuilder()
     >>> builder.build({"a": [1, 2], "b": [4, 0]}, [("a", "b", "/"), ("a", "b", "abs_difference")])
@@ -36,16 +36,16 @@ class InteractionFeatureBuilder:
     def build(
         self, features: dict[str, Any], interactions: Sequence[tuple[str, str, str]]
     ) -> dict[str, Any]:
-        """A result ``<left>_<operation>_<right>`` for each triple (left, right, operation).
+        """Return a result ``<left>_<operation>_<right>`` for each triple (left, right, operation).
 
         Raises
         ------
         UnknownNameError
-            For a feature or operation that is not there; the message says which are.
+            For an unknown feature or operation; the message lists the known ones.
         RequestError
             For features of different lengths.
         ExpressionError
-            For features of types that the operation does not take.
+            For features of types that the operation does not support.
         """
         arrays: dict[str, Values] = {}
         out: dict[str, Any] = {}

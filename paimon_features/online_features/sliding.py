@@ -14,10 +14,10 @@ from paimon_features.online_features.values import as_numpy
 
 
 class SlidingWindowAggregator(OnlineFeatureComputer):
-    """Functions of every full window of ``window_size`` values, one window each ``step_size``.
+    """Functions of every full window of ``window_size`` values, one window per ``step_size``.
 
-    A function gets the values of a window as a NumPy array (a view, not to be changed); what it
-    gives is in the result as a Python value. Values that do not fill a window are in none.
+    A function is called with the values of a window as a NumPy array (a view, not to be changed);
+    its result is converted to a Python value. Values that do not fill a window are ignored.
 
     >>> sums = SlidingWindowAggregator(3, {"sum": np.sum, "max": max})
     >>> sums.aggregate([1, 2, 3, 4])
@@ -44,7 +44,7 @@ class SlidingWindowAggregator(OnlineFeatureComputer):
         self.agg_functions = dict(agg_functions)
 
     def aggregate(self, values: Any) -> list[dict[str, Any]]:
-        """The functions of each full window, the oldest first; empty for too few values."""
+        """Return the functions of each full window, oldest first; empty for too few values."""
         array = as_numpy(values)
         starts = range(0, len(array) - self.window_size + 1, self.step_size)
         return [self._of(array[start : start + self.window_size]) for start in starts]

@@ -1,14 +1,14 @@
-"""The naive twin of each aggregate: its value from the raw events of a window, by a loop.
+"""The reference implementation of each aggregate: its value from the raw events, by a loop.
 
-``reference_value`` is told by the class of the aggregate (``functools.singledispatch``), so that an
-aggregate of one's own gets its twin where it is tested::
+``reference_value`` dispatches on the class of the aggregate (``functools.singledispatch``), so that
+a custom aggregate gets its reference implementation where it is tested::
 
     @reference_value.register
     def _(aggregate: Spread, window: Window) -> Any:
         values = window.values(aggregate.column)
         return max(values) - min(values) if values else None
 
-``paimon_features.oracle.tolerance`` has beside it how far a value may be from the twin's.
+``paimon_features.oracle.tolerance`` defines how far a value may be from the reference.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Window:
-    """The events of one entity that an aggregate takes, read at ``as_of_ms``.
+    """The events of one entity that an aggregate uses, read at ``as_of_ms``.
 
     ``rows`` are those in the window for which its ``where`` is true, with derived columns, in
     any order. ``window_ms`` is the window's nominal length, None for a lifetime; ``newest_ms``
-    the time of the newest event in the window, whether the aggregate takes it or not.
+    is the time of the newest event in the window, whether the aggregate uses it or not.
     """
 
     rows: Sequence[Row]
@@ -52,29 +52,29 @@ class Window:
     newest_ms: int = 0
 
     def seen(self, column: str | None) -> list[tuple[int, Any]]:
-        """(Event time, value) of each event in which the column is not null; 1 for no column."""
+        """Return (event time, value) of each event whose column is not null; 1 for no column."""
         pairs = [(row[self.event_time], 1 if column is None else row[column]) for row in self.rows]
         return [(ts, value) for ts, value in pairs if value is not None]
 
     def values(self, column: str | None) -> list[Any]:
-        """The values of a column that are not null."""
+        """Return the values of a column that are not null."""
         return [value for _, value in self.seen(column)]
 
 
 class IllConditioned:
-    """Stands for a value that the sums of the stream cannot tell."""
+    """The value of an aggregate whose sums leave too few correct digits."""
 
 
 @singledispatch
 def reference_value(aggregate: agg.Aggregate, window: Window) -> Any:
-    """What the aggregate has to come to: a Python value, or IllConditioned.
+    """Return the value of the aggregate: a Python value, or IllConditioned.
 
     Dates are days and timestamps milliseconds since 1970, maps lists of (key, value) pairs.
     """
     kind = type(aggregate).__name__
     raise NotImplementedError(
-        f"{kind} has no naive twin; write one: @reference_value.register of a function that takes "
-        f"(aggregate: {kind}, window: Window), from paimon_features.oracle.aggregates"
+        f"{kind} has no reference implementation; write one: @reference_value.register of a "
+        f"function of (aggregate: {kind}, window: Window), from paimon_features.oracle.aggregates"
     )
 
 
@@ -204,7 +204,7 @@ def is_ill_conditioned(
     values: Sequence[Fraction],
     window: Window,
 ) -> bool:
-    """Whether sums of floats around the center are too large beside the spread."""
+    """Return whether float sums around the center are too large relative to the spread."""
     if aggregate.scale_of(window.scope) is not None or len(values) <= 1:
         return False
     squares = squares_around(values, aggregate.center)
@@ -285,7 +285,7 @@ def sort_key(value: Any, null_last: bool = False) -> tuple[bool, Any]:
 
 
 def plain(value: Any) -> Any:
-    """A negative zero is a zero, in vectors, too; other values stay."""
+    """Return a negative zero as zero, also in vectors; other values unchanged."""
     if isinstance(value, list):
         return [plain(item) for item in value]
     return value + 0.0 if isinstance(value, float) else value

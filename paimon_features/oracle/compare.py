@@ -1,6 +1,6 @@
-"""What a path gave beside what the oracle says: exact where that is promised, else a bound.
+"""Differences between the values of a path and the oracle: exact where promised, else bounded.
 
-Counts, extremes, last values and sums of integers and decimals have to be equal. Sums of floats
+Counts, extremes, last values and sums of integers and decimals must be equal. Sums of floats
 may differ by ``n * eps * sum(|v|)``, because engines add in different orders; decayed ones also
 by the rounding of their weights.
 """
@@ -26,10 +26,10 @@ def differences(
     statuses: Mapping[str, str] | None = None,
     online: bool = False,
 ) -> list[str]:
-    """What is wrong with ``values``; empty where all is right.
+    """Return the differences of ``values`` from the oracle; empty if there are none.
 
     ``events`` are all events of the entity, ``expected`` is the oracle's answer from them.
-    ``statuses``, where given, hold the status of each feature.
+    ``statuses``, if given, contains the status of each feature.
     """
     wrong = []
     rows = entered(view, events)
@@ -55,9 +55,9 @@ def differences(
 
 
 def differs(got: Any, wanted: Any, bound: Bound) -> bool:
-    """Whether a value is further from the wanted one than ``bound``, item by item in a list."""
+    """Return whether a value differs from the expected one by more than ``bound``, item by item."""
     if bound == 0:
-        # the text tells what == does not: 1 from True, a zero's sign, places of a decimal
+        # repr distinguishes what == does not: 1 and True, a zero's sign, a decimal's scale
         return bool(got != wanted) or repr(got) != repr(wanted)
     if isinstance(wanted, list):
         bounds = bound if isinstance(bound, Sequence) else [bound] * len(wanted)

@@ -1,4 +1,4 @@
-"""The oracle of derived views: windows and sessions from raw events, by loops."""
+"""Reference implementation of derived views: windows and sessions from raw events, by loops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class ReferenceRow:
-    """One window: its end, its number of events (less withdrawals), and its rows."""
+    """One window: its end, its number of events (minus retractions), and its rows."""
 
     end_ms: int
     count: int
@@ -33,7 +33,7 @@ class ReferenceRow:
 
 
 def reference_rows(derived: DerivedView, events: Iterable[Event]) -> dict[Key, ReferenceRow]:
-    """The windows of all entities that hold an event, open ones too."""
+    """Return the windows of all entities that contain an event, including open ones."""
     view = derived.view
     entities: dict[Key, list[Event]] = {}
     for row in entered(view, events):
@@ -50,13 +50,13 @@ def reference_rows(derived: DerivedView, events: Iterable[Event]) -> dict[Key, R
 def wrong_derived(
     derived: DerivedView, events: Sequence[Event], found: Sequence[Mapping[str, Any]]
 ) -> list[str]:
-    """How the rows of a derived view differ from the oracle's; empty if they are right.
+    """Return how the rows of a derived view differ from the oracle's; empty if they are equal.
 
-    ``found`` are all of its rows, of open windows too.
+    ``found`` are all of its rows, including those of open windows.
     """
     made, expected = derived.compiled, reference_rows(derived, events)
     got = {(*(row[key] for key in made.view.keys), row[made.start]): row for row in found}
-    wrong = [f"{len(found) - len(got)} rows come twice"] if len(got) < len(found) else []
+    wrong = [f"{len(found) - len(got)} rows are duplicates"] if len(got) < len(found) else []
     wrong += [f"no row {key}" for key in expected.keys() - got.keys()]
     wrong += [f"row {key} is too much" for key in got.keys() - expected.keys()]
     for key in expected.keys() & got.keys():
@@ -124,7 +124,7 @@ def tumbling_bounds(windows: Tumbling, time_ms: int) -> tuple[int, int]:
     def rounded(at: int) -> int:
         return unit_start(unit, zone, at) // step * step
 
-    # the next unit may have begun within the step that the time is in
+    # the next unit may have begun within the step that contains the time
     last = time_ms // step * step + step - 1
     near = [rounded(at) for at in (*range(time_ms, last, 15 * MINUTE_MS), last)]
     start = max(begin for begin in near if begin <= time_ms)
@@ -135,7 +135,7 @@ def tumbling_bounds(windows: Tumbling, time_ms: int) -> tuple[int, int]:
 
 
 def _count(view: FeatureView, rows: Sequence[Event]) -> int:
-    """Events less withdrawals."""
+    """The number of events minus retractions."""
     kept, unmet = standing(view, rows)
     return len(kept) - len(unmet)
 

@@ -1,7 +1,7 @@
-"""The expression language row by row in plain Python: the oracle of its three implementations.
+"""Reference implementation of the expression language: row by row in plain Python.
 
-It computes lazily, as the text reads: only the branch taken of CASE, only the arguments of
-COALESCE that are needed. It raises where ``overflow_guard`` has to be false.
+It evaluates lazily, as the text reads: only the branch taken of CASE, only the arguments of
+COALESCE that are needed. It raises where ``overflow_guard`` must be false.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from paimon_features.schema import DataType, DecimalType, Float64, Int64
 from paimon_features.windows import MIN_TIME_MS
 
 BEYOND_SCALE = 2**51
-"""From here on ``scaled_int`` promises its sign and that it is at least this large, no more."""
+"""From here on ``scaled_int`` guarantees only its sign and that it is at least this large."""
 
 
 _COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
@@ -41,7 +41,7 @@ class UnsafeStepError(ArithmeticError):
 
 
 def evaluate_row(expr: Expression, row: Mapping[str, Any]) -> Any:
-    """The value on one row of Python values; None is null, times and dates are integers.
+    """Return the value on one row of Python values; None is null, times and dates are integers.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def _item(values: list[Any], kinds: list[DataType]) -> str:
 def _sketch(hexadecimal: str) -> bytes:
     """A roaring bitmap of one 16-bit number: 4 bits of rank between 12 bits of register."""
     digest = bytes.fromhex(hexadecimal)
-    word = int.from_bytes(digest, "big") >> 100 & 0xFFFF  # the bits behind the first 12
+    word = int.from_bytes(digest, "big") >> 100 & 0xFFFF  # the bits after the first 12
     rank = min(16 - word.bit_length() + 1, 15)
     low, high = rank << 4 | digest[0] >> 4, (digest[0] & 15) << 4 | digest[1] >> 4
     return struct.pack("<IIHHIBB", 12346, 1, 0, 0, 16, low, high)

@@ -1,6 +1,6 @@
-"""The oracle: features straight from raw events, by loops that anyone can check by eye.
+"""The oracle: features directly from raw events, by loops that are easy to verify by reading.
 
-Nothing here knows tiles, levels, partials or engines. Every clever path of the project is
+Nothing here uses tiles, levels, partials or engines. Every optimized path of the project is
 compared with these functions, on generated and on real events.
 """
 
@@ -25,12 +25,12 @@ Event = Mapping[str, Any]
 class Entered(tuple[dict[str, Any], ...]):
     """The events that enter a view's tiles, with its derived columns, in their order.
 
-    Made once, it can be given in place of raw events to all that follows.
+    It can be passed instead of raw events to all functions of this module.
     """
 
 
 def entered(view: FeatureView, events: Iterable[Event]) -> Entered:
-    """The events that are members and break no rule."""
+    """Return the events that fulfil the view's condition and no skip rule rejects."""
     if isinstance(events, Entered):
         return events
     steps = _derivations(view)
@@ -41,7 +41,7 @@ def entered(view: FeatureView, events: Iterable[Event]) -> Entered:
 
 
 def _derivations(view: FeatureView) -> list[tuple[str, Expression]]:
-    """The view's derived columns; a later one may use an earlier one."""
+    """The view's derived columns; each may use earlier ones."""
     scope = dict(view.source.schema)
     steps = []
     for name, text in view.derive.items():
@@ -65,13 +65,13 @@ def _enters(
         if where is not None and evaluate_row(where, row) is not True:
             return None
     except UnsafeStepError:
-        # a step overflows, or hides an infinity: a rule keeps such an event out
+        # a step overflows, or hides an infinity: a rule skips such an event
         return None
     return row if all(holds(rule.condition, event) for rule in view.compiled.skip_rules) else None
 
 
 def holds(condition: Expression, event: Event) -> bool:
-    """Whether a condition is true; of ``a OR b`` it is enough that one side is."""
+    """Return whether a condition is true; for ``a OR b`` one true side is enough."""
     try:
         return evaluate_row(condition, event) is True
     except UnsafeStepError:
@@ -81,7 +81,7 @@ def holds(condition: Expression, event: Event) -> bool:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a read has to give for one entity: its status, and a value for each feature."""
+    """The expected result of a read for one entity: its status, and a value for each feature."""
 
     status: str
     values: dict[str, Any]
@@ -91,10 +91,10 @@ class Answer:
 def answer(
     view: FeatureView, events: Sequence[Event], as_of_ms: int, *, online: bool = False
 ) -> Answer:
-    """The features of one entity at ``as_of_ms``, from all raw events of that entity.
+    """Return the features of one entity at ``as_of_ms``, from all raw events of that entity.
 
-    ``online`` takes the open tile whole, as an online read of sawtooth windows does: the tile
-    that contains ``as_of_ms`` also counts what has arrived with a later event time.
+    ``online`` includes the whole open tile, as an online read of sawtooth windows does: the tile
+    that contains ``as_of_ms`` also counts events with a later event time that have arrived.
     """
     compiled = view.compiled
     time = view.source.event_time
@@ -129,7 +129,7 @@ def feature_value(
     *,
     online: bool = False,
 ) -> Any:
-    """One feature at ``as_of_ms`` from the entity's rows (derived columns included)."""
+    """Return one feature at ``as_of_ms`` from the entity's rows (derived columns included)."""
     window = window_of(view, feature, rows, as_of_ms, online=online)
     kept, unmet = standing(view, window.rows)
     if unmet:
@@ -145,7 +145,7 @@ def window_of(
     *,
     online: bool = False,
 ) -> Window:
-    """What the aggregate of a feature takes of the entity's rows at ``as_of_ms``."""
+    """Return the rows of the entity that the aggregate of a feature uses at ``as_of_ms``."""
     time, scope, aggregate = view.source.event_time, view.compiled.scope, feature.aggregate
     chosen = members([row[time] for row in rows], as_of_ms, feature.window, online=online)
     inside = [rows[i] for i in chosen]

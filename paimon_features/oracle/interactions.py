@@ -1,4 +1,4 @@
-"""Interactions row by row: what each has to be, from the features that were read with it."""
+"""Reference implementation of interactions: their values row by row, from the features read."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from paimon_features.oracle.expressions import UnsafeStepError, evaluate_row
 from paimon_features.schema import DataType, DecimalType
 
 INEXACT = ("exp", "exp2", "ln", "power")
-"""Functions that are right to within units in the last place, not to the bit."""
+"""Functions that are accurate to within units in the last place, not to the bit."""
 
 
 def interaction_value(interaction: CompiledInteraction, row: Mapping[str, Any]) -> tuple[Any, bool]:
-    """The value on one row of the names that it uses, and whether it overflows (then it is None).
+    """Return the value on one row of its inputs, and whether it overflows (then it is None).
 
     Times and dates are integers, as in ``plain_values``.
     """
@@ -36,7 +36,7 @@ def interaction_value(interaction: CompiledInteraction, row: Mapping[str, Any]) 
 
 
 def agrees(interaction: CompiledInteraction, got: Any, expected: Any) -> bool:
-    """Whether a value is right: to the bit, unless a function in it is not exact."""
+    """Return whether a value is correct: to the bit, unless it uses an inexact function."""
     nodes = walk(interaction.expression)
     inexact = any(isinstance(node, Call) and node.op in INEXACT for node in nodes)
     if inexact and isinstance(got, float) and isinstance(expected, float):
@@ -54,9 +54,9 @@ def plain_values(array: pa.Array | pa.ChunkedArray) -> list[Any]:
 def wrong_interactions(
     selection: Selection, table: pa.Table, inputs: Mapping[str, pa.Array]
 ) -> Iterator[tuple[CompiledInteraction, int, str]]:
-    """The interaction, the row and what is wrong, wherever a value is not what its features say.
+    """Return interaction, row and difference wherever a value is not that of its inputs.
 
-    ``table`` has the outputs of ``selection``, among them all features that are read.
+    ``table`` contains the outputs of ``selection``, including all features that are read.
     """
     values = {str(o): plain_values(table[name]) for o, name in selection.columns.items()}
     values.update((name, plain_values(array)) for name, array in inputs.items())

@@ -1,4 +1,4 @@
-"""Merging two values of a partial, in plain Python: as the lake does it, and as all others do."""
+"""Reference implementation of merging two values of a partial: as in the lake, and as elsewhere."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from paimon_features.aggregates import Merge, Partial
 
 
 def merged(partial: Partial, left: Any, right: Any) -> Any:
-    """Two values of a partial as one, as they are merged outside of the lake.
+    """Merge two values of a partial as everywhere outside the lake.
 
-    Lists and sketches come out in their canonical form, also from one value and a null.
+    The result is canonical for lists and sketches, also for one value and a null.
     """
     if partial.merge in (Merge.TOP, Merge.BOTTOM):
         items = sorted(items_of(left) + items_of(right), reverse=partial.merge is Merge.TOP)
@@ -35,9 +35,9 @@ def merged(partial: Partial, left: Any, right: Any) -> Any:
 
 
 def lake_merged(partial: Partial, left: Any, right: Any) -> Any:
-    """Two values of a partial as one, as the lake merges them inside a tile.
+    """Merge two values of a partial as the lake does within a tile.
 
-    It joins lists as they are, and unites sketches without a look at what they mean.
+    It concatenates lists unchanged, and unions sketches without interpreting them.
     """
     if left is None or right is None:
         return right if left is None else left
@@ -54,7 +54,7 @@ def items_of(text: str | None) -> list[str]:
 
 
 def counted(text: str | None) -> dict[str, int]:
-    """The items of a list that counts, and how often each comes."""
+    """Return the items of a list with counts, and the count of each."""
     counts: Counter[str] = Counter()
     for item in items_of(text):
         if item.startswith("+") and item[1].isdigit():

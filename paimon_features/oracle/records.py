@@ -1,8 +1,8 @@
-"""The naive twin of the materializer's arrays: one record as a dictionary of cells.
+"""Reference implementation of the materializer's arrays: one record as a dictionary of cells.
 
-A cell is a dictionary of partials; rows are merged one by one, in Python's arithmetic. Beside
-each sum of floats stands the sum of their absolute values, which bounds how far another order
-of additions may lead.
+A cell is a dictionary of partials; rows are merged one by one, in Python's arithmetic. Next to
+each float sum it keeps the sum of the absolute values, which bounds the effect of another order
+of additions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Cell = tuple[int, int]
 LIFETIME: Cell = (127, 0)
 _EPS = 2.0**-52
 _FOLDS = 64
-"""More than a test brings the weights of one cell up to date; each rounds once."""
+"""An upper bound of how often a test updates the weights of one cell; each update rounds once."""
 
 
 def _size(name: str) -> str:
@@ -32,7 +32,7 @@ def _size(name: str) -> str:
 
 
 class ReferenceRecord:
-    """What the online store should hold of one entity."""
+    """The expected content of the online store for one entity."""
 
     def __init__(self, view: CompiledView) -> None:
         self.view = view
@@ -41,7 +41,7 @@ class ReferenceRecord:
         self.event_high = self.pruned_high = self.bucket_high = NEVER_MS
 
     def apply(self, rows: Iterable[tuple[int, Partials]], snapshot: int, high_ms: int) -> bool:
-        """Take the (snapshot, row) pairs that are new; False if there was none."""
+        """Apply the new (snapshot, row) pairs; False if there were none."""
         new = [row for of, row in rows if of > self.snapshot]
         if not new:
             return False
@@ -61,12 +61,12 @@ class ReferenceRecord:
         return True
 
     def bound(self, cell: Cell, name: str) -> float:
-        """How far a partial may be off, by ``n * eps * sum(|v|)``; 0 where it has to be equal."""
+        """Return the tolerance of a partial, ``n * eps * sum(|v|)``; 0 where it must be equal."""
         partials = self.cells[cell]
         return float((partials["p_rows"] + _FOLDS) * _EPS * partials.get(_size(name), 0.0))
 
     def is_worth_keeping(self) -> bool:
-        """Whether some allowed read may know the entity."""
+        """Return whether the entity is known to some allowed read."""
         q = np.array([self.bucket_high - self.view.margin_ms])
         return bool(self.cells) or self.event_high >= self.view.known_from(q)[0]
 

@@ -1,4 +1,4 @@
-"""Replies put together value by value from a response's Arrow tables: what the fast ones equal."""
+"""Reference implementation of replies: built value by value from a response's Arrow tables."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNKNOWN_TIME = "1970-01-01T00:00:00Z"
 
 
 def json_document(response: OnlineResponse, full: bool = False) -> dict[str, Any]:
-    """What ``feast_json`` writes, read back."""
+    """Return what ``feast_json`` writes, parsed."""
     results: list[dict[str, Any]] = [
         {
             "values": _plain(response.table.column(key), binary=False),
@@ -55,7 +55,7 @@ def json_document(response: OnlineResponse, full: bool = False) -> dict[str, Any
 
 
 def pack_document(response: OnlineResponse, full: bool = False) -> dict[str, Any]:
-    """What ``message_pack`` writes, read back."""
+    """Return what ``message_pack`` writes, parsed."""
     columns = [
         _plain(response.table.column(name), binary=True)
         for name in (*response.keys, *response.features)

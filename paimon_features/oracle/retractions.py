@@ -1,4 +1,4 @@
-"""The oracle of withdrawn events: which ones stand, and what is left where one is missing."""
+"""Reference implementation of retractions: which events remain, and what unmatched ones change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = Mapping[str, Any]
 
 
 def standing(view: FeatureView, rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """The events that nothing withdrew, and the withdrawals that found no event of theirs."""
+    """Return the events that are not retracted, and the retractions without an event."""
     column, withdrawal = view.source.retraction, view.source.withdrawal
     if column is None or withdrawal is None:
         return [*rows], []
@@ -38,14 +38,16 @@ def standing(view: FeatureView, rows: Sequence[Row]) -> tuple[list[Row], list[Ro
 LESSENED = (
     agg.Count, agg.Sum, agg.Mean, agg.Variance, agg.DecayedSum, agg.DecayedCount
 )  # fmt: skip
-"""The aggregates for which ``lessened`` is known."""
+"""The aggregates that ``lessened`` supports."""
 
 
 def lessened(aggregate: agg.Aggregate, seen: Window, unmet: Window) -> Any:
-    """The aggregate where some withdrawals have no event (yet): they count as minus one each."""
+    """Return the aggregate with unmatched retractions, each of which counts as minus one event."""
     if isinstance(aggregate, agg.Count | agg.DecayedSum | agg.DecayedCount):
         return reference_value(aggregate, seen) - reference_value(aggregate, unmet)
-    assert isinstance(aggregate, agg.Sum | agg.Mean | agg.Variance), f"{aggregate.kind}: not known"
+    assert isinstance(aggregate, agg.Sum | agg.Mean | agg.Variance), (
+        f"{aggregate.kind}: not supported"
+    )
     scale = aggregate.scale_of(seen.scope)
     signed = [(1, exact(value, scale)) for value in seen.values(aggregate.column)]
     signed += [(-1, exact(value, scale)) for value in unmet.values(aggregate.column)]

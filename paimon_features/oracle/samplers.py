@@ -1,4 +1,4 @@
-"""Naive twins of the samplers: the draws of a whole epoch, in loops over Python numbers."""
+"""Reference implementations of the samplers: the draws of an epoch, in plain loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _G, _C1, _C2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def weighted(weights: Sequence[float], num_samples: int, seed: int, epoch: int) -> list[int]:
-    """With replacement: the first running total above each share of the whole."""
+    """With replacement: the first cumulative weight above each uniform share of the total."""
     key = _key(seed, epoch, 0x5E1)
     return [_located(weights, _uniform(key, p)) for p in range(num_samples)]
 
@@ -47,7 +47,7 @@ def chances_without_replacement(
 def importance(
     merits: Sequence[float], num_samples: int, uniform_share: float, seed: int, epoch: int
 ) -> list[int]:
-    """A share from all rows alike, the rest in proportion to the merits."""
+    """Draw a share uniformly from all rows, the rest in proportion to the merits."""
     key, rows = _key(seed, epoch, 0xD1F), len(merits)
     drawn = []
     for p in range(num_samples):
@@ -67,7 +67,7 @@ def rounded_score(score: float) -> float:
 def poisson(
     chances: Sequence[float], seed: int, epoch: int, keys: Sequence[int] | None = None
 ) -> list[int]:
-    """Each row by its own hash; a random order."""
+    """Accept each row by its own hash; in a random order."""
     key = _key(seed, epoch, 0x905)
     rows = [
         row
@@ -78,7 +78,7 @@ def poisson(
 
 
 def interleaved(counts: Sequence[int], key: int) -> list[tuple[int, int]]:
-    """(class, how many of it came before) by position: a recursion over Huffman's tree."""
+    """Return (class, number of earlier rows of it) by position: a recursion over Huffman's tree."""
     heap: list[tuple[int, int, Any]] = [(n, c, None) for c, n in enumerate(counts) if n]
     heapq.heapify(heap)
     number = len(counts)
@@ -113,7 +113,7 @@ def stratified(labels: Sequence[Any], counts: Sequence[int], seed: int, epoch: i
 def balanced(
     labels: Sequence[Any], batch_size: int, num_batches: int, seed: int, epoch: int
 ) -> list[list[int]]:
-    """Batch by batch: each class its part, then those whose turn it is."""
+    """Batch by batch: an equal part of each class, then the remaining places in rotation."""
     key, many = _key(seed, epoch, 0xBA1), len(set(labels))
     each, extra = divmod(batch_size, many)
     turn, had, batches = 0, [0] * many, []
@@ -137,7 +137,7 @@ def balanced(
 def hard(
     scores: Sequence[float], num_samples: int, ratio: float, seed: int, epoch: int
 ) -> list[int]:
-    """Sort all rows; some of the hardest, some of the rest."""
+    """Sort all rows; draw some of the hardest and some of the rest."""
     rows = len(scores)
     ranked = _ranked(scores, _key(seed, 0x4A2))
     rest, hardest = (sorted(part) for part in _cut(ranked, rows - round(ratio * rows)))
@@ -155,7 +155,7 @@ def hard(
 def curriculum(
     scores: Sequence[float], pace: dict[int, int], num_samples: int, seed: int, epoch: int
 ) -> list[int]:
-    """``pace`` maps draws so far to how many of the easiest rows come from then on."""
+    """``pace`` maps the number of draws to how many of the easiest rows are used from then on."""
     ranked = _ranked(scores, _key(seed, 0xC44))
     steps = list(pace)
     ends = sorted({0, *pace.values(), len(scores)})
@@ -187,7 +187,7 @@ def _cut(rows: list[int], at: int) -> tuple[list[int], list[int]]:
 
 
 def _of_class(labels: Sequence[Any], number: int, i: int, key: int) -> int:
-    """The row that comes i-th of a class, round after round."""
+    """Return the i-th row of a class, cycle after cycle."""
     wanted = sorted(set(labels))[number]
     rows = [row for row, label in enumerate(labels) if label == wanted]
     cycle, place = divmod(i, len(rows))

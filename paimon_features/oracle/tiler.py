@@ -1,4 +1,4 @@
-"""A naive tile job: events to the rows of a tile table, one event and one value at a time."""
+"""Reference implementation of a tile job: events to tile rows, one event and value at a time."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def partial_row(view: FeatureView, event: Event) -> dict[str, Any]:
 
 
 def tile_table(view: FeatureView, events: Iterable[Event]) -> pa.Table:
-    """The rows of the tile table of these events, with its columns, in no particular order."""
+    """Return the rows of the tile table of these events, in no particular order."""
     compiled = view.compiled
     cells: dict[tuple[Any, ...], dict[str, Any]] = {}
     for event in entered(view, events):
@@ -56,7 +56,7 @@ def tile_schema(view: FeatureView) -> pa.Schema:
 
 
 def event_rows(events: pa.Table) -> list[Event]:
-    """Events as the oracle takes them: dates are days and timestamps ms since 1970."""
+    """Return events as the oracle expects them: dates are days and timestamps ms since 1970."""
     columns = []
     for name in events.schema.names:
         column = events.column(name)

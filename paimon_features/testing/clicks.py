@@ -1,6 +1,6 @@
 """A small view of clicks, exact in all its features, and a check of it against the oracle.
 
-Sums are of integers, so that what the online store answers has to be equal, not close.
+Sums are of integers, so that answers of the online store must be equal, not close.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ USER = Entity("user", keys={"user": Int64})
 
 
 def clicks_view(lifetime: bool = True, extra: Sequence[Aggregate] = ()) -> FeatureView:
-    """Windows on three levels, a text, by default a lifetime, and what else is wanted."""
+    """Windows on three levels, a text, by default a lifetime, and further features."""
     total = Sum("n", windows=["10min", "1d", None] if lifetime else ["10min", "1d"])
     return FeatureView(
         "clicks",
@@ -58,7 +58,7 @@ def random_clicks(rng: random.Random, now_ms: int, count: int) -> list[Event]:
 
 
 class ClickStream:
-    """Clicks that go on, commit by commit, and all of them so far in ``events``."""
+    """Clicks in successive commits; ``events`` contains all of them so far."""
 
     def __init__(self, lake: TileLake, seed: int = 0) -> None:
         self.lake = lake
@@ -67,7 +67,7 @@ class ClickStream:
         self.events: list[Event] = []
 
     def commit(self, count: int = 30, minutes: int = 10) -> int:
-        """Commit new clicks ``minutes`` later; the snapshot's id."""
+        """Commit new clicks ``minutes`` later; return the snapshot's id."""
         self.now_ms += minutes * MINUTE_MS
         new = random_clicks(self.rng, self.now_ms, count)
         self.events += new
@@ -77,7 +77,7 @@ class ClickStream:
 def wrong_answers(
     view: FeatureView, store: OnlineStore, events: Sequence[Event], as_of_ms: int | None = None
 ) -> list[str]:
-    """What the store answers otherwise than the oracle, for every user at some times.
+    """Return how the store differs from the oracle, for every user at some times.
 
     The times are the newest event and up to two days later, or ``as_of_ms`` alone.
     """

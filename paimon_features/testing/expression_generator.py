@@ -1,7 +1,7 @@
 """Random typed expressions and a table of edge values to compute them on.
 
 Everything follows from a ``random.Random``. Functions that are exact only to the last bits
-(exp, ln, power, exp2) are left out: what a comparison makes of them may differ by engine.
+(exp, ln, power, exp2) are left out, because comparisons of their results may differ by engine.
 
 >>> random_expression(random.Random(3), Int64, depth=1).type
 Int64
@@ -69,7 +69,7 @@ Rows = list[dict[str, Any]]
 
 
 def edge_rows(rng: random.Random, rows: int, columns: Mapping[str, DataType] = COLUMNS) -> Rows:
-    """Rows of edge values, about one in eight null; every edge comes about equally often."""
+    """Rows of edge values, about one in eight null; every edge occurs about equally often."""
     drawn: dict[str, list[Any]] = {}
     for name, kind in columns.items():
         edges = _EDGES[kind.text]
@@ -90,7 +90,7 @@ def to_arrow(rows: Rows, columns: Mapping[str, DataType] = COLUMNS) -> pa.Table:
 def random_expression(
     rng: random.Random, kind: DataType, depth: int, columns: Mapping[str, DataType] = COLUMNS
 ) -> Expression:
-    """An expression of type ``kind`` with at most ``depth`` calls inside each other."""
+    """Return an expression of type ``kind`` with at most ``depth`` nested calls."""
     return _Generator(rng, columns).draw(kind, depth)
 
 
@@ -190,7 +190,7 @@ class _Generator:
 
     def _item(self, _: DataType, depth: int) -> Expression:
         kinds = [self._some_kind() for _ in range(self._rng.randint(1, 3))]
-        # of leaves: the SQL of a part names it many times
+        # of leaves only: the SQL of a part repeats it many times
         return build("item", [self.draw(kind, 0) for kind in kinds])
 
     def _some_kind(self) -> DataType:
@@ -216,7 +216,7 @@ class _Generator:
 
 
 def beyond_scale(expr: Expression, row: dict[str, Any]) -> bool:
-    """Whether a scaled_int anywhere in the expression is beyond what it promises."""
+    """Return whether a scaled_int in the expression exceeds its guaranteed range."""
     for node in walk(expr):
         if isinstance(node, Call) and node.op == "scaled_int":
             try:
@@ -229,9 +229,9 @@ def beyond_scale(expr: Expression, row: dict[str, Any]) -> bool:
 
 
 def agree(got: Any, expected: Any, kind: DataType, ulps: int = 0) -> bool:
-    """Whether an engine's value is right, floats to within ``ulps`` units in the last place.
+    """Return whether an engine's value is correct, floats within ``ulps`` units in the last place.
 
-    Infinities and NaN only have to be seen as such; zero has no sign.
+    Infinities and NaN only need to be recognized; the sign of zero is ignored.
     """
     if kind is not Float64 or not isinstance(got, float) or not isinstance(expected, float):
         return type(got) is type(expected) and bool(got == expected)

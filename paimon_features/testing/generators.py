@@ -1,6 +1,6 @@
 """Random definitions, events and times, chosen to hit edges: the input of differential tests.
 
-Everything follows from a ``random.Random``, so that a failing case is told by its seed.
+Everything follows from a ``random.Random``, so that a seed identifies a failing case.
 
 >>> view = random_view(random.Random(1))
 >>> events = random_events(random.Random(1), view, 20)
@@ -56,7 +56,7 @@ VALUE_COLUMNS: Mapping[str, DataType] = {
     "vec": List(Float64, 3),
     "pair": List(Int32, 2),
 }
-"""Columns of every generated source behind its keys and time."""
+"""Columns of every generated source after its keys and time."""
 
 EVENT_TIME = "t"
 _SCALARS = [name for name, kind in VALUE_COLUMNS.items() if kind.is_scalar]
@@ -80,7 +80,7 @@ ZONES = (
     "UTC", "Europe/London", "America/New_York", "America/Sao_Paulo", "America/St_Johns",
     "Asia/Kathmandu", "Asia/Kolkata", "Australia/Lord_Howe", "Pacific/Apia", "Pacific/Chatham",
 )  # fmt: skip
-"""Time zones with all that zones do: odd offsets, clocks set at midnight, a day left out."""
+"""Time zones with unusual rules: odd offsets, clocks changed at midnight, a skipped day."""
 _WHERES = (None, None, "n > 0", "n IS NOT NULL AND x < 1e6", "flag", "word <> 'a'")
 _HALF_LIVES = ("10min", "1h", "1d")
 _EDGES = ((0.5,), (-100.0, 0.0, 1.0, 10.0), tuple(float(edge) for edge in range(-20, 30, 2)))
@@ -98,7 +98,7 @@ def random_view(
 ) -> FeatureView:
     """A feature view with up to six aggregates, each over up to three windows.
 
-    ``offline_only``: its windows may be such that only the lake can tell them.
+    ``offline_only``: its windows may require reads from the lake.
     """
     keys = rng.choice(_KEYS)
     schema = {**keys, EVENT_TIME: Int64}
@@ -132,7 +132,7 @@ def random_view(
 
 
 def _retractable(rng: random.Random, view: FeatureView) -> FeatureView:
-    """The view over a source whose events may be withdrawn, as far as it can take them back."""
+    """The view over a source with retractions, with the aggregates that support them."""
     scope = view.compiled.scope
     features = [
         one
@@ -155,7 +155,7 @@ def random_kind(rng: random.Random, tile: str, *, offline_only: bool = False) ->
 
 
 def random_resolution(rng: random.Random, kind: Kind, tile: str) -> Mapping[str, str] | None:
-    """Hops of a view, mostly those by default."""
+    """Hops of a view, mostly the defaults."""
     if kind == "exact" or tile == "1d":
         return None
     return rng.choice((None, None, {"12h": "1h"}, {"1h": "15min", "2d": "6h"}))
@@ -175,7 +175,7 @@ def random_aggregate(rng: random.Random, windows: Sequence[str]) -> Aggregate:
 
 
 def _makers(rng: random.Random, common: Mapping[str, Any]) -> Sequence[Callable[[], Aggregate]]:
-    """One maker for each kind of aggregate, or variant that is built otherwise."""
+    """One factory for each kind of aggregate or variant."""
     number = rng.choice(("n", "small", "x", "price", "amount", "twice"))
     scaled: dict[str, Any] = {"scale": rng.choice((0, 2))} if number in ("x", "amount") else {}
     column, scalar = rng.choice(list(VALUE_COLUMNS)), rng.choice(_SCALARS)
@@ -245,24 +245,24 @@ def random_events(rng: random.Random, view: FeatureView, count: int) -> pa.Table
         rows.append(row)
     rows += [dict(row) for row in rng.sample(rows, len(rows) // 10)]
     if view.source.retraction is not None:
-        _withdraw_some(rng, view.source.retraction, schema[view.source.retraction], rows)
+        _retract_some(rng, view.source.retraction, schema[view.source.retraction], rows)
     rng.shuffle(rows)
     return pa.Table.from_pylist(rows, schema=arrow_schema(schema))
 
 
-def _withdraw_some(
+def _retract_some(
     rng: random.Random, column: str, kind: DataType, rows: list[dict[str, Any]]
 ) -> None:
-    """Mark rows as events, a few wrongly, and add withdrawals, a few of nothing that came."""
-    added, withdrawn, wrong = (
+    """Mark rows as events, a few wrongly, and add retractions, a few without an event."""
+    added, retracted, wrong = (
         ((False,), (True,), (None,)) if kind == Bool else (("+I", "+U"), ("-U", "-D"), (None, "I"))
     )
     for row in rows:
         row[column] = rng.choice(wrong if rng.random() < 0.05 else added)
     taken = rng.sample(rows, len(rows) // 3)
-    rows += [{**row, column: rng.choice(withdrawn)} for row in taken]
+    rows += [{**row, column: rng.choice(retracted)} for row in taken]
     for row in rng.sample(rows, len(rows) // 20):
-        row[column] = rng.choice(withdrawn)
+        row[column] = rng.choice(retracted)
 
 
 def random_anchor_ms(rng: random.Random) -> int:
@@ -271,7 +271,7 @@ def random_anchor_ms(rng: random.Random) -> int:
 
 
 def random_time_ms(rng: random.Random, anchor_ms: int) -> int:
-    """A time near the anchor, often on an edge of a tile or hop, or one ms beside it."""
+    """A time near the anchor, often on an edge of a tile or hop, or one ms next to it."""
     step = rng.choice(_STEPS_MS)
     near = anchor_ms // step * step + rng.randint(-12, 3) * step
     if rng.random() < 0.1:  # late by months
@@ -282,7 +282,7 @@ def random_time_ms(rng: random.Random, anchor_ms: int) -> int:
 def random_rows(
     rng: random.Random, view: FeatureView, events: pa.Table, count: int
 ) -> tuple[pa.Table, list[int]]:
-    """Entity keys and times to ask for, near the events, unknown and null entities among them."""
+    """Entity keys and read times near the events, including unknown and null entities."""
     times = events.column(EVENT_TIME).to_pylist()
     lengths = [w.length for w in view.compiled.windows if isinstance(w.length, int)]
     steps = (*_STEPS_MS, *lengths)
@@ -300,7 +300,7 @@ def random_rows(
             q = q // view.compiled.tile_ms * view.compiled.tile_ms
         if rng.random() < 0.2:
             window = rng.choice(view.compiled.windows)
-            # so that an event at q lies on the window's end or start, or 1 ms beside it
+            # so that an event at q lies on the window's end or start, or 1 ms next to it
             q += window.offset_ms if rng.random() < 0.5 else q - window.start(q)
             q += rng.choice((0, 1, -1))
         as_of_ms.append(q)
@@ -309,7 +309,7 @@ def random_rows(
 
 
 def random_value(rng: random.Random, kind: DataType) -> Any:
-    """A value of this type, null at times, often one of few so that values tie."""
+    """A value of this type, sometimes null, often one of few so that values tie."""
     if rng.random() < 0.15:
         return None
     text = kind.text
@@ -334,7 +334,7 @@ def random_value(rng: random.Random, kind: DataType) -> Any:
 
 
 def _random_list(rng: random.Random, kind: ListType) -> list[Any]:
-    """A list of the declared length; of another one, or with a null in it, at times."""
+    """A list of the declared length; sometimes of another, or with a null."""
     items = [random_value(rng, kind.item) for _ in range(kind.length or rng.randint(0, 4))]
     if rng.random() < 0.9:
         items = [0 if item is None else item for item in items]

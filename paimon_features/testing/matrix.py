@@ -1,9 +1,9 @@
-"""The differential matrix of windows: one set of hard cases, asked of every path.
+"""The differential matrix of windows: one set of hard cases for every path.
 
 A cell is a kind of windows, a tile, a grain of event times and an order in which events arrive.
-It gives a view with every sort of window, events on the edges of its windows, and questions
-``(user, q)`` on the same edges. Whoever can answer the questions, a path, is compared with the
-oracle by ``wrong``: exactly, where that is promised.
+It has a view with every sort of window, events on the edges of its windows, and questions
+``(user, q)`` on the same edges. ``wrong`` compares the answers of a path with the oracle's:
+exactly, where that is promised.
 
 Views of one tile differ in nothing but their windows, so one tile table serves all kinds, and a
 path that makes tiles can make those of all cells of a tile in one job: users are named after
@@ -61,13 +61,13 @@ from paimon_features.windows import (
 GRAINS = ("1ms", "5min", "1h", "1d")
 """Event times are multiples of this."""
 ORDERS = ("sorted", "shuffled", "duplicated", "late", "withdrawn")
-"""How events arrive: by time; anyhow; some of them twice; the oldest ones last; or anyhow, some of
-them withdrawn, before or after they come, and some withdrawals never met by an event."""
+"""How events arrive: by time; in random order; some of them twice; the oldest ones last; or in
+random order, some retracted before or after they arrive, some retractions without an event."""
 USERS = 2
 BATCHES = 3
 QUESTIONS = 18
 NEWEST_PART = 2
-"""One question in so many is about the time around the newest event, which a store is for."""
+"""One question in this many is near the newest event, where an online store is read."""
 
 # in London clocks changed on 27 March and 30 October 2011
 ANCHORS_MS = (1_301_187_600_000, -400 * DAY_MS, MAX_TIME_MS - 2 * DAY_MS, MIN_TIME_MS + 2 * DAY_MS)
@@ -91,14 +91,14 @@ WITHDRAWN_SOURCE = EventSource(
 
 
 class Question(NamedTuple):
-    """What a path is asked: all features of one user at one time."""
+    """A question to a path: all features of one user at one time."""
 
     user: str
     as_of_ms: int
 
 
 Given = tuple[Mapping[str, Any], Mapping[str, str]]
-"""What a path answers: a value and a status for each feature."""
+"""The answer of a path: a value and a status for each feature."""
 
 
 _UNITS = ["today", "this_week", "this_month", "this_year"]
@@ -111,7 +111,7 @@ _SUMS: Sequence[Aggregate] = (
     DecayedSum("x", half_life="1h", windows=["12d"]),
     DecayedCount(half_life="1d", windows=["13h"], offset="1h"),
 )
-"""What can be withdrawn."""
+"""Aggregates that support retractions."""
 _REST: Sequence[Aggregate] = (
     Mean("x", windows=["12d"]),
     StdDev("x", windows=["13h"], scale=1, offset="7min"),
@@ -159,7 +159,7 @@ class Cell:
 
     @property
     def stem(self) -> str:
-        """Names what the events come from; cells of other kinds and tiles share them."""
+        """The name of the events; cells of other kinds and tiles share them."""
         return f"{self.grain}-{self.order}-{self.seed}"
 
     def __str__(self) -> str:
@@ -167,7 +167,7 @@ class Cell:
 
     @property
     def view(self) -> FeatureView:
-        """What is asked for."""
+        """The view that is read."""
         return matrix_view(self.kind, self.tile, self.order)
 
     @property
@@ -177,23 +177,23 @@ class Cell:
 
     @cached_property
     def questions(self) -> list[Question]:
-        """Times on the edges of windows of some event, and one millisecond beside them."""
+        """Times on the edges of windows of some event, and one millisecond next to them."""
         rng = self._rng("questions")
         events = [event for batch in self.batches for event in batch]
         newest = max(event["t"] for event in events)
-        asked = [Question(f"{self.stem}-nobody", self._moments[0])]
-        while len(asked) < QUESTIONS:
-            around_newest = len(asked) % NEWEST_PART == 0
+        questions = [Question(f"{self.stem}-nobody", self._moments[0])]
+        while len(questions) < QUESTIONS:
+            around_newest = len(questions) % NEWEST_PART == 0
             time = newest if around_newest else rng.choice(events)["t"]
             moments = () if around_newest else self._moments
             as_of_ms = rng.choice((time, _as_edge(rng, time, self.view), *moments))
             as_of_ms = min(max(as_of_ms + rng.choice((-1, 0, 0, 1)), MIN_TIME_MS), MAX_TIME_MS)
-            asked.append(Question(f"{self.stem}-{rng.randrange(USERS)}", as_of_ms))
-        return asked
+            questions.append(Question(f"{self.stem}-{rng.randrange(USERS)}", as_of_ms))
+        return questions
 
     @cached_property
     def _moments(self) -> list[int]:
-        """Times of reading whose windows' edges have events."""
+        """Read times whose windows have events at their edges."""
         rng = self._rng("moments")
         place = GRAINS.index(self.grain) + ORDERS.index(self.order) + self.seed
         anchor = ANCHORS_MS[place % len(ANCHORS_MS)]
@@ -204,14 +204,14 @@ class Cell:
     def _rng(self, part: str) -> random.Random:
         return random.Random(f"{self.stem}-{part}")
 
-    # -- what is right -------------------------------------------------------------------
+    # -- expected answers ----------------------------------------------------------------
 
     @cached_property
     def _known(self) -> dict[tuple[str, int], Entered]:
         return {}
 
     @cached_property
-    def _told(self) -> dict[tuple[Question, int, bool], Answer]:
+    def _expected(self) -> dict[tuple[Question, int, bool], Answer]:
         return {}
 
     def events_of(self, user: str, batches: int = BATCHES) -> Entered:
@@ -224,12 +224,12 @@ class Cell:
     def expected(
         self, question: Question, *, batches: int = BATCHES, online: bool = False
     ) -> Answer:
-        """What the oracle says; worked out once for all paths."""
-        asked = (question, batches, online)
-        if asked not in self._told:
+        """Return the oracle's answer; computed once for all paths."""
+        key = (question, batches, online)
+        if key not in self._expected:
             events = self.events_of(question.user, batches)
-            self._told[asked] = answer(self.view, events, question.as_of_ms, online=online)
-        return self._told[asked]
+            self._expected[key] = answer(self.view, events, question.as_of_ms, online=online)
+        return self._expected[key]
 
 
 def cells(kinds: Iterable[tuple[Kind, str]], seed: int = 0) -> list[Cell]:
@@ -259,10 +259,10 @@ def wrong(
     batches: int = BATCHES,
     online: bool = False,
 ) -> list[str]:
-    """How the answers of a path differ from the oracle's; empty where they do not.
+    """Return how the answers of a path differ from the oracle's; empty if they do not.
 
-    ``batches`` is how many of them the path has seen; ``online`` paths take the open tile of
-    sawtooth windows whole.
+    ``batches`` is how many of them the path has seen; ``online`` paths include the whole open tile
+    of sawtooth windows.
     """
     found = []
     for question, (values, statuses) in zip(questions, given, strict=True):
@@ -281,8 +281,8 @@ def _arriving(
 ) -> tuple[tuple[Event, ...], ...]:
     """The batches of all cells of a grain and an order.
 
-    What is withdrawn stands beside an event that says the opposite, but a twentieth of the
-    events never comes.
+    Each retraction has a matching event, except for the twentieth of the events that never
+    arrives.
     """
     rng = random.Random(f"{stem}-order")
     events = _events(random.Random(f"{stem}-events"), stem, moments, parse_duration(grain))
@@ -305,7 +305,7 @@ def _arriving(
 def _events(
     rng: random.Random, stem: str, moments: Sequence[int], grain_ms: int
 ) -> list[dict[str, Any]]:
-    """Events on and beside the edges of all kinds of windows, read at these moments."""
+    """Events on and next to the edges of all kinds of windows, read at these moments."""
     edges: set[int] = set()
     for kind in KINDS:
         for feature in matrix_view(kind, "5min").compiled.features:
@@ -330,7 +330,7 @@ def _events(
 
 
 def _as_edge(rng: random.Random, time_ms: int, view: FeatureView) -> int:
-    """A time of reading that has ``time_ms`` at the start or at the end of a window."""
+    """A read time for which ``time_ms`` is the start or the end of a window."""
     window = rng.choice(view.compiled.windows)
     length = window.length if isinstance(window.length, int) else rng.choice((0, DAY_MS))
     return time_ms + window.offset_ms + rng.choice((0, length))

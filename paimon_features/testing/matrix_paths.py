@@ -1,7 +1,7 @@
 """Paths through the matrix that need neither Java nor a server: tiles, the lake, the online store.
 
-Each takes a cell and gives what ``matrix.wrong`` wants. Another engine that makes tiles is
-compared by giving its tiles to ``from_tiles``.
+Each takes a cell and returns the answers for ``matrix.wrong``. Another engine for tiles is
+compared by passing its tiles to ``from_tiles``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BUCKETS = 2
 
 
 def events_table(view: FeatureView, events: Sequence[Event]) -> pa.Table:
-    """Events as the events table has them, less its own columns."""
+    """Events as in the events table, without its own columns."""
     return pa.Table.from_pylist(list(events), schema=arrow_schema(view.source.schema))
 
 
@@ -83,7 +83,7 @@ def from_events(cell: Cell, questions: Sequence[Question]) -> list[Given]:
 
 
 def duckdb_tiles(cell: Cell, engine: DuckDBEngine) -> pa.Table:
-    """The cell's tiles as the local engine makes them."""
+    """Return the cell's tiles, computed by the local engine."""
     return _duckdb_tiles(replace(cell, kind="exact"), engine)
 
 
@@ -96,7 +96,7 @@ def _duckdb_tiles(cell: Cell, engine: DuckDBEngine) -> pa.Table:
 
 
 def reference_tiles(cell: Cell) -> pa.Table:
-    """The cell's tiles, an event at a time."""
+    """Return the cell's tiles, computed event by event."""
     return _tiles(replace(cell, kind="exact"))  # all kinds have the same ones
 
 
@@ -126,7 +126,7 @@ class MatrixLake:
             self.between.append(_now_between())
 
     def record(self, view: CompiledView) -> GenerationRecord:
-        """The one generation that there is."""
+        """The only generation."""
         return GenerationRecord(
             view.name, 1, view.table(1), view.fingerprint, BUCKETS, state="active"
         )
@@ -138,7 +138,7 @@ class MatrixLake:
         batches: int,
         engine: OfflineEngine | None = None,
     ) -> list[Given]:
-        """A read of the lake as it was when so many batches were there."""
+        """Read the lake as of the commit of that many batches."""
         view = cell.view.compiled
         store = OfflineStore(self.lake, lambda _: view, self.record)
         rows = pa.table(
@@ -156,9 +156,9 @@ class MatrixLake:
     def online(
         self, cell: Cell, questions: Sequence[Question], store: OnlineStore | None = None
     ) -> tuple[list[Question], list[Given]]:
-        """What an online store answers, and the questions that it did not refuse.
+        """Return the answers of an online store, and the questions that it did not reject.
 
-        A refusal has to be right: the question lies too far before the newest event.
+        A rejection must be correct: the question lies too far before the newest event.
         """
         view = cell.view.compiled
         store = MemoryStore() if store is None else store

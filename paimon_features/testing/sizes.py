@@ -1,6 +1,6 @@
-"""How many cases a random test tries: some in the suite, many times as many with ``make fuzz``.
+"""The number of cases of a random test: few in the suite, many more with ``make fuzz``.
 
-``tools/fuzz.py`` repeats all of them with new seeds, for as long as it is told.
+``tools/fuzz.py`` repeats all of them with new seeds for a given time.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from hypothesis import settings
 Test = TypeVar("Test", bound=Callable[..., None])
 
 SEED = "PAIMON_FEATURES_SEED"
-"""The variable that makes a run of random tests another one, or the same one again."""
+"""The environment variable with the seed of a run of random tests."""
 
 USUAL = 100
-"""The examples of the default profile. One with so many times more has so many times the cases."""
+"""The examples of the default profile; other profiles scale the number of cases in proportion."""
 
 
 def many(in_suite: int) -> int:
-    """So many cases in the suite, in a profile of 5,000 examples fifty times as many.
+    """Return ``in_suite`` cases, or fifty times as many in a profile of 5,000 examples.
 
-    The profile that counts is the one at the time of the call.
+    The profile at the time of the call applies.
     """
     return max(1, in_suite * settings().max_examples // USUAL)
 
 
 def cases(in_suite: int) -> Callable[[Test], Test]:
-    """The number of cases of a Hypothesis test; it stands below ``given``.
+    """Set the number of cases of a Hypothesis test; place it below ``given``.
 
     >>> @cases(40)
     ... def test_something(seed): ...
@@ -41,7 +41,7 @@ def cases(in_suite: int) -> Callable[[Test], Test]:
 
 
 def seeds(in_suite: int) -> Sequence[int]:
-    """Seeds for ``pytest.mark.parametrize``: 0, 1, 2, ..., or others where PAIMON_FEATURES_SEED is.
+    """Return the seeds of a random test: 0, 1, 2, ..., or others if PAIMON_FEATURES_SEED is set.
 
     >>> len(seeds(8)) == many(8)
     True

@@ -1,4 +1,4 @@
-"""What a tile job has to leave behind: the oracle of its two tables, and events to feed it."""
+"""Reference implementation of the two tables of a tile job, and events as its input."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Cell = tuple[Any, ...]
 
 
 def append_events(lake: Lake, view: FeatureView, events: pa.Table) -> int:
-    """Commit events as they are, also those that an ingest would reject; the snapshot's id."""
+    """Commit events, including those that ingestion would reject; return the snapshot's id."""
     days = [
         time // DAY_MS if time is not None and MIN_TIME_MS <= time <= MAX_TIME_MS else 0
         for time in events.column(view.source.event_time).to_pylist()
@@ -36,20 +36,20 @@ def append_events(lake: Lake, view: FeatureView, events: pa.Table) -> int:
 
 
 def wrong_tiles(lake: Lake, view: FeatureView, table: str, events: Iterable[Event]) -> list[str]:
-    """How a tile table differs from what the oracle makes of these events; empty if it is right."""
+    """Return how a tile table differs from the oracle's; empty if it does not."""
     return wrong_rows(view, read_arrow(lake, table), events)
 
 
 def wrong_rows(view: FeatureView, tiles: pa.Table, events: Iterable[Event]) -> list[str]:
     """The same for rows of a tile table, each tile once.
 
-    Everything is equal but sums of floats, which are added in any order: they may be off by
-    ``n * eps * sum(|v|)``, decayed ones by the rounding of their weights besides.
+    All values must be equal except float sums, whose order is arbitrary: they may differ by
+    ``n * eps * sum(|v|)``, decayed ones also by the rounding of their weights.
     """
     expected = _expected(view, events)
     keys = ["tile_day", *view.compiled.keys, "tile_start"]
     found = {tuple(row[k] for k in keys): row for row in tiles.to_pylist()}
-    wrong = [f"{len(tiles) - len(found)} tiles come twice"] if len(found) < len(tiles) else []
+    wrong = [f"{len(tiles) - len(found)} tiles are duplicates"] if len(found) < len(tiles) else []
     wrong += [f"no tile {cell}" for cell in expected if cell not in found]
     wrong += [f"tile {cell} is too much" for cell in found if cell not in expected]
     partials = {partial.name: partial for partial in unlimited(view)}
@@ -64,7 +64,7 @@ def wrong_rows(view: FeatureView, tiles: pa.Table, events: Iterable[Event]) -> l
 
 
 def expected_skips(view: FeatureView, events: Iterable[Event]) -> Counter[tuple[str, str]]:
-    """How many members each rule keeps out as their first, by (reason, detail of the rule)."""
+    """Return how many events each rule is the first to skip, by (reason, detail of the rule)."""
     counts: Counter[tuple[str, str]] = Counter()
     for event in events:
         if view.compiled.where is not None and evaluate_row(view.compiled.where, event) is not True:
@@ -77,7 +77,7 @@ def expected_skips(view: FeatureView, events: Iterable[Event]) -> Counter[tuple[
 
 
 def counted_skips(lake: Lake, table: str) -> Counter[tuple[str, str]]:
-    """What a table of skipped rows says, by (reason, detail of the rule)."""
+    """Return the counts of a table of skipped rows, by (reason, detail of the rule)."""
     return counted_rows(read_arrow(lake, table))
 
 
@@ -101,7 +101,7 @@ def _expected(
 
 
 def unlimited(view: FeatureView) -> list[Partial]:
-    """The view's partials with lists as long as the lake keeps them."""
+    """The view's partials with unlimited lists, as in the lake."""
     return [replace(partial, limit=None) for partial in view.compiled.partials]
 
 
