@@ -54,7 +54,7 @@ def test_the_version_is_that_of_pyproject() -> None:
 
 def test_every_module_of_the_product_has_a_package() -> None:
     # without __init__.py a folder is left out of doctests, types and import layers
-    for package in ("jobs", "paimon_features", "trainer_bridge"):
+    for package in ("paimon_features", "trainer_bridge"):
         for path in (ROOT / package).rglob("*.py"):
             if "templates" not in path.parts:
                 assert (path.parent / "__init__.py").is_file(), path

@@ -128,8 +128,8 @@ def overflow_guard(expr: Expression) -> Expression | None:
 
     It is true on a row exactly where no relevant integer step leaves int64 and no relevant float
     step hides an infinity or NaN from later steps. Relevant are the branches taken of CASE and
-    the arguments of COALESCE up to the first that is not NULL; of AND and OR both sides. Where the guard
-    is true, and the value finite if it is a float, all engines agree.
+    the arguments of COALESCE up to the first that is not NULL; of AND and OR both sides. Where
+    the guard is true, and the value finite if it is a float, all engines agree.
 
     >>> from paimon_features.expressions.parse import parse
     >>> from paimon_features.schema import Float64, Int32, Int64
