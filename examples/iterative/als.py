@@ -1,14 +1,15 @@
-"""Embeddings of customers and products by alternating least squares on who bought what.
+"""Embeddings of customers and products by alternating least squares on purchases.
 
-Implicit feedback (Hu, Koren and Volinsky, 2008): a purchase says that a customer likes a product,
-the surer the more often; no purchase says hardly anything. With ``c = 1 + alpha * times`` and
-``p = 1`` where something was bought, else ``c = 1`` and ``p = 0``, the factors minimise
+Implicit feedback (Hu, Koren and Volinsky, 2008): purchases indicate that a customer likes a
+product, with a confidence that grows with their number; no purchase indicates very little. With
+``c = 1 + alpha * times`` and ``p = 1`` for pairs with purchases, otherwise ``c = 1`` and ``p = 0``,
+the factors minimise
 
     sum over all pairs of c * (p - x . y)^2  +  penalty * (sum |x|^2 + sum |y|^2)
 
 With one side fixed, each row of the other is a small system of linear equations; an epoch solves
-all customers, then all products. The products' factors are the variables; each subtask keeps, or
-reads again, the purchases of its own customers and of its own products.
+all customers, then all products. The products' factors are the variables; each subtask caches, or
+reads again, the purchases of its own customers and products.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from paimon_features.iteration import (
 )
 
 CHUNK = 8192
-"""Purchases whose outer products are held at once."""
+"""Number of purchases whose outer products are in memory at once."""
 
 
 class Factors(NamedTuple):
@@ -44,7 +45,7 @@ class Factors(NamedTuple):
     vectors: Floats
 
 
-class Rows(NamedTuple):
+class PurchaseRows(NamedTuple):
     """The purchases of a block of customers, or of products: compressed sparse rows.
 
     Row ``i`` has ``columns[starts[i]:starts[i + 1]]``, numbers of the other side, and ``times``.
@@ -56,8 +57,8 @@ class Rows(NamedTuple):
     times: Floats
 
 
-def rows_of(row: Ints, column: Ints, times: Floats, rows: int, blocks: int) -> list[Rows]:
-    """A matrix in coordinates as blocks of rows of about as many entries each."""
+def rows_of(row: Ints, column: Ints, times: Floats, rows: int, blocks: int) -> list[PurchaseRows]:
+    """Split a matrix in coordinate format into blocks of rows with similar numbers of entries."""
     order = np.lexsort((column, row))
     row, column, times = row[order], column[order], times[order]
     starts = np.searchsorted(row, np.arange(rows + 1))
@@ -66,12 +67,14 @@ def rows_of(row: Ints, column: Ints, times: Floats, rows: int, blocks: int) -> l
     made = []
     for block, (first, end) in enumerate(pairwise(bounds)):
         own = slice(int(starts[first]), int(starts[end]))
-        made.append(Rows(block, starts[first : end + 1] - starts[first], column[own], times[own]))
+        made.append(
+            PurchaseRows(block, starts[first : end + 1] - starts[first], column[own], times[own])
+        )
     return made
 
 
-def solve(rows: Rows, other: Floats, alpha: float, penalty: float) -> Floats:
-    """The best vectors of these rows, given those of the other side (all of them)."""
+def solve(rows: PurchaseRows, other: Floats, alpha: float, penalty: float) -> Floats:
+    """Return the optimal vectors of these rows, given all vectors of the other side."""
     rank = other.shape[1]
     count = len(rows.starts) - 1
     common = other.T @ other + penalty * np.eye(rank)
@@ -82,7 +85,7 @@ def solve(rows: Rows, other: Floats, alpha: float, penalty: float) -> Floats:
         part = slice(start, start + CHUNK)
         of, vectors = of_row[part], other[rows.columns[part]]
         sure = alpha * rows.times[part]
-        # entries of one row stand together: sums over runs
+        # entries of one row are adjacent: sums over runs
         first = np.flatnonzero(np.diff(of, prepend=-1))
         # axes: (entry, rank, rank)
         outer = (sure[:, None] * vectors)[:, :, None] * vectors[:, None, :]
@@ -92,10 +95,10 @@ def solve(rows: Rows, other: Floats, alpha: float, penalty: float) -> Floats:
     return solved
 
 
-def loss(rows: Rows, own: Floats, other: Floats, alpha: float, penalty: float) -> float:
-    """The part of the loss that a block of rows has, without the penalty of the other side.
+def loss(rows: PurchaseRows, own: Floats, other: Floats, alpha: float, penalty: float) -> float:
+    """Return the loss of a block of rows, without the penalty of the other side.
 
-    All pairs that were not bought come in by the Gram matrix of the other side.
+    Pairs without purchases are included by the Gram matrix of the other side.
     """
     of_row = np.repeat(np.arange(len(own)), np.diff(rows.starts))
     guess = np.einsum("er,er->e", own[of_row], other[rows.columns])
@@ -105,9 +108,9 @@ def loss(rows: Rows, own: Floats, other: Floats, alpha: float, penalty: float) -
 
 
 class Solve(IterationListener):
-    """Solves its blocks of one side when it has all vectors of the other.
+    """Solves its blocks of one side when it has all vectors of the other side.
 
-    It takes rows once for all, or again in each epoch, as the life cycle has it.
+    It receives the rows once, or in each epoch, depending on the life cycle.
     """
 
     def __init__(self, alpha: float, penalty: float, with_loss: bool) -> None:
@@ -116,7 +119,7 @@ class Solve(IterationListener):
     def process_element1(self, factors: Factors, ctx: Any, out: Any) -> None:
         ctx.state.map("factors").put(factors.block, factors.vectors)
 
-    def process_element2(self, rows: Rows, ctx: Any, out: Any) -> None:
+    def process_element2(self, rows: PurchaseRows, ctx: Any, out: Any) -> None:
         ctx.state.list("rows").add(rows)
 
     def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
@@ -142,7 +145,7 @@ def _block(entry: tuple[int, Any]) -> int:
 
 
 class AlternatingLeastSquares(IterationBody):
-    """The loop: customers from products, products from customers, ``rounds`` times."""
+    """The loop: customers from products, then products from customers, ``rounds`` times."""
 
     def __init__(self, alpha: float, penalty: float, rounds: int) -> None:
         self.alpha, self.penalty, self.rounds = alpha, penalty, rounds
@@ -171,17 +174,17 @@ class AlternatingLeastSquares(IterationBody):
 
 
 class Problem(NamedTuple):
-    """Purchases by customer and by product, in blocks, and where the products' vectors begin."""
+    """Purchases by customer and by product, in blocks, and the initial vectors of products."""
 
-    by_customer: Sequence[Rows]
-    by_product: Sequence[Rows]
+    by_customer: Sequence[PurchaseRows]
+    by_product: Sequence[PurchaseRows]
     start: Sequence[Factors]
 
     @classmethod
     def of(
         cls, customer: Ints, product: Ints, times: Floats, rank: int, blocks: int, seed: int = 7
     ) -> Problem:
-        """The problem of purchases in coordinates; both sides are numbered from 0."""
+        """Create the problem from purchases in coordinate format; both sides start at 0."""
         customers, products = int(customer.max()) + 1, int(product.max()) + 1
         by_product = rows_of(product, customer, times, products, blocks)
         random = np.random.default_rng(seed)
@@ -201,9 +204,9 @@ def build(
     parallelism: int = 2,
     lifecycle: OperatorLifeCycle = OperatorLifeCycle.ALL_ROUND,
 ) -> Any:
-    """The program: gives the products' vectors, and the loss of each epoch.
+    """Return the program, whose results are the products' vectors and the loss of each epoch.
 
-    With ``ALL_ROUND`` the purchases are read once and kept; with ``PER_ROUND`` they are read
+    With ``ALL_ROUND`` the purchases are read once and cached; with ``PER_ROUND`` they are read
     again in each epoch.
     """
 
@@ -229,19 +232,19 @@ def build(
 
 
 def joined(blocks: Sequence[Factors]) -> Floats:
-    """One matrix of the vectors of all blocks."""
+    """Return the vectors of all blocks as one matrix."""
     return np.concatenate([factors.vectors for factors in sorted(blocks, key=_block)])
 
 
 def customers_of(
     problem: Problem, products: Floats, alpha: float = 2.0, penalty: float = 0.1
 ) -> Floats:
-    """The customers' vectors that belong to those of the products; so are new ones found, too."""
+    """Return the customers' vectors for those of the products; works for new customers, too."""
     return np.concatenate([solve(rows, products, alpha, penalty) for rows in problem.by_customer])
 
 
 def nearest(vectors: Floats, row: int, count: int) -> tuple[Ints, Floats]:
-    """The rows that point the most in the direction of one of them, and the cosines."""
+    """Return the rows with the largest cosine to a row, and the cosines."""
     unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     cosine = unit @ unit[row]
     cosine[row] = -np.inf

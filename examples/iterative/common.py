@@ -1,4 +1,4 @@
-"""What the bodies of the examples share."""
+"""Functions shared by the bodies of the examples."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from paimon_features.iteration import IterationListener
 
 
 def by_block(block: int, subtasks: int) -> int:
-    """The subtask that a block belongs to."""
+    """Return the subtask of a block."""
     return block % subtasks
 
 
 class Total(IterationListener):
-    """The sum of what all subtasks gave in an epoch, once the epoch has ended."""
+    """Emits the sum of the values of all subtasks at the end of each epoch."""
 
     def process_element(self, value: float, ctx: Any, out: Any) -> None:
         total = ctx.state.value("total")
@@ -26,7 +26,7 @@ class Total(IterationListener):
 
 
 class AtEnd(IterationListener):
-    """Holds the records of the newest epoch, and gives those of the last one."""
+    """Stores the records of the current epoch, and emits those of the last one."""
 
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         ctx.state.list("newest").add(value)

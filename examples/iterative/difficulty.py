@@ -1,15 +1,15 @@
-"""How hard each sample is, refined over rounds by a small model that is fitted in the loop.
+"""Difficulty of each sample, refined over rounds by a small model that is fitted in the loop.
 
-Each round every block of samples computes its losses with the model so far; the difficulty of a
-sample is a running mean of its losses,
+In each round, every block of samples computes its losses with the current model; the difficulty of
+a sample is a running mean of its losses,
 
     difficulty = loss                                        in the first round
     difficulty = (1 - pace) * difficulty + pace * loss       after it
 
 and the model, a logistic regression, takes one step of Newton's method on the samples weighted by
-``1 + emphasis * difficulty``: what stays hard gets more attention. The model is the variable; each
-subtask keeps its samples and their difficulties. All losses of all rounds come out, to be written
-as feedback.
+``1 + emphasis * difficulty``: samples that stay hard have more weight. The model is the variable;
+each subtask stores its samples and their difficulties. The losses of all rounds are an output, to
+be written as feedback.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Samples(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What a round found of a block: losses, and the difficulties after it."""
+    """Results of a round for a block: losses, and the difficulties after it."""
 
     round: int
     block: int
@@ -63,12 +63,12 @@ class Slope(NamedTuple):
     samples: int
 
     def plus(self, other: Slope) -> Slope:
-        """Of both together."""
+        """Return the sum of both."""
         return Slope(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
 class Settings(NamedTuple):
-    """``tol`` is the step (its largest component) below which the model stands still."""
+    """``tol``: the model has converged when the largest component of its step is below it."""
 
     pace: float = 0.3
     emphasis: float = 1.0
@@ -81,7 +81,7 @@ DEFAULTS = Settings()
 
 
 def losses_of(model: Floats, samples: Samples) -> tuple[Floats, Floats]:
-    """Cross entropies and predicted probabilities."""
+    """Return cross entropies and predicted probabilities."""
     logits = samples.x @ model
     # log(1 + exp(z)) without overflow
     loss = np.logaddexp(0.0, logits) - samples.y * logits
@@ -89,7 +89,7 @@ def losses_of(model: Floats, samples: Samples) -> tuple[Floats, Floats]:
 
 
 def slope_of(samples: Samples, probability: Floats, loss: Floats, weight: Floats) -> Slope:
-    """The derivatives at the model that gave these probabilities."""
+    """Return the derivatives at the model with these probabilities."""
     gradient = samples.x.T @ (weight * (probability - samples.y))
     bend = weight * probability * (1 - probability)
     curvature = samples.x.T @ (bend[:, None] * samples.x)
@@ -97,7 +97,7 @@ def slope_of(samples: Samples, probability: Floats, loss: Floats, weight: Floats
 
 
 def step_of(model: Floats, slope: Slope, penalty: float) -> Floats:
-    """Newton's step with a penalty on the squares of the coefficients."""
+    """Return Newton's step with a penalty on the squares of the coefficients."""
     curvature = slope.curvature + penalty * np.eye(len(model))
     step: Floats = -np.linalg.solve(curvature, slope.gradient + penalty * model)
     return step
@@ -128,7 +128,7 @@ class Weigh(IterationListener):
             out.collect((block, slope_of(samples, probability, loss, weight)))
 
 
-class Step(IterationListener):
+class NewtonStep(IterationListener):
     """Moves the model by the derivatives of all blocks; one subtask."""
 
     def __init__(self, penalty: float) -> None:
@@ -154,7 +154,7 @@ class Step(IterationListener):
 
 
 class RefineDifficulty(IterationBody):
-    """The loop: until the model stands still, at most ``max_rounds`` rounds."""
+    """The loop: until the model has converged, at most ``max_rounds`` rounds."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -168,7 +168,7 @@ class RefineDifficulty(IterationBody):
             .process(Weigh(settings))
             .name("weigh")
         )
-        after = model.connect(weighed.rebalance()).process(Step(settings.penalty))
+        after = model.connect(weighed.rebalance()).process(NewtonStep(settings.penalty))
         after = after.set_parallelism(1).name("step")
         progress = after.get_side_output("progress")
         criteria = progress.map(lambda each: each[1]).flat_map(
@@ -183,7 +183,7 @@ class RefineDifficulty(IterationBody):
 
 
 def blocks_of(x: Floats, y: Floats, size: int) -> list[Samples]:
-    """Samples, numbered by their rows, in blocks of ``size``."""
+    """Split samples, numbered by row, into blocks of ``size``."""
     starts = range(0, len(y), size)
     return [
         Samples(
@@ -199,7 +199,7 @@ def blocks_of(x: Floats, y: Floats, size: int) -> list[Samples]:
 def build(
     x: Floats, y: Floats, settings: Settings = DEFAULTS, parallelism: int = 2, size: int = 256
 ) -> Any:
-    """The program: gives the model, (mean loss, step) of each round, and all losses."""
+    """Return the program: its results are the model, (mean loss, step) per round, all losses."""
 
     def program(job: Any) -> Any:
         model = job.from_collection([np.zeros(x.shape[1])], parallelism=1, name="model")
@@ -217,7 +217,7 @@ def build(
 
 
 def last_difficulty(losses: Sequence[Losses]) -> Floats:
-    """The difficulty of each sample after the last round, by its number."""
+    """Return the difficulty of each sample after the last round, by number."""
     newest = max(each.round for each in losses)
     made = [each for each in losses if each.round == newest]
     difficulty = np.empty(sum(len(each.number) for each in made))

@@ -1,4 +1,4 @@
-"""What the iterations read: purchases of each customer and product, and each customer's habits."""
+"""Features read by the iterations: purchases per customer and product, customers' habits."""
 
 import paimon_features as pf
 from trainer_bridge.feedback.difficulty import difficulty_view

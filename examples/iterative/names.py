@@ -1,4 +1,4 @@
-"""What the shop calls some of its best-known products; the log here has their codes only."""
+"""Names of some well-known products of the shop; the log contains only their codes."""
 
 NAMES = {
     "20719": "woodland charlotte bag",
@@ -42,5 +42,5 @@ NAMES = {
 
 
 def named(code: str) -> str:
-    """A product's code, with its name where it is known."""
+    """Return a product's code, with its name if known."""
     return f"{code} {NAMES[code]}" if code in NAMES else code

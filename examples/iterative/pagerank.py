@@ -1,17 +1,17 @@
-"""PageRank on the graph of who bought what, block by block.
+"""PageRank on the graph of purchases, block by block.
 
-A node is a customer or a product, an edge a purchase, in both directions, as heavy as the number
-of times. Each node hands its rank on along its edges in proportion to their weight:
+A node is a customer or a product; an edge is a purchase, in both directions, weighted by the number
+of purchases. Each node distributes its rank along its edges in proportion to their weights:
 
     rank(v) = (1 - damping) * restart(v)
               + damping * (sum over u of rank(u) * share(u -> v) + lost * restart(v))
 
-``lost`` is the rank of nodes without edges; ``restart`` is where a walk begins anew: anywhere, or
-at chosen nodes, which makes the scores a measure of nearness to these (Page et al., The PageRank
-Citation Ranking, 1999).
+``lost`` is the rank of nodes without edges; ``restart`` is the distribution of restarts of a walk:
+anywhere, or at chosen nodes, in which case the scores measure proximity to these (Page et al., The
+PageRank Citation Ranking, 1999).
 
 The ranks are the variables, one record per block of nodes; the edges are data that is read in
-every epoch, so an engine that starts one job per epoch needs no memory of them.
+every epoch, so that an engine with one job per epoch need not store them.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Edges(NamedTuple):
     """Edges that leave one block.
 
     ``source`` are positions in the block, ``target`` positions in ``targets``, ascending numbers
-    of nodes; ``share`` is the part of the source's rank that goes along the edge.
+    of nodes; ``share`` is the part of the source's rank that is sent along the edge.
     """
 
     block: int
@@ -61,8 +61,8 @@ class Edges(NamedTuple):
     share: Floats
 
 
-class Part(NamedTuple):
-    """What the nodes at ``positions`` of a block receive; or (``positions`` None) of all of it."""
+class Contribution(NamedTuple):
+    """Values for the nodes at ``positions`` of a block, or for the block if it is None."""
 
     block: int
     kind: str
@@ -71,10 +71,10 @@ class Part(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Graph:
+class PurchaseGraph:
     """Nodes in blocks of neighbouring numbers, and the edges of each block.
 
-    ``starts`` has the first node of each block and the number of nodes, ``restart`` adds up to 1.
+    ``starts`` has the first node of each block and the number of nodes; ``restart`` sums to 1.
     """
 
     starts: Ints
@@ -83,8 +83,10 @@ class Graph:
     edges: Sequence[Edges]
 
     @classmethod
-    def of(cls, source: Ints, target: Ints, weight: Floats, restart: Floats, blocks: int) -> Graph:
-        """The graph of weighted edges; ``restart`` has a weight per node."""
+    def of(
+        cls, source: Ints, target: Ints, weight: Floats, restart: Floats, blocks: int
+    ) -> PurchaseGraph:
+        """Create a graph from weighted edges; ``restart`` has a weight per node."""
         nodes = len(restart)
         starts = np.linspace(0, nodes, blocks + 1).astype(np.int64)
         out = np.bincount(source, weight, minlength=nodes)
@@ -102,28 +104,28 @@ class Graph:
         return len(self.starts) - 1
 
     def slice(self, block: int) -> slice:
-        """The nodes of a block."""
+        """Return the nodes of a block."""
         return slice(int(self.starts[block]), int(self.starts[block + 1]))
 
     def start(self) -> list[Ranks]:
-        """The ranks of epoch 0: where walks begin."""
+        """Return the ranks of epoch 0: the distribution of restarts."""
         return [Ranks(block, self.restart[self.slice(block)]) for block in range(self.blocks)]
 
 
 class Spread:
-    """Sends each block's ranks along its edges: one sum per node that receives something."""
+    """Sends each block's ranks along its edges: one sum per receiving node."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: PurchaseGraph) -> None:
         self.starts, self.dangling = graph.starts, graph.dangling
 
     def process_element1(self, ranks: Ranks, ctx: Any, out: Any) -> None:
         ctx.state.map("ranks").put(ranks.block, ranks.values)
-        out.collect(Part(ranks.block, "before", None, ranks.values))
+        out.collect(Contribution(ranks.block, "before", None, ranks.values))
         first = int(self.starts[ranks.block])
         lost = ranks.values[self.dangling[first : first + len(ranks.values)]].sum()
         if lost:
             for block in range(len(self.starts) - 1):
-                out.collect(Part(block, "lost", None, np.array([lost])))
+                out.collect(Contribution(block, "lost", None, np.array([lost])))
         waiting = ctx.state.map("edges").get(ranks.block)
         for edges in waiting or ():
             self._send(edges, ranks.values, out)
@@ -139,22 +141,22 @@ class Spread:
     def _send(self, edges: Edges, ranks: Floats, out: Any) -> None:
         carried = ranks[edges.source] * edges.share
         sums = np.bincount(edges.target, carried, minlength=len(edges.targets))
-        # targets ascend: those of one block stand together
+        # targets ascend: those of one block are adjacent
         cuts = np.searchsorted(edges.targets, self.starts)
         for block in range(len(self.starts) - 1):
             own = slice(int(cuts[block]), int(cuts[block + 1]))
             if own.start < own.stop:
                 positions = edges.targets[own] - self.starts[block]
-                out.collect(Part(block, "sum", positions, sums[own]))
+                out.collect(Contribution(block, "sum", positions, sums[own]))
 
 
 class Gather(IterationListener):
-    """Adds up what the nodes of its blocks receive; at the epoch's end these are the new ranks."""
+    """Sums the contributions to its blocks, and emits the new ranks at the end of the epoch."""
 
-    def __init__(self, graph: Graph, damping: float) -> None:
+    def __init__(self, graph: PurchaseGraph, damping: float) -> None:
         self.restart, self.starts, self.damping = graph.restart, graph.starts, damping
 
-    def process_element(self, part: Part, ctx: Any, out: Any) -> None:
+    def process_element(self, part: Contribution, ctx: Any, out: Any) -> None:
         state = ctx.state.map(part.kind)
         if part.kind == "before":
             state.put(part.block, part.values)
@@ -166,7 +168,7 @@ class Gather(IterationListener):
         if part.positions is None:
             known = known + part.values
         else:
-            known = known.copy()  # what a state gave out is not to be changed
+            known = known.copy()  # values of a state must not be modified
             known[part.positions] += part.values  # each position once
         state.put(part.block, known)
 
@@ -188,7 +190,7 @@ class PageRank(IterationBody):
     """The loop: at most ``max_rounds`` epochs, or until the ranks move by less than ``tol``."""
 
     def __init__(
-        self, graph: Graph, damping: float = 0.85, max_rounds: int = 50, tol: float = 1e-8
+        self, graph: PurchaseGraph, damping: float = 0.85, max_rounds: int = 50, tol: float = 1e-8
     ) -> None:
         self.graph, self.damping, self.max_rounds, self.tol = graph, damping, max_rounds, tol
 
@@ -207,8 +209,8 @@ class PageRank(IterationBody):
         )
 
 
-def build(graph: Graph, parallelism: int = 2, **settings: Any) -> Any:
-    """The program: gives the last ranks of all blocks, and the change of each epoch."""
+def build(graph: PurchaseGraph, parallelism: int = 2, **settings: Any) -> Any:
+    """Return the program: its results are the last ranks of all blocks, and the changes."""
 
     def program(job: Any) -> Any:
         ranks = job.from_collection(graph.start(), parallelism=parallelism, name="start")
@@ -224,5 +226,5 @@ def build(graph: Graph, parallelism: int = 2, **settings: Any) -> Any:
 
 
 def joined(blocks: Sequence[Ranks]) -> Floats:
-    """One array of the ranks of all blocks."""
+    """Return the ranks of all blocks as one array."""
     return np.concatenate([ranks.values for ranks in sorted(blocks, key=lambda r: r.block)])

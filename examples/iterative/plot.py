@@ -1,4 +1,4 @@
-"""The pictures: how each iteration went, and what it found."""
+"""Plots of the progress and the results of each iteration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def draw_pagerank(
     buyers: Any,
     score: Floats,
 ) -> None:
-    """The change of each epoch, the best products, and scores beside numbers of buyers."""
+    """Plot the change per epoch, the best products, and scores against numbers of buyers."""
     figure, (left, middle, right) = _axes(3, 13)
     left.semilogy(range(1, len(changes) + 1), changes, color=BLUE)
     left.set(xlabel="epoch", ylabel="sum of the ranks' changes", title="convergence")
@@ -41,7 +41,7 @@ def draw_als(
     position: Mapping[str, int],
     near: Mapping[str, Sequence[str]],
 ) -> None:
-    """The loss of each epoch, and the products in the plane of their two main directions."""
+    """Plot the loss per epoch, and the products in the plane of their two main directions."""
     figure, (left, right) = _axes(2, 11)
     left.plot(range(1, len(losses) + 1), losses, color=BLUE, marker="o", markersize=3)
     left.set(xlabel="epoch", ylabel="loss", title="alternating least squares")
@@ -52,7 +52,7 @@ def draw_als(
     right.plot(*plane.T, ".", color="#cbd2d9", markersize=2)
     for colour, (code, others) in zip((BLUE, ORANGE, "#3a7d44"), near.items(), strict=False):
         rows = [position[each] for each in (code, *others)]
-        right.plot(*plane[rows].T, "o", color=colour, markersize=5, label=f"near to {named(code)}")
+        right.plot(*plane[rows].T, "o", color=colour, markersize=5, label=f"near {named(code)}")
     right.set(xticks=[], yticks=[], title="products by direction")
     if near:
         right.legend(frameon=False, fontsize=8)
@@ -60,7 +60,7 @@ def draw_als(
 
 
 def draw_difficulty(path: Path, losses: Sequence[Any], refined: Floats, label: Floats) -> None:
-    """The mean loss of each round, and how difficult samples of both labels are in the end."""
+    """Plot the mean loss per round, and the final difficulty of samples of both labels."""
     figure, (left, right) = _axes(2, 10)
     rounds = sorted({each.round for each in losses})
     for wanted, colour, name in ((1, BLUE, "buys"), (0, ORANGE, "does not buy")):
@@ -74,7 +74,7 @@ def draw_difficulty(path: Path, losses: Sequence[Any], refined: Floats, label: F
         )
         right.hist(refined[label == wanted], bins=40, color=colour, alpha=0.6, label=name)
     left.set(xlabel="round", ylabel="mean loss", title="the model learns in the loop")
-    right.set(xlabel="difficulty", ylabel="customers", yscale="log", title="who is hard to tell")
+    right.set(xlabel="difficulty", ylabel="customers", yscale="log", title="difficulty of samples")
     left.legend(frameon=False)
     right.legend(frameon=False)
     _save(figure, path)

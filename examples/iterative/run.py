@@ -1,7 +1,7 @@
-"""Three iterations over a real retail log: what they find, in tables, pictures and words.
+"""Three iterations over a real retail log, with results as tables, plots and text.
 
 python examples/iterative/run.py --into iterative                     # all three, in this process
-python examples/iterative/run.py --into iterative als --engine flink  # as a job of Flink
+python examples/iterative/run.py --into iterative als --engine flink  # as a Flink job
 python examples/iterative/run.py --into iterative pagerank --engine supersteps --cluster HOST:PORT
 """
 
@@ -31,7 +31,7 @@ from trainer_bridge.samplers import DifficultyWeightedSampler
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-import als  # noqa: E402 - beside this file, which may be anywhere
+import als  # noqa: E402 - in the folder of this file
 import common  # noqa: E402
 import difficulty  # noqa: E402
 import pagerank  # noqa: E402
@@ -42,25 +42,25 @@ from shop import log_end, make_project, read_purchases, will_buy  # noqa: E402
 BLOCKS = 8
 RANK = 16
 SHIPPED = (als, common, difficulty, pagerank)
-"""Modules that Flink's workers do not have: their functions travel with the job."""
+"""Modules that Flink's workers cannot import: their functions are shipped with the job."""
 SHOWN = ("22697", "20725", "22727")
-"""Products whose nearest ones are shown: a teacup, a lunch bag, an alarm clock."""
+"""Products whose nearest neighbours are shown: a teacup, a lunch bag, an alarm clock."""
 
 Engine = Callable[[str, Any], Any]
-"""Runs a program under a name."""
+"""Runs a program by name."""
 
 
 @dataclass
-class Found:
-    """What an iteration found, for tests: a number per round, and the best of the result."""
+class Summary:
+    """Summary of an iteration, for tests: one number per round, and the best results."""
 
     rounds: list[float]
     best: list[tuple[str, float]] = field(default_factory=list)
     near: dict[str, list[str]] = field(default_factory=dict)
 
 
-def scores(project: Project, run: Engine, into: Path) -> Found:
-    """PageRank of the products, walks beginning anywhere; and of what is near to one of them."""
+def scores(project: Project, run: Engine, into: Path) -> Summary:
+    """PageRank of the products, with walks that start anywhere."""
     bought = read_purchases(project)
     customers = len(bought.customers)
     nodes = customers + len(bought.products)
@@ -69,9 +69,9 @@ def scores(project: Project, run: Engine, into: Path) -> Found:
     source, target = np.concatenate(ends), np.concatenate(ends[::-1])
     weight = np.concatenate([bought.times, bought.times])
     say(f"graph: {nodes:,} customers and products, {len(bought.times):,} edges")
-    graph = pagerank.Graph.of(source, target, weight, np.ones(nodes), BLOCKS)
+    graph = pagerank.PurchaseGraph.of(source, target, weight, np.ones(nodes), BLOCKS)
     last, changes = run("pagerank", pagerank.build(graph, tol=1e-4))
-    tell_rounds("ranks moved by", changes)
+    print_rounds("ranks moved by", changes)
     score = pagerank.joined(last)[customers:]
     buyers = np.bincount(bought.product, minlength=len(bought.products))
     order = np.argsort(-score, kind="stable")
@@ -82,51 +82,53 @@ def scores(project: Project, run: Engine, into: Path) -> Found:
     rows = {"stock_code": bought.products, "score": score}
     write(project, "product_score", rows)
     draw_pagerank(into / "pagerank.png", changes, best, buyers, score)
-    return Found(changes, best)
+    return Summary(changes, best)
 
 
-def embeddings(project: Project, run: Engine, into: Path, lifecycle: OperatorLifeCycle) -> Found:
-    """Vectors of customers and products, and which products are near to which."""
+def embeddings(project: Project, run: Engine, into: Path, lifecycle: OperatorLifeCycle) -> Summary:
+    """Vectors of customers and products, and the nearest neighbours of some products."""
     bought = read_purchases(project)
     problem = als.Problem.of(bought.customer, bought.product, bought.times, RANK, BLOCKS)
     say(f"{len(bought.customers):,} customers x {len(bought.products):,} products, rank {RANK}")
     last, losses = run("als", als.build(problem, lifecycle=lifecycle))
-    tell_rounds("loss", losses)
+    print_rounds("loss", losses)
     vectors = als.joined(last)
     position = {code: number for number, code in enumerate(bought.products)}
     near = {}
     for code in (code for code in SHOWN if code in position):
         rows, cosines = als.nearest(vectors, position[code], 4)
         near[code] = [bought.products[row] for row in rows]
-        say(f"  near to {named(code)}:")
+        say(f"  near {named(code)}:")
         for row, cosine in zip(rows, cosines, strict=True):
             say(f"      {cosine:.2f}  {named(bought.products[row])}")
     customers = als.customers_of(problem, vectors)
     write(project, "product_vector", {"stock_code": bought.products, "vector": list(vectors)})
     write(project, "customer_vector", {"customer_id": bought.customers, "vector": list(customers)})
     draw_als(into / "als.png", losses, vectors, position, near)
-    return Found(losses, near=near)
+    return Summary(losses, near=near)
 
 
-def hardness(project: Project, run: Engine, into: Path, days: int) -> Found:
-    """Who buys in the next days? How hard each customer is to tell, written as feedback."""
+def hardness(project: Project, run: Engine, into: Path, days: int) -> Summary:
+    """Predict who buys in the next days; write the difficulty of each customer as feedback."""
     features, x, y = will_buy(project, days)
     keys = features.select(["customer_id"])
     say(f"{len(y):,} customers, {y.mean():.0%} of them buy again within {days} days")
     _, progress, losses = run("difficulty", difficulty.build(x, y))
-    tell_rounds("mean loss", [loss for loss, _ in progress])
+    print_rounds("mean loss", [loss for loss, _ in progress])
     loop = project.definitions.source("will_buy")
     with FeedbackWriter(project.lake, loop, run_id="iterative") as feedback:
-        # call by call in one order: a repeat of this run writes what is missing, and nothing twice
+        # in a fixed order: a repeated run writes only what is missing
         for each in sorted(losses, key=lambda each: (each.round, each.block)):
             ids = {"customer_id": keys["customer_id"].to_numpy()[each.number]}
             feedback.write(ids, each.loss, each.round, each.correct)
     project.jobs.backfill("will_buy_difficulty", rebuild=True)
-    told = read_difficulty(project, "will_buy_difficulty", keys, as_of_ms=now_after_feedback())
-    score = told.scores()
+    feedback_scores = read_difficulty(
+        project, "will_buy_difficulty", keys, as_of_ms=now_after_feedback()
+    )
+    score = feedback_scores.scores()
     refined = difficulty.last_difficulty(losses)
     hardest = np.argsort(-refined, kind="stable")[:8]
-    say("  hardest to tell:")
+    say("  hardest to predict:")
     best = []
     for row in hardest:
         line = {name: features[name][int(row)].as_py() for name in features.column_names}
@@ -136,20 +138,22 @@ def hardness(project: Project, run: Engine, into: Path, days: int) -> Found:
             f"again; loss {refined[row]:.2f}"
         )
         best.append((str(line["customer_id"]), float(refined[row])))
-    sampler = DifficultyWeightedSampler(score, score_snapshot_id=told.snapshot_id, seed=7)
+    sampler = DifficultyWeightedSampler(
+        score, score_snapshot_id=feedback_scores.snapshot_id, seed=7
+    )
     drawn = refined[np.fromiter(sampler, np.int64)]
     say(f"  drawn by difficulty: mean {drawn.mean():.2f}, all samples {refined.mean():.2f}")
     draw_difficulty(into / "difficulty.png", losses, refined, y)
-    return Found([loss for loss, _ in progress], best)
+    return Summary([loss for loss, _ in progress], best)
 
 
 def now_after_feedback() -> int:
-    """A time that all feedback is before."""
+    """Return a time after all feedback."""
     return now_ms() + 1
 
 
 def write(project: Project, view: str, columns: dict[str, Any]) -> None:
-    """Write one version of what a view takes the newest of, valid from the log's end."""
+    """Write one version of a view's values, valid from the end of the log."""
     rows = pa.table(columns)
     at = pa.repeat(pa.scalar(log_end(), pa.int64()), rows.num_rows)
     source = project.definitions.views[view].source
@@ -158,10 +162,10 @@ def write(project: Project, view: str, columns: dict[str, Any]) -> None:
     say(f"  {report.written:,} rows in {source.table}")
 
 
-def tell_rounds(what: str, values: Sequence[float]) -> None:
-    """What each round came to: the first ones, some in the middle, the last."""
-    told = [*range(min(3, len(values))), *range(3, len(values) - 1, 5), len(values) - 1]
-    for number in dict.fromkeys(told):
+def print_rounds(what: str, values: Sequence[float]) -> None:
+    """Print the values of rounds: the first ones, some in the middle, the last."""
+    numbers = [*range(min(3, len(values))), *range(3, len(values) - 1, 5), len(values) - 1]
+    for number in dict.fromkeys(numbers):
         say(f"  round {number + 1:3}: {what} {values[number]:.6g}")
 
 
@@ -170,7 +174,7 @@ def say(line: str) -> None:
 
 
 def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
-    """How programs run: ``local``, ``flink`` or ``supersteps``."""
+    """Return the engine ``local``, ``flink`` or ``supersteps``."""
     if name == "flink":
         import cloudpickle
 
@@ -196,10 +200,12 @@ def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
             runner = FlinkSuperstepRunner(cluster)
 
         def run(step: str, program: Any) -> Any:
-            def told(state: Any) -> None:
+            def on_epoch(state: Any) -> None:
                 say(f"  epoch {state.epoch}: {state.phase}, snapshot {state.snapshot_id}")
 
-            return SuperstepExecutor(project.lake, step, runner=runner, on_epoch=told).run(program)
+            return SuperstepExecutor(project.lake, step, runner=runner, on_epoch=on_epoch).run(
+                program
+            )
 
         return run
     return lambda _, program: ReferenceExecutor().run(program)
@@ -212,10 +218,11 @@ def iterate(
     cluster: str | None = None,
     rows: int | None = None,
     days: int = 90,
-) -> dict[str, Found]:
-    """Make the project in ``into`` if it is not there, and run iterations over it.
+) -> dict[str, Summary]:
+    """Create the project in ``into`` if it does not exist, and run iterations over it.
 
-    ``rows`` of the log are taken, all by default; ``days`` is how far the last one looks ahead.
+    ``rows`` is the number of rows of the log, all by default; ``days`` is the horizon of the last
+    iteration.
     """
     project = make_project(into, rows)
     run = engine_of(engine, project, cluster)
@@ -239,12 +246,12 @@ def iterate(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("what", nargs="*", help="pagerank, als, difficulty; all by default")
-    parser.add_argument("--into", type=Path, required=True, help="a folder, made if need be")
+    parser.add_argument("--into", type=Path, required=True, help="a folder, created if necessary")
     parser.add_argument("--engine", choices=["local", "flink", "supersteps"], default="local")
     parser.add_argument("--cluster", help="host:port of a session cluster's REST interface")
     parser.add_argument("--rows", type=int, help="only the first rows of the log")
     parser.add_argument(
-        "--days", type=int, default=90, help="how far difficulty looks ahead (default: 90)"
+        "--days", type=int, default=90, help="prediction horizon of difficulty (default: 90)"
     )
     arguments = parser.parse_args()
     known = ["pagerank", "als", "difficulty"]

@@ -1,4 +1,4 @@
-"""A project with the retail log in it, and what the iterations need of it."""
+"""A project with the retail log, and the data that the iterations need."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ KEYS = ("customer_id", "stock_code")
 
 @dataclass(frozen=True)
 class Purchases:
-    """Who bought what how often: a sparse matrix in coordinates, each pair once.
+    """Numbers of purchases by customer and product: a sparse matrix in coordinate format.
 
-    ``customer`` and ``product`` are positions in ``customers`` and ``products``, which ascend.
+    ``customer`` and ``product`` are positions in ``customers`` and ``products``, which ascend;
+    each pair occurs once.
     """
 
     customers: Ints
@@ -37,9 +38,9 @@ class Purchases:
 
 
 def make_project(into: Path, rows: int | None = None) -> Project:
-    """A project in ``into`` with the log (or its first rows), and the tiles of both views.
+    """Create a project in ``into`` with the log (or its first rows) and the tiles of both views.
 
-    One that is there is opened.
+    An existing project is opened.
     """
     if (into / "paimon-features.toml").exists():
         return Project.open(into)
@@ -57,20 +58,20 @@ def make_project(into: Path, rows: int | None = None) -> Project:
 
 
 def log_end() -> int:
-    """The time of the log's last event."""
+    """Return the time of the log's last event."""
     end: int = pc.max(pq.read_table(LOG, columns=["invoice_time_ms"])["invoice_time_ms"]).as_py()
     return end
 
 
 def read_purchases(project: Project, least_buyers: int = 5) -> Purchases:
-    """What the tile table of ``bought`` holds, without products that fewer customers bought.
+    """Read the tiles of ``bought``, without products that fewer customers bought.
 
-    Postage and the like, whose codes begin with a letter, are no products.
+    Postage and similar items, whose codes start with a letter, are excluded.
     """
     view = project.view("bought")
     (purchases,) = view.features[0].partials
     tiles = read_arrow(project.lake, project.generation(view).table, [*KEYS, purchases])
-    # a tile per day: all days together
+    # one tile per day: sum over all days
     pairs = tiles.group_by([*KEYS]).aggregate([(purchases, "sum")])
     buyers = pairs.group_by("stock_code").aggregate([("customer_id", "count")])
     enough = buyers.filter(pc.greater_equal(buyers["customer_id_count"], least_buyers))
@@ -85,10 +86,11 @@ def read_purchases(project: Project, least_buyers: int = 5) -> Purchases:
 
 
 def will_buy(project: Project, days: int) -> tuple[pa.Table, Floats, Floats]:
-    """One sample per customer at ``days`` before the log ends.
+    """Return one sample per customer at ``days`` before the end of the log.
 
-    Gives the customers' features then, these as a matrix (heavy tails in logarithms, each
-    column with mean 0 and deviation 1, then a column of ones), and whether they bought since.
+    The result is the customers' features at that time, the same as a matrix (heavy tails in
+    logarithms, each column with mean 0 and deviation 1, then a column of ones), and whether they
+    bought afterwards.
     """
     log = read_arrow(project.lake, "events_retail", ["customer_id", "invoice_time_ms", "quantity"])
     log = log.filter(log["customer_id"].is_valid())
@@ -98,8 +100,8 @@ def will_buy(project: Project, days: int) -> tuple[pa.Table, Floats, Floats]:
     before = pc.unique(log.filter(pc.less(log["invoice_time_ms"], at))["customer_id"])
     if not len(before):
         raise ConfigurationError(
-            f"the log has nothing {days} days before its end, so nobody to look ahead for; look "
-            "fewer days ahead (--days) or take more of the log (--rows)"
+            f"the log has no events {days} days before its end, and therefore no customers to "
+            "predict; use fewer days (--days) or more of the log (--rows)"
         )
     since = bought.filter(pc.greater_equal(bought["invoice_time_ms"], at))["customer_id"]
     rows = pa.table({"customer_id": before.cast(pa.int64()).sort()})

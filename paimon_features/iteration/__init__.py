@@ -1,8 +1,13 @@
 """Iterations of FLIP-176: loops in a dataflow, with exactly-once results.
 
-The runtime does not depend on an engine. What needs Flink (``IterationJob`` and others of
-``paimon_features.flink.iteration``) can be imported from here, too; pyflink is imported then.
+The runtime does not depend on an engine. ``IterationJob`` runs a program on Flink: it can be
+imported from here, too, and is loaded from ``paimon_features.flink.iteration`` on first access.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 from paimon_features.iteration.body import (
     IterationBody,
@@ -45,3 +50,12 @@ __all__ = [
     "terminate_on_max_iter",
     "terminate_on_max_iter_or_tol",
 ]
+
+_ON_FLINK = "paimon_features.flink.iteration"
+
+
+def __getattr__(name: str) -> Any:
+    """Load ``IterationJob``, which needs pyflink, on first access."""
+    if name == "IterationJob":
+        return getattr(importlib.import_module(_ON_FLINK), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

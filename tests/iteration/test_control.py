@@ -90,7 +90,7 @@ def test_it_does_not_wait_for_longer_than_it_may(name: str) -> None:
     assert sorted(sent) == sorted([(DELIVER, 1), (ACK, 1), *2 * [(CLOSED, 1), (WATERMARK, 1)]])
 
 
-def test_records_that_run_ahead_of_their_round_are_not_held_back(name: str) -> None:
+def test_records_ahead_of_their_round_are_not_delayed(name: str) -> None:
     made = Loop(name, LONG_MS)
     made.publish(Notice(ENTRY, made.tail, 0, 1, seq=1, records=1, payload=b""))
     assert sorted(kinds(made.head.tick(LONG_MS))) == sorted([(DELIVER, 1), (ACK, 1)])

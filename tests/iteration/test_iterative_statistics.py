@@ -72,7 +72,7 @@ def test_pagerank_is_the_power_iteration_of_the_dense_matrix(
     source, target, weight = random_edges(seed, nodes=40, edges=200)
     restart = np.ones(40) if seed % 2 else (random.random(40) < 0.2).astype(np.float64)
     restart[0] = 1.0
-    graph = modules.pagerank.Graph.of(source, target, weight, restart, blocks=1 + seed)
+    graph = modules.pagerank.PurchaseGraph.of(source, target, weight, restart, blocks=1 + seed)
     program = modules.pagerank.build(graph, parallelism=1 + seed % 3, tol=1e-12, max_rounds=60)
     last, changes = ReferenceExecutor(seed=seed).run(program)
     got = modules.pagerank.joined(last)
@@ -87,7 +87,7 @@ def test_supersteps_and_the_reference_give_the_same_ranks(
     modules: SimpleNamespace, tmp_path: Path
 ) -> None:
     source, target, weight = random_edges(9, nodes=30, edges=120)
-    graph = modules.pagerank.Graph.of(source, target, weight, np.ones(30), blocks=4)
+    graph = modules.pagerank.PurchaseGraph.of(source, target, weight, np.ones(30), blocks=4)
     program = modules.pagerank.build(graph, max_rounds=6, tol=0.0)
     reference, changes = ReferenceExecutor().run(program)
     by_steps, again = SuperstepExecutor(Lake.open(tmp_path, "shop"), "ranks").run(program)
@@ -146,7 +146,7 @@ def test_als_solves_the_dense_normal_equations_and_its_loss_falls(
     np.testing.assert_allclose(als.joined(by_steps), wanted, rtol=1e-8, atol=1e-9)
 
 
-def test_rows_longer_than_a_chunk_are_solved_whole(
+def test_rows_longer_than_a_chunk_are_solved_exactly(
     modules: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     als, random = modules.als, np.random.default_rng(1)
@@ -229,7 +229,7 @@ def test_pagerank_ranks_products_and_writes_their_scores(
     assert (into / "pagerank.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_als_puts_products_beside_those_that_the_same_customers_buy(
+def test_als_places_products_near_those_that_the_same_customers_buy(
     found: tuple[Path, dict[str, Any]],
 ) -> None:
     into, by_name = found

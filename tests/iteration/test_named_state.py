@@ -100,7 +100,7 @@ def test_nothing_is_left_of_a_map_whose_keys_come_and_go() -> None:
     assert cache.get(("all", 7, "m", "held")) < 64
 
 
-def test_state_of_a_round_is_dropped_whole_and_that_of_others_stays() -> None:
+def test_all_state_of_a_round_is_deleted_and_other_rounds_keep_theirs() -> None:
     backend = MemoryState()
     cache = StateCache(backend)
     for epoch in (0, 1):

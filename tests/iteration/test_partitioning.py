@@ -56,7 +56,7 @@ def test_what_cannot_be_a_key_is_an_error_with_one_subtask_too(key: Any) -> None
 
 @pytest.mark.parametrize("seed", [None, 1, 2])
 @pytest.mark.parametrize("readers", [1, 2, 3])
-def test_each_partitioning_gives_every_record_to_the_subtasks_it_says(
+def test_each_partitioning_sends_every_record_to_the_right_subtasks(
     readers: int, seed: int | None
 ) -> None:
     values = [*range(30)]
@@ -97,7 +97,7 @@ def test_a_partitioner_that_names_no_subtask_is_an_error() -> None:
         ReferenceExecutor().run(build)
 
 
-def test_records_keep_their_order_on_the_way_between_two_subtasks() -> None:
+def test_records_between_two_subtasks_keep_their_order() -> None:
     def build(job: Any) -> Any:
         stream = job.from_collection(range(500), parallelism=1)
         return stream.key_by(lambda value: value % 3).process(WhoAndWhat()).set_parallelism(2)

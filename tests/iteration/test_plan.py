@@ -43,7 +43,7 @@ def test_forward_neighbours_of_equal_parallelism_are_one_stage() -> None:
     assert names(planned(build)) == [["numbers", "map", "filter"], ["by key", "result"]]
 
 
-def test_with_one_subtask_everywhere_the_whole_loop_is_one_stage() -> None:
+def test_with_parallelism_one_the_complete_loop_is_one_stage() -> None:
     def build(job: Any) -> Any:
         def body(variables: Any, data: Any) -> Any:
             summed = variables.get(0).connect(data.get(0).key_by(same)).map(_Both())
@@ -108,7 +108,7 @@ def test_a_way_around_through_another_stage_keeps_two_neighbours_apart() -> None
 
 
 @pytest.mark.parametrize("seed", seeds(100))
-def test_the_plan_of_any_program_holds_together(seed: int) -> None:
+def test_the_plan_of_any_program_is_consistent(seed: int) -> None:
     program, _ = some_program(random.Random(f"plan {seed}"))
     plan = planned(builder(program))
     stage_of = {node.id: stage.id for stage in plan.stages for node in stage.nodes}

@@ -43,7 +43,7 @@ def test_results_have_the_shape_that_build_returned() -> None:
         executor.run(lambda job: {"a": 1})
 
 
-def test_one_seed_gives_one_order_of_results_and_another_seed_another_one() -> None:
+def test_a_seed_determines_the_order_of_results() -> None:
     def build(job: Any) -> Any:
         return job.from_collection(range(40), parallelism=4)
 
@@ -97,7 +97,7 @@ def test_feedback_that_is_too_large_for_a_snapshot_is_not_lost(
     check(program, right, executor.run(builder(program)))
 
 
-def test_a_failure_at_any_step_repeats_nothing_and_loses_nothing() -> None:
+def test_a_failure_at_any_step_neither_repeats_nor_loses_results() -> None:
     def build(job: Any) -> Any:
         def body(variables: Any, data: Any) -> Any:
             kept = variables.get(0).broadcast().connect(data.get(0)).process(_Sum())
@@ -144,7 +144,7 @@ def test_a_function_may_ask_for_a_failure() -> None:
 
 
 @pytest.mark.parametrize(("losses", "rounds"), [([9, 8, 0.5, 7], 3), ([9, 9, 9, 9, 9], 4)])
-def test_the_newest_loss_and_the_epoch_are_told_to_who_watches(
+def test_the_status_contains_the_epoch_and_the_latest_loss(
     losses: list[float], rounds: int
 ) -> None:
     class Losses(IterationListener):
@@ -191,7 +191,7 @@ class _Block:
         out.collect((ctx.subtask, value["n"].to_pylist()))
 
 
-def test_a_block_of_a_large_batch_does_not_carry_the_whole_batch() -> None:
+def test_a_block_of_a_large_batch_has_buffers_of_its_own() -> None:
     batch = pa.record_batch({"a": pa.array(range(10_000)), "b": pa.array(["x"] * 10_000)})
     cut = [block for (block,) in split_batches([batch], 1000)]
     assert pa.Table.from_batches(cut).equals(pa.Table.from_batches([batch]))

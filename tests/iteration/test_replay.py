@@ -73,7 +73,7 @@ def values_of(sents: list[TaskOutput]) -> list[float]:
 
 
 @pytest.mark.parametrize("held", [0, 3 * BLOCK_BYTES + 1000, 2**20])
-def test_an_epoch_has_all_records_however_many_are_held(held: int) -> None:
+def test_an_epoch_replays_all_records_whatever_the_memory_limit(held: int) -> None:
     subtask = Subtask(ReplayMemory(held))
     subtask.feed(BLOCKS)
     subtask.end()
@@ -84,7 +84,7 @@ def test_an_epoch_has_all_records_however_many_are_held(held: int) -> None:
 
 
 @pytest.mark.parametrize("held", [0, 3 * BLOCK_BYTES + 1000, 2**20])
-def test_what_was_kept_is_there_after_a_restore_while_data_still_come(held: int) -> None:
+def test_a_restore_during_the_input_keeps_the_stored_records(held: int) -> None:
     before = Subtask(ReplayMemory(held))
     before.feed(BLOCKS[:12])
     after = Subtask(ReplayMemory(held), MemoryState(before.state.snapshot()))

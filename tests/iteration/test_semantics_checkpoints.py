@@ -42,7 +42,7 @@ def failing_executor(rng: random.Random) -> ReferenceExecutor:
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_a_random_program_that_fails_anywhere_gives_the_same(seed: int) -> None:
+def test_a_random_program_with_failures_has_the_same_results(seed: int) -> None:
     """S27, S28, S29."""
     rng = random.Random(f"failures {seed}")
     program, right = some_program(rng)
@@ -50,7 +50,7 @@ def test_a_random_program_that_fails_anywhere_gives_the_same(seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_each_kind_of_program_survives_many_failures(name: str) -> None:
+def test_each_kind_of_program_is_exact_with_many_failures(name: str) -> None:
     """S27, S28, S29: several restarts a run, with per-round instances and replays under way."""
     program = PROGRAMS[name]
     right = interpret(program)
@@ -124,7 +124,7 @@ def test_what_is_acknowledged_and_decided_is_not_kept(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_an_iteration_that_is_ending_goes_on_ending(name: str) -> None:
+def test_an_iteration_restored_while_ending_still_ends(name: str) -> None:
     """S29: checkpoints and failures between the decision to end and the last subtask's end."""
     program = PROGRAMS[name]
     right = interpret(program)
@@ -189,7 +189,7 @@ class Haunted:
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_what_left_over_tasks_of_old_attempts_write_is_never_read(seed: int) -> None:
+def test_writes_of_tasks_of_old_attempts_are_never_read(seed: int) -> None:
     """S27: generations keep attempts apart."""
     rng = random.Random(f"zombies {seed}")
     name = rng.choice([*PROGRAMS])

@@ -167,7 +167,7 @@ def test_a_body_has_no_iteration(bounded: bool) -> None:
     refuses("nested-iteration", one_variable(loop))
 
 
-def test_a_stream_from_outside_comes_in_as_variable_or_data_only() -> None:
+def test_an_outer_stream_can_enter_only_as_variable_or_data() -> None:
     """S31: however it would be used, also what leaves the body otherwise than by its result."""
 
     def with_body(use: Callable[[Any, Any], Any]) -> Callable[[Any], Any]:
@@ -430,7 +430,7 @@ def _never(value: int) -> bool:
     return False
 
 
-def test_what_is_no_result_of_a_body_is_told() -> None:
+def test_an_invalid_result_of_a_body_is_rejected() -> None:
     """A body that forgets its ``return`` must not end in an attribute error."""
     refuses("body-result", one_variable(lambda variables, data: None))
 

@@ -127,7 +127,7 @@ def _below(value: int) -> list[int]:
 
 
 @orders
-def test_fed_back_records_go_on_though_their_round_is_not_aligned(seed: int | None) -> None:
+def test_fed_back_records_are_processed_before_their_round_is_aligned(seed: int | None) -> None:
     """S5: with a variable stream that never ends no round ever is."""
 
     def build(job: Any) -> Any:

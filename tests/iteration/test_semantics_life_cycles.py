@@ -24,7 +24,7 @@ END = 2**31 - 2
 
 @orders
 @widths
-def test_replayed_data_comes_again_in_every_round_but_not_at_the_end(
+def test_replayed_data_arrive_in_every_round_but_not_at_the_end(
     seed: int | None, parallelism: int
 ) -> None:
     """S21: each copy with its epoch, before the epoch's watermark; none in the last round."""
@@ -51,7 +51,7 @@ def test_replayed_data_comes_again_in_every_round_but_not_at_the_end(
 
 @orders
 @widths
-def test_other_data_comes_once_and_the_body_has_replayed_streams_first(
+def test_other_data_arrive_once_and_replayed_streams_are_first_in_the_body(
     seed: int | None, parallelism: int
 ) -> None:
     """S22."""
@@ -299,7 +299,7 @@ class EndOfEpoch:
 
 @orders
 @pytest.mark.parametrize("cycle", OperatorLifeCycle)
-def test_event_time_stands_still_until_an_instance_ends(
+def test_event_time_does_not_advance_until_an_instance_ends(
     seed: int | None, cycle: OperatorLifeCycle
 ) -> None:
     """S24, S26: watermarks of inputs do not enter; MAX comes at the end of the instance."""

@@ -298,7 +298,7 @@ def test_it_ends_at_the_maximum_or_when_the_loss_is_small(
 
 
 @orders
-def test_the_inputs_of_the_last_round_are_what_comes_out(seed: int | None) -> None:
+def test_only_the_inputs_of_the_last_round_are_emitted(seed: int | None) -> None:
     """S15, S16: of the round that ended it, which was delivered but never closed."""
 
     def build(job: Any) -> Any:

@@ -31,7 +31,7 @@ class CoProbe(Probe):
 
 @orders
 @widths
-def test_after_a_watermark_nothing_of_its_epoch_comes_over_any_input(
+def test_no_record_of_an_epoch_arrives_after_its_watermark_on_any_input(
     seed: int | None, parallelism: int
 ) -> None:
     """S6, S10: also where inputs are uneven in width, path and life, and records run ahead."""
@@ -65,7 +65,7 @@ def test_after_a_watermark_nothing_of_its_epoch_comes_over_any_input(
 
 @orders
 @widths
-def test_the_callback_comes_once_for_each_epoch_from_zero(
+def test_the_callback_is_called_once_per_epoch_from_zero(
     seed: int | None, parallelism: int
 ) -> None:
     """S7."""
@@ -123,7 +123,7 @@ def test_epoch_zero_closes_when_variables_and_data_have_ended(
 
 @orders
 @widths
-def test_an_operator_of_data_alone_hears_only_of_the_end(
+def test_an_operator_of_data_only_is_notified_of_the_end_only(
     seed: int | None, parallelism: int
 ) -> None:
     """S9: data that is not replayed has no rounds; data that is replayed has."""

@@ -125,7 +125,7 @@ def test_at_most_so_many_rounds_as_the_configuration_says(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(8))
-def test_random_programs_give_what_the_reference_gives(lake: Lake, seed: int) -> None:
+def test_random_programs_equal_the_reference(lake: Lake, seed: int) -> None:
     program = random_program(seed)
     found = SuperstepExecutor(lake, "random").run(program)
     expected = ReferenceExecutor(seed=seed).run(program)
@@ -176,7 +176,7 @@ class Failing(LocalSuperstepRunner):
         return done
 
 
-def test_an_epoch_that_fails_is_run_again_and_gives_its_outputs_once(lake: Lake) -> None:
+def test_a_failed_epoch_is_run_again_and_its_outputs_are_committed_once(lake: Lake) -> None:
     program = loop(witness(5), [[1]], [[10, 20]])
     (expected,) = SuperstepExecutor(lake, "whole").run(program)
     runner = Failing(fails_at={1, 3, 4, 9})
@@ -198,7 +198,7 @@ def test_a_finished_iteration_is_read_and_not_run(lake: Lake) -> None:
     assert runner.calls == 0
 
 
-def test_the_snapshot_tells_the_epoch_and_older_variables_can_be_read(lake: Lake) -> None:
+def test_the_snapshot_contains_the_epoch_and_older_variables_can_be_read(lake: Lake) -> None:
     states: list[CommittedEpoch] = []
     SuperstepExecutor(lake, "sums", on_epoch=states.append).run(loop(witness(2), [[1]], [[10]]))
     told = [(state.snapshot_id, state.epoch, state.phase) for state in states]
@@ -253,7 +253,7 @@ def started(lake: Lake) -> Iterator[Callable[[int, str], subprocess.Popen[str]]]
         process.stdout.close()
 
 
-def test_killed_at_any_moment_it_goes_on_and_each_epoch_is_there_once(
+def test_after_a_kill_at_any_moment_each_epoch_is_committed_once(
     lake: Lake, started: Callable[[int, str], subprocess.Popen[str]]
 ) -> None:
     rng = random.Random(os.environ.get("PAIMON_FEATURES_SEED", "7"))
@@ -347,7 +347,9 @@ PER_ROUND = IterationConfig(lifecycle=OperatorLifeCycle.PER_ROUND)
         ),
     ],
 )
-def test_what_supersteps_cannot_run_is_refused_by_rule(lake: Lake, build: Build, rule: str) -> None:
+def test_programs_that_supersteps_cannot_run_are_rejected_by_rule(
+    lake: Lake, build: Build, rule: str
+) -> None:
     with pytest.raises(DefinitionError, match=rule):
         SuperstepExecutor(lake, "refused").run(build)
     assert not lake.exists("iteration_refused")

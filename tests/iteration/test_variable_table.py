@@ -63,7 +63,7 @@ def test_each_subtask_reads_its_own_variables_of_the_last_commit(table: Variable
     assert list(table.variables(first, 1)) == [(0, ["three"])]
 
 
-def test_of_two_that_go_on_from_one_epoch_the_second_is_refused(table: VariableTable) -> None:
+def test_of_two_commits_after_the_same_epoch_the_second_is_rejected(table: VariableTable) -> None:
     first = begin(table)
     other = VariableTable(table.lake, "ranks")
     part = other.write(0, 0, {(0, 0): ["other"]}, {(0, 0): ["from other"]})
@@ -100,7 +100,7 @@ def test_a_commit_whose_answer_is_lost_is_found(
     assert state.epoch == 0
 
 
-def test_another_program_does_not_go_on_with_the_variables(table: VariableTable) -> None:
+def test_another_program_cannot_continue_with_the_variables(table: VariableTable) -> None:
     state = begin(table)
     check_shape(state, "one variable", "ranks")
     with pytest.raises(JobError, match="had one variable, this one has two"):
@@ -124,7 +124,7 @@ table.commit(state, replace(state, epoch=1), [part], readers=2)
 
 
 @pytest.mark.parametrize(("when", "epoch"), [("before", 0), ("after", 1)])
-def test_a_kill_around_the_commit_leaves_the_epoch_before_or_the_one_after(
+def test_a_kill_around_the_commit_leaves_the_previous_or_the_next_epoch(
     table: VariableTable, when: str, epoch: int
 ) -> None:
     begin(table)

@@ -31,7 +31,7 @@ def executors() -> list[ReferenceExecutor]:
     ]
 
 
-def test_a_count_window_gives_one_value_of_so_many_and_drops_an_open_one_at_the_end() -> None:
+def test_a_count_window_emits_one_value_per_window_and_drops_an_incomplete_one() -> None:
     def build(job: Any) -> Any:
         return job.from_collection([1] * 11, parallelism=2).count_window_all(3, sum)
 
@@ -65,7 +65,7 @@ def test_a_window_by_key_sees_all_values_of_each_key() -> None:
         assert dict(executor.run(build)) == right
 
 
-def test_a_join_gives_every_pair_of_equal_key() -> None:
+def test_a_join_emits_every_pair_with_equal_keys() -> None:
     def build(job: Any) -> Any:
         left = job.from_collection([(key % 4, key) for key in range(12)], parallelism=2)
         right = job.from_collection([(1, "a"), (1, "b"), (3, "c"), (9, "d")])

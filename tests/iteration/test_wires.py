@@ -63,7 +63,7 @@ def test_what_a_dead_attempt_publishes_is_never_read(wires: WireSpec) -> None:
     assert [notice.seq for notice in head.poll(50)] == [3]
 
 
-def test_a_poll_waits_as_long_as_it_was_told_to(wires: WireSpec) -> None:
+def test_a_poll_waits_for_its_timeout(wires: WireSpec) -> None:
     head = wires.open(0)
     head.begin()
     began = time.monotonic()

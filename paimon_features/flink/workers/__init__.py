@@ -1,9 +1,9 @@
-"""Python workers of a task manager, forked from one process that has done the imports.
+"""Python workers of a task manager, forked from a server process with all imports done.
 
-In process mode Flink starts one Python per operator and subtask, and each imports Beam and pyflink:
-2.4 s of processor time. ``client`` stands in for ``python`` there: it has ``server``, one process
-per task manager, fork the worker, which takes milliseconds. Neither is imported: both run by their
-paths, ``client`` without looking for any package.
+In process mode, Flink starts one Python process per operator and subtask, and each imports Beam and
+pyflink: 2.4 s of CPU time. ``client`` replaces ``python`` there: it requests the worker from
+``server``, one process per task manager, which forks it in milliseconds. Neither module is
+imported: both run by their paths, ``client`` without importing any package.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from paimon_features.flink.gateway import BLAS_THREADS
 
 _SCRIPT = """\
 #!/bin/sh
-# python, but for the workers of pyflink: those are forked, see {folder}
+# python, except that workers of pyflink are forked, see {folder}
 export {blas}
 case "$1 $2" in
 "-m pyflink.fn_execution.beam.beam_boot") exec {python} -IS {folder}/client.py "$@" ;;
@@ -26,8 +26,8 @@ esac
 
 
 def write_python(folder: Path) -> Path:
-    """Write a program ``python`` that stands in for this interpreter into a folder; the folder,
-    for the front of PATH, or for Flink's ``python.executable``."""
+    """Write a program ``python`` that replaces this interpreter into a folder; return the folder,
+    to be put first in PATH or used for Flink's ``python.executable``."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "python"
     own = shlex.quote(str(Path(__file__).parent))

@@ -1,9 +1,9 @@
-"""Stands in for ``python`` on a task manager: has its workers forked, and runs all else itself.
+"""Replacement of ``python`` on a task manager: workers are forked, everything else runs as usual.
 
-``python -IS client.py ARGUMENTS`` does what ``python ARGUMENTS`` does. A worker of pyflink is
-forked from the task manager's server, which is started where there is none; whatever stands in
-the way of that, the worker is started as it would have been without. Standard library only, and
-little of it: it is imported for every worker.
+``python -IS client.py ARGUMENTS`` does the same as ``python ARGUMENTS``. A worker of pyflink is
+forked by the task manager's server, which is started if there is none; if that fails for any
+reason, the worker is started directly. Uses only the standard library, and little of it, because
+it is imported for every worker.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ WORKER = ["-m", "pyflink.fn_execution.beam.beam_boot"]
 OWN_TO_A_WORKER = frozenset(
     ("BOOT_LOG_DIR", "_PYTHON_WORKER_MEMORY_LIMIT", "python", "PWD", "OLDPWD", "SHLVL", "_")
 )
-"""Variables in which workers that one server forks may differ."""
+"""Environment variables that may differ between workers of the same server."""
 CONNECT_S = 15.0
-"""How long a server that was just started may take until it listens; its imports come later."""
+"""Maximum time until a new server listens; it imports packages afterwards."""
 STALE, FORKED, ENDED = b"s", b"f", b"e"
-"""A server's answers: it ends, as what it has imported has changed; it has forked the worker; the
-worker has ended, and its wait status follows."""
+"""Responses of a server: it ends because an imported file has changed; it has forked the worker;
+the worker has ended, followed by its wait status."""
 
 
 class UnservedError(Exception):
@@ -35,7 +35,7 @@ class UnservedError(Exception):
 
 
 def main() -> None:
-    """Be the worker, as far as whoever started it can see."""
+    """Behave like the worker towards the process that started it."""
     arguments = sys.argv[1:]
     if arguments[:2] == WORKER:
         try:
@@ -48,14 +48,14 @@ def main() -> None:
 
 
 def run_forked(arguments: list[str], environment: Mapping[str, str]) -> int:
-    """Run a worker to its end; its wait status.
+    """Run a worker to its end and return its wait status.
 
-    It runs in this directory with these three standard streams. It ends when this process does.
+    It runs in this directory with these three standard streams, and ends with this process.
 
     Raises
     ------
     UnservedError, OSError
-        If there is no server, and none can be started. Nothing has been run then.
+        If there is no server and none can be started. Nothing has been run then.
     """
     address = server_address(environment, *task_manager())
     request = {"arguments": arguments, "directory": os.getcwd(), "environment": dict(environment)}
@@ -75,32 +75,32 @@ def run_forked(arguments: list[str], environment: Mapping[str, str]) -> int:
 def _await_end(server: socket.socket) -> int:
     try:
         with server.makefile("rb") as lines:
-            said = lines.readline()
+            response = lines.readline()
     except OSError:
-        said = b""
-    # without the server nobody knows how the worker ended
-    return int(said[1:]) if said.startswith(ENDED) else 256
+        response = b""
+    # without the server, the status of the worker is unknown
+    return int(response[1:]) if response.startswith(ENDED) else 256
 
 
 def task_manager() -> tuple[int, str]:
-    """Number and start of the process that started Flink's script, which started this one.
+    """Return the id and start time of the process that started Flink's script, our parent.
 
     Raises
     ------
     OSError
-        If that cannot be told: it can on Linux only.
+        On systems other than Linux.
     """
     owner = int(_stat(os.getppid())[1])
     return owner, _stat(owner)[19]
 
 
 def server_address(environment: Mapping[str, str], owner: int, began: str) -> str:
-    """Path of the socket of the server for workers of this interpreter and environment.
+    """Return the socket path of the server for workers of this interpreter and environment.
 
     Raises
     ------
     UnservedError
-        If the worker is to have packages that came with its job, or is no process of its own.
+        If the worker needs packages shipped with its job, or is not a separate process.
     """
     for name, value in environment.items():
         if name in ("PYTHON_LOOPBACK_SERVER_ADDRESS", "_PYTHON_WORKING_DIR") or (
@@ -108,7 +108,7 @@ def server_address(environment: Mapping[str, str], owner: int, began: str) -> st
         ):
             raise UnservedError(f"{name} is set")
         if name == "PYTHONPATH" and "python-dist-" in value:
-            raise UnservedError("files came with the job")
+            raise UnservedError("files were shipped with the job")
     kept = sorted(item for item in environment.items() if item[0] not in OWN_TO_A_WORKER)
     about = repr((sys.executable, sys.version, owner, began, kept)).encode(
         "utf-8", "backslashreplace"
@@ -120,7 +120,7 @@ def server_address(environment: Mapping[str, str], owner: int, began: str) -> st
 
 
 def _folder(environment: Mapping[str, str]) -> str:
-    """A folder that nobody else can write to, or put there before us."""
+    """Return a folder that only this user can write to, and that only this user has created."""
     path = os.path.join(
         environment.get("TMPDIR") or "/tmp", f"paimon-features-workers-{os.getuid()}"
     )
@@ -129,7 +129,7 @@ def _folder(environment: Mapping[str, str]) -> str:
     except FileExistsError:
         found = os.lstat(path)
         if found.st_uid != os.getuid() or (found.st_mode & 0o170777) != 0o040700:
-            raise UnservedError(f"{path} is not ours alone") from None
+            raise UnservedError(f"{path} is accessible to other users") from None
     return path
 
 
@@ -152,7 +152,7 @@ def _connect(address: str) -> socket.socket:
 
 
 def _start_server(address: str) -> subprocess.Popen[bytes]:
-    """Start a server, for as long as the task manager lives; of several only one stays."""
+    """Start a server that lives as long as the task manager; of several, only one continues."""
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "server.py")
     with open(f"{address}.log", "ab") as log:
         return subprocess.Popen(
@@ -165,13 +165,13 @@ def _start_server(address: str) -> subprocess.Popen[bytes]:
 
 
 def _stat(pid: int) -> list[str]:
-    """Fields of a process from its state on; Linux only."""
+    """Return the fields of a process from its state on; Linux only."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as lines:
         return lines.read().rpartition(")")[2].split()
 
 
 def _end_as(status: int) -> None:
-    """End as the worker did, also by the same signal."""
+    """End with the status of the worker, or by the same signal."""
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         if number != signal.SIGKILL:

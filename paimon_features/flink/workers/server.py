@@ -1,8 +1,8 @@
 """Forks the Python workers of one task manager: ``python server.py SOCKET PID``.
 
-It imports what every worker imports, once, and starts no thread; a worker is a fork of it that goes
-on as a fresh interpreter would. It ends with the process PID, or when it has had nothing to do for
-an hour, or when a file that it has imported has changed: the next worker starts another.
+It imports once what every worker needs, and starts no thread; a worker is a fork that continues
+like a new interpreter. It ends with the process PID, after an hour without requests, or when an
+imported file has changed: the next worker starts another server.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ IMPORTED = (
     "redis",
     "paimon_features.flink.iteration.hosts",
 )
-"""What workers are spared; the first one has to be there."""
+"""Modules imported for the workers; the first one must exist."""
 IDLE_S = 3600.0
 REQUEST_S = 10.0
 LOCK_S = 10.0
 STALE, FORKED, ENDED = b"s", b"f", b"e"
-"""The answers, see ``client``."""
+"""Responses, see ``client``."""
 
 
 class Worker(NamedTuple):
-    """What is to be run, and how."""
+    """The program of a worker, and its environment."""
 
     arguments: list[str]
     directory: str
@@ -46,31 +46,31 @@ class Worker(NamedTuple):
 
 
 class Client(NamedTuple):
-    """Who waits for a worker: its connection, and a handle of the worker."""
+    """A client that waits for a worker: its connection, and a handle of the worker."""
 
     connection: socket.socket
     worker: int
 
 
 class Server:
-    """Answers one request after another."""
+    """Serves one request after another."""
 
     def __init__(self, listener: socket.socket, owner: int) -> None:
         self._listener = listener
-        # a number may be given to another process; a handle stays with the one it was
+        # a process id may be reused; a handle always refers to the same process
         self._owner = os.pidfd_open(owner)
         self._clients: dict[int, Client] = {}
         self._selector = selectors.DefaultSelector()
         self._selector.register(listener, selectors.EVENT_READ, self._accept)
         self._selector.register(self._owner, selectors.EVENT_READ, self._stop)
         self._files = imported_files()
-        self._going_on = True
+        self._running = True
         self._worker: Worker | None = None
         self._own_client: socket.socket | None = None
 
     def serve(self) -> Worker | None:
-        """Until the end, for which it gives None; what to run, where this is a worker's process."""
-        while self._going_on:
+        """Serve until the end and return None; in a worker's process, return what to run."""
+        while self._running:
             ready = self._selector.select(IDLE_S)
             if not ready and not self._clients:
                 break
@@ -81,7 +81,7 @@ class Server:
         return None
 
     def _stop(self) -> None:
-        self._going_on = False
+        self._running = False
 
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
@@ -102,14 +102,14 @@ class Server:
         if pid is not None:
             self._watch(pid, connection)
             return
-        # nobody is to find this server any more
+        # no client must find this server any more
         os.unlink(self._listener.getsockname())
         self._stop()
-        _tell(connection, STALE)
+        _respond(connection, STALE)
         connection.close()
 
     def _watch(self, pid: int, connection: socket.socket) -> None:
-        """Tell the client about its worker's end, and end the worker when the client does."""
+        """Send the worker's end to the client, and terminate the worker when the client ends."""
         handle = os.pidfd_open(pid)
         self._clients[pid] = Client(connection, handle)
 
@@ -127,16 +127,16 @@ class Server:
             os.close(handle)
             del self._clients[pid]
             if connection.fileno() >= 0:
-                _tell(connection, ENDED + f"{status}\n".encode("ascii"))
+                _respond(connection, ENDED + f"{status}\n".encode("ascii"))
                 forget_client()
 
         self._selector.register(handle, selectors.EVENT_READ, worker_ended)
         self._selector.register(connection, selectors.EVENT_READ, client_ended)
-        _tell(connection, FORKED)
+        _respond(connection, FORKED)
 
     def _become(self, worker: Worker, streams: list[int], connection: socket.socket) -> None:
-        """In the worker: leave all that is the server's, but the connection to the client. That
-        one ends with both of them, so the client outlives a server whose worker goes on."""
+        """In the worker: close everything of the server except the connection to the client. It
+        ends with both of them, so that the client outlives a server whose worker continues."""
         self._worker, self._own_client = worker, connection
         self._selector.close()
         self._listener.close()
@@ -149,8 +149,8 @@ class Server:
             os.close(stream)
 
 
-def _tell(connection: socket.socket, answer: bytes) -> None:
-    with suppress(OSError):  # it has gone, which is noticed elsewhere
+def _respond(connection: socket.socket, answer: bytes) -> None:
+    with suppress(OSError):  # the client has ended, which is handled elsewhere
         connection.sendall(answer)
 
 
@@ -172,7 +172,7 @@ def _receive(connection: socket.socket) -> tuple[list[int], Worker]:
 
 
 def imported_files() -> dict[str, tuple[int, int] | None]:
-    """Time of the last change and size of every file that was imported."""
+    """Return modification time and size of every imported file."""
     found: dict[str, tuple[int, int] | None] = {}
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
@@ -186,7 +186,7 @@ def imported_files() -> dict[str, tuple[int, int] | None]:
 
 
 def run(worker: Worker) -> None:
-    """Go on as ``python -m MODULE ARGUMENTS`` does in a fresh interpreter."""
+    """Continue as ``python -m MODULE ARGUMENTS`` does in a new interpreter."""
     os.environ.clear()
     os.environ.update(worker.environment)
     os.chdir(worker.directory)
@@ -194,7 +194,7 @@ def run(worker: Worker) -> None:
         sys.path.insert(0, worker.directory)
     importlib.invalidate_caches()
     numpy: Any = sys.modules.get("numpy")
-    if numpy is not None:  # all workers would draw the same numbers; random sees to itself
+    if numpy is not None:  # all workers would draw the same numbers; random reseeds itself
         numpy.random.seed()
     _, module, *arguments = worker.arguments
     sys.argv = [module, *arguments]
@@ -202,9 +202,9 @@ def run(worker: Worker) -> None:
 
 
 def main() -> None:
-    """Serve, then end; in a worker, run it."""
+    """Run the server; in a worker's process, run the worker."""
     own = os.path.dirname(os.path.abspath(__file__))
-    if sys.path and sys.path[0] == own:  # put there for this script; a worker does not have it
+    if sys.path and sys.path[0] == own:  # added for this script; a worker does not have it
         del sys.path[0]
     address, owner = sys.argv[1], int(sys.argv[2])
     lock = _lock(address)
@@ -214,7 +214,7 @@ def main() -> None:
         os.unlink(address)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(address)
-    # clients wait from here on, while this one imports
+    # clients can connect from here on, during the imports
     listener.listen(128)
     worker = None
     try:
@@ -222,7 +222,7 @@ def main() -> None:
         for name in IMPORTED[1:]:
             with suppress(ImportError):
                 importlib.import_module(name)
-        # collections would write to every page of what is shared
+        # garbage collection would write to every shared page
         gc.freeze()
         server = Server(listener, owner)
         worker = server.serve()
@@ -237,14 +237,14 @@ def main() -> None:
 
 
 def _lock(address: str) -> int | None:
-    """The right to be the server here; None if another one listens."""
+    """Acquire the lock of the server; None if another one listens."""
     path = f"{address}.lock"
     deadline = time.monotonic() + LOCK_S
     while time.monotonic() < deadline:
         lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # not that of a server that has just removed it
+            # not the lock file that an ending server has just removed
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(lock), os.stat(path)):
                     return lock

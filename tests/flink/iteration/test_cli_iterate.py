@@ -112,7 +112,7 @@ def test_a_program_runs_from_the_command_line(program: Path) -> None:
 
 
 @pytest.mark.flink
-def test_what_was_interrupted_goes_on_as_it_said(program: Path) -> None:
+def test_an_interrupted_iteration_resumes_as_its_message_says(program: Path) -> None:
     # half a second a round: time for a checkpoint, and for Ctrl-C
     slow = program.with_name("slowly.py")
     slow.write_text(PROGRAM.replace("value = self", "__import__('time').sleep(0.5); value = self"))

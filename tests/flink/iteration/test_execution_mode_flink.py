@@ -29,7 +29,7 @@ def _not_again(*_: Any) -> str | None:
     raise AssertionError("it was tried again")
 
 
-def test_threads_are_tried_once_and_remembered(
+def test_the_probe_of_thread_mode_runs_once_and_is_cached(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert resolve_mode("auto", None) == "thread"
@@ -42,7 +42,7 @@ def test_threads_are_tried_once_and_remembered(
         resolve_mode("auto", None)
 
 
-def test_where_threads_fail_processes_are_taken_and_the_reason_is_said(
+def test_process_mode_is_used_with_a_warning_if_the_probe_fails(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class WithoutPackages(execution_mode.ThreadModeProbe):
@@ -58,14 +58,16 @@ def test_where_threads_fail_processes_are_taken_and_the_reason_is_said(
         assert resolve_mode("auto", None) == "process"
 
 
-def test_without_pemja_nothing_is_tried(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pemja_there_is_no_probe(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(execution_mode, "_probe", _not_again)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.warns(UserWarning, match="pemja is not installed"):
         assert resolve_mode("auto", None) == "process"
 
 
-def test_what_is_asked_for_is_taken_as_it_is(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explicit_mode_is_used_without_a_probe(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(execution_mode, "_probe", _not_again)
     assert resolve_mode("thread", None) == "thread"
     assert resolve_mode("process", "127.0.0.1:1") == "process"
@@ -73,7 +75,7 @@ def test_what_is_asked_for_is_taken_as_it_is(cache: Path, monkeypatch: pytest.Mo
     assert resolve_mode("auto", execution_mode.UNKNOWN_CLUSTER) == "thread"
 
 
-def test_a_given_environment_says_where_it_runs(tmp_path: Path) -> None:
+def test_the_execution_target_of_an_environment_is_known(tmp_path: Path) -> None:
     assert execution_target(open_stream_environment(state_dir=tmp_path, workers=True)) is None
     remote = open_stream_environment("127.0.0.1:18081", state_dir=tmp_path)
     assert execution_target(remote) == "127.0.0.1:18081"

@@ -129,7 +129,7 @@ def test_a_failure_in_process_mode_changes_no_row(run: Run, tmp_path: Path, redi
     assert (tmp_path / "marker").exists()
 
 
-def test_random_programs_give_on_flink_what_the_naive_interpreter_gives(run: Run) -> None:
+def test_random_programs_on_flink_equal_the_naive_interpreter(run: Run) -> None:
     rng = random.Random(SEED)
     some = {str(number): some_program(rng)[0] for number in range(3)}
     builds = {name: builder(program) for name, program in some.items()}
@@ -145,7 +145,7 @@ def test_random_programs_give_on_flink_what_the_naive_interpreter_gives(run: Run
 @pytest.mark.parametrize("lose", [False, True] if CHAOS else [])
 @pytest.mark.parametrize("point", POINTS if CHAOS else [])
 @pytest.mark.parametrize("name", PROGRAMS if CHAOS else [])
-def test_the_whole_matrix(
+def test_the_failure_matrix(
     run: Run, tmp_path: Path, redis_url: str, name: str, point: str, lose: bool, mode: str
 ) -> None:
     program = PROGRAMS[name]

@@ -41,9 +41,7 @@ cloudpickle.register_pickle_by_value(loops)
 ROUNDS = 30
 
 
-def test_supersteps_in_processes_give_what_they_give_here(
-    tmp_path: Path, session_cluster: Any
-) -> None:
+def test_supersteps_in_process_mode_equal_a_local_run(tmp_path: Path, session_cluster: Any) -> None:
     lake = Lake.open(tmp_path / "lake", "shop")
 
     def body(variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
@@ -60,7 +58,7 @@ def test_supersteps_in_processes_give_what_they_give_here(
 
 
 @pytest.mark.redis
-def test_an_algorithm_in_processes_learns_what_it_learns_here(
+def test_an_algorithm_in_process_mode_equals_a_local_fit(
     session_cluster: Any, redis_url: str
 ) -> None:
     points = np.array([[0.0, 0.0], [0.3, 0.0], [9.0, 0.0], [9.6, 0.0]])

@@ -148,12 +148,12 @@ def flink(state_dir: Path) -> Iterator[Any]:
     return make
 
 
-def test_a_loop_on_flink_gives_what_the_reference_executor_gives(flink: Any) -> None:
+def test_a_loop_on_flink_equals_the_reference_executor(flink: Any) -> None:
     program = sums(parallelism=2, rounds=ROUNDS, shuffle=True)
     assert ordered(flink().run(program)) == ordered(ReferenceExecutor().run(program))
 
 
-def test_the_end_does_not_wait_for_checkpoints_that_are_rare(flink: Any) -> None:
+def test_the_end_does_not_wait_for_rare_checkpoints(flink: Any) -> None:
     started = time.monotonic()
     program = sums(parallelism=1, rounds=3)
     results = flink(checkpoint_interval_ms=600_000).run(program)
@@ -169,9 +169,7 @@ def test_failures_inside_the_loop_change_no_committed_row(flink: Any, tmp_path: 
 
 
 @pytest.mark.redis
-def test_the_redis_wire_may_lose_everything_at_a_failure(
-    flink: Any, tmp_path: Path, redis_url: str
-) -> None:
+def test_a_failure_may_flush_the_redis_wire(flink: Any, tmp_path: Path, redis_url: str) -> None:
     failures = {5: Flushing(tmp_path / "5", redis_url)}
     results = flink(wire=redis_url).run(sums(2, ROUNDS, failures, shuffle=True))
     assert ordered(results) == ordered(ReferenceExecutor().run(sums(2, ROUNDS, shuffle=True)))
@@ -229,7 +227,7 @@ def until(condition: Any, seconds: float = 30.0) -> None:
 
 
 @pytest.mark.parametrize("into", ["files", "table"])
-def test_an_unbounded_iteration_goes_on_from_its_savepoint(
+def test_an_unbounded_iteration_resumes_from_its_savepoint(
     flink: Any, tmp_path: Path, into: str
 ) -> None:
     files = FileOutput(tmp_path / "tens")
@@ -257,7 +255,7 @@ def test_an_unbounded_iteration_goes_on_from_its_savepoint(
     assert tens == list(range(10, 10 * len(tens) + 10, 10)), "each count once, without a gap"
 
 
-def test_a_savepoint_of_another_parallelism_is_refused(flink: Any, tmp_path: Path) -> None:
+def test_a_savepoint_of_another_parallelism_is_rejected(flink: Any, tmp_path: Path) -> None:
     running = flink().execute_async(sums(2, 10_000_000), {"seen": FileOutput(tmp_path / "seen")})
     until(lambda: (running.status()[0].get("epoch") or 0) > 3)
     savepoint = running.stop(tmp_path / "savepoints")
@@ -267,7 +265,7 @@ def test_a_savepoint_of_another_parallelism_is_refused(flink: Any, tmp_path: Pat
         )
 
 
-def test_a_stream_of_flinks_own_enters_and_its_end_is_heard_of(flink: Any) -> None:
+def test_a_flink_stream_enters_and_its_end_is_detected(flink: Any) -> None:
     job = flink()
     numbers = job.env.from_collection(list(range(1, 61))).map(lambda value: value * 2)
     numbers.set_parallelism(2)
@@ -309,7 +307,7 @@ def test_the_subtasks_of_a_table_read_its_splits(flink: Any, tmp_path: Path) -> 
     assert max(number for number, _ in found) <= 40
 
 
-def test_outputs_are_rows_of_a_table_exactly_once_whatever_fails(
+def test_outputs_are_table_rows_exactly_once_in_spite_of_failures(
     flink: Any, tmp_path: Path
 ) -> None:
     lake = Lake.open(tmp_path / "lake", "features")
@@ -363,7 +361,7 @@ def test_outputs_are_rows_of_a_table_exactly_once_whatever_fails(
     assert max(snapshot.id for snapshot in snapshots(lake, "seen")) > 1
 
 
-def test_a_table_that_somebody_else_writes_is_refused(flink: Any, tmp_path: Path) -> None:
+def test_a_table_with_another_writer_is_rejected(flink: Any, tmp_path: Path) -> None:
     lake = Lake.open(tmp_path / "lake", "features")
     lake.create(TableSpec("seen", {"epoch": pf.Int64}))
     sink = PaimonTable(lake, "seen")
@@ -384,13 +382,15 @@ def test_a_table_that_somebody_else_writes_is_refused(flink: Any, tmp_path: Path
         ({"epoch": "one"}, r"does not match its columns \(epoch int64, name string\)"),
     ],
 )
-def test_a_value_that_is_no_row_of_its_table_is_named(value: Any, message: str) -> None:
+def test_a_value_that_does_not_match_its_table_is_rejected(value: Any, message: str) -> None:
     rows = TableRowConverter("seen", pa.schema({"epoch": pa.int64(), "name": pa.string()}))
     with pytest.raises(JobError, match=message):
         rows.arrow(value)
 
 
-def test_replayed_data_beyond_their_memory_change_nothing(flink: Any, tmp_path: Path) -> None:
+def test_replayed_data_beyond_the_memory_limit_give_equal_results(
+    flink: Any, tmp_path: Path
+) -> None:
     """Here none is held in memory; the state is on disk."""
     marker = tmp_path / "failed"
 
@@ -424,7 +424,7 @@ def test_replayed_data_beyond_their_memory_change_nothing(flink: Any, tmp_path: 
     assert marker.exists()
 
 
-def test_a_record_too_large_for_java_is_an_error_that_says_so(flink: Any) -> None:
+def test_a_record_too_large_for_java_is_an_error(flink: Any) -> None:
     def build(job: Any) -> Any:
         large = job.from_collection([1]).map(lambda _: bytes(200_000))
         return large.rebalance().map(len).set_parallelism(2)
@@ -458,7 +458,7 @@ def test_blas_has_one_thread_in_functions_that_run_inside_the_jvm(flink: Any) ->
     assert flink().run(build) == ["1"]
 
 
-def test_processes_of_their_own_need_a_wire_that_reaches_them(tmp_path: Path) -> None:
+def test_separate_processes_need_a_redis_wire(tmp_path: Path) -> None:
     env = open_stream_environment(state_dir=tmp_path, workers=True)
     settings = IterationSettings(mode="process", wire="memory")
     job = IterationJob(env, settings=settings, state_dir=tmp_path)
@@ -471,7 +471,7 @@ def test_a_detached_job_needs_a_cluster(flink: Any, tmp_path: Path) -> None:
         flink().execute_async(sums(1, 3), {"seen": FileOutput(tmp_path)}, detached=True)
 
 
-def test_what_is_stuck_is_named(flink: Any, tmp_path: Path) -> None:
+def test_a_stuck_job_fails_with_the_name_of_the_missing_subtask(flink: Any, tmp_path: Path) -> None:
     class Sleepy(IterationListener):
         def flat_map(self, value: int) -> list[int]:
             return []
@@ -507,6 +507,6 @@ def test_a_function_that_always_fails_fails_the_job_with_its_message(flink: Any)
         flink(restarts=1).run(build)
 
 
-def test_sinks_that_do_not_fit_the_outputs_are_named(flink: Any, tmp_path: Path) -> None:
+def test_sinks_that_do_not_match_the_outputs_are_rejected(flink: Any, tmp_path: Path) -> None:
     with pytest.raises(DefinitionError, match="outputs are seen, the sinks are for other"):
         flink().execute(sums(1, 3), {"other": FileOutput(tmp_path)})

@@ -44,7 +44,7 @@ def lake(tmp_path: Path) -> Lake:
 
 # programs whose nodes have several inputs, widths, side outputs and partitionings
 @pytest.mark.parametrize("seed", [4])
-def test_random_programs_give_what_they_give_in_one_process(
+def test_random_programs_equal_the_run_in_one_process(
     lake: Lake, runner: FlinkSuperstepRunner, seed: int
 ) -> None:
     program = random_program(seed)
@@ -54,7 +54,7 @@ def test_random_programs_give_what_they_give_in_one_process(
     assert any(local)
 
 
-def test_a_job_that_fails_is_run_again_and_leaves_nothing(
+def test_a_failed_job_is_run_again_and_leaves_no_data(
     lake: Lake, cluster: str, tmp_path: Path
 ) -> None:
     once = tmp_path / "failed once"
@@ -96,7 +96,7 @@ SuperstepExecutor(lake, "sums", runner=runner, on_epoch=told).run(program)
 """
 
 
-def test_a_driver_that_is_killed_inside_an_epoch_is_followed_by_another(
+def test_another_driver_continues_after_one_that_was_killed_inside_an_epoch(
     lake: Lake, runner: FlinkSuperstepRunner, cluster: str
 ) -> None:
     program: Any = loop(witness(9), [[1]], [[10, 20]])
