@@ -144,6 +144,8 @@ def _is_random(item: pytest.Item) -> bool:
     # Hypothesis puts its own marker on later than this is asked
     if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
         return True
+    if hasattr(getattr(item, "function", None), "folded_seeds"):
+        return True
     of_pytest = getattr(item, "callspec", None)
     return of_pytest is not None and "seed" in of_pytest.params
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pytest
-
 from paimon_features.iteration import ReferenceExecutor
-from paimon_features.testing.sizes import seeds
 from tests.iteration.interpreter import Outcome, TooLongError, interpret
 from tests.iteration.programs import Program, random_program
 from tests.iteration.translation import builder
+from tests.seeded import for_seeds
 
 
 def some_program(rng: random.Random) -> tuple[Program, Outcome]:
@@ -39,7 +37,7 @@ def check(program: Program, right: Outcome, outputs: dict[str, list[tuple[int, i
         assert found == expected, f"output {number} up to epoch {right.last}"
 
 
-@pytest.mark.parametrize("seed", seeds(60))
+@for_seeds(60)
 def test_a_random_program_equals_the_naive_interpreter(seed: int) -> None:
     rng = random.Random(seed)
     program, right = some_program(rng)

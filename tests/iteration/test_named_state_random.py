@@ -9,7 +9,7 @@ import pytest
 
 from paimon_features.iteration.operators.context import NO_KEY, FunctionContext
 from paimon_features.iteration.state_backend import MemoryState, StateCache
-from paimon_features.testing.sizes import seeds
+from tests.seeded import for_seeds
 
 KEYS = (NO_KEY, "a", 1, (2, "b"))
 NAMES = range(6)
@@ -63,8 +63,8 @@ def one_step(rng: random.Random, ctx: FunctionContext, naive: Naive, key: Any) -
         assert of_map.get(name) == entries.get(name)
 
 
-@pytest.mark.parametrize("seed", seeds(20))
 @pytest.mark.parametrize("family", ["all", "round"])
+@for_seeds(20)
 def test_states_are_as_plain_collections(seed: int, family: str) -> None:
     """With a cache of few values, flushes at any time, and restores."""
     rng = random.Random(seed)

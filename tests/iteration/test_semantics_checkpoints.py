@@ -27,6 +27,7 @@ from tests.iteration.interpreter import interpret
 from tests.iteration.programs import Node, Program, Source
 from tests.iteration.test_naive_differential import check, some_program
 from tests.iteration.translation import builder
+from tests.seeded import for_seeds
 
 
 def failing_executor(rng: random.Random) -> ReferenceExecutor:
@@ -41,7 +42,7 @@ def failing_executor(rng: random.Random) -> ReferenceExecutor:
     )
 
 
-@pytest.mark.parametrize("seed", seeds(60))
+@for_seeds(60)
 def test_a_random_program_with_failures_has_the_same_results(seed: int) -> None:
     """S27, S28, S29."""
     rng = random.Random(f"failures {seed}")
@@ -81,7 +82,7 @@ def test_a_function_that_fails_at_any_point_is_called_again(
         assert marker.exists()
 
 
-@pytest.mark.parametrize("seed", seeds(12))
+@for_seeds(12)
 def test_many_records_on_their_way_back_survive_failure_after_failure(seed: int) -> None:
     """S27: a checkpoint cuts the loop between any two feedback entries of a tail."""
     program = Program(
@@ -188,7 +189,7 @@ class Haunted:
             return False
 
 
-@pytest.mark.parametrize("seed", seeds(20))
+@for_seeds(20)
 def test_writes_of_tasks_of_old_attempts_are_never_read(seed: int) -> None:
     """S27: generations keep attempts apart."""
     rng = random.Random(f"zombies {seed}")
