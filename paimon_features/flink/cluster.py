@@ -1,7 +1,7 @@
-"""A session cluster on this machine, run from the Flink wheel: jobs that outlive their client.
+"""A session cluster on this machine, run from the Flink wheel: its jobs outlive their client.
 
-Its configuration, logs and process numbers are files under ``<state folder>/cluster``; nothing
-is written into the wheel. It listens on the loopback interface only, on free ports.
+Its configuration, logs and process ids are files under ``<state folder>/cluster``; nothing is
+written into the wheel. It listens on the loopback interface only, on free ports.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Manager = Literal["jobmanager", "taskmanager"]
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """How large a cluster is. Memory is that of a whole process, in MB."""
+    """The size of a cluster. Memory is that of a complete process, in MB."""
 
     task_managers: int = 1
     slots: int = 8
@@ -61,7 +61,7 @@ class ClusterShape:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """A cluster that was started: where it answers, and its processes."""
+    """A started cluster: its address and processes."""
 
     address: str
     shape: ClusterShape
@@ -75,7 +75,7 @@ class ClusterRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """What ``status`` found. ``address`` is None where no cluster runs."""
+    """The state of a cluster. ``address`` is None if none runs."""
 
     address: str | None = None
     slots_total: int = 0
@@ -119,7 +119,7 @@ class LocalCluster:
         self.log_dir = self.folder / "log"
 
     def record(self) -> ClusterRecord | None:
-        """What was written at the start, None if no cluster was started or it was stopped."""
+        """The record of the started cluster, None if none was started or it was stopped."""
         raw = read_json(self._record_path)
         if raw is None:
             return None
@@ -131,16 +131,16 @@ class LocalCluster:
         )
 
     def start(self, shape: ClusterShape | None = None) -> ClusterRecord:
-        """Start the cluster and wait until all its slots are there (about 6 s).
+        """Start the cluster and wait until all its slots are available (about 6 s).
 
-        A running one is returned as it is; what is left of a broken one is ended first.
+        A running one is returned unchanged; remaining processes of a broken one are ended first.
 
         Raises
         ------
         ConfigurationError
             If one of another shape runs, and ``shape`` is given.
         JobError
-            If it does not come up; its processes are ended again.
+            If it does not start; its processes are ended again.
         SetupError, MissingExtraError
             If Java, a jar or pyflink is missing.
         """
@@ -159,9 +159,9 @@ class LocalCluster:
             return self._start(shape or ClusterShape())
 
     def stop(self) -> tuple[int, ...]:
-        """End the cluster's processes; returns the numbers of those that ran.
+        """End the cluster's processes; returns the process ids of those that ran.
 
-        Jobs that run on it end with it; they can go on from their last checkpoints, which stay.
+        Its jobs end with it; they can resume from their last checkpoints, which are kept.
 
         Raises
         ------
@@ -173,7 +173,7 @@ class LocalCluster:
             return () if found is None else self._end(found)
 
     def status(self) -> ClusterStatus:
-        """What runs now; a process that is gone though it was not stopped is in ``lost_pids``."""
+        """The current state; ``lost_pids`` are processes that ended without being stopped."""
         found = self.record()
         if found is None:
             return ClusterStatus(log_dir=str(self.log_dir))
@@ -216,7 +216,7 @@ class LocalCluster:
             holders = [ProcessHolder.of(pid) for pid in _written_pids(pids)]
             address = f"127.0.0.1:{rest_port}"
             record = ClusterRecord(address, shape, holders[0], tuple(holders[1:]))
-            # written before the wait: whatever happens from here on, stop() finds the processes
+            # written before the wait, so that stop() finds the processes in any case
             write_json(self._record_path, asdict(record))
             self._await_slots(record)
         except BaseException:
@@ -234,15 +234,15 @@ class LocalCluster:
                 return
             dead = [process.pid for process in record.processes if not _alive(process)]
             if dead or time.monotonic() > deadline:
-                what = f"process {dead[0]} has ended" if dead else "not all slots are there"
+                what = f"process {dead[0]} has ended" if dead else "not all slots are available"
                 raise JobError(
-                    f"the cluster at {record.address} did not come up: {what}; "
+                    f"the cluster at {record.address} did not start: {what}; "
                     f"its logs are in {self.log_dir}"
                 )
             time.sleep(0.2)
 
     def _end(self, record: ClusterRecord) -> tuple[int, ...]:
-        # a number may belong to another process by now: only those that were started here
+        # a process id may be reused by now: only those that were started here
         running = [process.pid for process in record.processes if _alive(process)]
         _terminate(running)
         shutil.rmtree(self.folder / "pid", ignore_errors=True)
@@ -259,13 +259,13 @@ def run_manager(
     host: str | None = None,
     listen: str = "0.0.0.0",
 ) -> NoReturn:
-    """Become one process of a cluster of several hosts, in the foreground: for containers.
+    """Run one process of a cluster of several hosts in the foreground, for containers.
 
-    ``address`` is the host name at which all others find the job manager (RPC on port 6123, REST
-    on port 8081), ``host`` that of this process (by default what the machine is called), and
-    ``listen`` the address at which it listens: whoever reaches it can run code there, so it
-    belongs into a network of its own. ``state_dir`` holds checkpoints and has to be the same for
-    all processes. Its log goes to the standard output.
+    ``address`` is the host name of the job manager for all others (RPC on port 6123, REST on port
+    8081), ``host`` that of this process (by default the machine's host name), and ``listen`` the
+    address on which it listens: whoever reaches it can run code there, so it belongs in a private
+    network. ``state_dir`` contains checkpoints and must be the same for all processes. The log
+    goes to the standard output.
 
     Raises
     ------
@@ -281,7 +281,7 @@ def run_manager(
 
 
 def _prepare(folder: Path, log_dir: Path, options: str) -> dict[str, str]:
-    """Write the configuration under ``folder``; the environment in which Flink reads it."""
+    """Write the configuration under ``folder``; returns the environment for Flink's scripts."""
     conf, pids = folder / "conf", folder / "pid"
     for fresh in (conf, pids):
         shutil.rmtree(fresh, ignore_errors=True)
@@ -294,8 +294,8 @@ def _prepare(folder: Path, log_dir: Path, options: str) -> dict[str, str]:
     (conf / "config.yaml").write_text(_java_options(standard) + options, "utf-8")
     environment = flink_environment()
     programs = write_python(folder / "bin")
-    # operators of Python, also of jobs that come from elsewhere; not with each job: a second class
-    # loader could not load the interpreter's library again
+    # for Python operators, also of jobs of other clients; not shipped with each job, because a
+    # second class loader could not load the interpreter's library again
     python = sorted(str(path) for path in (home / "opt").glob("flink-python-*.jar"))
     classes = [environment.get("HADOOP_CLASSPATH", ""), *python]
     return environment | {
@@ -304,7 +304,7 @@ def _prepare(folder: Path, log_dir: Path, options: str) -> dict[str, str]:
         "FLINK_CONF_DIR": str(conf),
         "FLINK_LOG_DIR": str(log_dir),
         "FLINK_PID_DIR": str(pids),
-        # an ident of its own keeps the names of the pid files known
+        # a fixed ident makes the names of the pid files predictable
         "FLINK_IDENT_STRING": "local",
     }
 
@@ -314,7 +314,7 @@ def _alive(process: ProcessHolder) -> bool:
 
 
 def _terminate(pids: list[int]) -> None:
-    """End processes by number: ask, wait, kill; raises JobError for one that stays."""
+    """End processes by id: SIGTERM, wait, SIGKILL; raises JobError for one that remains."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         for pid in pids:
             try:
@@ -338,7 +338,7 @@ def _exists(pid: int) -> bool:
 
 
 def _written_pids(folder: Path) -> list[int]:
-    """The job manager's number, then those of the task managers."""
+    """The process ids of the job manager, then of the task managers."""
     found: list[int] = []
     for daemon in ("standalonesession", "taskexecutor"):
         path = folder / f"flink-local-{daemon}.pid"
@@ -348,7 +348,7 @@ def _written_pids(folder: Path) -> list[int]:
 
 
 def _run(scripts: list[Path], environment: dict[str, str]) -> None:
-    """Run Flink's start scripts, all at once: each takes seconds before its daemon starts."""
+    """Run Flink's start scripts in parallel: each takes seconds before its daemon starts."""
     started = [
         subprocess.Popen(
             ["bash", str(script), "start"],
@@ -357,17 +357,17 @@ def _run(scripts: list[Path], environment: dict[str, str]) -> None:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            start_new_session=True,  # Ctrl-C in the terminal is for the client alone
+            start_new_session=True,  # Ctrl-C in the terminal is for the client only
         )
         for script in scripts
     ]
     try:
         for script, process in zip(scripts, started, strict=True):
-            said, _ = process.communicate()
+            output, _ = process.communicate()
             if process.returncode != 0:
-                raise JobError(f"{script.name} start failed: {said.strip()[-500:]}")
+                raise JobError(f"{script.name} start failed: {output.strip()[-500:]}")
     finally:
-        # also after Ctrl-C: only at its end has a script written down what it has started
+        # also after Ctrl-C: a script writes the pid file only at its end
         for process in started:
             process.wait()
 
@@ -384,14 +384,14 @@ def _free_ports(number: int) -> list[int]:
 
 
 def _java_options(standard: str) -> str:
-    """The line of the wheel's configuration that opens Java's modules to Flink."""
+    """The line of the wheel's configuration that opens Java modules for Flink."""
     lines = [line.strip() for line in standard.splitlines() if line.strip().startswith("all: --")]
     return f"env.java.opts.{lines[0]}\n" if lines else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Endpoint:
-    """Where a process is: the job manager's host, its own name, what it listens at, its disk."""
+    """The addresses and temporary folder of a process: job manager, own host, listen address."""
 
     job_manager: str
     own: str
@@ -411,7 +411,7 @@ def _options(shape: ClusterShape, place: _Endpoint, state_dir: Path) -> str:
         "taskmanager.host": place.own,
         "taskmanager.numberOfTaskSlots": shape.slots,
         "taskmanager.memory.process.size": f"{shape.task_manager_mb}m",
-        # our jobs keep no state in memory that Flink manages
+        # the jobs keep no state in Flink's managed memory
         "taskmanager.memory.managed.fraction": 0.1,
         "taskmanager.network.sort-shuffle.min-buffers": SORT_SHUFFLE_BUFFERS,
         "rest.address": place.job_manager,
@@ -423,7 +423,7 @@ def _options(shape: ClusterShape, place: _Endpoint, state_dir: Path) -> str:
         "execution.checkpointing.dir": (state_dir / "checkpoints").as_uri(),
         "execution.checkpointing.savepoint-dir": (state_dir / "savepoints").as_uri(),
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
-        # each job's classes stay a while after its end
+        # the classes of a job stay loaded for a while after its end
         "taskmanager.memory.jvm-metaspace.size": "384m",
         "io.tmp.dirs": str(place.tmp),
     }

@@ -232,7 +232,7 @@ def test_a_cluster_that_does_not_come_up_leaves_no_process(
     monkeypatch.setattr(module, "_run", start_sleepers)
     monkeypatch.setattr(module, "START_TIMEOUT_S", 0.5)
     local = LocalCluster(tmp_path)
-    with pytest.raises(JobError, match="did not come up: not all slots are there; its logs are in"):
+    with pytest.raises(JobError, match="did not start: not all slots are available"):
         local.start(SHAPE)
     assert [process.wait(timeout=5) for process in started] == [-signal.SIGTERM] * 2
     assert local.record() is None

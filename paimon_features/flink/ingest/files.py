@@ -1,4 +1,4 @@
-"""Ingesting files: each once, all rows of a run in one commit, whatever interrupts it."""
+"""Ingestion of files: each once, all rows of a run in one commit, also after interruptions."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from paimon_features.tables import Lake, latest_snapshot, read_arrow
 from paimon_features.tables.reader import snapshots
 from paimon_features.tables.release import release_due
 
-BRIEF_BYTES = 16 << 20
-"""Files of no more than this are read before Java's second compiler pays."""
+SHORT_LIVED_BYTES = 16 << 20
+"""Files of at most this size are read before Java's second compiler pays off."""
 
 
 @dataclass(frozen=True, slots=True)
 class IngestResult:
-    """What a run brought. ``rejected`` counts rows by reason, ``examples`` shows one of each.
+    """The result of a run. ``rejected`` counts rows by reason, ``examples`` has one of each.
 
-    ``ignored_columns`` are in the files and not in the source; ``absent_columns`` the other way
-    round, in the first rows of JSON files. ``finished_run`` had been interrupted and was finished
-    first; of ``forgotten_files`` an interrupted run had committed nothing, and they are not part
-    of this one. ``released`` events from the future had been rejected before; their time has come.
+    ``ignored_columns`` are in the files but not in the source; ``absent_columns`` in the source
+    but not in the first rows of JSON files. ``finished_run`` was interrupted earlier and finished
+    first; ``forgotten_files`` are those of an interrupted run that had committed nothing, and are
+    not part of this one. ``released`` counts events that were held for future timestamps.
     """
 
     run_id: str | None
@@ -82,11 +82,11 @@ def ingest_files(
     cluster: str | None = None,
     report: Report | None = None,
 ) -> IngestResult:
-    """Bring files into the source's events table, each file once.
+    """Load files into the source's events table, each file once.
 
-    The rows of all files enter in one commit; rows that cannot be events are kept in the
+    The rows of all files enter in one commit; rows that cannot be events are written to the
     rejected table, with the reason. A run that was interrupted between the two commits is
-    finished first; one that had committed nothing is forgotten. Files that were ingested before
+    finished first; one that had committed nothing is dropped. Files that were ingested before
     are skipped, unless ``again``.
 
     Parameters
@@ -103,7 +103,7 @@ def ingest_files(
     Raises
     ------
     ConfigurationError
-        For a path, header or column that is not as it has to be, or a file that has changed.
+        For an invalid path, header or column, or a file that has changed.
     UnknownNameError
         If the source was not applied.
     OwnershipError
@@ -113,23 +113,23 @@ def ingest_files(
     """
     job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
     job.check()
-    looked = [inspect_file(path) for path in find_files(paths)]
-    choice = job.ledger.choose(looked, again)
-    # what is wrong with a column is told at once, before a JVM starts
+    inspected = [inspect_file(path) for path in find_files(paths)]
+    choice = job.ledger.choose(inspected, again)
+    # problems of columns are reported before a JVM starts
     group_files(choice.new, source, mapping or {})
     if job.ledger.open_run() is None and not choice.new:
         return IngestResult(None, (), _reasons(choice))
     with ExitStack() as stack:
-        job.hold(stack, short_lived=sum(file.size for file in choice.new) <= BRIEF_BYTES)
+        job.hold(stack, short_lived=sum(file.size for file in choice.new) <= SHORT_LIVED_BYTES)
         finished, forgotten = _settle(job)
-        choice = job.ledger.choose(looked, again)
+        choice = job.ledger.choose(inspected, again)
         left = tuple(path for path in forgotten if path not in {str(f.path) for f in choice.new})
         if not choice.new:
             reasons = _reasons(choice)
             return IngestResult(None, (), reasons, finished_run=finished, forgotten_files=left)
-        job.hold(stack)  # on a cluster, the leases went with the run that was finished
+        job.hold(stack)  # on a cluster, the leases ended with the run that was finished
         released = release_due(lake, source, now_ms())
-        # the time tells this run's rows from all others
+        # the time identifies this run's rows
         begun_ms = max(now_ms(), released.time_ms + 1)
         run = job.ledger.begin(choice.new, dict(mapping or {}), begun_ms)
         result = _run_files(job, run, choice, (True, True), finished, left)
@@ -144,7 +144,7 @@ def _run_files(
     finished: str | None = None,
     forgotten: tuple[str, ...] = (),
 ) -> IngestResult:
-    """Run the job of a run that is written down, then close the run."""
+    """Run the job of a recorded run, then close the run."""
     started = time.monotonic()
     groups = group_files(choice.new, job.source, run.mapping)
     before = [_latest_id(job.lake, table) for table in job.tables]
@@ -175,7 +175,7 @@ def _run_files(
 
 
 def _settle(job: IngestJob) -> tuple[str | None, tuple[str, ...]]:
-    """Finish or forget the run that was left open: the id of a finished one, or forgotten files."""
+    """Finish or drop an open run: returns the id of a finished one, or the dropped files."""
     run = job.ledger.open_run()
     if run is None:
         return None, ()
@@ -186,7 +186,7 @@ def _settle(job: IngestJob) -> tuple[str | None, tuple[str, ...]]:
     if events and rejected:
         job.ledger.finish(run, None, None)
         return run.id, ()
-    # one commit of two was made, or all rows were of one kind: bring what is missing, if any
+    # one of two commits was made, or all rows were of one kind: write what is missing, if any
     _run_files(job, run, FileChoice(_as_they_were(run), ()), (not events, not rejected))
     return run.id, ()
 
@@ -198,8 +198,8 @@ def _as_they_were(run: LedgerRun) -> tuple[InputFile, ...]:
         path = Path(known.path)
         if not path.is_file() or (file := inspect_file(path)).sha256 != known.sha256:
             raise ConfigurationError(
-                f"run {run.id} was interrupted between its two commits, and its file {path} is "
-                "gone or has changed since; bring it back, so that the run can be finished"
+                f"run {run.id} was interrupted between its two commits, and its file {path} has "
+                "been removed or changed since; restore it, so that the run can be finished"
             )
         files.append(file)
     return tuple(files)

@@ -1,4 +1,4 @@
-"""An ingest job on Flink, of files or of a topic: its leases, its environment, its execution."""
+"""An ingest job on Flink: its leases, its environment, its execution."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyflink.table import StatementSet, TableEnvironment
 
 OPTIONS: Mapping[str, str] = {
-    # both inserts share all steps above them (see paimon_features.flink.sql.ingest)
+    # both inserts share all steps before them (see paimon_features.flink.sql.ingest)
     "table.optimizer.reuse-optimize-block-with-digest-enabled": "true",
 }
 REPORT_S = 1.0
@@ -40,7 +40,7 @@ REPORT_S = 1.0
 class IngestProgress:
     """How far a running job is: rows read since its start, and per second since the last report.
 
-    Rows are not in the tables before they are committed: those of files at the end, all at once.
+    Rows are visible in the tables once they are committed; those of files all at once at the end.
     """
 
     elapsed_s: float
@@ -87,12 +87,12 @@ class IngestJob:
         return self.source.table, self.source.rejected_table
 
     def check(self) -> None:
-        """What can be known before a JVM starts.
+        """Check what can be checked before a JVM starts.
 
         Raises
         ------
         ConfigurationError
-            For a source of feedback, or a cluster that is no ``host:port``.
+            For a feedback source, or a cluster that is not ``host:port``.
         UnknownNameError
             If the source is not applied.
         JobError
@@ -113,12 +113,12 @@ class IngestJob:
             FlinkRest(self.cluster).overview()
 
     def hold(self, stack: ExitStack, short_lived: bool = False) -> None:
-        """Own both tables until the end of ``stack``; a repeat goes on owning them.
+        """Own both tables until the end of ``stack``. Idempotent.
 
-        ``short_lived`` says that the job is a small one (see ``start_gateway``).
+        ``short_lived`` is for a small job (see ``start_gateway``).
 
-        The JVM holds them, not this process: it is the one that commits or sends a job away, and
-        it outlives this process by a moment when that is killed.
+        The JVM owns the leases, not this process: it commits or submits the job, and outlives
+        this process for a moment when that is killed.
 
         Raises
         ------
@@ -132,21 +132,21 @@ class IngestJob:
             stack.enter_context(lease.acquire(self.lake, table, holder, purpose))
             for table in self.tables
         ]
-        # its sender may have been killed before it handed the leases on
+        # its client may have been killed before it transferred the leases
         sent = self.ledger.cluster_job()
         state = None
-        with suppress(JobError):  # a cluster that is gone
+        with suppress(JobError):  # the cluster no longer exists
             state = None if sent is None else FlinkRest(sent.rest_url).state(sent.job_id)
         if state is not None and state not in ENDED:
             raise OwnershipError(
-                f"{sent} ingests into {self.source.name!r}, it is {state}; wait until it is done, "
+                f"{sent} ingests into {self.source.name!r}, it is {state}; wait for its end, "
                 f"or stop it by 'paimon-features ingest {self.source.name} --stop'"
             )
 
     def environment(
         self, mode: Literal["streaming", "batch"], conf: Mapping[str, str]
     ) -> TableEnvironment:
-        """An environment in which the lake's tables are known."""
+        """An environment with the lake's catalog."""
         named = {**OPTIONS, "pipeline.name": f"ingest {self.source.name}", **conf}
         env = open_environment(
             mode, self.parallelism, named, self.cluster, state_dir=self.state_dir
@@ -164,11 +164,11 @@ class IngestJob:
         checkpoints: Path | None = None,
         until: Callable[[], bool] | None = None,
     ) -> str:
-        """Execute the inserts that ``sinks`` wants and wait for the end; returns the job's id.
+        """Execute the inserts chosen by ``sinks`` and wait for the end; returns the job's id.
 
-        ``doing`` is what an error says was being done. A stream on a cluster is not waited for,
-        unless it has an end: where ``until`` says so, it is stopped with a savepoint among its
-        ``checkpoints``. A job on a cluster owns the tables itself.
+        Error messages contain ``doing``. A stream on a cluster is not waited for unless it has an
+        end: once ``until`` returns True, it is stopped with a savepoint in ``checkpoints``. A job
+        on a cluster owns the tables itself.
 
         Raises
         ------
@@ -203,22 +203,22 @@ class IngestJob:
         await_job(result, doing, tick)
         if self.cluster is not None:
             for table in self.tables:
-                lease.release(self.lake, table)  # the job that held it has ended
+                lease.release(self.lake, table)  # its holder, the job, has ended
         return job_id
 
 
 def prepare(
     env: TableEnvironment, statements: IngestStatements, sinks: tuple[bool, bool] = (True, True)
 ) -> StatementSet:
-    """The inserts into the events and the rejected table, of which ``sinks`` says which."""
+    """The inserts into the events and the rejected table, as far as chosen by ``sinks``."""
     for table in statements.tables:
         env.execute_sql(table)
     for name, query in statements.views:
-        # as a Table object and not by CREATE VIEW, whose text each insert would expand anew
+        # as a Table object and not by CREATE VIEW, whose text each insert would expand again
         env.create_temporary_view(name, env.sql_query(query))
     inserts = env.create_statement_set()
-    for wanted, insert in zip(sinks, (statements.events, statements.rejected), strict=True):
-        if wanted:
+    for chosen, insert in zip(sinks, (statements.events, statements.rejected), strict=True):
+        if chosen:
             inserts.add_insert_sql(insert)
     return inserts
 
@@ -236,13 +236,13 @@ def _stopping(
     until: Callable[[], bool],
     folder: Path,
 ) -> Callable[[float], None]:
-    """``tick``, and the job's stop with a savepoint in ``folder`` once ``until`` says so."""
+    """``tick``, which also stops the job with a savepoint in ``folder`` once ``until`` is True."""
 
     def watch(elapsed_s: float) -> None:
         tick(elapsed_s)
         if until():
-            # a local cluster ends with its job and may not answer any more; if the job goes on,
-            # the next tick tries again
+            # a local cluster ends with its job and may not answer any more; if the job continues,
+            # the next tick retries
             with suppress(JobError):
                 rest.stop_with_savepoint(job_id, folder)
 

@@ -1,9 +1,9 @@
-"""Which files were ingested into a source, so that no file enters twice.
+"""The record of the files that were ingested into a source, so that none enters twice.
 
-One JSON file per source beside the tables. A run is written down before its job starts and
-closed after its commits; what a crash left open is finished, or forgotten, by the next run: the
-tables themselves say which of the two commits was made. A job that is sent to a cluster is
-written down before it, too: it may go on when the process that sent it is gone.
+One JSON file per source next to the tables. A run is recorded before its job starts and closed
+after its commits; one that a crash left open is finished or dropped by the next run: the tables
+show which of the two commits was made. A job on a cluster is recorded before it is submitted as
+well: it may outlive the process that submits it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paimon_features.tables.files import read_json, write_json
 
 @dataclass(frozen=True, slots=True)
 class LedgerFile:
-    """A file as it was when it was ingested."""
+    """A file as of its ingestion."""
 
     path: str
     size: int
@@ -37,7 +37,7 @@ class LedgerFile:
 
 @dataclass(frozen=True, slots=True)
 class LedgerRun:
-    """A run over some files; the snapshots are those of its commits, None where it made none."""
+    """A run over some files; the snapshots are those of its commits, None without one."""
 
     id: str
     time_ms: int
@@ -53,9 +53,9 @@ class LedgerRun:
 
 @dataclass(frozen=True, slots=True)
 class ClusterJob:
-    """A job that was sent to a cluster: the cluster's REST interface, and the job's id.
+    """A job that was submitted to a cluster: the cluster's REST interface, and the job's id.
 
-    ``checkpoints`` is the folder in which a stream keeps its own.
+    ``checkpoints`` is the folder of a stream's checkpoints.
     """
 
     rest_url: str
@@ -68,14 +68,14 @@ class ClusterJob:
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """Which of the wanted files are new, and why the others are not."""
+    """Which of the requested files are new, and why the others are skipped."""
 
     new: tuple[InputFile, ...]
     skipped: tuple[tuple[InputFile, str], ...]
 
 
 class IngestLedger:
-    """The record of one source. Read and changed only by who holds the leases of its tables."""
+    """The record of one source. Only the owner of the leases of its tables reads and changes it."""
 
     def __init__(self, lake: Lake, source: EventSource) -> None:
         self.lake = lake
@@ -83,24 +83,24 @@ class IngestLedger:
         self.path: Path = lake.side_folder / "ingests" / f"{lake.database}.{source.name}.json"
 
     def runs(self) -> list[LedgerRun]:
-        """All finished runs, in their order."""
+        """All finished runs, in order."""
         return [_run(raw) for raw in self._read()["runs"]]
 
     def open_run(self) -> LedgerRun | None:
-        """The run that was begun and not finished: the machine or process died under it."""
+        """The run that was started and not finished, because the host or process died."""
         raw = self._read()["open"]
         return None if raw is None else _run(raw)
 
     def choose(self, files: Iterable[InputFile], again: bool = False) -> FileChoice:
-        """Which files to ingest; ``again`` takes them all.
+        """Choose the files to ingest; with ``again`` all of them.
 
-        A file counts as ingested by its content, so a copy under another name does, too.
+        Files are identified by content, so a copy under another name counts as ingested.
 
         Raises
         ------
         ConfigurationError
-            For a file that has another content than when it was ingested: its old rows would
-            come a second time.
+            For a file whose content has changed since it was ingested: its old rows would be
+            duplicated.
         """
         known = {file.sha256: (run, file) for run in self.runs() for file in run.files}
         paths = {file.path: run for run in self.runs() for file in run.files}
@@ -118,17 +118,17 @@ class IngestLedger:
             elif str(file.path) in paths:
                 raise ConfigurationError(
                     f"{file.path} has changed since run {paths[str(file.path)].id} ingested it; "
-                    "put new rows into a new file, or take the whole file with --again (rows that "
-                    "are in both come twice)"
+                    "put new rows into a new file, or ingest the complete file with --again (rows "
+                    "that are in both are duplicated)"
                 )
             else:
                 new[file.sha256] = file
         return FileChoice(tuple(new.values()), tuple(skipped))
 
     def begin(self, files: Iterable[InputFile], mapping: dict[str, str], now_ms: int) -> LedgerRun:
-        """Write down that a run starts. Its time is later than any run's before."""
+        """Record the start of a run. Its time is later than those of all runs before."""
         state = self._read()
-        assert state["open"] is None, "the open run has to be settled first"
+        assert state["open"] is None, "the open run must be settled first"
         last = max((raw["time_ms"] for raw in state["runs"]), default=0)
         run = LedgerRun(
             secrets.token_hex(6),
@@ -142,7 +142,7 @@ class IngestLedger:
     def finish(
         self, run: LedgerRun, events_snapshot: int | None, rejected_snapshot: int | None
     ) -> None:
-        """Write down that both commits of the run are made."""
+        """Record that both commits of the run are made."""
         done = replace(run, events_snapshot=events_snapshot, rejected_snapshot=rejected_snapshot)
         runs = [*self._read()["runs"], asdict(done)]
         write_json(self.path, {**self._read(), "open": None, "runs": runs})
@@ -152,18 +152,18 @@ class IngestLedger:
         write_json(self.path, {**self._read(), "open": None})
 
     def cluster_job(self) -> ClusterJob | None:
-        """The job that was sent to a cluster last; it may have ended since."""
+        """The job that was last submitted to a cluster; it may have ended since."""
         raw = self._read().get("job")
         return None if raw is None else ClusterJob(**raw)
 
     def send(self, job: ClusterJob) -> None:
-        """Write down that a job is about to be sent to a cluster."""
+        """Record that a job is about to be submitted to a cluster."""
         write_json(self.path, {**self._read(), "job": asdict(job)})
 
     def committed(self, run: LedgerRun) -> tuple[bool, bool]:
         """Whether the run's events, and its rejected rows, are in their tables.
 
-        Asked of the rows, not of the snapshots: those expire.
+        Determined from the rows, since snapshots expire.
         """
         events = read_arrow(
             self.lake,

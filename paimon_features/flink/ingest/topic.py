@@ -1,4 +1,4 @@
-"""Ingesting a stream, a Kafka topic or a change log: it goes on from its last checkpoint."""
+"""Ingestion of a stream, a Kafka topic or a change log, resumed from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ def ingest_kafka(
     restart: bool = False,
     report: Report | None = None,
 ) -> str:
-    """Bring a Kafka topic into the source's events table, until it is stopped.
+    """Load a Kafka topic into the source's events table, until it is stopped.
 
     Exactly once: the offsets are part of the checkpoints with which the rows are committed. A
-    later run goes on from the last checkpoint. Returns the job's id; without ``cluster`` it
-    returns when the job has ended, with it the job runs on, detached.
+    later run resumes from the last checkpoint. Returns the job's id; without ``cluster`` after
+    the end of the job, with it the job continues detached.
 
     The tests have no broker: the SQL is tested up to Flink's plan; checkpoints, commits and
-    restarts with a watched folder in the topic's place. It was run against Kafka 3.9 by hand.
+    restarts with a watched folder instead of the topic. Tested manually against Kafka 3.9.
 
     Raises
     ------
     JobError
-        If the job fails, or there is no checkpoint to go on from though earlier runs have
-        committed; ``restart`` then goes on from the group's offsets (some rows may come twice).
+        If the job fails, or there is no checkpoint to resume from though earlier runs have
+        committed; ``restart`` then continues from the group's offsets (rows may be duplicated).
     UnknownNameError, OwnershipError
         As ``ingest_files``.
     """
@@ -77,19 +77,19 @@ def ingest_change_log(
     cluster: str | None = None,
     report: Report | None = None,
 ) -> str:
-    """Bring the changes of a table (``database.table``) into the source's events table.
+    """Load the changes of a table (``database.table``) into the source's events table.
 
-    A first run begins with what the table holds, as insertions; a later one goes on where the
-    last one stopped. Exactly once: the place in the change log is part of the checkpoints with
-    which the rows are committed. ``bounded`` stops once the changes up to the table's present
-    snapshot are in, with a savepoint; otherwise it runs until it is stopped. Returns the job's id.
+    A first run starts with the content of the table, as insertions; a later one continues where
+    the last one stopped. Exactly once: the position in the change log is part of the checkpoints
+    with which the rows are committed. ``bounded`` stops with a savepoint after the changes up to
+    the table's current snapshot; otherwise it runs until it is stopped. Returns the job's id.
 
     Raises
     ------
     ConfigurationError
         If the table has no change log, or does not fit the source.
     UnknownNameError, OwnershipError, JobError
-        As ``ingest_kafka``. There is no restart: all that the table holds would come again.
+        As ``ingest_kafka``. There is no restart: the content of the table would be duplicated.
     """
     opened, name = open_table(lake, table)
     columns = find_change_columns(opened, name, source, mapping or {})
@@ -97,11 +97,11 @@ def ingest_change_log(
     newest = latest_snapshot(opened, name)
     goal = None if newest is None else newest.id
     log = ChangeLog(opened, name, columns, goal or 1, consumer)
-    # as it is part of the commit user, it names the table as a whole
+    # part of the commit user, so it contains the full name of the table
     run = IngestRun(f"table-{source.name}-{log.name}", None)
     job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
     held = consumers(opened, name).get(consumer)
-    # what the last run still needed stays held; a first run holds where it begins
+    # snapshots that the last run still needs stay protected; a first run protects its start
     first = earliest_snapshot_id(opened, name) or 1 if held is None else held
     register_consumer(opened, name, consumer, first)
 
@@ -119,7 +119,7 @@ def ingest_change_log(
 
 
 def checkpoint_folder(state_dir: Path, source: EventSource, topic: str) -> Path:
-    """Where the checkpoints of a topic's stream are; another topic has other offsets."""
+    """The folder of the checkpoints of a topic's stream; another topic has other offsets."""
     return state_dir / "checkpoints" / f"ingest-{source.name}-{topic}"
 
 
@@ -134,9 +134,9 @@ def follow(
 ) -> str:
     """Run a stream from its last checkpoint in ``folder``; a new one from its start.
 
-    The statements' source has to keep its position in Flink's checkpoints. Where ``until`` says
-    that it is done, the job is stopped with a savepoint. Events from the future whose time has
-    come since they were rejected enter before the start.
+    The statements' source must keep its position in Flink's checkpoints. Once ``until`` returns
+    True, the job is stopped with a savepoint. Events held for future timestamps that have passed
+    since are released before the start.
     """
     job.check()
     with ExitStack() as stack:
@@ -155,7 +155,7 @@ def follow(
 
 
 def _memory_of_ids(source: EventSource) -> dict[str, str]:
-    """What a stream needs to remember event ids: on disk, with checkpoints of what has changed."""
+    """Options for the state of event ids: on disk, with incremental checkpoints."""
     if source.horizon_ms is None:
         return {}
     return {
@@ -166,15 +166,15 @@ def _memory_of_ids(source: EventSource) -> dict[str, str]:
 
 
 def recovery_path(lake: Lake, tables: tuple[str, ...], run: IngestRun, folder: Path) -> Path | None:
-    """The checkpoint from which a stream goes on, None for a first run.
+    """The checkpoint from which a stream resumes, None for a first run.
 
     Raises
     ------
     JobError
-        If a table holds a commit of an earlier run that is newer than any checkpoint.
+        If a table contains a commit of an earlier run that is newer than any checkpoint.
     """
     found = find_checkpoints(folder)
-    # numbers begin anew after --restart, so the last one that was written counts
+    # numbers start again after --restart, so the one that was written last counts
     newest = max(found, key=lambda c: (c.path / "_metadata").stat().st_mtime_ns, default=None)
     for table in tables:
         ids = snapshot_ids(lake, table)
@@ -186,24 +186,24 @@ def recovery_path(lake: Lake, tables: tuple[str, ...], run: IngestRun, folder: P
         if mine and (newest is None or mine[-1] > newest.id):
             there = "there is none" if newest is None else f"the newest is {newest.id}"
             raise JobError(
-                f"table {table!r} holds checkpoint {mine[-1]} of this stream, and in {folder} "
-                f"{there}: rows since then would come twice. Bring the checkpoint back, or accept "
+                f"table {table!r} contains checkpoint {mine[-1]} of this stream, and in {folder} "
+                f"{there}: rows since then would be duplicated. Restore the checkpoint, or accept "
                 "that by --restart (with --kafka), or define a source under another name"
             )
     return None if newest is None else newest.path
 
 
 def stop_cluster_job(lake: Lake, source: EventSource) -> tuple[str, str | None]:
-    """Stop the job that was sent to a cluster: its id, and the savepoint of a stream.
+    """Stop the job on a cluster: returns its id, and the savepoint of a stream.
 
-    A later run of the same topic goes on from the savepoint. A job over files is cancelled.
+    A later run of the same topic resumes from the savepoint. A job over files is cancelled.
 
     Raises
     ------
     UnknownNameError
-        If none runs.
+        If no job runs.
     JobError
-        If it cannot be reached, or the savepoint fails: the job goes on then.
+        If it cannot be reached, or the savepoint fails: the job then continues.
     """
     sent = IngestLedger(lake, source).cluster_job()
     state = None if sent is None else FlinkRest(sent.rest_url).state(sent.job_id)

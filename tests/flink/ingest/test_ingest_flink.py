@@ -252,7 +252,7 @@ def test_a_run_that_was_interrupted_between_its_commits_is_finished_by_the_next(
     second.write_text(clicks(50, 10))
     text = first.read_text()
     first.write_text(text + "more")
-    with pytest.raises(ConfigurationError, match=f"{run.id}.*a.jsonl is gone or has changed"):
+    with pytest.raises(ConfigurationError, match=f"{run.id}.*a.jsonl has been removed or changed"):
         ingest_files(lake, CLICKS, [second], state_dir=tmp_path / "state")
     first.write_text(text)
     result = ingest_files(lake, CLICKS, [second], state_dir=tmp_path / "state")
@@ -443,5 +443,5 @@ def test_a_stream_goes_on_at_its_last_checkpoint_without_loss_or_doubling(
     assert all(abs(row["ingest_time_ms"] - now_ms) < 300_000 for row in rejects)
 
     shutil.rmtree(checkpoint_folder(tmp_path / "state", CLICKS, "clicks"))
-    with pytest.raises(JobError, match="holds checkpoint .* there is none.*--restart"):
+    with pytest.raises(JobError, match="contains checkpoint .* there is none.*--restart"):
         ingest_kafka(lake, CLICKS, topic, state_dir=tmp_path / "state")
