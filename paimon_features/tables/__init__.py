@@ -1,4 +1,4 @@
-"""The lake: Paimon tables, their snapshots, and who may commit to them.
+"""The lake: Paimon tables, their snapshots, and leases on the right to commit.
 
 The only package that imports pypaimon.
 """

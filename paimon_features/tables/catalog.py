@@ -1,4 +1,4 @@
-"""The lake: a warehouse folder with one database, in which all tables of a project live."""
+"""The lake: a warehouse with one database that contains all tables of a project."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _READ_OPTIONS = {
     "write.native.enabled": "true",
     "commit.native.enabled": "true",
 }
-"""Set on each handle, never stored: they are about this process, not about the table."""
+"""Set on each table handle, never stored: they configure this process, not the table."""
 
 _FIXED_OPTIONS = ("bucket", "bucket-key", "merge-engine", "changelog-producer")
 
 
 _PYTHON_ROUTES = {name: "false" for name in _READ_OPTIONS if name.endswith("enabled")}
-"""For remote warehouses: the native routes have file systems and settings of their own."""
+"""For remote warehouses: the native routes use other file systems and settings."""
 
 
 class Lake:
-    """Tables of one database in one warehouse: a folder, or an address of S3, OSS or HDFS.
+    """The tables of one database in one warehouse: a folder, or a URI of S3, OSS or HDFS.
 
-    Cheap to open (pypaimon, whose import takes two seconds, is loaded with the first table);
-    safe to use from several threads and processes.
+    Opening is cheap (pypaimon, whose import takes two seconds, is loaded with the first table).
+    Safe to use from several threads and processes.
 
-    Leases, commit locks and the records of generations are files that a lock can be held on.
-    They lie in the warehouse where that is a folder. A remote warehouse is read without them;
-    who writes there names a folder for them that all writers share (``side_folder``).
+    Leases, commit locks and generation records are files that need file locks. They are inside
+    the warehouse if it is a folder. A remote warehouse can be read without them; writing to it
+    requires a folder for them that all writers share (``side_folder``).
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Lake:
         return f"Lake({self.warehouse!r}, {self.database!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # another process opens pypaimon's catalog and tables by itself
+        # another process opens its own catalog and tables of pypaimon
         left = {name: value for name, value in self.__dict__.items() if name != "catalog"}
         return {**left, "_handles": {}}
 
@@ -80,35 +80,35 @@ class Lake:
         filesystem: Any = None,
         side_folder: str | Path | None = None,
     ) -> Lake:
-        """Open a warehouse and make the database if need be.
+        """Open a warehouse; create the database if it does not exist.
 
         Parameters
         ----------
         warehouse
-            A path or a ``file:`` address; or one of ``s3:``, ``oss:``, ``hdfs:``.
+            A path or a ``file:`` URI; or a URI with ``s3:``, ``oss:`` or ``hdfs:``.
         options
-            Endpoint, credentials and the like of a remote warehouse
-            (``docs/how-to/training/loading-remote.md``); they win over the environment.
+            Endpoint, credentials and other options of a remote warehouse
+            (``docs/how-to/training/loading-remote.md``); they override the environment.
         filesystem
-            One of pyarrow or fsspec that is used instead, for any other address.
+            A file system of pyarrow or fsspec to use instead, for any other URI.
         side_folder
-            Where leases and commit locks are, for a remote warehouse that is written to; it has
-            to be the same folder for all writers. For a folder: always inside of it.
+            The folder of leases and commit locks, for writing to a remote warehouse; all
+            writers must use the same one. A local warehouse contains its own.
 
         Raises
         ------
         ConfigurationError
-            For an address, option or credentials that cannot be right, or a bucket that is not
-            there.
+            For an invalid URI, option or credentials, or a bucket that does not exist.
         TableError
-            If the store cannot be reached.
+            If the object store is unreachable.
         """
         text = os.fspath(warehouse)
         parts = urlsplit(text)
         if filesystem is None and parts.scheme in ("", "file"):
             if options or side_folder is not None:
                 raise ConfigurationError(
-                    f"warehouse {text!r} is a folder: options and side_folder are for remote ones"
+                    f"warehouse {text!r} is a folder; options and side_folder apply to remote "
+                    f"warehouses"
                 )
             folder = Path(unquote(parts.path) if parts.scheme else text).expanduser().resolve()
             (folder / f"{database}.db").mkdir(parents=True, exist_ok=True)
@@ -130,34 +130,34 @@ class Lake:
         return CatalogFactory.create({"warehouse": self.warehouse})
 
     def require_folder(self, what: str) -> None:
-        """Raise ConfigurationError where the warehouse is remote, which ``what`` cannot use."""
+        """Raise ConfigurationError if the warehouse is remote, which ``what`` does not support."""
         if self.storage.is_remote:
             raise ConfigurationError(
-                f"{what} needs a warehouse that is a folder, and {self.warehouse!r} is remote: run "
-                "it where the warehouse is mounted; reading and appending work from anywhere"
+                f"{what} requires a local warehouse, but {self.warehouse!r} is remote: run "
+                "it where the warehouse is mounted; reading and appending work remotely"
             )
 
     @property
     def side_folder(self) -> Path:
-        """Where leases, generation records and locks live, beside the databases.
+        """The folder of leases, generation records and locks, next to the databases.
 
         Raises
         ------
         TableError
-            For a remote warehouse that was opened without one: it is there to be read.
+            For a remote warehouse that was opened without one, which is read-only.
         """
         if not self.storage.is_remote:
             return Path(self.warehouse) / SIDE_FOLDER
         if self._side_folder is None:
             raise TableError(
-                f"warehouse {self.warehouse!r} can only be read: commits and leases need locks on "
-                "files, which it does not have. Lake.open(..., side_folder=PATH) names a folder "
-                "for them; all who write to this warehouse have to share it"
+                f"warehouse {self.warehouse!r} is read-only: commits and leases require file "
+                "locks, which it does not support. Lake.open(..., side_folder=PATH) sets a folder "
+                "for them, which all writers to this warehouse must share"
             )
         return self._side_folder
 
     def path(self, name: str) -> str:
-        """The folder of a table, whether or not it exists."""
+        """The path of a table, which need not exist."""
         return f"{self.warehouse}/{self.database}.db/{name}"
 
     def exists(self, name: str) -> bool:
@@ -169,15 +169,15 @@ class Lake:
         return sorted(name for name in names if self.exists(name))
 
     def lock_path(self, name: str) -> Path:
-        """The lock file of Python's commits to a table."""
+        """The lock file for Python's commits to a table."""
         return self.side_folder / "locks" / f"{self.database}.{name}.lock"
 
     def rollup_folder(self, name: str) -> Path:
-        """Where the rolled-up tiles of a table are (``rollups``), whether or not there are any."""
+        """The folder of a table's rollups (see ``rollups``), which need not exist."""
         return self.side_folder / "rollups" / f"{self.database}.{name}"
 
     def merge_folder(self, name: str) -> Path | None:
-        """Where readers keep what merging a table's keys came to; can be deleted at any time.
+        """The cache folder for merged keys of a table; can be deleted at any time.
 
         None for a remote warehouse that was opened without a side folder.
         """
@@ -186,36 +186,37 @@ class Lake:
         return self.side_folder / "merges" / f"{self.database}.{name}"
 
     def create(self, spec: TableSpec, ignore_existing: bool = True) -> None:
-        """Make the table; where it exists, check that it is the same.
+        """Create the table; if it exists, verify that it matches the spec.
 
         Raises
         ------
         TableError
-            If it exists and ``ignore_existing`` is false, or with other columns, keys,
-            partitions, buckets or merge functions; the message names each difference.
+            If it exists and ``ignore_existing`` is false, or differs in columns, keys,
+            partitions, buckets or merge functions; the message lists the differences.
         """
         with locked(self.lock_path(spec.name), f"creating table {spec.name!r}"):
             if not self.exists(spec.name):
                 self.catalog.create_table(self._identifier(spec.name), paimon_schema(spec), False)
                 return
         if not ignore_existing:
-            raise TableError(f"table {spec.name!r} exists already in {self.path(spec.name)}")
+            raise TableError(f"table {spec.name!r} already exists in {self.path(spec.name)}")
         differences = _differences(self.schema(spec.name), self.table(spec.name), spec)
         if differences:
             raise TableError(
-                f"table {spec.name!r} exists and is another one: {'; '.join(differences)}. "
-                "Use another name (for a feature view: a new generation), or drop the table"
+                f"table {spec.name!r} exists with a different definition: "
+                f"{'; '.join(differences)}. "
+                "Use another name (for a feature view, a new generation), or drop the table"
             )
 
     def create_like(
         self, name: str, schema: pa.Schema, options: Mapping[str, str] | None = None
     ) -> None:
-        """Make an append table with the columns of an Arrow schema, which may be lists of lists.
+        """Create an append table with the columns of an Arrow schema, nested lists included.
 
         Raises
         ------
         TableError
-            If it exists with other columns, or with keys.
+            If it exists with other columns or with a primary key.
         """
         with locked(self.lock_path(name), f"creating table {name!r}"):
             if not self.exists(name):
@@ -228,13 +229,13 @@ class Lake:
         )
         if not same or self.table(name).primary_keys:
             raise TableError(
-                f"table {name!r} exists and is another one: its columns are "
+                f"table {name!r} exists with a different definition: its columns are "
                 f"{', '.join(f'{n} {t}' for n, t in found.items())}; expected "
-                f"{', '.join(f'{f.name} {f.type}' for f in schema)} and no keys"
+                f"{', '.join(f'{f.name} {f.type}' for f in schema)} and no primary key"
             )
 
     def drop(self, name: str) -> None:
-        """Delete a table with all its data; harmless where there is none."""
+        """Delete a table with all its data; does nothing if it does not exist."""
         self._handles.pop(name, None)
         rollups, merges = self.rollup_folder(name), self.merge_folder(name)
         self.storage.delete_folder(self.path(name))
@@ -243,15 +244,15 @@ class Lake:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def table(self, name: str) -> Any:
-        """The pypaimon table, with the native routes and large batches switched on.
+        """The pypaimon table, with native routes and large batches enabled.
 
         Raises
         ------
         UnknownNameError
-            If there is no such table.
+            If the table does not exist.
         """
         try:
-            # another schema: another handle
+            # a new schema needs a new handle
             stamp = self.storage.stamp(f"{self.path(name)}/schema")
         except FileNotFoundError:
             raise UnknownNameError.of("table", name, self.list()) from None
@@ -271,7 +272,7 @@ class Lake:
         return PyarrowFieldParser.from_paimon_schema(self.table(name).fields)
 
     def properties(self, name: str) -> dict[str, str]:
-        """What ``set_properties`` stored with the table, keys without their common prefix."""
+        """The properties stored by ``set_properties``, keys without their common prefix."""
         options = self.table(name).table_schema.options
         return {
             key.removeprefix(PROPERTY_PREFIX): value
@@ -280,7 +281,7 @@ class Lake:
         }
 
     def set_properties(self, name: str, properties: Mapping[str, str | None]) -> None:
-        """Store texts with the table, as options ``paimon-features.<key>``; None removes one."""
+        """Store strings with the table, as options ``paimon-features.<key>``; None removes one."""
         from pypaimon.schema.schema_change import SchemaChange
 
         changes = [
@@ -307,14 +308,14 @@ def _differences(actual: pa.Schema, table: Any, spec: TableSpec) -> list[str]:
     found: dict[str, pa.DataType] = {f.name: f.type for f in actual}
     wanted: dict[str, pa.DataType] = {f.name: f.type for f in arrow_schema(spec)}
     texts = [f"column {n!r} is missing" for n in wanted if n not in found]
-    texts += [f"column {n!r} is not declared" for n in found if n not in wanted]
+    texts += [f"column {n!r} is unexpected" for n in found if n not in wanted]
     texts += [
         f"column {n!r} is {found[n]}, expected {wanted[n]}"
         for n in wanted
         if n in found and not _same_type(found[n], wanted[n])
     ]
     if not texts and list(found) != list(wanted):
-        texts.append(f"columns are in the order {', '.join(found)}")
+        texts.append(f"the column order is {', '.join(found)}")
     for role, got, expected in (
         ("primary key", table.primary_keys, spec.primary_key),
         ("partition", table.partition_keys, spec.partition_by),

@@ -1,7 +1,7 @@
-"""Consumers: the names under which a reader holds back the expiry of snapshots.
+"""Consumers: named readers that prevent the expiry of snapshots.
 
-A consumer holds the first snapshot that its reader still needs; Paimon expires none from
-there on. It is a file of the table, so that Flink's maintenance sees it as well.
+A consumer retains the next snapshot that its reader needs, and all later ones. It is a file of
+the table, so that Flink's maintenance respects it too.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ _ATTEMPTS = 8
 
 
 def register_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
-    """Hold ``next_snapshot`` and all later ones; a repeat moves the hold, also backwards.
+    """Retain ``next_snapshot`` and all later ones; repeated calls move it, also backwards.
 
-    ``next_snapshot`` may be the one to come (the newest id + 1).
+    ``next_snapshot`` may be the next one to be committed (the newest id + 1).
 
     Raises
     ------
     SnapshotExpiredError
-        If it has expired: checked after the hold is in place, so that expiry cannot slip
-        between. The hold is taken back then.
+        If it has expired: checked after the consumer is registered, so that it cannot expire
+        in between. The registration is reverted then.
     """
     before = _held(lake, name, _checked(consumer))
     _write(lake, name, consumer, next_snapshot)
@@ -49,48 +49,48 @@ def register_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) 
 
 
 def advance_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
-    """Let go of the snapshots before ``next_snapshot``; never moves backwards.
+    """Release the snapshots before ``next_snapshot``; never moves backwards.
 
     Raises
     ------
     TableError
-        If there is no such consumer: someone deleted it, so that snapshots may be missing.
+        If the consumer does not exist: it was deleted, so snapshots may have expired.
     """
     found = _held(lake, name, _checked(consumer))
     if found is None:
         known = ", ".join(sorted(consumers(lake, name))) or "none"
         raise TableError(
-            f"table {name!r} has no consumer {consumer!r}, it has: {known}; "
-            "register it again and check which snapshots are still there"
+            f"table {name!r} has no consumer {consumer!r}; it has: {known}; "
+            "register it again and check which snapshots still exist"
         )
     if next_snapshot > found:
         _write(lake, name, consumer, next_snapshot)
 
 
 def delete_consumer(lake: Lake, name: str, consumer: str) -> None:
-    """Let go of all snapshots; harmless where there is no such consumer."""
+    """Delete a consumer; does nothing if it does not exist."""
     lake.table(name).consumer_manager().delete_consumer(_checked(consumer))
 
 
 def consumers(lake: Lake, name: str) -> dict[str, int]:
-    """All consumers of a table with the first snapshot that each of them holds."""
+    """All consumers of a table with the first snapshot that each retains."""
     ids = lake.table(name).consumer_manager().list_all_ids()
     held = {consumer: _held(lake, name, consumer) for consumer in ids}
     return {consumer: first for consumer, first in held.items() if first is not None}
 
 
 def reset_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
-    """Set what an existing consumer holds, unchecked: a rollback moves it back by this."""
+    """Set the snapshot of an existing consumer without checks, for rollbacks."""
     _write(lake, name, _checked(consumer), next_snapshot)
 
 
 def _held(lake: Lake, name: str, consumer: str) -> int | None:
-    """The first snapshot that a consumer holds, None if there is no such consumer.
+    """The first snapshot that a consumer retains, None if it does not exist.
 
-    Flink writes the file in place: one that it is writing is looked at again, and one that it
-    left empty when it was killed counts as holding all there is.
+    Flink writes the file in place: an incomplete one is read again, and one left empty by a
+    killed writer counts as retaining everything.
     """
-    lake.table(name)  # a name that is no table is an error, not a table without consumers
+    lake.table(name)  # an unknown table is an error, not a table without consumers
     path = _path(lake, name, consumer)
     for attempt in range(_ATTEMPTS):
         try:
@@ -107,10 +107,10 @@ def _path(lake: Lake, name: str, consumer: str) -> str:
 
 
 def _write(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:
-    """Replace a consumer's file in one step, which pypaimon does not.
+    """Replace a consumer's file atomically, which pypaimon does not.
 
-    Half a file, left by a process that was killed, would stop every expiry of the table and
-    whoever starts under that name.
+    A partial file of a killed process would block every expiry of the table and every start
+    under that name.
     """
     lake.storage.write_json(_path(lake, name, consumer), {"nextSnapshot": next_snapshot})
 

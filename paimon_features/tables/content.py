@@ -1,7 +1,7 @@
-"""What a snapshot of a table is made of: files, schemas, and how rows with one key merge.
+"""The content of a snapshot: data files, schemas, and the rules for merging rows of one key.
 
-For a reader that opens the data files itself. ``read_content`` reads manifests only; which
-files may hold the same key (a section) follows from the key bounds in them.
+For readers that open the data files themselves. ``read_content`` reads manifests only; the
+files that may share a key (a section) follow from their key bounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ KEY_PREFIX = "_KEY_"
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column in one version of a table's schema; its ``id`` stays when it is renamed."""
+    """A column in one version of a table's schema; its ``id`` survives renames."""
 
     id: int
     name: str
@@ -35,7 +35,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What a manifest says of a column in a file; None where it does not say."""
+    """The manifest's statistics of a column in a file; None if unknown."""
 
     least: Any = None
     greatest: Any = None
@@ -46,10 +46,10 @@ class Bounds:
 class ContentFile:
     """One data file of a snapshot.
 
-    ``rows`` counts those in the file, before merging. Files of one ``section`` can hold the
-    same key, files of different sections cannot. ``merges`` is False where its rows are the
-    table's as they are (but for ``deletion``). ``has_deletes`` is False where a row kind
-    need not be looked at. ``bounds`` has the columns that were asked for, by today's name.
+    ``rows`` counts the rows in the file, before merging. Files of one ``section`` can contain the
+    same key, files of different sections cannot. ``merges`` is False if its rows are final (except
+    for ``deletion``). ``has_deletes`` is False if row kinds can be ignored. ``bounds`` has the
+    requested columns, by their current names.
     """
 
     path: str
@@ -72,18 +72,18 @@ class ContentFile:
 
     @property
     def split(self) -> str:
-        """Partition and bucket, as messages name them."""
+        """Partition and bucket, for messages."""
         values = "/".join(f"{name}={value}" for name, value in self.partition.items())
         return f"{values}/bucket-{self.bucket}" if values else f"bucket-{self.bucket}"
 
 
 @dataclass(frozen=True)
 class MergeRules:
-    """How the rows of one key become one.
+    """The rules for merging rows of one key.
 
-    ``keys`` are the primary key without the partition columns. ``functions`` has the aggregate
-    function of each other column, for the engines that fold; ``sequence`` the declared
-    ``sequence.field`` (null first, then by the number of the write).
+    ``keys`` are the primary key without the partition columns. ``functions`` are the aggregate
+    functions of the other columns, for merge engines that fold; ``sequence`` is the declared
+    ``sequence.field`` (nulls first, then by sequence number).
     """
 
     engine: Engine
@@ -96,13 +96,13 @@ class MergeRules:
 
     @property
     def folds(self) -> bool:
-        """Whether a row that comes out is made of several, not chosen among them."""
+        """Whether a merged row combines several rows instead of selecting one."""
         return self.engine in ("partial-update", "aggregation")
 
 
 @dataclass(frozen=True)
 class Content:
-    """The files of a snapshot in manifest order, the rules, the schemas of the files by id."""
+    """The files of a snapshot in manifest order, the merge rules, and the file schemas by id."""
 
     table: str
     snapshot_id: int
@@ -115,17 +115,17 @@ class Content:
 def read_content(
     lake: Lake, name: str, snapshot_id: int, statistics: Collection[str] = ()
 ) -> Content:
-    """The files of a snapshot and how to read them; ``statistics`` names columns to know more of.
+    """The files of a snapshot and how to read them; ``statistics`` are columns to read bounds of.
 
-    Rows that a reader of the table would not see are left out here: files of level 0 where the
-    table has deletion vectors or keeps the first row, and what waits in postponed buckets.
+    Rows that are not visible to readers are excluded: level 0 files of tables with deletion vectors
+    or the first-row engine, and postponed buckets.
 
     Raises
     ------
     SnapshotExpiredError, UnknownNameError
-        If the snapshot or the table is not there.
+        If the snapshot or the table does not exist.
     TableError
-        For a merge engine, an aggregate function or an option that this project cannot read.
+        For an unsupported merge engine, aggregate function or option.
     """
     from pypaimon.manifest.manifest_file_manager import ManifestFileManager
     from pypaimon.manifest.manifest_list_manager import ManifestListManager
@@ -168,7 +168,7 @@ def read_content(
                         sequence=(meta.min_sequence_number, meta.max_sequence_number),
                         section=section,
                         merges=merges,
-                        # Python writers put 0 whatever the rows are; compactions count
+                        # Python writers always store 0; compactions store the count
                         has_deletes=bool(rules.keys)
                         and (meta.level == 0 or meta.delete_row_count != 0),
                         bounds=_bounds(table, meta, schemas[meta.schema_id], fields, statistics),
@@ -180,17 +180,17 @@ def read_content(
 
 
 def content_of(lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile]) -> Content:
-    """Some files of an append table, as a content of their own: those of one commit, say.
+    """A content with some files of an append table, such as those of one commit.
 
     Raises
     ------
     TableError
-        For a table with a primary key, or an option that this project cannot read.
+        For a table with a primary key, or an unsupported option.
     """
     rules = merge_rules(lake, name)
     if rules.keys:
         raise TableError(
-            f"table {name!r} has the primary key ({', '.join(rules.keys)}): files by themselves "
+            f"table {name!r} has the primary key ({', '.join(rules.keys)}): files alone "
             "are not its rows"
         )
     table = lake.table(name)
@@ -216,7 +216,7 @@ def content_of(lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile
 
 
 def deleted_rows(lake: Lake, name: str, file: ContentFile) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Row numbers in a file that its deletion vector marks, ascending.
+    """The row numbers deleted by a file's deletion vector, ascending.
 
     Raises
     ------
@@ -237,12 +237,12 @@ def deleted_rows(lake: Lake, name: str, file: ContentFile) -> np.ndarray[Any, np
 
 
 def merge_rules(lake: Lake, name: str) -> MergeRules:
-    """How the rows of a table merge, from its options.
+    """The merge rules of a table, from its options.
 
     Raises
     ------
     TableError
-        For what cannot be read rightly; names the option.
+        For an unsupported option, which the message names.
     """
     table = lake.table(name)
     options: Mapping[str, str] = table.options.options.to_map()
@@ -282,8 +282,8 @@ def merge_rules(lake: Lake, name: str) -> MergeRules:
     if refused or engine not in ("partial-update", "aggregation"):
         what = f"option {sorted(refused)[0]!r}" if refused else f"merge-engine={engine}"
         raise TableError(
-            f"table {name!r}: the reader does not know {what}; compact the table and read its "
-            "rows by Flink into an append table"
+            f"table {name!r}: {what} is not supported; compact the table and copy its "
+            "rows by Flink to an append table"
         )
     functions, delimiters = _functions(table, options, sequence, engine)
     return MergeRules(engine, keys, functions, delimiters, sequence, ascending, ignore)  # type: ignore[arg-type]
@@ -293,7 +293,7 @@ FUNCTIONS = (
     "last_value", "last_non_null_value", "first_value", "first_non_null_value", "sum", "product",
     "min", "max", "bool_or", "bool_and", "listagg",
 )  # fmt: skip
-"""The aggregate functions that can be read."""
+"""The supported aggregate functions."""
 
 
 def _functions(
@@ -311,7 +311,7 @@ def _functions(
             own = options.get(f"fields.{name}.aggregate-function", default)
             function = "last_value" if name in sequence else own
         distinct = options.get(f"fields.{name}.distinct", "").lower() == "true"
-        # one that is not known is refused when its column is read
+        # an unsupported function is rejected when its column is read
         functions[name] = f"{function} distinct" if distinct else function
         delimiters[name] = options.get(f"fields.{name}.list-agg-delimiter", ",")
     return functions, delimiters
@@ -330,7 +330,7 @@ def _fields(table: Any, schema_id: int) -> dict[int, Field]:
 def _sections(
     table: Any, rules: MergeRules, entries: Sequence[Any]
 ) -> Iterator[tuple[list[Any], bool]]:
-    """Files that can share a key, and whether they have to be merged; as Paimon's own readers."""
+    """Sections of files that can share a key, and whether to merge them; as Paimon's readers."""
     if not rules.keys:
         for entry in entries:
             yield [entry], False
@@ -381,7 +381,7 @@ def _bounds(
     fields: Mapping[str, Field],
     columns: Collection[str],
 ) -> Mapping[str, Bounds]:
-    """Least, greatest and nulls of columns, where the manifest has them in the same type."""
+    """Minimum, maximum and null count of columns, if the manifest has them in the same type."""
     found = {}
     for column in columns:
         stored = schema.get(fields[column].id)

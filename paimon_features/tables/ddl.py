@@ -1,4 +1,4 @@
-"""One spec, two ways to make its table: Flink SQL text and the Arrow schema for pypaimon.
+"""Two forms of a table spec: Flink SQL, and the Arrow schema for pypaimon.
 
 >>> from paimon_features.tables.specs import registry_spec
 >>> print(create_table_sql(registry_spec(), "features").splitlines()[0])
@@ -17,7 +17,7 @@ from paimon_features.tables.specs import TableSpec
 
 
 def quote(name: str) -> str:
-    """A Flink identifier: always quoted, for ``last``, ``value`` and ``year`` are reserved."""
+    """A quoted Flink identifier: ``last``, ``value`` and ``year`` are reserved words."""
     return f"`{name.replace('`', '``')}`"
 
 
@@ -27,7 +27,7 @@ def literal(text: str) -> str:
 
 
 def create_table_sql(spec: TableSpec, database: str, catalog: str | None = None) -> str:
-    """Flink DDL of the table inside a Paimon catalog; harmless where the table exists."""
+    """Flink DDL of the table in a Paimon catalog; does nothing if the table exists."""
     lines = [
         f"  {quote(name)} {kind.flink}{' NOT NULL' if name in spec.primary_key else ''}"
         for name, kind in spec.columns.items()
@@ -47,7 +47,7 @@ def create_table_sql(spec: TableSpec, database: str, catalog: str | None = None)
 
 
 def arrow_schema(spec: TableSpec) -> pa.Schema:
-    """The Arrow schema of the table; key columns are not nullable, all others are."""
+    """The Arrow schema of the table; all columns except keys are nullable."""
     return pa.schema(
         [
             pa.field(name, kind.arrow, nullable=name not in spec.primary_key)
@@ -57,7 +57,7 @@ def arrow_schema(spec: TableSpec) -> pa.Schema:
 
 
 def paimon_schema(spec: TableSpec) -> Any:
-    """The schema object that pypaimon's catalog takes."""
+    """The schema object for pypaimon's catalog."""
     from pypaimon import Schema
 
     return Schema.from_pyarrow_schema(
@@ -74,7 +74,7 @@ def paimon_schema_like(schema: pa.Schema, options: Mapping[str, str]) -> Any:
     Raises
     ------
     TableError
-        For a type that tables do not have.
+        For a type that tables do not support.
     """
     from pypaimon import Schema
 
@@ -82,6 +82,4 @@ def paimon_schema_like(schema: pa.Schema, options: Mapping[str, str]) -> Any:
     try:
         return Schema.from_pyarrow_schema(columns, options=dict(options))
     except ValueError as error:
-        raise TableError(
-            f"no table can have the columns {', '.join(map(str, schema))}: {error}"
-        ) from error
+        raise TableError(f"unsupported columns {', '.join(map(str, schema))}: {error}") from error

@@ -1,7 +1,7 @@
-"""What one snapshot added: the files of its delta, and the raw rows in them.
+"""The delta of a snapshot: the files that it added, and their raw rows.
 
-The materializer follows a table by these deltas. In an aggregation table each row of a level-0
-file is a contribution to its key; a key can come several times, in several files.
+The materializer follows a table by its deltas. In an aggregation table each row of a level-0
+file is a partial of its key; a key can occur several times, in several files.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _ROWS_FOR_THREADS = 50_000
 class DataFile:
     """One data file, as added to or deleted from the table by a snapshot.
 
-    ``partition`` maps the partition columns to their values, ``level`` is 0 for files that no
-    compaction has touched, ``rows`` counts the rows in the file before merging. ``storage`` opens
-    the ``path``.
+    ``partition`` maps partition columns to values, ``level`` is 0 for files that were not
+    compacted,
+    ``rows`` counts the rows in the file before merging. ``storage`` opens the ``path``.
     """
 
     bucket: int
@@ -87,7 +87,7 @@ def read_delta(lake: Lake, name: str, snapshot_id: int) -> Delta:
 def live_files(
     lake: Lake, name: str, snapshot_id: int, buckets: Iterable[int] | None = None
 ) -> list[DataFile]:
-    """The files that hold the table's content at a snapshot, optionally of some buckets.
+    """The live files of a table at a snapshot, optionally of some buckets.
 
     Raises
     ------
@@ -108,16 +108,16 @@ def live_files(
 
 
 def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) -> pa.Table:
-    """The raw rows of a data file: contributions, not merged values.
+    """The raw rows of a data file: partials, not merged values.
 
-    A column that the file's schema did not have yet is all null.
+    Columns that are missing in the file's schema are null.
 
     Raises
     ------
     SnapshotExpiredError
-        If the file is gone: every snapshot that held it has expired.
+        If the file no longer exists: all snapshots that contain it have expired.
     TableError
-        If ``insert_only`` and a row is a retraction, which no fold of inserts can take back.
+        If ``insert_only`` and a row is a retraction, which cannot be folded.
     """
 
     def read() -> pa.Table:
@@ -125,7 +125,7 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
             there = parquet.schema_arrow.names
             return parquet.read(
                 _wanted(columns, there, insert_only),
-                # for a small file, handing its columns to other threads takes longer than reading
+                # for a small file, threads cost more than reading
                 use_threads=file.rows > _ROWS_FOR_THREADS,
             )
 
@@ -139,7 +139,7 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
 def read_batches(
     file: DataFile, columns: Sequence[str], batch_rows: int, insert_only: bool = True
 ) -> Iterator[pa.Table]:
-    """The rows of ``read_file`` in pieces of ``batch_rows``, for a file larger than memory."""
+    """The rows of ``read_file`` in batches of ``batch_rows``, for files larger than memory."""
     try:
         with file.storage.open_parquet(file.path) as parquet:
             wanted = _wanted(columns, parquet.schema_arrow.names, insert_only)
@@ -150,7 +150,7 @@ def read_batches(
 
 
 def _wanted(columns: Sequence[str], there: Sequence[str], insert_only: bool) -> list[str]:
-    """What to read of a file: the columns it has, and the kinds of its rows."""
+    """The columns to read of a file, and the row kind."""
     found = [column for column in columns if column in there]
     return [*found, VALUE_KIND] if insert_only and VALUE_KIND in there else found
 
@@ -166,15 +166,16 @@ def _as_asked(table: pa.Table, file: DataFile, columns: Sequence[str]) -> pa.Tab
 
 def _gone(file: DataFile) -> SnapshotExpiredError:
     return SnapshotExpiredError(
-        f"data file {file.path} is gone: the snapshots that held it have expired. Read a newer "
-        "snapshot; for a materialized view: rebuild it"
+        f"data file {file.path} no longer exists: the snapshots that contain it have expired. "
+        f"Read a newer "
+        "snapshot; rebuild a materialized view"
     )
 
 
 def check_insert_only(table: pa.Table, origin: str) -> None:
-    """Raise TableError if a row of the column ``_VALUE_KIND`` is no INSERT.
+    """Raise TableError if the column ``_VALUE_KIND`` contains anything but INSERT.
 
-    Aggregation tables store a lone DELETE like a value: folded, it would be added.
+    Aggregation tables store a lone DELETE as a value, which a fold would add.
     """
     kinds = table.column(VALUE_KIND).to_numpy()
     others = np.flatnonzero(kinds)
@@ -182,8 +183,8 @@ def check_insert_only(table: pa.Table, origin: str) -> None:
         names = {1: "UPDATE_BEFORE", 2: "UPDATE_AFTER", 3: "DELETE"}
         kind = int(kinds[others[0]])
         raise TableError(
-            f"{origin}: {len(others)} of {len(kinds)} rows are no INSERT, the first is "
-            f"{names.get(kind, kind)}; tile tables take inserts only (a retraction is written "
+            f"{origin}: {len(others)} of {len(kinds)} rows are not INSERT, the first is "
+            f"{names.get(kind, kind)}; tile tables accept only inserts (a retraction is written "
             "as negated partials). Rebuild the generation from its events"
         )
 
@@ -191,10 +192,10 @@ def check_insert_only(table: pa.Table, origin: str) -> None:
 def raw_bucket(
     lake: Lake, name: str, bucket: int, snapshot_id: int, columns: Sequence[str]
 ) -> pa.Table:
-    """All raw rows of one bucket at a snapshot, from every live file: for a caller that folds.
+    """All raw rows of one bucket at a snapshot, from every live file, for callers that fold.
 
-    Folding them by the table's merge functions gives the merged content, because files of any
-    level hold contributions (there is no changelog producer).
+    Folding them by the table's merge functions yields the merged content, because files of every
+    level contain partials (there is no changelog producer).
 
     Raises
     ------
@@ -211,7 +212,7 @@ def raw_bucket(
 def merge_live_bucket(
     lake: Lake, name: str, bucket: int, snapshot_id: int, columns: Sequence[str]
 ) -> pa.Table:
-    """The merged rows of one bucket at a snapshot: each key once.
+    """The merged rows of one bucket at a snapshot, one per key.
 
     Raises
     ------

@@ -1,8 +1,7 @@
-"""Duplicates by their event id, looked up in the events table: the rule of Python's writers.
+"""Duplicates by event id, looked up in the events table: the rule of Python's writers.
 
-The same rule as the ingest job's (``paimon_features.flink.sql.duplicates``): a row is a
-duplicate if a row with
-its id has entered within the horizon, or stands before it in the same batch.
+The rule equals the ingest job's (``paimon_features.flink.sql.duplicates``): a row is a duplicate
+if a row with its id was ingested within the horizon, or precedes it in the same batch.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ from paimon_features.tables.specs import INGEST_TIME_MS
 
 
 def identity_columns(event_id: str, retraction: str | None, schema: Mapping[str, Any]) -> list[str]:
-    """The columns that have to be equal for a row to be a duplicate.
+    """The columns that identify duplicates.
 
-    A withdrawal has the id of its event, and each of them comes once. (With the kinds of a change
+    A retraction has the id of its event, and each occurs once. (With the row kinds of a change
     log there is no event id, see ``EventSource``.)
     """
     return [event_id] if retraction is None else [event_id, retraction]
@@ -36,10 +35,10 @@ def duplicates(
     asked: Bools,
     since_ms: int,
 ) -> Bools:
-    """Which of the ``asked`` rows are duplicates.
+    """Which of the ``requested`` rows are duplicates.
 
-    Ids that entered after ``since_ms`` (exclusive) count; of the files of the events table, those
-    that hold none of these are not opened.
+    Only ids ingested after ``since_ms`` (exclusive) count; files of the events table without any of
+    them are not opened.
     """
     keys = list(zip(*(rows.column(name).to_pylist() for name in columns), strict=True))
     wanted = {keys[i] for i in np.flatnonzero(asked).tolist()}

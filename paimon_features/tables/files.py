@@ -1,7 +1,7 @@
-"""Small JSON files beside the tables: written atomically, changed under a file lock.
+"""Small JSON files next to the tables: written atomically, changed under a file lock.
 
-They hold what has to outlive a table's snapshots: leases, generations, commit identifiers.
-They live in ``<warehouse>/_paimon_features``, which no catalog takes for a database.
+They contain what must outlive a table's snapshots: leases, generations, commit identifiers, in
+``<warehouse>/_paimon_features``, which no catalog considers a database.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LOCK_TIMEOUT_S = 60.0
 
 
 def read_json(path: Path) -> Any | None:
-    """The content of a JSON file, or None where there is no such file.
+    """The content of a JSON file, None if it does not exist.
 
     Raises
     ------
     TableError
-        For a file that is no JSON: it was not written by ``write_json``.
+        For a file that is not JSON.
     """
     try:
         text = path.read_text("utf-8")
@@ -37,18 +37,17 @@ def read_json(path: Path) -> Any | None:
         return json.loads(text)
     except ValueError as error:
         raise TableError(
-            f"{path} is not readable as JSON ({error}); restore it from a copy, or delete it if "
-            "what it records (see its folder's name) is no longer in use"
+            f"{path} is not valid JSON ({error}); restore it from a copy, or delete it if "
+            "the record (see its folder's name) is no longer in use"
         ) from error
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Replace a JSON file in one step: a reader sees the old content or the new one.
+    """Replace a JSON file atomically: a reader sees the old content or the new one.
 
-    Of several writers at the same time the last one wins, whole.
+    Of several concurrent writers the last one wins.
 
-    The content is on the disk when this returns, so that a record that a job relies on is not
-    lost with the power.
+    The content is synced to disk, so that a record is not lost in a power failure.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
@@ -67,14 +66,14 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextmanager
 def locked(path: Path, what: str, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Hold the lock file ``path`` alone among the processes and threads of this host.
+    """Lock the file ``path`` exclusively among the processes and threads of this host.
 
-    The operating system lets go of it when its holder dies, also by ``kill -9``.
+    The operating system releases it when its holder dies, also by ``kill -9``.
 
     Raises
     ------
     TableError
-        When another process holds it for longer than ``timeout_s``.
+        If another process holds it for longer than ``timeout_s``.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=timeout_s)
@@ -83,7 +82,7 @@ def locked(path: Path, what: str, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator
     except Timeout:
         raise TableError(
             f"{what}: another process has held {path} for more than {timeout_s:g} s; "
-            "stop it, or wait until it is done"
+            "stop it, or wait until it has finished"
         ) from None
     try:
         yield

@@ -1,4 +1,4 @@
-"""The table ``fitted_<name>``: every version of a fitted transformer, one row each, for ever."""
+"""The table ``fitted_<name>``: all versions of a fitted transformer, one row each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from paimon_features.transformers import FeatureTransformer, FittedVersion, Stor
 from paimon_features.transformers.fitted_version import canonical
 
 COMMIT_USER = "fitted"
-"""Who commits versions; the identifier of a commit is the version."""
+"""The commit user of versions; the commit identifier is the version."""
 
 
 def save_fitted(
@@ -33,26 +33,26 @@ def save_fitted(
 ) -> FittedVersion:
     """Write a fitted transformer as the next version, in one commit.
 
-    Saving again what the newest version is (the same parameters, fitted on the same) gives that
-    version: a repeat after a crash makes no second one.
+    Saving the newest version again (same parameters, fitted on the same data) returns that
+    version: a repeat after a crash creates no second one.
 
     Raises
     ------
     TransformError
-        If it is not fitted, or of a kind that has no parameters to be stored.
+        If it is not fitted, or its kind cannot be stored.
     OwnershipError
-        If another process writes versions of it.
+        If another process is saving a version of it.
     """
     check_name("fitted transformer", name)
     if not isinstance(transformer, StoredTransformer):
         raise TransformError(
             f"fitted transformer {name!r}: a {type(transformer).__name__} cannot be stored; "
-            "expected one of paimon_features.transformers, or a StoredTransformer of your own"
+            "expected one of paimon_features.transformers, or your own StoredTransformer"
         )
-    transformer.to_params()  # raises where it is not fitted
+    transformer.to_params()  # raises if it is not fitted
     table = FITTED_PREFIX + name
     lock = lake.side_folder / "fitted" / f"{lake.database}.{name}.lock"
-    # the lease keeps other owners away, the lock the other threads of this one
+    # the lease excludes other owners, the lock other threads of this process
     with locked(lock, f"saving {name!r}"), acquire(lake, table, purpose="save a version"):
         lake.create(fitted_spec(table))
         known = fitted_versions(lake, name)
@@ -73,10 +73,10 @@ def save_fitted(
         append_arrow(lake, table, pa.table(row), commit_user=COMMIT_USER, commit_identifier=number)
         if load_fitted(lake, name, number).digest != made.digest:
             raise TableError(
-                f"table {table!r}: version {number} is not what was written; another process "
+                f"table {table!r}: version {number} differs from what was written; another process "
                 "commits to this table without its lease"
             )
-    # what is returned does not change with the transformer that was given
+    # independent of later changes to the given transformer
     return load_fitted(lake, name, number)
 
 
@@ -86,9 +86,9 @@ def load_fitted(lake: Lake, name: str, version: int | None = None) -> FittedVers
     Raises
     ------
     UnknownNameError
-        If there is no such transformer, or no such version of it.
+        If the transformer or the version does not exist.
     TableError
-        If its row is damaged.
+        If its row is corrupt.
     """
     known = fitted_versions(lake, name)
     if not known:
@@ -105,7 +105,7 @@ def load_fitted(lake: Lake, name: str, version: int | None = None) -> FittedVers
 
 
 def fitted_versions(lake: Lake, name: str) -> list[FittedVersion]:
-    """All versions, oldest first; none where it was never saved. TableError as ``load_fitted``."""
+    """All versions, oldest first; empty if never saved. TableError as ``load_fitted``."""
     table = FITTED_PREFIX + name
     if not lake.exists(table):
         return []

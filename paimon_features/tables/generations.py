@@ -1,8 +1,7 @@
-"""Generations: the durable record of each tile table of a feature view.
+"""Generations: the durable records of a feature view's tile tables.
 
-It lives outside the table's snapshots, because it has to say what a rolled-back or expired
-snapshot no longer can: which job wrote the table, how far it had committed, where its
-checkpoints are, and how often the table was rolled back.
+They are stored outside the table's snapshots, because they must survive rollback and expiry: the
+job that wrote the table, its last commit, its checkpoints, and the number of rollbacks.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ State = Literal["building", "active", "retired"]
 class GenerationRecord:
     """One generation of a view.
 
-    ``fingerprint`` is the hash of what its partials depend on. ``incarnation`` counts the
-    rollbacks of its table, because a rollback gives snapshot numbers out again. ``job`` is what
-    runs on it, as the job layer describes it. ``resume_path`` is the checkpoint or savepoint to
-    go on from, ``last_committed_identifier`` the checkpoint of the last commit.
-    ``handover_snapshot`` is the events snapshot that the backfill read, the stream starts behind
-    it; ``backfilled`` says that the backfill has been committed, ``backfill_snapshot`` as which
-    snapshot (None where no event entered a tile).
+    ``fingerprint`` is the hash of everything its partials depend on. ``incarnation`` counts the
+    rollbacks of its table, because a rollback reuses snapshot ids. ``job`` describes the job that
+    writes it. ``resume_path`` is the checkpoint or savepoint to resume from,
+    ``last_committed_identifier`` the checkpoint of the last commit. ``handover_snapshot`` is the
+    events snapshot that the backfill read, after which the stream starts; ``backfilled`` is true
+    once the backfill is committed, as ``backfill_snapshot`` (None if no event was added).
     """
 
     view: str
@@ -50,12 +48,12 @@ class GenerationRecord:
 
     @property
     def skipped_table(self) -> str:
-        """The table that counts the events which this generation skipped."""
+        """The table that counts the events skipped by this generation."""
         return f"skipped_{self.view}_g{self.generation}"
 
     @property
     def consumer(self) -> str:
-        """The name under which the tile job holds back the expiry of events."""
+        """The consumer name by which the tile job retains snapshots of events."""
         return f"tiles-{self.view}-g{self.generation}"
 
 
@@ -71,18 +69,18 @@ def get(lake: Lake, view: str, generation: int) -> GenerationRecord:
     Raises
     ------
     GenerationError
-        If the view has no such generation.
+        If the generation does not exist.
     """
     return _one(load(lake, view), view, generation)
 
 
 def save(lake: Lake, record: GenerationRecord) -> None:
-    """Write a generation, new or changed; the others of its view stay as they are.
+    """Write a new or changed generation; the view's other generations are unchanged.
 
     Raises
     ------
     GenerationError
-        If it would be a second active one: ``activate`` switches.
+        If it would be a second active one; use ``activate`` to switch.
     """
 
     def change(records: list[GenerationRecord]) -> list[GenerationRecord]:
@@ -90,7 +88,7 @@ def save(lake: Lake, record: GenerationRecord) -> None:
         if record.state == "active" and any(r.state == "active" for r in others):
             raise GenerationError(
                 f"feature view {record.view!r}: generation {record.generation} cannot be saved "
-                "as active beside the active one; switch with activate"
+                "as active next to the active one; switch with activate"
             )
         return [*others, record]
 
@@ -98,7 +96,7 @@ def save(lake: Lake, record: GenerationRecord) -> None:
 
 
 def update(lake: Lake, view: str, generation: int, **changes: Any) -> GenerationRecord:
-    """Change fields of a generation in one step, against what is written now."""
+    """Update fields of the stored generation atomically."""
     result: list[GenerationRecord] = []
 
     def change(records: list[GenerationRecord]) -> list[GenerationRecord]:
@@ -111,17 +109,17 @@ def update(lake: Lake, view: str, generation: int, **changes: Any) -> Generation
 
 
 def active(lake: Lake, view: str) -> GenerationRecord | None:
-    """The generation that is read, None before the first one is activated."""
+    """The active generation, None before the first activation."""
     return next((r for r in load(lake, view) if r.state == "active"), None)
 
 
 def activate(lake: Lake, view: str, generation: int) -> GenerationRecord:
-    """Make a generation the one that is read and retire the one before, in one atomic write.
+    """Activate a generation and retire the previous one, in one atomic write.
 
     Raises
     ------
     GenerationError
-        If the view has no such generation.
+        If the generation does not exist.
     """
 
     def change(records: list[GenerationRecord]) -> list[GenerationRecord]:
@@ -138,12 +136,12 @@ def activate(lake: Lake, view: str, generation: int) -> GenerationRecord:
 
 
 def remove(lake: Lake, view: str, generation: int) -> None:
-    """Forget a generation, for example when its table is dropped.
+    """Remove the record of a generation, for example after its table is dropped.
 
     Raises
     ------
     GenerationError
-        If there is none, or it is the active one.
+        If it does not exist, or is the active one.
     """
 
     def change(records: list[GenerationRecord]) -> list[GenerationRecord]:
@@ -159,7 +157,7 @@ def remove(lake: Lake, view: str, generation: int) -> None:
 
 
 def forget(lake: Lake, view: str) -> None:
-    """Forget all generations of a view; their tables have to be gone."""
+    """Remove all generation records of a view, whose tables must be dropped before."""
     _path(lake, view).unlink(missing_ok=True)
 
 
@@ -177,7 +175,7 @@ def _one(records: list[GenerationRecord], view: str, generation: int) -> Generat
     known = ", ".join(str(r.generation) for r in records) or "none"
     raise GenerationError(
         f"feature view {view!r} has no generation {generation}; it has: {known}. "
-        "`paimon-features apply` makes one"
+        "`paimon-features apply` creates one"
     )
 
 

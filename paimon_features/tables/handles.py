@@ -1,4 +1,4 @@
-"""Tables as users of pypaimon have them: a table object and a read builder."""
+"""Tables and read builders of pypaimon, as input of readers."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _COMPARISONS = {
 
 @dataclass(frozen=True, slots=True)
 class TableRead:
-    """What a pypaimon table and its read builder say is to be read.
+    """The read described by a pypaimon table and its read builder.
 
     Attributes
     ----------
     lake, table
-        Where the table is.
+        The location of the table.
     snapshot_id
-        The snapshot that the table is pinned to by its options; None where it is not.
+        The snapshot that the table's options pin; None if not pinned.
     columns
-        The columns of the read builder's projection, all without one.
+        The columns of the read builder's projection, all by default.
     where
         Its filter, in the expression language.
     """
@@ -58,17 +58,16 @@ class TableRead:
 
     @classmethod
     def of(cls, table: Any, read_builder: Any | None = None) -> TableRead:
-        """Understand a table of ``catalog.get_table`` and a builder of ``new_read_builder``.
+        """Interpret a table of ``catalog.get_table`` and a builder of ``new_read_builder``.
 
         Raises
         ------
         ConfigurationError
             If the builder is of another table, or the table has no folder in a database.
         RequestError
-            For a limit, a filter that the expression language has not, or another way to
-            scan: what cannot be kept to is not left out.
+            For a limit, an unsupported filter or scan mode: nothing is ignored silently.
         UnknownNameError
-            For a tag that is not there.
+            For an unknown tag.
         """
         lake, name = _home(table)
         snapshot_id = _pinned(lake, name, table)
@@ -85,15 +84,15 @@ class TableRead:
         for column in columns:
             if column not in there:
                 raise RequestError(
-                    f"the read builder's projection makes {column!r}, which is no column of "
-                    f"table {name!r}; a snapshot reader takes columns as they are"
+                    f"the read builder's projection contains {column!r}, which is not a column of "
+                    f"table {name!r}; a snapshot reader supports only plain columns"
                 )
         found = read_builder._predicate
         where = None if found is None else condition(found)
         return cls(lake, name, snapshot_id, columns, where)
 
     def check_columns(self, columns: Sequence[str]) -> None:
-        """Raise UnknownNameError for a column that is not read."""
+        """Raise UnknownNameError for a column that is not part of the read."""
         for column in columns:
             if column not in self.columns:
                 what = f"column read of table {self.table!r}"
@@ -119,7 +118,7 @@ def _check_builder(read_builder: Any, name: str) -> None:
         if value is not None:
             raise RequestError(
                 f"the read builder of table {name!r} has a {what}, which a snapshot reader does "
-                "not take; write the rows wanted as a filter"
+                "not support; express the rows as a filter"
             )
 
 
@@ -145,8 +144,8 @@ def _pinned(lake: Lake, name: str, table: Any) -> int | None:
             if found is not None:
                 return found.id
     raise RequestError(
-        f"table {name!r} is to be scanned with {options}; a snapshot reader takes one of "
-        "scan.snapshot-id, scan.tag-name, scan.timestamp-millis (of a time with a commit before)"
+        f"table {name!r} has the scan options {options}; a snapshot reader supports one of "
+        "scan.snapshot-id, scan.tag-name, scan.timestamp-millis (after the first commit)"
     )
 
 
@@ -156,7 +155,7 @@ def condition(predicate: Any) -> str:
     Raises
     ------
     RequestError
-        For a predicate, or a value, that the language has not.
+        For an unsupported predicate or value.
     """
     method, values = predicate.method, predicate.literals or []
     if method in ("and", "or"):
@@ -174,7 +173,7 @@ def condition(predicate: Any) -> str:
         return f"{name} {negated}BETWEEN {constants[0]} AND {constants[1]}"
     raise RequestError(
         f"the read builder's filter has {method!r} on column {predicate.field!r}, which a snapshot "
-        "reader does not take; write the rows wanted to a table of their own"
+        "reader does not support; write those rows to a separate table"
     )
 
 
@@ -189,5 +188,5 @@ def _constant(value: Any, predicate: Any) -> str:
         return f"DATE '{value.isoformat()}'"
     raise RequestError(
         f"the read builder's filter compares column {predicate.field!r} with {value!r}; a snapshot "
-        "reader takes whole and finite numbers, texts, booleans and dates there"
+        "reader supports finite numbers, strings, booleans and dates"
     )

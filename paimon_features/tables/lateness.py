@@ -1,7 +1,7 @@
-"""How late events come: the time from an event to its ingestion, counted in bounded memory.
+"""Lateness of events: the time from an event to its ingestion, counted in bounded memory.
 
-Two histograms at once: the shown buckets, whose edges are times that people name, counted
-exactly; and fine ones, each a sixteenth of a power of two wide, for the quantiles.
+Two histograms: display buckets with human-readable edges, counted exactly; and fine buckets, each
+a sixteenth of a power of two wide, for the quantiles.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ EDGES_MS = (
     0, SECOND_MS, 10 * SECOND_MS, MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS,
     7 * DAY_MS, 30 * DAY_MS, 365 * DAY_MS,
 )  # fmt: skip
-"""First lateness (inclusive) of every shown bucket but the first, which holds all below 0."""
+"""Lower edges (inclusive) of the display buckets except the first, which is below 0."""
 QUANTILES = (0.5, 0.9, 0.99, 0.999)
 _FINE = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How many events came how late.
+    """The distribution of the lateness of events.
 
     ``counts[0]`` events were ahead of the clock, ``counts[i]`` at least ``EDGES_MS[i - 1]`` and
     less than ``EDGES_MS[i]`` late. ``quantiles_ms`` are upper bounds, at most a sixteenth above
@@ -49,7 +49,7 @@ class Lateness:
         return sum(self.counts)
 
     def later_than(self, edge_ms: int) -> int:
-        """How many events came that late or later; ``edge_ms`` is one of ``EDGES_MS``."""
+        """The number of events at least that late; ``edge_ms`` is one of ``EDGES_MS``."""
         return sum(self.counts[EDGES_MS.index(edge_ms) + 1 :])
 
 
@@ -61,8 +61,8 @@ def lateness(
 ) -> Lateness:
     """The lateness of a source's events: ``ingest_time_ms`` less the event time.
 
-    ``ingested_from_ms`` leaves out what was ingested before (the load of an archive, say);
-    ``event_days`` are the first day and the one behind the last, in days since 1970.
+    ``ingested_from_ms`` excludes earlier ingestion (such as loading an archive); ``event_days`` are
+    the first day (inclusive) and the last (exclusive), in days since 1970.
 
     Raises
     ------
@@ -84,7 +84,7 @@ def lateness(
     }
     for batch in iter_batches(lake, source.table, columns, partitions=ranges):
         spans = pc.subtract(batch.column(1), time_ms(batch.column(0))).drop_null()
-        late = spans.to_numpy()  # who writes past ingest may leave a time out
+        late = spans.to_numpy()  # rows not written by ingest may lack the time
         if not len(late):
             continue
         shown += np.bincount(np.searchsorted(EDGES_MS, late, "right"), minlength=len(shown))
@@ -102,7 +102,7 @@ def lateness(
 
 
 def bucket_of(late_ms: int) -> int:
-    """The shown bucket of a lateness: the position in ``counts``.
+    """The display bucket of a lateness: the index into ``counts``.
 
     >>> bucket_of(-1), bucket_of(0), bucket_of(999), bucket_of(1000)
     (0, 1, 1, 2)
@@ -111,7 +111,7 @@ def bucket_of(late_ms: int) -> int:
 
 
 def _fine_bucket(late: Ints) -> Ints:
-    """Values below 16 by themselves; above, 16 buckets between two powers of two."""
+    """Fine buckets: single values below 16; above, 16 per power of two."""
     # frexp of the integer as a float is exact below 2^53 ms, a span of 285,000 years
     exponent = np.maximum(np.frexp(late.astype(np.float64))[1].astype(np.int64) - 5, 0)
     bucket: Ints = exponent * _FINE + (late >> exponent)
@@ -119,6 +119,6 @@ def _fine_bucket(late: Ints) -> Ints:
 
 
 def _last_of(bucket: int) -> int:
-    """The greatest value of a fine bucket."""
+    """The upper bound (inclusive) of a fine bucket."""
     exponent = max(bucket // _FINE - 1, 0)
     return ((bucket - exponent * _FINE + 1) << exponent) - 1

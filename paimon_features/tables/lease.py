@@ -1,8 +1,8 @@
-"""Leases: one committing owner per table, a process or a Flink job.
+"""Leases: each table has one committing owner, a process or a Flink job.
 
-A lease is a JSON file per table, changed under a file lock. It is held as long as its holder
-lives, which is asked where it can be known: a process of the operating system, a job of Flink's
-REST interface, not of the client that submitted it. A dead holder's lease is taken over.
+A lease is a JSON file per table, changed under a file lock. It is valid while its holder is alive:
+a process, according to the operating system; a job, according to Flink's REST interface, not to
+the client that submitted it. The lease of a dead holder is taken over.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ REST_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ProcessHolder:
-    """A process: its start time tells it from a later one with the same number."""
+    """A process, identified by its id and its start time, because ids are reused."""
 
     host: str
     pid: int
     started: int
-    """When it started: clock ticks since the host's boot (Linux), else seconds since 1970."""
+    """The start time: clock ticks since boot (Linux), else seconds since 1970."""
     boot: str = ""
-    """The host's boot, for process numbers begin anew with it."""
+    """The boot id of the host, because process ids restart with it."""
 
     @classmethod
     def current(cls) -> ProcessHolder:
@@ -47,15 +47,15 @@ class ProcessHolder:
         """A running process of this host."""
         started = _process_start(pid)
         if started is None:
-            raise OwnershipError(f"there is no process {pid} on this host to hold a lease")
+            raise OwnershipError(f"process {pid} does not exist on this host")
         return cls(socket.gethostname(), pid, started, _boot_id())
 
     def alive(self) -> tuple[bool, str]:
-        """Whether it runs, and how that is known."""
+        """Whether it is alive, and the reason."""
         if self.host != socket.gethostname():
-            return True, "it is on another host, where this one cannot look"
+            return True, "it is on another host, whose processes are unknown here"
         if self.boot != _boot_id():
-            return False, "the host was started anew since"
+            return False, "the host was rebooted since"
         running = _process_start(self.pid) == self.started
         return running, "it is running" if running else "it has ended"
 
@@ -67,10 +67,10 @@ class ProcessHolder:
 class FlinkJobHolder:
     """A job of a Flink cluster, by the address of its REST interface and the job's id.
 
-    ``cluster`` is the cluster's own process where it runs on this host: a cluster that was
-    stopped cannot be asked any more, but its process can be seen to be gone. ``client`` is the
-    process that is submitting the job, which holds as long as it lives: a cluster does not know
-    a job that is on its way.
+    ``cluster`` is the cluster's process if it runs on this host: a stopped cluster does not
+    respond,
+    but its process is known to have ended. ``client`` is the process that submits the job, which
+    counts as the holder until the cluster knows the job.
     """
 
     rest_url: str
@@ -79,7 +79,7 @@ class FlinkJobHolder:
     client: ProcessHolder | None = None
 
     def alive(self) -> tuple[bool, str]:
-        """Whether it runs, and how that is known; a cluster that does not answer says yes."""
+        """Whether it is alive, and the reason; without a response from the cluster it is."""
         if self.client is not None and self.client.alive()[0]:
             return True, f"{self.client} is submitting it"
         if self.cluster is not None and not self.cluster.alive()[0]:
@@ -87,7 +87,7 @@ class FlinkJobHolder:
         try:
             state = FlinkRest(self.rest_url, REST_TIMEOUT_S).state(self.job_id)
         except JobError as error:
-            return True, f"its state is unknown ({error}), so it counts as running"
+            return True, f"its state is unknown ({error}), so it is assumed to be running"
         if state is None:
             return False, "its cluster does not know it"
         return state not in ENDED, f"it is {state}"
@@ -101,18 +101,18 @@ Holder = ProcessHolder | FlinkJobHolder
 
 @dataclass(frozen=True, slots=True)
 class LeaseRecord:
-    """What is written about a lease: the table, who holds it, since when (UTC ms), what for."""
+    """The record of a lease: table, holder, start (UTC ms), purpose."""
 
     table: str
     holder: Holder
     purpose: str
     since_ms: int
     token: int
-    """Grows with each acquisition of the table's lease: tells an old holder from the current."""
+    """Increases with each acquisition, to distinguish old holders from the current one."""
 
 
 class Lease:
-    """A held lease. As a context manager it is released at the end of the block."""
+    """An acquired lease. As a context manager, it is released at the end of the block."""
 
     def __init__(self, lake: Lake, record: LeaseRecord) -> None:
         self.lake = lake
@@ -130,7 +130,7 @@ class Lease:
         self.release()
 
     def release(self) -> None:
-        """Give it back; harmless when it was handed on, taken over or released before."""
+        """Release it; does nothing if it was handed over, taken over or released before."""
         path = _path(self.lake, self.record.table)
         with _guard(self.lake, self.record.table):
             current = _load(path)
@@ -138,22 +138,22 @@ class Lease:
                 write_json(path, {"token": self.record.token})
 
     def transfer(self, holder: Holder) -> None:
-        """Hand it to another holder, for example to the job that this process has submitted.
+        """Hand it over to another holder, such as the job that this process submitted.
 
         Raises
         ------
         OwnershipError
-            If it is no longer held by this lease.
+            If this lease is no longer valid.
         """
         path = _path(self.lake, self.record.table)
         with _guard(self.lake, self.record.table):
             self._check(_load(path))
             record = replace(self.record, holder=holder)
             write_json(path, _to_json(record))
-        # this object goes on with the old record: its release() must not take the job's lease
+        # this object keeps the old record: its release() must not end the job's lease
 
     def check(self) -> None:
-        """Raise OwnershipError unless the lease is still held as it was acquired."""
+        """Raise OwnershipError unless the lease is still valid."""
         self._check(_load(_path(self.lake, self.record.table)))
 
     def _check(self, current: LeaseRecord | None) -> None:
@@ -165,15 +165,15 @@ class Lease:
 
 
 def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str = "write") -> Lease:
-    """Become the committing owner of a table; ``holder`` is this process by default.
+    """Acquire the lease of a table; ``holder`` is this process by default.
 
-    A holder that has died is taken over. The same holder may acquire again: it gets a new lease
-    and its old one ends.
+    The lease of a dead holder is taken over. The same holder may acquire again: its old lease
+    ends.
 
     Raises
     ------
     OwnershipError
-        If another holder lives, or cannot be asked; it names the holder and what to do.
+        If another holder is alive or its state is unknown; the message says what to do.
     """
     claimant = ProcessHolder.current() if holder is None else holder
     path = _path(lake, table)
@@ -190,9 +190,9 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
 
 
 def release(lake: Lake, table: str) -> LeaseRecord | None:
-    """End a lease by force, whoever holds it; returns what it was, None if it was free.
+    """Release a lease by force; return its record, None if it was free.
 
-    For an operator who knows that the holder is gone: two owners can make a table wrong.
+    For operators who know that the holder is dead: two owners can corrupt a table.
     """
     path = _path(lake, table)
     with _guard(lake, table):
@@ -203,12 +203,12 @@ def release(lake: Lake, table: str) -> LeaseRecord | None:
 
 
 def holder_of(lake: Lake, table: str) -> LeaseRecord | None:
-    """Who holds the lease of a table, alive or not; None if it is free."""
+    """The record of a table's lease, whether or not its holder is alive; None if free."""
     return _load(_path(lake, table))
 
 
 def holders(lake: Lake) -> list[LeaseRecord]:
-    """All leases that are held, by table name; the holders need not be alive."""
+    """All lease records by table name; the holders need not be alive."""
     folder = lake.side_folder / "leases"
     records = (_load(path) for path in sorted(folder.glob(f"{lake.database}.*.json")))
     return [record for record in records if record is not None]
@@ -219,11 +219,12 @@ def _refusal(table: str, current: LeaseRecord, why: str) -> str:
     how = (
         "cancel the job (`paimon-features cancel`)"
         if isinstance(current.holder, FlinkJobHolder)
-        else "stop the process, or wait until it is done"
+        else "stop the process, or wait until it has finished"
     )
     return (
         f"table {table!r} is owned by {current.holder} since {since} UTC to {current.purpose} "
-        f"({why}); a table has one committing owner at a time: {how}. If it is certainly gone: "
+        f"({why}); a table has one committing owner at a time: {how}. If the holder is certainly "
+        f"dead: "
         f"`paimon-features jobs --release {table}`"
     )
 
@@ -259,20 +260,20 @@ def _load(path: Path) -> LeaseRecord | None:
 
 
 def _process_start(pid: int) -> int | None:
-    """When a process started, None if it does not run (a zombie does not)."""
+    """The start time of a process, None if it is not running (or a zombie)."""
     if not os.path.exists("/proc/self/stat"):
         return _process_start_of_ps(pid)
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # the command may hold blanks and brackets, so count from behind its last bracket
+    # the command may contain blanks and parentheses: parse after the last parenthesis
     after = stat[stat.rindex(")") + 2 :].split()
     return None if after[0] in ("Z", "X") else int(after[19])
 
 
 def _process_start_of_ps(pid: int) -> int | None:
-    """The same where there is no /proc, in seconds since 1970."""
+    """The same without /proc, in seconds since 1970."""
     asked = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
         env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},

@@ -1,4 +1,4 @@
-"""Replacing whole partitions of a table: what was there is gone with one commit."""
+"""Replace partitions of a table in one commit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from paimon_features.tables.writer import conform
 
 
 class Overwrite:
-    """New content for some partitions, written at once and committed at the end.
+    """New content of some partitions, written immediately and committed at the end.
 
-    Call it as the table's owner. Partitions with rows are replaced in one commit, those that are
-    to be empty dropped in another before it; each of them is whole at any time. Readers of
-    deltas see commits of the kind OVERWRITE. Without ``commit`` nothing has happened.
+    The caller must own the table. Partitions with rows are replaced in one commit, empty ones are
+    dropped in another before it; each partition is always complete. Readers of deltas see commits
+    of kind OVERWRITE. Without ``commit`` nothing changes.
 
-    ``commit_user`` stands in the snapshots.
+    ``commit_user`` is recorded in the snapshots.
     """
 
     def __init__(self, lake: Lake, name: str, commit_user: str) -> None:
@@ -35,22 +35,22 @@ class Overwrite:
         self._emptied: list[dict[str, Any]] = []
 
     def replace(self, rows: pa.Table) -> None:
-        """Let these rows be the whole content of their partitions.
+        """Set the complete content of the partitions of these rows.
 
         Raises
         ------
         TableError
-            If the columns do not fit the table.
+            If the columns do not match the table.
         """
         self._write.write_arrow(conform(self.lake, self.name, rows))
         self._rows += rows.num_rows
 
     def empty(self, **partition: Any) -> None:
-        """Let a partition hold nothing, for example ``tile_day=15046``."""
+        """Empty a partition, for example ``tile_day=15046``."""
         self._emptied.append(partition)
 
     def commit(self) -> int | None:
-        """Make it so; returns the newest snapshot, None where the table has none.
+        """Commit; return the newest snapshot, None if the table has none.
 
         Raises
         ------

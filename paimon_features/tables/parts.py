@@ -1,8 +1,7 @@
-"""Commits made of parts: written in many places, published in one.
+"""Distributed commits: parts written by many processes, published by one.
 
-A part is files of rows that nobody sees yet. It travels as bytes from whoever wrote it to the one
-who commits; what is never committed is no row of any snapshot (its files stay until orphans are
-removed).
+A part is a set of uncommitted files. It is sent as bytes from its writer to the committer; an
+uncommitted part is in no snapshot (its files remain until orphan files are removed).
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def write_part(lake: Lake, name: str, rows: pa.Table) -> bytes:
     Raises
     ------
     TableError
-        If the columns do not fit the table.
+        If the columns do not match the table.
     """
     fitting = conform(lake, name, rows)
     write: Any = lake.table(name).new_batch_write_builder().new_write()
@@ -36,7 +35,7 @@ def write_part(lake: Lake, name: str, rows: pa.Table) -> bytes:
             write.write_arrow(fitting)
             return pickle.dumps(write.prepare_commit())
         except BaseException:
-            with suppress(Exception):  # the error that is on its way says more
+            with suppress(Exception):  # the original error is more specific
                 write.abort()
             raise
     finally:
@@ -52,17 +51,17 @@ def replace_partitions(
     commit_user: str,
     properties: Mapping[str, str],
 ) -> Snapshot:
-    """Publish parts in one commit: each partition that has rows in them holds just these.
+    """Publish parts in one commit that replaces the partitions of their rows.
 
-    Other partitions stay as they are. ``after`` is the newest snapshot that the caller knows (0
-    for none): whoever comes second with the same one gets an error and has changed nothing.
-    ``commit_user`` is one per attempt, so that an attempt whose answer was lost finds its commit.
+    Other partitions are unchanged. ``after`` is the newest snapshot that the caller knows (0 for
+    none): of two commits after the same snapshot, the second fails without any change.
+    ``commit_user`` is unique per attempt, so that an attempt whose reply was lost finds its commit.
 
     Raises
     ------
     TableError
-        If the table has gone on since ``after``; if there are no rows; if another process holds
-        the commit lock.
+        If there is a snapshot after ``after``; if there are no rows; if another process holds the
+        commit lock.
     """
     messages = [message for part in parts for message in pickle.loads(part)]
     if not messages:
@@ -73,7 +72,7 @@ def replace_partitions(
         if found != after:
             raise TableError(
                 f"table {name!r} is at snapshot {found}, expected {after}: another process has "
-                "committed to it since; start again from what is there"
+                "committed to it meanwhile; restart from its present content"
             )
         builder = lake.table(name).new_batch_write_builder()._with_commit_user(commit_user)
         commit: Any = builder.overwrite().new_commit()
@@ -81,13 +80,13 @@ def replace_partitions(
         try:
             commit.commit(messages, dict(properties))
         except Exception as error:
-            failure = error  # after the snapshot was published it is none: look
+            failure = error  # not an error once the snapshot is published: check
         finally:
             commit.close()
         made = read_snapshot_file(lake, f"{lake.path(name)}/snapshot", after + 1)
         if made is None or made.commit_user != commit_user:
             raise TableError(
                 f"table {name!r}: the commit after snapshot {after} failed: "
-                f"{failure or 'it was acknowledged and is not there'}"
+                f"{failure or 'it was acknowledged, but does not exist'}"
             ) from failure
         return made

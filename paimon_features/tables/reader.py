@@ -1,7 +1,7 @@
-"""Reading a table at one pinned snapshot: merged, so that each key comes once.
+"""Read a table at one pinned snapshot, merged to one row per key.
 
-Two routes give the same rows: the native one (package ``pypaimon-rust``, about twenty times
-faster at merging) and pypaimon's own. ``read_route`` says which one runs here.
+Two routes return the same rows: the native one (package ``pypaimon-rust``, about twenty times
+faster at merging) and pypaimon's own. ``read_route`` returns the one in use.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ __all__ = [
 ]
 
 Range = tuple[Any, Any]
-"""Bounds of a column: (from inclusive, to exclusive); None leaves a side open."""
+"""Bounds of a column: (from inclusive, to exclusive); None for no bound."""
 
 
 def read_route(lake: Lake, name: str) -> str:
-    """``"native"`` or ``"python"``: the route that reads of this table take on this machine.
+    """``"native"`` or ``"python"``: the route of reads of this table on this machine.
 
-    pypaimon falls back without an error; this asks the same questions as it does.
+    pypaimon falls back silently; this repeats its checks.
     """
     if importlib.util.find_spec("pypaimon_rust") is None:
         return "python"
@@ -57,7 +57,7 @@ def read_route(lake: Lake, name: str) -> str:
         return "python"
     try:
         _prepare_native_read(lake.table(name), read_type=builder.read_type())
-    except Exception:  # whatever it is, pypaimon takes it as a reason to read in Python
+    except Exception:  # pypaimon falls back to Python on any failure
         return "python"
     return "native"
 
@@ -77,14 +77,14 @@ def read_arrow(
     Parameters
     ----------
     columns
-        Which, in this order; all by default.
+        The columns, in this order; all by default.
     snapshot_id
-        Which snapshot; the latest by default. A table without one is empty.
+        The snapshot; the latest by default. A table without snapshots is empty.
     partitions
-        Ranges (from inclusive, to exclusive) of partition or key columns. Files outside are
-        not opened, rows outside not returned.
+        Ranges (from inclusive, to exclusive) of partition or key columns. Files outside
+        are not opened, rows outside are not returned.
     where
-        Values that key columns may have, for example ``{"customer_id": [12346]}``.
+        Allowed values of key columns, for example ``{"customer_id": [12346]}``.
     buckets
         Only these buckets.
     native
@@ -93,9 +93,9 @@ def read_arrow(
     Raises
     ------
     SnapshotExpiredError, UnknownNameError
-        If the snapshot, table or a column is not there.
+        If the snapshot, the table or a column does not exist.
     TableError
-        For a filter on a column whose value is only known after merging.
+        For a filter on a column that is not a key, whose value is known only after merging.
     """
     reader = _Reader(lake, name, columns, snapshot_id, partitions, where, buckets, native)
     return pa.Table.from_batches(reader.batches(), reader.schema)
@@ -141,7 +141,7 @@ class _Reader:
         table = lake.table(name)
         keys = [*table.primary_keys, *table.partition_keys]
         for column in filtered:
-            # before merging, a value column holds one contribution of several
+            # before merging, a value column contains partials
             if table.primary_keys and column not in keys:
                 raise TableError(
                     f"table {name!r}: cannot filter on {column!r} while reading, because its "
@@ -173,7 +173,7 @@ class _Reader:
         return self._stream(builder.new_read(), splits)
 
     def _stream(self, read: Any, splits: list[Any]) -> Iterator[pa.RecordBatch]:
-        # one worker: a caller that wants more runs one reader per bucket or shard
+        # one worker: callers parallelise over buckets or shards
         with self._expiry_is_told():
             reader = read.to_arrow_batch_reader(splits, parallelism=1)
         while True:
@@ -190,7 +190,7 @@ class _Reader:
 
     @contextmanager
     def _expiry_is_told(self) -> Iterator[None]:
-        """A missing file says what it means, where the snapshot has expired in mid-read."""
+        """Raise SnapshotExpiredError for a missing file if the snapshot expired during the read."""
         try:
             yield
         except Exception as error:
@@ -214,7 +214,7 @@ class _Reader:
         return build.and_predicates(terms) if terms else None
 
     def _exactly(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        # what is pushed down may only skip files: the rows are filtered here, on both routes
+        # pushed-down filters only skip files: rows are filtered here, on both routes
         mask = None
         for column, (low, high) in self.ranges.items():
             values = batch.column(column)
@@ -238,10 +238,10 @@ def scan_options(lake: Lake, name: str, snapshot_id: int) -> dict[str, str]:
     Raises
     ------
     SnapshotExpiredError
-        If neither the snapshot nor a tag of it is there.
+        If neither the snapshot nor a tag of it exists.
     """
     if snapshot_id not in snapshot_ids(lake, name):
-        snapshot(lake, name, snapshot_id)  # raises unless a tag holds it
+        snapshot(lake, name, snapshot_id)  # raises unless a tag retains it
         tag = next(tag for tag, s in tagged(lake, name).items() if s.id == snapshot_id)
         return {"scan.tag-name": tag}
     return {"scan.snapshot-id": str(snapshot_id)}

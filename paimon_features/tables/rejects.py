@@ -1,6 +1,6 @@
-"""Which rows do not enter an events table, and why: the same rules for every way in.
+"""Rules for rejecting rows of events, shared by all ways of ingestion.
 
-The reasons are the values of the column ``reason`` of a rejected table.
+The reasons are the values of the column ``reason`` of the rejected table.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ NOT_FINITE = "not_finite"
 MISSING_TIME = "missing_time"
 TIME_OUT_OF_RANGE = "time_out_of_range"
 TIME_IN_FUTURE = "time_in_future"
-"""Kept until its time comes (see ``tables.release``); no other rejected row enters later."""
+"""Held for a future event time (see ``tables.release``); no other rejected row is ever released."""
 BAD_RETRACTION = "bad_retraction"
 MISSING_EVENT_ID = "missing_event_id"
 DUPLICATE = "duplicate"
 RELEASED = "released"
-"""No reason but a note: the row with that text is an event since then."""
+"""Not a rejection but a note: the held row was released as an event."""
 
 DEFAULT_MAX_SKEW_MS = DAY_MS
-"""How far in the future an event time may lie, against the clock of whoever ingests."""
+"""The maximum lead of an event time over the clock of the ingesting host."""
 
 
 @dataclass
 class Verdict:
-    """What is wrong with each row; the first complaint about a row counts."""
+    """The verdict for each row: the first reason found, if any."""
 
     rows: int
     bad: Bools = field(init=False)
@@ -49,13 +49,13 @@ class Verdict:
         self.detail = [None] * self.rows
 
     def complain(self, rows: Bools, reason: str, detail: str) -> None:
-        """Reject these rows, unless they are rejected already."""
+        """Reject these rows, unless already rejected."""
         for row in np.flatnonzero(rows & ~self.bad):
             self.reason[row], self.detail[row] = reason, detail
         self.bad |= rows
 
     def counts(self) -> dict[str, int]:
-        """How many rows were rejected, by reason, sorted by reason."""
+        """The number of rejected rows by reason, sorted by reason."""
         reasons = [reason for reason in self.reason if reason is not None]
         return {reason: reasons.count(reason) for reason in sorted(set(reasons))}
 
@@ -69,12 +69,12 @@ def judge(
     retraction: str | None = None,
     event_id: str | None = None,
 ) -> tuple[pa.Table, Verdict]:
-    """Cast the columns to their types and say which rows cannot be events.
+    """Cast the columns to their types and decide which rows are invalid.
 
-    Returns the table with exactly ``columns`` (null where a value did not fit) and the verdict.
-    Bad are: a value that has no counterpart in its column's type, NaN and infinities, a missing
-    event time, one outside the years 1 to 9999 or after ``now_ms + max_skew_ms``; a ``retraction``
-    that says neither event nor withdrawal, a missing ``event_id``.
+    Returns the table with exactly ``columns`` (null where a value is invalid) and the verdict.
+    Invalid are: values that cannot be represented in the column's type, NaN and infinities, a
+    missing event time, one outside the years 1 to 9999 or after ``now_ms + max_skew_ms``, an
+    unknown value of ``retraction``, a missing ``event_id``.
     """
     verdict = Verdict(rows.num_rows)
     arrays = []
@@ -108,7 +108,7 @@ def judge(
         if pa.types.is_string(told.type):
             known = pc.and_(known, pc.is_in(told, pa.array(ROW_KINDS)))
         verdict.complain(
-            ~_flags(known), BAD_RETRACTION, f"column {retraction}: neither event nor withdrawal"
+            ~_flags(known), BAD_RETRACTION, f"column {retraction}: neither event nor retraction"
         )
     if event_id is not None:
         missing = _flags(table.column(event_id).is_null())
@@ -137,7 +137,7 @@ def _cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bools]:
         pass
     if len(array) == 1:
         return pa.nulls(1, kind), ~none
-    # some value does not fit: halve until it is alone, for bad rows are few
+    # some value is invalid: bisect, because invalid rows are few
     middle = len(array) // 2
     left, wrong_left = _cast(array.slice(0, middle), kind)
     right, wrong_right = _cast(array.slice(middle), kind)

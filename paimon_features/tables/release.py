@@ -1,14 +1,14 @@
-"""Events from the future: kept aside while they are ahead of the clock, released when it is time.
+"""Events with future timestamps: held while they are ahead of the clock, then released.
 
-Which rows wait is told by the rejected table alone, which only ever grows::
+The held rows follow from the rejected table alone, which is append-only::
 
     reason           raw    origin   ingest_id      detail
-    time_in_future   {..}   a.csv    8c1f           ...           it waits
-    released         {..}   a.csv    release-5      8c1f          ... and is an event since 5
+    time_in_future   {..}   a.csv    8c1f           ...           held
+    released         {..}   a.csv    release-5      8c1f          ... released as an event at 5
 
-A release writes its notes first and the events second, each commit with the same user and the
-number of the release. After a crash in between, the next release finds notes without events and
-writes those first: nothing is lost, and nothing enters twice.
+A release commits its notes first and the events second, both with the same user and release
+number. After a crash in between, the next release finds notes without events and writes those
+first: nothing is lost or duplicated.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ _COLUMNS = ("reason", "detail", "raw", "origin", "ingest_id")
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What a release did, at ``time_ms`` (the events' ``ingest_time_ms``; 0 if it did nothing).
+    """The result of a release at ``time_ms`` (the events' ``ingest_time_ms``; 0 if nothing was
+    held).
 
-    ``events`` entered; of ``duplicates`` the event id had entered before; ``waiting`` are still
-    ahead of the clock, the first of them until ``next_ms``.
+    ``events`` were released; ``duplicates`` had a known event id; ``waiting`` are still ahead of
+    the clock, the first of them until ``next_ms``.
     """
 
     time_ms: int
@@ -52,14 +53,14 @@ class Released:
 
 
 def release_due(lake: Lake, source: EventSource, now_ms: int) -> Released:
-    """Let those events enter that are no longer ahead of the clock by more than ``max_skew``.
+    """Release held events that are no longer ahead of the clock by more than ``max_skew``.
 
-    Call it as the owner of both tables. A repeat is harmless.
+    The caller must own both tables. Idempotent.
 
     Raises
     ------
     TableError
-        If a waiting row is not in the form in which such rows are kept.
+        If a held row is not in the expected format.
     """
     user = f"release-{source.name}"
     noted = committed_identifiers(lake, source.rejected_table, user)
@@ -122,15 +123,15 @@ def _enter(lake: Lake, source: EventSource, rows: pa.Table, user: str, number: i
 
 
 def _rows(lake: Lake, table: str) -> Iterator[tuple[str, str, str, str, str]]:
-    """The rows of the rejected table that say something about events from the future."""
+    """The rows of the rejected table that concern held events."""
     wanted = {"reason": [TIME_IN_FUTURE, RELEASED, DUPLICATE]}
     for batch in iter_batches(lake, table, _COLUMNS, where=wanted):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
 def _parsed(source: EventSource, raws: list[str]) -> pa.Table:
-    """Kept rows with the columns and types of the source."""
-    # numbers as they are written: a float in between would round decimals and large integers
+    """Held rows with the columns and types of the source."""
+    # parse numbers from text: floats would round decimals and large integers
     found = [json.loads(raw, parse_int=str, parse_float=str) for raw in raws]
     arrays = []
     for name, kind in source.schema.items():
@@ -138,7 +139,7 @@ def _parsed(source: EventSource, raws: list[str]) -> pa.Table:
             arrays.append(_array([row[name] for row in found], kind.arrow))
         except (KeyError, TypeError, ValueError) as error:
             raise TableError(
-                f"table {source.rejected_table!r}: a row that waits for its time cannot be read, "
+                f"table {source.rejected_table!r}: a held row cannot be read, "
                 f"column {name!r}: {error!r}"
             ) from error
     return pa.table(arrays, names=list(source.schema))

@@ -1,7 +1,7 @@
-"""Rolling a table back to an earlier snapshot.
+"""Roll a table back to an earlier snapshot.
 
-A rollback gives snapshot numbers out again, so whoever remembers one has to be able to tell:
-the generation's incarnation grows with it.
+A rollback reuses snapshot ids, so the generation's incarnation is incremented, by which others
+detect it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.snapshots import latest_snapshot, snapshot, tagged
 
 AUTOMATIC_TAG_LENGTH = len("2011-12-09 10")
-"""Length of the names that Paimon gives to its hourly tags; those pin nothing."""
+"""The length of the names of Paimon's hourly tags, which pin nothing."""
 
 
 def pins_above(lake: Lake, name: str, snapshot_id: int) -> list[str]:
-    """Tags and consumers that a rollback to ``snapshot_id`` would leave without their snapshots."""
+    """Tags and consumers whose snapshots a rollback to ``snapshot_id`` would remove."""
     tags = [
         f"tag {tag!r} (snapshot {s.id})"
         for tag, s in tagged(lake, name).items()
@@ -36,18 +36,18 @@ def pins_above(lake: Lake, name: str, snapshot_id: int) -> list[str]:
 def rollback(
     lake: Lake, record: GenerationRecord, snapshot_id: int, release: tuple[str, ...] = ()
 ) -> GenerationRecord:
-    """Roll a generation's table back and return its record, one incarnation on.
+    """Roll a generation's table back; return its record with the next incarnation.
 
-    Call it as the table's owner. ``release`` names consumers that may be moved back (the
-    materializer's: it rebuilds when it sees the new incarnation). The incarnation is written
-    first: a crash in between makes readers rebuild once too often, never too seldom.
+    The caller must own the table. ``release`` are consumers that may be moved back (the
+    materializer's, which rebuilds for a new incarnation). The incarnation is written first: after
+    a crash readers may rebuild unnecessarily, but never miss a rollback.
 
     Raises
     ------
     SnapshotExpiredError
-        If the snapshot is not there.
+        If the snapshot does not exist.
     TableError
-        If a tag or consumer pins a later one; the message names them.
+        If a tag or consumer pins a later one, which the message names.
     """
     name = record.table
     snapshot(lake, name, snapshot_id)
@@ -55,7 +55,7 @@ def rollback(
     if held:
         raise TableError(
             f"table {name!r} cannot be rolled back to snapshot {snapshot_id}: later ones are "
-            f"pinned by {', '.join(held)}. Delete these pins first if what they protect may go"
+            f"pinned by {', '.join(held)}. Delete these pins first if they are no longer needed"
         )
     with locked(lake.lock_path(name), f"rolling back table {name!r}"):
         updated = generations.update(

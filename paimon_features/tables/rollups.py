@@ -1,17 +1,17 @@
-"""Rolled-up tiles: a cache beside a tile table, keyed by the data files that it was made of.
+"""Rollups: a cache of folded tiles, keyed by the data files they were computed from.
 
 A **unit** is a span of whole days in one bucket; its rollup is a file with one row per entity,
-the fold of the entity's tiles in the span. Spans of one level make up a span of the next::
+the fold of the entity's tiles in the span. Spans of one level form a span of the next::
 
     512 days  |======================================= ... ===|
      64 days  |===============|===============|======= ... ===|
       8 days  |=======|=======|=======|=======|======= ... ===|
       1 day   |-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|-|- ... -|-|    below: the tiles themselves
 
-A rollup's name holds a hash of the names of the unit's data files. A data file never changes, so
-a rollup is right for ever, and is found by exactly those who see exactly its files: at a snapshot
-with late data, after a repair, a compaction or a rollback the unit has another name, and what is
-not there is read from the next level below. Nothing has to be invalidated.
+A rollup's name contains a hash of the names of the unit's data files. Data files are immutable, so
+a rollup never becomes wrong, and is found only by readers of exactly its files: at a snapshot with
+late data, after a repair, a compaction or a rollback the unit has another name, and a missing
+rollup is replaced by the next lower level. No invalidation is needed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from paimon_features.windows import HOUR_MS
 LEVELS_DAYS = (1, 8, 64, 512)
 """Days of the spans of each level; each divides the next."""
 STALE_KEPT_MS = 2 * HOUR_MS
-"""So long a rollup stays after nobody should find it any more: a read may have begun on it."""
+"""The retention of a rollup after its last use, for reads that have started on it."""
 
 _FORMAT = 1
 _ROLLED, _NOT_WORTH = ".parquet", ".none"
@@ -63,15 +63,15 @@ class Unit:
         return self.first_day + LEVELS_DAYS[self.level]
 
     def parts(self) -> Iterator[Unit]:
-        """The units of the level below, those that have files, oldest first."""
+        """The units of the next lower level that have files, oldest first."""
         return _units(self.level - 1, self.bucket, self.files)
 
 
 class Rollups:
     """The rollups of one tile table, as one view's definition reads it.
 
-    What a rollup holds follows from its data files, the view's partials and how many items of
-    a list they keep; so all of these are in its name.
+    A rollup depends on its data files, the view's partials and the length of their lists; its name
+    contains all of these.
     """
 
     def __init__(self, lake: Lake, view: CompiledView, table: str) -> None:
@@ -82,15 +82,16 @@ class Rollups:
 
     @classmethod
     def of(cls, lake: Lake, view: CompiledView, table: str) -> Rollups | None:
-        """Those that there are; None where the table has none at all."""
+        """The existing rollups; None if the table has none."""
         found = cls(lake, view, table)
         return found if found.folder.is_dir() else None
 
     def cover(self, files: Iterable[DataFile], whole: Whole) -> list[DataFile]:
-        """Files that hold the same as ``files`` in fewer rows, by bucket and time.
+        """Files with the same content as ``files`` in fewer rows, by bucket and time.
 
-        Where a span is ``whole`` and has a rollup, that stands for its files: its rows look like
-        tiles, each starts where the newest tile in it starts. All other files stay.
+        A rollup replaces the files of a span that is ``whole``: its rows have the form of tiles,
+        with
+        the start of the newest tile in the span. All other files are unchanged.
         """
         out: list[DataFile] = []
         for unit in _top_units(files):
@@ -107,7 +108,7 @@ class Rollups:
             out.extend(unit.files)
 
     def find(self, unit: Unit) -> DataFile | None:
-        """The rollup of exactly these files, None where there is none."""
+        """The rollup of exactly these files, None if it does not exist."""
         path = self._path(unit, _ROLLED)
         try:
             size = path.stat().st_size
@@ -117,15 +118,15 @@ class Rollups:
         day = {TILE_DAY: unit.first_day}
         return DataFile(unit.bucket, day, str(path), 0, "ADD", rows, size, schema_id=0)
 
-    # -- for the one who writes them: hold the lease on ``owner`` -----------------------------
+    # -- for the writer, which holds the lease on ``owner`` -----------------------------------
 
     @property
     def owner(self) -> str:
-        """The name under which rollups are leased, as if they were a table."""
+        """The lease name of rollups, in place of a table name."""
         return f"rollup_{self.table.removeprefix('tiles_')}"
 
     def units(self, files: Iterable[DataFile]) -> list[Unit]:
-        """All units of these files, the lowest level first, so that each finds its parts done."""
+        """All units of these files, lowest level first, so that parts precede their unit."""
         level = list(_top_units(files))
         levels = [level]
         for _ in LEVELS_DAYS[1:]:
@@ -134,11 +135,11 @@ class Rollups:
         return [unit for units in reversed(levels) for unit in units]
 
     def done(self, unit: Unit) -> bool:
-        """Whether there is a rollup of exactly these files, or the word that it is not worth it."""
+        """Whether a rollup of exactly these files exists, or a marker that it does not pay."""
         return self._path(unit, _ROLLED).exists() or self._path(unit, _NOT_WORTH).exists()
 
     def put(self, unit: Unit, rows: pa.Table | None) -> None:
-        """Publish a unit's rollup in one step; None for one that is not worth having."""
+        """Publish a unit's rollup atomically; None for one that does not pay."""
         path = self._path(unit, _NOT_WORTH if rows is None else _ROLLED)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
@@ -153,9 +154,9 @@ class Rollups:
             temporary.unlink(missing_ok=True)
 
     def sweep(self, units: Iterable[Unit], now_ms: int) -> int:
-        """Delete what belongs to none of these units, two hours after it was first seen so.
+        """Delete files of none of these units, two hours after they were first found unused.
 
-        Returns how many files were deleted.
+        Returns the number of deleted files.
         """
         live = {self._path(unit, suffix) for unit in units for suffix in (_ROLLED, _NOT_WORTH)}
         stale = self.folder / "stale.json"

@@ -63,7 +63,7 @@ def plan_splits(
     UnknownNameError
         For a column that the table does not have.
     SnapshotExpiredError
-        If the snapshot is not there.
+        If the snapshot does not exist.
     """
     chosen = None if columns is None else tuple(columns)
     reader = _Reader(lake, table, chosen, snapshot_id, None, None, None, True)

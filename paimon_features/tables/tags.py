@@ -18,7 +18,7 @@ def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:
     TableError
         If the tag names another snapshot.
     SnapshotExpiredError
-        If the snapshot is not there.
+        If the snapshot does not exist.
     """
     with locked(lake.lock_path(name), f"tagging table {name!r}"):
         tags = tagged(lake, name)

@@ -198,7 +198,7 @@ def _commit(
                 write.write_arrow(rows)
             messages = write.prepare_commit(identifier)
         except BaseException:
-            with suppress(Exception):  # the error that is on its way says more
+            with suppress(Exception):  # the original error is more specific
                 write.abort()  # files of rows that will not be committed
             raise
         commit.commit(messages, identifier, dict(properties) if properties else None)

@@ -79,7 +79,7 @@ class RemoteStorage(Storage):
         ConfigurationError
             For a bucket that is not there, or credentials that are refused.
         TableError
-            If the store cannot be reached.
+            If the object store is unreachable.
         """
         # a listing answers with a reason, which a look at one object does not
         selector = pafs.FileSelector(self.place(self.address))
