@@ -48,10 +48,10 @@ def test_every_column_type_keeps_its_arrow_type(lake: Lake) -> None:
     lake.create(events_spec("events_all", columns))  # and is the same table the second time
 
 
-def test_creating_a_table_again_is_harmless_unless_asked_otherwise(lake: Lake) -> None:
+def test_creating_a_table_again_does_nothing_unless_forbidden(lake: Lake) -> None:
     lake.create(registry_spec())
     lake.create(registry_spec())
-    with pytest.raises(TableError, match="'registry' exists already"):
+    with pytest.raises(TableError, match="'registry' already exists"):
         lake.create(registry_spec(), ignore_existing=False)
 
 

@@ -90,7 +90,7 @@ def test_a_bucket_raw_and_folded_is_the_bucket_merged(
     assert raw_bucket(lake, name, 9, 4, ["p_n"]).num_rows == 0
 
 
-def test_an_expired_snapshot_manifest_or_file_is_an_error_and_no_empty_delta(
+def test_an_expired_snapshot_manifest_or_file_is_an_error_not_an_empty_delta(
     lake: Lake, tiles: Any
 ) -> None:
     name = tiles.spec.name
@@ -98,7 +98,7 @@ def test_an_expired_snapshot_manifest_or_file_is_an_error_and_no_empty_delta(
         append_arrow(lake, name, tiles.rows(20))
     file = read_delta(lake, name, 1).files[0]
     os.remove(file.path)
-    with pytest.raises(SnapshotExpiredError, match="is gone.*rebuild"):
+    with pytest.raises(SnapshotExpiredError, match="no longer exists.*rebuild"):
         read_file(file, ["p_n"])
     os.remove(f"{lake.path(name)}/snapshot/snapshot-1")
     with pytest.raises(SnapshotExpiredError, match="no snapshot 1; it has 2 to 2"):
@@ -122,12 +122,12 @@ def test_a_tag_keeps_a_delta_readable(lake: Lake, tiles: Any) -> None:
 
 
 @pytest.mark.parametrize(("kind", "text"), [(1, "UPDATE_BEFORE"), (3, "DELETE")])
-def test_a_row_that_is_no_insert_stops_the_reader(tmp_path: Path, kind: int, text: str) -> None:
+def test_a_row_other_than_an_insert_stops_the_reader(tmp_path: Path, kind: int, text: str) -> None:
     path = str(tmp_path / "data.parquet")
     kinds = pa.array([0, kind, kind], pa.int8())
     pq.write_table(pa.table({"_VALUE_KIND": kinds, "p_n": [1, 2, 3]}), path)
     file = DataFile(0, {}, path, 0, "ADD", 3, 0, 0)
-    with pytest.raises(TableError, match=f"2 of 3 rows are no INSERT, the first is {text}"):
+    with pytest.raises(TableError, match=f"2 of 3 rows are not INSERT, the first is {text}"):
         read_file(file, ["p_n"])
     assert read_file(file, ["p_n"], insert_only=False).num_rows == 3
 

@@ -99,5 +99,5 @@ def test_a_broken_record_is_an_error_and_not_an_empty_one(lake: Lake) -> None:
     generations.save(lake, record(1))
     path = lake.side_folder / "generations" / "features.spend.json"
     path.write_text(path.read_text()[:20])
-    with pytest.raises(TableError, match=r"features\.spend\.json is not readable"):
+    with pytest.raises(TableError, match=r"features\.spend\.json is not valid JSON"):
         generations.load(lake, "spend")

@@ -82,7 +82,7 @@ def test_projection_and_pins_are_kept(lake: Lake) -> None:
     with pytest.raises(UnknownNameError, match="no tag of table 't' 'second'; there is: first"):
         TableRead.of(table.copy({"scan.tag-name": "second"}))
     for options in ({"scan.timestamp-millis": "1"}, {"scan.watermark": "1"}):
-        with pytest.raises(RequestError, match="is to be scanned with"):
+        with pytest.raises(RequestError, match="has the scan options"):
             TableRead.of(table.copy(options))
 
 

@@ -129,7 +129,7 @@ def test_the_holder_may_acquire_again_and_its_old_lease_ends(lake: Lake) -> None
 def test_a_holder_on_another_host_counts_as_alive(lake: Lake) -> None:
     elsewhere = replace(ProcessHolder.current(), host="elsewhere", pid=1)
     acquire(lake, "tiles", elsewhere)
-    with pytest.raises(OwnershipError, match="on another host, where this one cannot look"):
+    with pytest.raises(OwnershipError, match="on another host, whose processes are unknown here"):
         acquire(lake, "tiles")
 
 
@@ -169,7 +169,7 @@ def cluster() -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
     [
         ((200, "RUNNING"), "it is RUNNING"),
         ((200, "RESTARTING"), "it is RESTARTING"),
-        ((503, ""), r"\(503\).*, so it counts as running"),
+        ((503, ""), r"\(503\).*, so it is assumed to be running"),
         ((200, "FINISHED"), None),
         ((200, "FAILED"), None),
         ((200, "CANCELED"), None),

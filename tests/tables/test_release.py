@@ -155,8 +155,8 @@ def test_a_release_that_was_cut_off_anywhere_is_finished_by_the_next(
     assert ids(lake) == sent
 
 
-def test_a_row_that_is_not_kept_as_it_should_be_is_told(lake: Lake, writer: EventWriter) -> None:
+def test_a_malformed_held_row_is_reported(lake: Lake, writer: EventWriter) -> None:
     writer.write(sales((1, NOW_MS + HOUR_MS)))
     other = replace(SOURCE, schema={**SOURCE.schema, "more": Int64})
-    with pytest.raises(TableError, match="a row that waits for its time cannot be read.*'more'"):
+    with pytest.raises(TableError, match="a held row cannot be read.*'more'"):
         release_due(lake, other, NOW_MS)

@@ -257,7 +257,7 @@ def test_hdfs_goes_through_hadoops_own_library_and_its_lack_is_explained(
     ]
 
 
-def test_a_remote_lake_without_a_side_folder_is_there_to_be_read(
+def test_a_remote_lake_without_a_side_folder_is_read_only(
     store: ObjectStore, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     place = address(request)
@@ -268,12 +268,12 @@ def test_a_remote_lake_without_a_side_folder_is_there_to_be_read(
         lambda: reading.create(TableSpec("other", {"x": Int64})),
         lambda: reading.drop("points"),
     ):
-        with pytest.raises(TableError, match=r"can only be read.*side_folder=PATH"):
+        with pytest.raises(TableError, match=r"is read-only.*side_folder=PATH"):
             change()
     assert read_arrow(reading, "points").num_rows == 20
     with pytest.raises(UnknownNameError, match="no table 'pints'; there is: points"):
         reading.table("pints")
-    with pytest.raises(ConfigurationError, match="a Flink job needs a warehouse that is a folder"):
+    with pytest.raises(ConfigurationError, match="a Flink job requires a local warehouse"):
         reading.require_folder("a Flink job")
 
 

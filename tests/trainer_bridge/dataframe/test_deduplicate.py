@@ -186,7 +186,7 @@ def test_a_table_of_the_lake_holds_blocks_too(lake: Lake) -> None:
     assert (
         sum(len(b["item"]) for b in Dataset.from_table(lake, "dedup", **groups).rebatch(9)) == 100
     )
-    with pytest.raises(TableError, match="exists and is another one"):
+    with pytest.raises(TableError, match="exists with a different definition"):
         write_deduplicated_table(table.drop_columns(["seen"]), lake, "dedup", 16, GROUPS)
 
 
