@@ -1,4 +1,4 @@
-"""Online reads kept for a moment: what was asked just now is answered without the store."""
+"""A cache of online reads: entities that were read a moment ago are answered without the store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Key = tuple[Selection, tuple[bytes, ...]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _RowSchema:
-    """What the rows of one selection have in common: the types of keys and outputs."""
+    """What the rows of one selection share: the types of keys and outputs."""
 
     key_types: Mapping[str, DataType]
     types: Sequence[DataType]
@@ -37,7 +37,7 @@ class _RowSchema:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _CachedRow:
-    """One entity's answer, as it was read; good until ``until_ms`` (inclusive).
+    """One entity's values, as they were read; valid until ``until_ms`` (inclusive).
 
     ``values``, ``codes`` and ``times`` have one item per output.
     """
@@ -55,17 +55,16 @@ class _CachedRow:
 
 
 class CachedFetcher:
-    """A fetcher that remembers, for each entity and selection, what it answered last.
+    """A fetcher that caches the last values of each entity and selection.
 
-    An answer is used again for ``ttl_ms`` at most, and never beyond the time at which its view
-    would be stale (``max_staleness``), so a cached value is never STALE. Every ``recheck_ms`` the
-    store is asked which epoch of a view it holds: what was read from another one is forgotten, and
-    a reply never has both. A store that does not answer then is an error, as without a cache.
+    A row is used for ``ttl_ms`` at most, and never beyond the time at which its view would be stale
+    (``max_staleness``), so a cached value is never STALE. Every ``recheck_ms`` the current epoch
+    of a view is read from the store: rows of another epoch are not used, and a reply never mixes
+    two. If the store does not respond then, it is an error, as without a cache.
 
-    Asks that name a time are read as they are, and so are those with request inputs.
-    ``as_of_ms`` of a
-    reply is that of its oldest row: each row is right as of the time of its own read, between then
-    and now. Safe to use from several threads.
+    Queries with a time or with request inputs are not cached. ``as_of_ms`` of a reply is that of
+    its oldest row: each row is correct as of the time of its own read, between then and now. Safe
+    to use from several threads.
     """
 
     def __init__(
@@ -83,36 +82,38 @@ class CachedFetcher:
         self.fetcher = fetcher
         self.ttl_ms, self.recheck_ms = ttl_ms, recheck_ms
         self.hits = self.misses = 0
-        """Entities that were answered from here, and those that were read."""
+        """Entities found in the cache, and entities that were read."""
         self._rows = FeatureCache(max_size)
         self._lock = threading.Lock()
         self._checked_ms: dict[str, int] = {}
 
-    def get_many(self, asks: Sequence[FeatureQuery]) -> list[OnlineResponse | PaimonFeaturesError]:
-        """As ``FeatureFetcher.get_many``; asks that name no time may be answered from here."""
-        return read(self.reading(asks), self.store)
+    def get_many(
+        self, queries: Sequence[FeatureQuery]
+    ) -> list[OnlineResponse | PaimonFeaturesError]:
+        """As ``FeatureFetcher.get_many``; queries without a time may be answered from the cache."""
+        return read(self.read_steps(queries), self.store)
 
     @property
     def store(self) -> OnlineStore:
         """The store of the fetcher."""
         return self.fetcher.store
 
-    def reading(
-        self, asks: Sequence[FeatureQuery]
+    def read_steps(
+        self, queries: Sequence[FeatureQuery]
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
-        """The same for whoever asks the store himself."""
+        """``get_many`` as steps, for a caller that reads the store itself."""
         now_ms = self.fetcher.clock()
         try:
-            yield from self._recheck(asks, now_ms)
+            yield from self._recheck(queries, now_ms)
         except OnlineStoreError:
-            return (yield from self.fetcher.reading(asks))
-        looked_up = [self._look_up(ask, now_ms) for ask in asks]
+            return (yield from self.fetcher.read_steps(queries))
+        looked_up = [self._look_up(query, now_ms) for query in queries]
         reads = [
-            ask if found is None else found.rest()
-            for ask, found in zip(asks, looked_up, strict=True)
+            query if found is None else found.rest()
+            for query, found in zip(queries, looked_up, strict=True)
             if found is None or found.missing
         ]
-        rest = iter((yield from self.fetcher.reading(reads)) if reads else ())
+        rest = iter((yield from self.fetcher.read_steps(reads)) if reads else ())
         answers: list[OnlineResponse | PaimonFeaturesError | None] = []
         for found in looked_up:
             answer = next(rest) if found is None or found.missing else None
@@ -121,42 +122,42 @@ class CachedFetcher:
                     self._keep(found, answer)
                 answer = found.answer()
             answers.append(answer)
-        # where an epoch began in between, and only a part was read from it
+        # where an epoch started in between, and only some rows were read from it
         mixed = [number for number, answer in enumerate(answers) if answer is None]
         if mixed:
-            whole = yield from self.fetcher.reading([asks[number] for number in mixed])
+            whole = yield from self.fetcher.read_steps([queries[number] for number in mixed])
             for number, answer in zip(mixed, whole, strict=True):
                 answers[number] = answer
         return [answer for answer in answers if answer is not None]
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Empty the cache."""
         self._rows.clear()
 
     # -- looking up ------------------------------------------------------------------------
 
-    def _recheck(self, asks: Sequence[FeatureQuery], now_ms: int) -> StoreRead[None]:
+    def _recheck(self, queries: Sequence[FeatureQuery], now_ms: int) -> StoreRead[None]:
         due = {
             ref.view
-            for ask in asks
-            for ref in ask.selection.refs
+            for query in queries
+            for ref in query.selection.refs
             if not 0 <= now_ms - self._checked_ms.get(ref.view, -(2**62)) < self.recheck_ms
         }
         if due:
-            yield from self.fetcher.looking(due)
+            yield from self.fetcher.refresh(due)
             self._checked_ms.update(dict.fromkeys(due, now_ms))
 
-    def _look_up(self, ask: FeatureQuery, now_ms: int) -> _CacheLookup | None:
-        """What is known of each entity; None for an ask that is read as it is."""
-        if ask.as_of_ms is not None or ask.selection.inputs or ask.inputs:
+    def _look_up(self, query: FeatureQuery, now_ms: int) -> _CacheLookup | None:
+        """The cached rows of each entity; None for a query that is not cached."""
+        if query.as_of_ms is not None or query.selection.inputs or query.inputs:
             return None
         try:
-            asked = self.fetcher.check(ask, now_ms)
+            resolved = self.fetcher.check(query, now_ms)
         except PaimonFeaturesError:
             return None
-        if asked is None or not asked.rows:
+        if resolved is None or not resolved.rows:
             return None
-        found = _CacheLookup(ask.selection, asked)
+        found = _CacheLookup(query.selection, resolved)
         for place, key in enumerate(found.keys):
             row = self._rows.get(key)
             if row is None or not self._is_good(row, now_ms):
@@ -165,7 +166,7 @@ class CachedFetcher:
                 found.rows[place] = row
         with self._lock:
             self.misses += len(found.missing)
-            self.hits += asked.rows - len(found.missing)
+            self.hits += resolved.rows - len(found.missing)
         return found
 
     def _is_good(self, row: _CachedRow, now_ms: int) -> bool:
@@ -185,18 +186,18 @@ class CachedFetcher:
 
 
 class _CacheLookup:
-    """An ask, what is known of its entities, and the places of those of which nothing is."""
+    """A query, the cached rows of its entities, and the positions of the missing ones."""
 
-    def __init__(self, selection: Selection, asked: ResolvedQuery) -> None:
+    def __init__(self, selection: Selection, resolved: ResolvedQuery) -> None:
         self._selection = selection
-        self._columns = {n: v for keys in asked.entities for n, v in keys.columns.items()}
-        encoded = [keys.encoded for keys in asked.entities]
+        self._columns = {n: v for keys in resolved.entities for n, v in keys.columns.items()}
+        encoded = [keys.encoded for keys in resolved.entities]
         self.keys: list[_Key] = [(selection, one) for one in zip(*encoded, strict=True)]
-        self.rows: list[_CachedRow | None] = [None] * asked.rows
+        self.rows: list[_CachedRow | None] = [None] * resolved.rows
         self.missing: list[int] = []
 
     def rest(self) -> FeatureQuery:
-        """What there is to read."""
+        """The query for the missing entities."""
         rest = {
             name: [values[place] for place in self.missing]
             for name, values in self._columns.items()
@@ -204,7 +205,7 @@ class _CacheLookup:
         return FeatureQuery(self._selection, rest)
 
     def answer(self) -> OnlineResponse | None:
-        """The answer, once all rows are known; None if they are not of the same epochs."""
+        """The response, once all rows are known; None if they are not of the same epochs."""
         rows = [row for row in self.rows if row is not None]
         first = rows[0]
         if any(row.epochs != first.epochs for row in rows):
@@ -217,7 +218,7 @@ class _CacheLookup:
 
 
 def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_CachedRow]:
-    """The rows of an answer, without what else was in its batch."""
+    """The rows of a response, independent of its batch."""
     batch, part = answer.batch, slice(answer.start, answer.stop)
     shape = _RowSchema(
         batch.key_types, batch.types, [column.values.dtype for column in batch.columns]
@@ -241,7 +242,7 @@ def _rows_of(answer: OnlineResponse, until_ms: int) -> Iterator[_CachedRow]:
 
 
 def _batch_of(selection: Selection, rows: Sequence[_CachedRow]) -> ResultBatch:
-    """Rows side by side, as if they had been read together."""
+    """A batch of rows, as if they had been read together."""
     first = rows[0]
     shape = first.shape
     event_times = {
@@ -278,7 +279,7 @@ def _column(values: Sequence[Any], stored: np.dtype[Any]) -> Column:
 
 
 def _distinct(rows: Sequence[tuple[int, ...]], stored: np.dtype[Any]) -> list[Any]:
-    """An array per output; outputs that are alike share one, so that it is written once."""
+    """An array per output; equal outputs share one, so that it is encoded once."""
     arrays: dict[tuple[int, ...], Any] = {}
     out = []
     for column in zip(*rows, strict=True):

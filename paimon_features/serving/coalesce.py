@@ -1,4 +1,4 @@
-"""Requests that come at one time are read together: one command to the store, one merge."""
+"""Requests that arrive at the same time are read together: one command to the store, one merge."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from paimon_features.serving.store_reads import StoreRead
 T = TypeVar("T")
 
 MAX_ROWS = 1_024
-"""Entities that are read together by default: some MB of records, and some milliseconds in which
-the event loop does nothing else."""
+"""Most entities read together by default: some MB of records, and some milliseconds in which the
+event loop does nothing else."""
 MAX_WAITING = 1_024
-"""Asks that wait at most, by default."""
+"""Most queries that wait, by default."""
 
 
 class Reader(Protocol):
-    """What answers asks: a fetcher, or a cache in front of one."""
+    """Answers queries: a fetcher, or a cache in front of one."""
 
     @property
     def store(self) -> OnlineStore:
-        """Where its readings have their values from."""
+        """The store that it reads."""
 
-    def reading(
-        self, asks: Sequence[FeatureQuery]
+    def read_steps(
+        self, queries: Sequence[FeatureQuery]
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
-        """The answer to each ask, or the error that it alone has, in their order."""
+        """The response to each query, or its own error, in the order of the queries."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _PendingQuery:
-    """An ask whose answer is waited for."""
+    """A query whose response is awaited."""
 
-    ask: FeatureQuery
+    query: FeatureQuery
     rows: int
     fetcher: Reader
     render: Callable[[OnlineResponse], Any] | None
@@ -49,21 +49,21 @@ class _PendingQuery:
 
 
 class Coalescer:
-    """Asks of one event loop, answered together.
+    """Answers the queries of one event loop together.
 
-    The store is waited for in a thread of its own, so that one which hangs does not stop the loop;
-    what is made of its values is made in the loop (see ``reading``).
+    A thread of its own waits for the store, so that a store that hangs does not block the loop; its
+    values are processed in the loop (see ``store_reads``).
 
     ::
 
-        asks     a        b c d          e
+        queries  a        b c d          e
         reader   [--- a ----][-- b c d --][- e -]
 
-    While a read is under way, asks wait for the next one, which takes all of them, up to
-    ``max_rows`` entities. An ask that finds the reader idle goes at the event loop's next turn,
-    together with those that came in the same one: nobody waits for company. An ask is read with
-    the ``fetcher`` that stood here when it came, so another one can be put in its place at any
-    time: what waits is still answered by the old one, and no batch has two.
+    While a read is in flight, queries wait for the next one, which takes all of them, up to
+    ``max_rows`` entities. If the reader is idle, a query is read in the event loop's next
+    iteration, together with those that arrived in the same one: no query waits for others. A query
+    is read with the ``fetcher`` that was set when it arrived, so the fetcher can be replaced at any
+    time: waiting queries still use the old one, and no batch mixes two.
 
     To be used from the thread of one event loop.
     """
@@ -79,7 +79,7 @@ class Coalescer:
         self.batches = 0
         """Reads so far."""
         self.queries = 0
-        """Asks that were read so far; those that were given up while they waited are not."""
+        """Queries read so far, without those that were cancelled while they waited."""
         self._max_rows = max_rows
         self._max_waiting = max_waiting
         self._waiting: deque[_PendingQuery] = deque()
@@ -89,41 +89,43 @@ class Coalescer:
 
     @property
     def waiting(self) -> int:
-        """How many asks wait for the next read."""
+        """The number of queries that wait for the next read."""
         return len(self._waiting)
 
     @overload
-    async def get(self, ask: FeatureQuery, *, timeout_s: float | None = None) -> OnlineResponse: ...
+    async def get(
+        self, query: FeatureQuery, *, timeout_s: float | None = None
+    ) -> OnlineResponse: ...
     @overload
     async def get(
         self,
-        ask: FeatureQuery,
+        query: FeatureQuery,
         render: Callable[[OnlineResponse], T],
         *,
         timeout_s: float | None = None,
     ) -> T: ...
     async def get(
         self,
-        ask: FeatureQuery,
+        query: FeatureQuery,
         render: Callable[[OnlineResponse], Any] | None = None,
         *,
         timeout_s: float | None = None,
     ) -> Any:
-        """The answer to one ask, or what ``render`` makes of it.
+        """The response to one query, or what ``render`` returns for it.
 
-        Whoever is cancelled while it waits gives its place up, and is not read.
+        A query that is cancelled while it waits is not read.
 
         Raises
         ------
         OverloadedError
-            At once where ``max_waiting`` asks wait already, or after ``timeout_s``.
+            At once if ``max_waiting`` queries are waiting, or after ``timeout_s``.
         PaimonFeaturesError
             As ``FeatureFetcher.get`` does.
         """
         self._check_room()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append(_PendingQuery(ask, _rows(ask), self.fetcher, render, answer))
+        self._waiting.append(_PendingQuery(query, _rows(query), self.fetcher, render, answer))
         if not self._reading:
             self._reading = True
             loop.call_soon(self._next, loop)
@@ -136,7 +138,7 @@ class Coalescer:
             timer.cancel()
 
     def close(self) -> None:
-        """Refuse what waits and what comes, and let the thread go once its read is done."""
+        """Reject waiting and new queries, and release the thread once its read is done."""
         self._closed = True
         self._thread.shutdown(wait=False)
         while self._waiting:
@@ -151,14 +153,14 @@ class Coalescer:
             self._waiting = deque(one for one in self._waiting if not one.answer.done())
             if len(self._waiting) >= self._max_waiting:
                 raise OverloadedError(
-                    f"{len(self._waiting)} requests wait already, and no more may; ask again "
-                    "later, or run more workers"
+                    f"{len(self._waiting)} requests are waiting, the most that may; retry later, "
+                    "or run more workers"
                 )
 
     # -- in the event loop -----------------------------------------------------------------
 
     def _next(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin the next read, if somebody waits for one."""
+        """Start the next read, if any query waits for one."""
         batch = self._take()
         self._reading = bool(batch) and not self._closed
         if self._reading:
@@ -167,7 +169,7 @@ class Coalescer:
             self._advance(loop, _BatchRead(batch), None)
 
     def _take(self) -> list[_PendingQuery]:
-        """Those of one fetcher who have waited longest, at most ``max_rows`` entities, or one."""
+        """The oldest queries of one fetcher, of at most ``max_rows`` entities, but at least one."""
         batch: list[_PendingQuery] = []
         rows = 0
         while self._waiting:
@@ -187,23 +189,23 @@ class Coalescer:
         read: _BatchRead,
         found: Sequence[bytes | None] | BaseException | None,
     ) -> None:
-        """Go on with a read until it wants something of the store, or is done."""
+        """Continue a read until it needs something from the store, or is done."""
         try:
             if isinstance(found, BaseException):
                 keys = read.reading.throw(found)
             else:
                 keys = read.reading.send(found)  # type: ignore[arg-type]
         except StopIteration as end:
-            self._tell(loop, read.batch, end.value)
+            self._deliver(loop, read.batch, end.value)
         except Exception as error:  # a defect: everybody is told, and the next read goes on
-            self._tell(loop, read.batch, [error] * len(read.batch))
+            self._deliver(loop, read.batch, [error] * len(read.batch))
         else:
             try:
                 self._thread.submit(self._fetch, loop, read, keys)
             except RuntimeError:  # closed while a read was under way that wants more
-                self._tell(loop, read.batch, [_closing()] * len(read.batch))
+                self._deliver(loop, read.batch, [_closing()] * len(read.batch))
 
-    def _tell(
+    def _deliver(
         self,
         loop: asyncio.AbstractEventLoop,
         batch: Sequence[_PendingQuery],
@@ -217,7 +219,7 @@ class Coalescer:
                 waiting.answer.set_exception(answer)
             else:
                 waiting.answer.set_result(answer)
-        # behind the replies: who is answered now asks again
+        # after the replies: clients that are answered now may send their next request
         loop.call_soon(self._next, loop)
 
     # -- in the store's thread -------------------------------------------------------------
@@ -232,20 +234,20 @@ class Coalescer:
             found = error
         try:
             loop.call_soon_threadsafe(self._advance, loop, read, found)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed: no query waits any more
             return
 
 
 class _BatchRead:
-    """A batch, and its reading."""
+    """A batch of queries, and the steps of its read."""
 
     def __init__(self, batch: Sequence[_PendingQuery]) -> None:
         self.batch = batch
-        self.reading = batch[0].fetcher.reading([one.ask for one in batch])
+        self.reading = batch[0].fetcher.read_steps([one.query for one in batch])
 
 
 def _closing() -> OverloadedError:
-    return OverloadedError("the server is closing; ask another one")
+    return OverloadedError("the server is shutting down; use another one")
 
 
 def _rendered(render: Callable[[OnlineResponse], Any] | None, answer: Any) -> Any:
@@ -257,9 +259,9 @@ def _rendered(render: Callable[[OnlineResponse], Any] | None, answer: Any) -> An
         return error
 
 
-def _rows(ask: FeatureQuery) -> int:
-    """How many entities an ask names, as far as that can be told before it is checked."""
-    for values in ask.entities.values():
+def _rows(query: FeatureQuery) -> int:
+    """The number of entities of a query, as far as it is known before the query is checked."""
+    for values in query.entities.values():
         try:
             return len(values)  # type: ignore[arg-type]
         except TypeError:
@@ -270,5 +272,5 @@ def _rows(ask: FeatureQuery) -> int:
 def _give_up(answer: asyncio.Future[Any], timeout_s: float) -> None:
     if not answer.done():
         answer.set_exception(
-            OverloadedError(f"no answer within {timeout_s * 1000:,.0f} ms; ask again later")
+            OverloadedError(f"no answer within {timeout_s * 1000:,.0f} ms; retry later")
         )

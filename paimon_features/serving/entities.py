@@ -1,4 +1,4 @@
-"""The entities of a request: checked, and as the bytes and numbers by which they are found."""
+"""The entities of a request: validated, and encoded as the bytes and buckets of their records."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def _of_anything(keys: Mapping[str, DataType], entities: Mapping[str, object]) -
 
 
 def _of_lists(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys | None:
-    """The same for what most requests are, without a way through Arrow: lists of plain integers
-    or texts, or arrays of just these types. None where it is something else, or not right: the
-    other one knows, and tells."""
+    """A fast path without Arrow for most requests: lists of plain integers or strings, or arrays
+    of exactly these types. None for anything else, also for invalid values: the general path
+    reports them."""
     columns: dict[str, list[Any]] = {}
     encoded: list[list[bytes]] = []
     for name, kind in keys.items():
@@ -103,18 +103,18 @@ def _escaped(text: bytes) -> bytes:
 
 
 class Buckets:
-    """In which bucket each entity is: by Paimon's hash, and remembered for those seen last."""
+    """The bucket of each entity by Paimon's hash, cached for recent entities."""
 
     def __init__(self, types: Sequence[DataType], count: int, remembered: int = 65_536) -> None:
         self._types, self.count, self._most = list(types), count, remembered
         self._known: dict[bytes, int] = {}
 
     def __len__(self) -> int:
-        """How many are remembered: ``remembered`` at most, or those of one read."""
+        """The number of cached entities: ``remembered`` at most, or those of one read."""
         return len(self._known)
 
     def of(self, entities: Sequence[EntityKeys]) -> list[int]:
-        """The bucket of each entity, those of the first first."""
+        """The bucket of each entity, in order."""
         encoded = [one for keys in entities for one in keys.encoded]
         known = self._known
         found = [known.get(one) for one in encoded]

@@ -1,4 +1,4 @@
-"""What one read of the store brings of one view: a row for each entity of each ask."""
+"""What one read of the store returns for one view: a row for each entity of each query."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from paimon_features.serving.view_states import Epoch
 
 
 class EntityRows:
-    """The rows of one view, those of the asks side by side.
+    """The rows of one view, those of all queries in sequence.
 
-    First it names the keys to read, then it takes what was found. Where something is wrong with
-    some rows (a record that is none, a lost marker), ``part`` raises for ranges with them.
+    It first names the ``keys`` to read, and then takes their values (``fill``). For rows with a
+    corrupt record or a lost marker, ``part`` raises.
     """
 
     def __init__(self, name: str, epoch: Epoch, entities: Sequence[EntityKeys]) -> None:
@@ -38,10 +38,10 @@ class EntityRows:
             *self._marker_keys,
             *[stems[b] + one for b, one in zip(self._bucket_of, encoded, strict=True)],
         ]
-        """The markers of the buckets in question, and the records."""
+        """The markers of the entities' buckets, and the records."""
 
     def lacks_markers(self, found: Sequence[bytes | None]) -> bool:
-        """Whether a marker is not among the values of ``keys``."""
+        """Whether a marker is missing among the values of ``keys``."""
         return None in found[: len(self._marker_keys)]
 
     def fill(self, found: Sequence[bytes | None]) -> None:
@@ -56,12 +56,12 @@ class EntityRows:
 
     @property
     def records_read(self) -> int:
-        """How many of the rows have a record."""
+        """The number of rows with a record."""
         return len(self._records.headers)
 
     @property
     def cells_read(self) -> int:
-        """How many cells these records have."""
+        """The number of cells of these records."""
         return len(self._records.cells)
 
     def part(self, start: int, stop: int) -> RowRange:
@@ -70,7 +70,7 @@ class EntityRows:
         Raises
         ------
         OnlineStoreError
-            If the store has lost or spoilt something of one of them.
+            If the store has lost or corrupted something of one of them.
         """
         buckets = self._bucket_of[start:stop]
         for row, error in self._corrupt:
@@ -123,16 +123,16 @@ class EntityRows:
                     found[row] = None
             self._records = decode([raw for raw in found if raw is not None])
         self._there: npt.NDArray[np.bool_] = np.array([raw is not None for raw in found], np.bool_)
-        # which record each row begins with, were it there; and which cell
+        # for each row the index of its record, if it has one, and of its first cell
         self._record_at = np.zeros(len(found) + 1, np.int64)
         np.cumsum(self._there, out=self._record_at[1:])
         self._cell_at: Ints = self._records.offsets[self._record_at]
 
 
 class RowRange:
-    """Some of the rows, with all that is told of them.
+    """Some of the rows, with their records and markers.
 
-    ``offsets`` are those of the cells of each row, ``there`` says which rows have a record;
+    ``offsets`` are those of the cells of each row, ``there`` is true for rows with a record;
     ``records`` has only those.
     """
 
@@ -163,7 +163,7 @@ class RowRange:
         return max(highs, default=NEVER_MS)
 
     def spread(self, of_records: Ints) -> Ints:
-        """What was found out for each record, for each row; NEVER_MS where there is none."""
+        """Values of records as values of rows; NEVER_MS for rows without a record."""
         if self.there.all():
             return of_records
         out = np.full(len(self), NEVER_MS, np.int64)
@@ -172,7 +172,7 @@ class RowRange:
 
 
 class FreshnessLookup:
-    """How fresh the rows of single asks are, each set of buckets worked out once."""
+    """The freshness of the rows of single queries, computed once for each set of buckets."""
 
     def __init__(self, view: CompiledView, part: RowRange, clock_ms: int) -> None:
         self._bucket_of = part.bucket_of

@@ -1,4 +1,4 @@
-"""What ``GET /explain`` asks for, from the query of its URL.
+"""The query of ``GET /explain``, parsed from its URL.
 
 ::
 
@@ -21,7 +21,7 @@ _FIELDS = ("view", "entity", "now_ms", "feature")
 
 @dataclass(frozen=True, slots=True)
 class ExplainQuery:
-    """Features of one entity of a view, to be explained; ``as_of_ms`` None is the clock."""
+    """Features of one entity of a view, to be explained; None as ``as_of_ms`` is the clock."""
 
     view: str
     entity: Mapping[str, str]
@@ -30,15 +30,15 @@ class ExplainQuery:
 
     @classmethod
     def of(cls, query: str) -> ExplainQuery:
-        """The question in a query: ``view``, ``entity`` as ``key=value`` for each key.
+        """Parse ``view``, ``entity`` as ``key=value`` for each key, ``now_ms`` and ``feature``.
 
         >>> ExplainQuery.of("view=spend&entity=user%3D7&entity=shop%3Da%3Db")
-        Question(view='spend', entity={'user': '7', 'shop': 'a=b'}, as_of_ms=None, feature=None)
+        ExplainQuery(view='spend', entity={'user': '7', 'shop': 'a=b'}, as_of_ms=None, feature=None)
 
         Raises
         ------
         RequestError
-            For a field that is missing, unknown or twice, or of another form.
+            For a field that is missing, unknown, repeated or malformed.
         """
         try:
             pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=100)
@@ -65,7 +65,7 @@ class ExplainQuery:
         return cls(found["view"], entity, _time(found.get("now_ms")), found.get("feature"))
 
     def typed(self, keys: Mapping[str, DataType]) -> dict[str, object]:
-        """The entity's keys as values of their types; others stay as they are.
+        """The entity's keys as values of their types.
 
         >>> from paimon_features.schema import Int64
         >>> ExplainQuery.of("view=spend&entity=user%3D7").typed({"user": Int64})
@@ -74,7 +74,7 @@ class ExplainQuery:
         Raises
         ------
         RequestError
-            For a key that the view does not have, or a text that is no value of its type.
+            For a key that the view does not have, or a text that is not a value of its type.
         """
         out: dict[str, object] = {}
         for name, text in self.entity.items():
@@ -87,7 +87,7 @@ class ExplainQuery:
                 out[name] = _READERS[keys[name].text](text)
             except (ValueError, KeyError):
                 raise RequestError(
-                    f"entity key {name!r}: {text[:80]!r} is no {keys[name]!r}"
+                    f"entity key {name!r}: {text[:80]!r} is not a valid {keys[name]!r}"
                 ) from None
         return out
 

@@ -1,11 +1,11 @@
 """The online read: everything that a request needs in one command to the store.
 
-View states, the markers of the buckets that the entities are in, and the records are read at one
-time. So a value is never put together from two epochs, and a switch in between is seen: then the
-request is read again from the new epoch.
+View states, the markers of the entities' buckets, and the records are read at one time. So a value
+is never combined from two epochs, and a switch in between is detected: then the request is read
+again from the new epoch.
 
-Many requests are read as one is: one command for all of them, one decode per view, and one fold
-for all that ask the same as of the same time. Each answer is what the request alone would get.
+Many requests are read like one: one command for all of them, one decode per view, and one fold
+for all of the same selection and time. Each gets the response that it would get alone.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ __all__ = ["FeatureFetcher", "OnlineResponse", "Status", "ViewFreshness"]
 
 _ATTEMPTS = 5
 _PLANS = 256
-"""How many selections are remembered; services are few, and others may ask for anything."""
+"""The number of cached selections; services are few, but clients may list any features."""
 
 
 class FeatureFetcher:
     """Reads features of ``views`` of a project from an online store.
 
-    Keep it: it remembers layouts and which epoch is read. Safe to use from several threads.
-    ``clock`` is the host's clock, by which staleness is judged, and which is the time of reads
-    that name none.
+    Reuse it: it caches layouts and the current epochs. Safe to use from several threads.
+    ``clock`` is the host's clock, which determines staleness, and the time of reads without
+    ``as_of_ms``.
 
-    ``views`` may hold several definitions of one view, say the one that is materialized now and
-    the one that will be: the store's content tells which of them an answer is made by, so that
+    ``views`` may contain several definitions of one view, say the one that is materialized now and
+    the next one: the store's content decides which of them a response is computed by, so that
     definitions can be changed here before or after the store is switched, and no request fails
-    in between. Of definitions that keep the same records, the first that has all the features
-    in question counts. A feature that only the other definition has is not ready.
+    in between. Of definitions with the same records, the first that has all the requested features
+    is used. A feature that only the other definition has is not ready.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class FeatureFetcher:
     ) -> None:
         self.project, self.store, self.clock = project, store, clock
         self.records_read = self.cells_read = 0
-        """What was found in the store so far: records, and the cells in them. Told roughly where
-        several threads read."""
+        """Records found in the store so far, and the cells in them. Approximate if several threads
+        read."""
         self._views = {
             name: ServedView(project, name, variants, store.key_prefix)
             for name, variants in variants_of(views).items()
@@ -82,8 +82,7 @@ class FeatureFetcher:
         as_of_ms: int,
         request: Mapping[str, object] | None = None,
     ) -> OnlineResponse:
-        """The features of the entities at ``as_of_ms`` (UTC ms; an event at ``as_of_ms`` is not
-        in).
+        """The features of the entities at ``as_of_ms`` (UTC ms; events at that time are excluded).
 
         ``entities`` maps each key column to a sequence, all of one length: lists, NumPy, Arrow.
         ``request`` maps each request input of the interactions to a value for all entities, or
@@ -92,16 +91,16 @@ class FeatureFetcher:
         Raises
         ------
         RequestError
-            For entities or request inputs that do not fit, or a ``as_of_ms`` that lies too far
-            before the newest applied event (or before the clock, once records may have left the
-            store): what such a read needs is no longer here, and the lake answers it. Also for
-            a view with exact windows over tiles, which the online store cannot tell.
+            For invalid entities or request inputs, or an ``as_of_ms`` too far before the newest
+            applied event (or before the clock, once records may have left the store): the store
+            no longer has what such a read needs, and the lake has to answer it. Also for a view
+            with exact windows over tiles, which the online store cannot compute.
         UnknownNameError
-            For a view or feature that is not there.
+            For an unknown view or feature.
         StoreNotReadyError
-            If the store holds no complete epoch of a view, or one of another definition.
+            If the store has no complete epoch of a view, or one of another definition.
         OnlineStoreError
-            If the store does not answer.
+            If the store does not respond.
         """
         [answer] = self.get_many([FeatureQuery(Selection.of(refs), entities, as_of_ms, request)])
         if isinstance(answer, PaimonFeaturesError):
@@ -109,60 +108,62 @@ class FeatureFetcher:
         return answer
 
     def variants(self, name: str) -> list[CompiledView]:
-        """The definitions of a view, that which counts first; UnknownNameError if there is none."""
+        """The definitions of a view, the preferred one first; UnknownNameError if there is none."""
         if name not in self._views:
             raise UnknownNameError.of("feature view", name, self._views)
         return [variant.view for variant in self._views[name].variants]
 
-    def get_many(self, asks: Sequence[FeatureQuery]) -> list[OnlineResponse | PaimonFeaturesError]:
-        """The answer to each ask, or the error that it alone has, in their order.
+    def get_many(
+        self, queries: Sequence[FeatureQuery]
+    ) -> list[OnlineResponse | PaimonFeaturesError]:
+        """The response to each query, or its own error, in the order of the queries.
 
-        What an ask gets does not depend on the others; those that name no ``as_of_ms`` are of one
-        time. The errors are those of ``get``.
+        A result does not depend on the other queries; those without ``as_of_ms`` share one time.
+        The errors are those of ``get``.
         """
-        return read(self.reading(asks), self.store)
+        return read(self.read_steps(queries), self.store)
 
-    def reading(
-        self, asks: Sequence[FeatureQuery]
+    def read_steps(
+        self, queries: Sequence[FeatureQuery]
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
-        """The same for whoever asks the store himself."""
+        """``get_many`` as steps, for a caller that reads the store itself."""
         clock_ms = self.clock()
-        answers: Results = {}
+        results: Results = {}
         groups: dict[tuple[SelectionPlan, int], QueryGroup] = {}
-        for number, ask in enumerate(asks):
-            as_of_ms = clock_ms if ask.as_of_ms is None else ask.as_of_ms
+        for number, query in enumerate(queries):
+            as_of_ms = clock_ms if query.as_of_ms is None else query.as_of_ms
             try:
-                plan = self._plan(ask.selection)
-                asked = ResolvedQuery.of(number, ask, plan, as_of_ms)
+                plan = self._plan(query.selection)
+                resolved = ResolvedQuery.of(number, query, plan, as_of_ms)
             except PaimonFeaturesError as error:
-                answers[number] = error
+                results[number] = error
                 continue
             group = groups.get((plan, as_of_ms))
             if group is None:
                 group = groups[plan, as_of_ms] = QueryGroup(plan, as_of_ms)
-            group.asked.append(asked)
+            group.queries.append(resolved)
         if groups:
             try:
-                yield from self._read_and_answer(list(groups.values()), answers)
-            except OnlineStoreError as error:  # the store itself: nobody has an answer
+                yield from self._read_groups(list(groups.values()), results)
+            except OnlineStoreError as error:  # the store itself: all queries fail
                 for group in groups.values():
-                    group.fail(error, answers)
-        return [answers[number] for number in range(len(asks))]
+                    group.fail(error, results)
+        return [results[number] for number in range(len(queries))]
 
     # -- for a cache in front ---------------------------------------------------------------
 
-    def check(self, ask: FeatureQuery, as_of_ms: int) -> ResolvedQuery | None:
-        """An ask with its entities worked out, nothing read; raises as ``get`` does.
+    def check(self, query: FeatureQuery, as_of_ms: int) -> ResolvedQuery | None:
+        """A query with its entities encoded, without a read; raises as ``get`` does.
 
-        None where it depends on the store what the entity keys are.
+        None if the entity keys depend on the store's content.
         """
-        plan = self._plan(ask.selection)
-        return None if plan.variants is None else ResolvedQuery.of(0, ask, plan, as_of_ms)
+        plan = self._plan(query.selection)
+        return None if plan.variants is None else ResolvedQuery.of(0, query, plan, as_of_ms)
 
-    def looking(self, names: Iterable[str]) -> StoreRead[None]:
-        """Read which epochs of views the store holds now; OnlineStoreError if it does not answer.
+    def refresh(self, names: Iterable[str]) -> StoreRead[None]:
+        """Read the current epochs of views; OnlineStoreError if the store does not respond.
 
-        Names that are not there are left out.
+        Unknown names are ignored.
         """
         views = [self._views[name] for name in names if name in self._views]
         found = yield [v.keys.state for v in views]
@@ -170,12 +171,12 @@ class FeatureFetcher:
             of.see(raw)
 
     def epoch(self, name: str) -> str | None:
-        """The name of the epoch of a view that was seen last; None where none can be read."""
+        """The name of the last known epoch of a view; None if none can be read."""
         last = self._views[name].last
         return None if last is None or last.epoch is None else last.epoch.name
 
     def max_staleness_ms(self, name: str) -> int | None:
-        """The least of what the definitions of a view allow; None where none sets a bound."""
+        """The smallest ``max_staleness`` of a view's definitions; None if none sets one."""
         bounds = [variant.view.max_staleness_ms for variant in self._views[name].variants]
         return min((bound for bound in bounds if bound is not None), default=None)
 
@@ -195,7 +196,7 @@ class FeatureFetcher:
         return plan
 
     def _view_plans(self, name: str, features: Sequence[str]) -> ViewPlanSet:
-        """What is asked of a view, in each of its definitions that has all these features."""
+        """The plans for a view, one for each of its definitions that has all these features."""
         of = self._views.get(name)
         if of is None:
             raise UnknownNameError.of("feature view", name, self._views)
@@ -210,15 +211,15 @@ class FeatureFetcher:
 
     # -- the read --------------------------------------------------------------------------
 
-    def _read_and_answer(self, groups: Sequence[QueryGroup], answers: Results) -> StoreRead[None]:
-        """Answer all of the groups, from the epochs that are current at the time of the read."""
+    def _read_groups(self, groups: Sequence[QueryGroup], results: Results) -> StoreRead[None]:
+        """Read and compute all groups from the epochs that are current at the time of the read."""
         names = list(dict.fromkeys(name for group in groups for name in group.plan.views))
         states = [self._views[name].keys.state for name in names]
         seen = yield from self._guess(names)
         for _ in range(_ATTEMPTS):
             failed: Results = {}
             for group in groups:
-                group.aim(seen, failed)
+                group.choose_definitions(seen, failed)
             rows = _place(names, groups, seen)
             found = yield [*states, *(key for of in rows for key in of.keys)]
             # what was read counts only if it was the current epoch at that very time
@@ -242,17 +243,17 @@ class FeatureFetcher:
                 if not group.plan.views.keys().isdisjoint(moved):
                     group.ready = []
                     group.fail(error, failed)
-        answers.update(failed)
+        results.update(failed)
         for of, part in parts:
             of.fill(part)
             self.records_read += of.records_read
             self.cells_read += of.cells_read
         clock_ms = self.clock()
         for group in groups:
-            group.answer(clock_ms, answers)
+            group.compute(clock_ms, results)
 
     def _guess(self, names: Sequence[str]) -> StoreRead[dict[str, ObservedState]]:
-        """What the views were seen to be last; where there was nothing to read, it is read."""
+        """The last known states of the views; a view without a readable one is read now."""
         known: dict[str, ObservedState] = {}
         for name in names:
             last = self._views[name].last
@@ -266,14 +267,14 @@ class FeatureFetcher:
         return self._see(names, found)
 
     def _see(self, names: Sequence[str], found: Sequence[bytes | None]) -> dict[str, ObservedState]:
-        """What the first values of ``found`` say, which are the states of these views."""
+        """Decode the first values of ``found``, which are the states of these views."""
         return {name: self._views[name].see(raw) for name, raw in zip(names, found, strict=False)}
 
 
 def _place(
     names: Sequence[str], groups: Sequence[QueryGroup], seen: Mapping[str, ObservedState]
 ) -> list[EntityRows]:
-    """The rows to read of each view, those of one group side by side."""
+    """The rows to read of each view, those of a group in sequence."""
     placed = []
     for name in names:
         epoch = seen[name].epoch
@@ -285,7 +286,7 @@ def _place(
         for group in groups:
             if name in group.plan.views and group.ready:
                 of_groups.append((group, start))
-                entities += [asked.keys_of(group.views[name].variant) for asked in group.ready]
+                entities += [query.keys_of(group.views[name].variant) for query in group.ready]
                 start += group.rows
         if entities:
             rows = EntityRows(name, epoch, entities)
@@ -298,7 +299,7 @@ def _place(
 def _split(
     found: Sequence[bytes | None], rows: Sequence[EntityRows]
 ) -> list[tuple[EntityRows, Sequence[bytes | None]]]:
-    """The rows of each view with the values of their keys, which stand side by side."""
+    """The rows of each view with the values of their keys, which follow each other."""
     parts, at = [], 0
     for of in rows:
         parts.append((of, found[at : at + len(of.keys)]))

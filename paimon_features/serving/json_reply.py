@@ -1,7 +1,7 @@
 """Replies in JSON as Feast's feature servers write them.
 
-Responses of one batch share their columns. So a column is turned into texts once, for the whole
-batch, and each reply is joined from its parts.
+Responses of one batch share their columns. So a column is encoded once for the batch, and each
+reply is joined from its parts.
 """
 
 from __future__ import annotations
@@ -81,15 +81,15 @@ def _freshness_json(view: str, freshness: ViewFreshness) -> bytes:
 
 
 class _JsonColumns:
-    """Texts made of a batch's columns.
+    """The encoded columns of a batch.
 
     A result is what stands between ``{"values":`` and ``}``: the values and the ending, which is
     the same for all features of equal statuses and event times.
     """
 
     def __init__(self, batch: ResultBatch) -> None:
-        # not the batch itself, which holds this: a cycle keeps all that was read until the garbage
-        # collector comes by
+        # not the batch itself, which refers to this: a cycle would keep all that was read until the
+        # next garbage collection
         self._key_types, self._types = batch.key_types, batch.types
         self._plain = [
             plain_column(kind, column, binary=False)
@@ -149,7 +149,7 @@ class _JsonColumns:
 
 
 def _apart(numbers: bool, values: Sequence[Any]) -> list[bytes]:
-    """The text of each value. Of numbers and nulls all at once: no comma is within them."""
+    """The JSON of each value. Numbers and nulls are encoded at once: they contain no comma."""
     if numbers and values:
         return _encode(values)[1:-1].split(b",")
     return [_encode(value) for value in values]

@@ -1,4 +1,4 @@
-"""A request to the online store, as a value: what, of whom, and as of when."""
+"""A query of online features, as a value: which features, of which entities, as of when."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ class FeatureQuery:
 
     ``entities`` maps each key column to a sequence, all of one length, and ``inputs`` each request
     input of the interactions to one value for all entities or to a sequence. ``as_of_ms`` is the
-    time
-    of the read (UTC ms, an event at ``as_of_ms`` is not in); None is the clock at the read.
+    time of the read (UTC ms; events at ``as_of_ms`` are excluded); None is the clock at the read.
     """
 
     selection: Selection

@@ -1,4 +1,4 @@
-"""Asks that are answered together: those of one selection, as of one time."""
+"""Queries that are computed together: those of one selection, as of one time."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from paimon_features.serving.window_features import WindowFeatures
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 Results = dict[int, OnlineResponse | PaimonFeaturesError]
-"""Answers by the numbers of their asks."""
+"""Responses or errors by the numbers of their queries."""
 
 
 class ViewPlanSet:
-    """What a selection asks of a view: by that of its definitions that turns out to count.
+    """The plans of a selection for one view, by the definition whose records the store contains.
 
-    Of ``variants`` that keep the same records, the first that has all the features counts.
+    Of ``variants`` with the same records, the first that has all the features is used.
     """
 
     def __init__(self, name: str, variants: Sequence[ViewVariant], features: Sequence[str]) -> None:
@@ -45,13 +45,13 @@ class ViewPlanSet:
         """Whether all definitions have the same entity keys."""
 
     def in_use(self, seen: ObservedState) -> ViewPlan:
-        """The plan for what the store holds; StoreNotReadyError if it has no such feature."""
+        """The plan for the store's records; StoreNotReadyError if they lack one of the features."""
         if seen.error is not None:
-            raise _own(seen.error)  # that one is kept, and would keep whatever raised it
+            raise _own(seen.error)  # that one is kept, and would keep its traceback alive
         plan = None if seen.fingerprint is None else self._plans.get(seen.fingerprint)
         if plan is None:
             raise StoreNotReadyError(
-                f"feature view {self._name!r}: the online store holds another definition, which "
+                f"feature view {self._name!r}: the online store contains another definition, which "
                 f"does not have all of: {', '.join(self._features)}; "
                 f"run 'paimon-features materialize {self._name}' and wait until it is built"
             )
@@ -60,30 +60,30 @@ class ViewPlanSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectionPlan:
-    """What a selection asks of each view."""
+    """The plans of a selection, by view."""
 
     selection: Selection
     views: Mapping[str, ViewPlanSet]
     variants: Sequence[ViewVariant] | None
-    """Definitions by which asks are checked before anything is read; None where the entity keys
-    depend on which definition counts."""
+    """Definitions by which queries are checked before anything is read; None if the entity keys
+    depend on which definition the store contains."""
 
     @classmethod
     def of(cls, selection: Selection, views: Mapping[str, ViewPlanSet]) -> SelectionPlan:
-        """The plan of these views."""
+        """A plan for these views."""
         same = all(of.has_one_key for of in views.values())
         return cls(selection, views, [of.first for of in views.values()] if same else None)
 
 
 @dataclass(slots=True, eq=False)
 class ResolvedQuery:
-    """An ask that was found right, as far as that can be told without the store.
+    """A query that was checked, as far as that is possible without the store.
 
-    ``offset`` says which row of its group its first entity is.
+    ``offset`` is the row of its first entity in the group.
     """
 
     number: int
-    ask: FeatureQuery
+    query: FeatureQuery
     rows: int = 0
     offset: int = 0
     inputs: Mapping[str, pa.Array] = field(default_factory=dict)
@@ -91,17 +91,17 @@ class ResolvedQuery:
 
     @classmethod
     def of(
-        cls, number: int, ask: FeatureQuery, plan: SelectionPlan, as_of_ms: int
+        cls, number: int, query: FeatureQuery, plan: SelectionPlan, as_of_ms: int
     ) -> ResolvedQuery:
-        """Check an ask; raises RequestError."""
+        """Check a query; raises RequestError."""
         if not MIN_TIME_MS <= as_of_ms <= MAX_TIME_MS:
             raise RequestError(
                 f"as_of_ms={as_of_ms}: expected UTC milliseconds within the years 1 to 9999"
             )
-        asked = cls(number, ask)
+        resolved = cls(number, query)
         if plan.variants is not None:
-            asked.check(plan.selection, plan.variants)
-        return asked
+            resolved.check(plan.selection, plan.variants)
+        return resolved
 
     def check(self, selection: Selection, variants: Sequence[ViewVariant]) -> None:
         """Check entities and request inputs against these definitions; raises RequestError."""
@@ -109,19 +109,21 @@ class ResolvedQuery:
         if len(counts) > 1:
             raise RequestError(f"entity keys of different lengths: {sorted(counts)}")
         self.rows = counts.pop()
-        if selection.inputs or self.ask.inputs:
-            self.inputs = request_columns(selection.inputs, self.ask.inputs, self.rows)
+        if selection.inputs or self.query.inputs:
+            self.inputs = request_columns(selection.inputs, self.query.inputs, self.rows)
 
     def keys_of(self, variant: ViewVariant) -> EntityKeys:
-        """The entities of a view, worked out once for all views of the same keys."""
+        """The entities of a view, encoded once for all views of the same keys."""
         found = self._entities.get(variant.kind)
         if found is None:
-            found = self._entities[variant.kind] = entity_keys(variant.view.keys, self.ask.entities)
+            found = self._entities[variant.kind] = entity_keys(
+                variant.view.keys, self.query.entities
+            )
         return found
 
     @property
     def entities(self) -> Sequence[EntityKeys]:
-        """What was worked out so far, once for each kind of keys."""
+        """The entities encoded so far, once for each combination of keys."""
         return list(self._entities.values())
 
     def columns(self, variants: Sequence[ViewVariant]) -> dict[str, Sequence[Any]]:
@@ -133,70 +135,69 @@ class ResolvedQuery:
 
 
 class QueryGroup:
-    """Asks of one selection and one time.
+    """Queries of one selection and one time.
 
-    ``aim`` chooses the definitions and what can be read, ``placed`` is where the rows of each
-    view are then (and in which of them the first ask's first entity is), ``answer`` does the
-    rest.
+    ``choose_definitions`` determines what can be read. ``placed`` has the rows of each view, and
+    the row of the first query's first entity among them. ``compute`` computes the responses.
     """
 
     def __init__(self, plan: SelectionPlan, as_of_ms: int) -> None:
         self.plan, self.as_of_ms = plan, as_of_ms
-        self.asked: list[ResolvedQuery] = []
+        self.queries: list[ResolvedQuery] = []
         self.ready: list[ResolvedQuery] = []
         self.rows = 0
         self.views: Mapping[str, ViewPlan] = {}
         self.placed: dict[str, tuple[EntityRows, int]] = {}
 
-    def fail(self, error: PaimonFeaturesError, answers: Results) -> None:
-        """Give all asks this error."""
-        answers.update((asked.number, _own(error)) for asked in self.asked)
+    def fail(self, error: PaimonFeaturesError, results: Results) -> None:
+        """Set this error for all queries."""
+        results.update((query.number, _own(error)) for query in self.queries)
 
-    def aim(self, seen: Mapping[str, ObservedState], failed: Results) -> None:
-        """Take the definitions by which the store's content was made."""
+    def choose_definitions(self, seen: Mapping[str, ObservedState], failed: Results) -> None:
+        """Use the definitions by which the store's records were computed."""
         self.ready, self.rows = [], 0
         try:
             self.views = {name: of.in_use(seen[name]) for name, of in self.plan.views.items()}
         except PaimonFeaturesError as error:
             self.fail(error, failed)
             return
-        for asked in self.asked:
+        for query in self.queries:
             if self.plan.variants is None:
                 try:
-                    asked.check(self.plan.selection, self.variants)
+                    query.check(self.plan.selection, self.variants)
                 except PaimonFeaturesError as error:
-                    failed[asked.number] = error
+                    failed[query.number] = error
                     continue
-            asked.offset = self.rows
-            self.rows += asked.rows
-            self.ready.append(asked)
+            query.offset = self.rows
+            self.rows += query.rows
+            self.ready.append(query)
 
     @property
     def variants(self) -> list[ViewVariant]:
-        """The definitions that count."""
+        """The definitions in use."""
         return [view.variant for view in self.views.values()]
 
-    def answer(self, clock_ms: int, answers: Results) -> None:
-        """Answer those that were read."""
+    def compute(self, clock_ms: int, results: Results) -> None:
+        """Compute the responses of the queries that were read."""
         if self.ready:
-            self._answer(self.ready, clock_ms, answers)
+            self._compute(self.ready, clock_ms, results)
 
-    def _answer(self, asked: Sequence[ResolvedQuery], clock_ms: int, answers: Results) -> None:
-        """All at once; where one of them has an error, in halves, until it is alone."""
+    def _compute(self, queries: Sequence[ResolvedQuery], clock_ms: int, results: Results) -> None:
+        """All at once; if one fails, in halves, until it is alone."""
         try:
-            answered = self._answered(asked, clock_ms)
+            responses = self._responses(queries, clock_ms)
         except PaimonFeaturesError as error:
-            if len(asked) == 1:
-                answers[asked[0].number] = _own(error)
+            if len(queries) == 1:
+                results[queries[0].number] = _own(error)
                 return
-            half = len(asked) // 2
-            self._answer(asked[:half], clock_ms, answers)
-            self._answer(asked[half:], clock_ms, answers)
+            half = len(queries) // 2
+            self._compute(queries[:half], clock_ms, results)
+            self._compute(queries[half:], clock_ms, results)
         else:
-            answers.update(answered)
+            results.update(responses)
 
-    def _answered(self, asked: Sequence[ResolvedQuery], clock_ms: int) -> Results:
-        first, stop = asked[0].offset, asked[-1].offset + asked[-1].rows
+    def _responses(self, queries: Sequence[ResolvedQuery], clock_ms: int) -> Results:
+        first, stop = queries[0].offset, queries[-1].offset + queries[-1].rows
         own, fresh, reads = {}, {}, {}
         for name, plan in self.views.items():
             rows, start = self.placed[name]
@@ -204,7 +205,7 @@ class QueryGroup:
             view = plan.variant.view
             check_time(view, part, self.as_of_ms, clock_ms)
             fresh[name] = freshness = FreshnessLookup(view, part, clock_ms)
-            own[name] = answer = plan.answer(part, self.as_of_ms, freshness.stale)
+            own[name] = result = plan.compute(part, self.as_of_ms, freshness.stale)
             reads[name] = ViewProvenance(
                 view,
                 rows.epoch.name,
@@ -212,11 +213,11 @@ class QueryGroup:
                 part.bucket_of,
                 part.markers,
                 part.spread(part.records.headers["snapshot"]),
-                answer.values,
-                answer.codes,
+                result.values,
+                result.codes,
             )
         inputs = {
-            name: Column.from_arrow(pa.concat_arrays([one.inputs[name] for one in asked]))
+            name: Column.from_arrow(pa.concat_arrays([one.inputs[name] for one in queries]))
             for name in self.plan.selection.inputs
         }
         epochs = {name: rows.epoch.name for name, (rows, _) in self.placed.items()}
@@ -225,7 +226,7 @@ class QueryGroup:
         )
         variants = self.variants
         out: Results = {}
-        for one in asked:
+        for one in queries:
             begin = one.offset - first
             end = begin + one.rows
             worst_freshness = {name: of.of(begin, end) for name, of in fresh.items()}
@@ -236,7 +237,7 @@ class QueryGroup:
 
 
 def _own(error: PaimonFeaturesError) -> PaimonFeaturesError:
-    """An error like this one, to be raised by itself: raising writes into an error."""
+    """A copy of an error, to be raised on its own: raising an error modifies it."""
     own = type(error)(*error.args)
     own.__cause__ = error.__cause__
     return own

@@ -1,9 +1,9 @@
-"""Folds over windows whose cells stand in a few ranges: without copying them for each window.
+"""Folds over windows whose cells are a few ranges, without copying the cells for each window.
 
 Sums of integers are differences of running sums, exact even where they wrap; extremes and sums of
 floats are reduced range by range, and so are decayed sums where each cell has one age, whatever
-the window. What else there is (texts, lists) takes the general fold (``WindowCells.fold``), which
-all of these equal.
+the window. Everything else (strings, lists) uses the general fold (``WindowCells.fold``); the
+results are the same.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class RangeFolds:
     def decayed(self, name: str, windows: Sequence[int]) -> Column | None:
         """A decayed sum over some windows, from the end of the newest tile of each.
 
-        None where the windows of one row have other newest tiles: then each cell has a weight for
-        each window, and the general fold is as good.
+        None where the windows of one row have different newest tiles: then each cell has a weight
+        for each window, and the general fold is as fast.
         """
         partial = self._layout.view.partial[name]
         assert partial.half_life_ms is not None
@@ -101,7 +101,7 @@ class RangeFolds:
         tile_ms = self._layout.view.tile_ms
         column = self._layout.column(self._cells, name)
         ages_ms = self._of_rows(floor_ms(latest, tile_ms)) - floor_ms(self._event_times, tile_ms)
-        # cells behind the windows' end have no age; nobody asks for them
+        # cells behind the windows' end have no age; they are in no window
         weights = np.exp2(np.maximum(ages_ms, 0) / -partial.half_life_ms)
         return self._merged(
             Merge.DECAYED_SUM, Column(column.values * weights, column.valid), windows
@@ -133,13 +133,13 @@ class RangeFolds:
         places = self._places[windows]
         # a place behind the last cell has to exist
         padded = np.append(values, np.asarray(neutral, values.dtype))
-        # axes: windows, rows, ranges; between two ranges lies what no one asked for
+        # axes: windows, rows, ranges; what lies between two ranges is skipped
         of_ranges = ufunc.reduceat(padded, places.ravel())[::2].reshape(places.shape[:3])
         return _over_ranges(ufunc, np.where(self._full[windows], of_ranges, neutral))
 
 
 def _over_ranges(ufunc: np.ufunc, values: Any) -> Any:
-    """The last axis merged. It is short, and NumPy's own reduction begins anew for each row."""
+    """The last axis merged. It is short, and NumPy's own reduction has an overhead for each row."""
     merged = values[..., 0]
     for place in range(1, values.shape[-1]):
         merged = ufunc(merged, values[..., place])

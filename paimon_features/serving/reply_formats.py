@@ -1,6 +1,6 @@
 """Replies as bytes: JSON as Feast's feature servers write it, MessagePack, an Arrow stream.
 
-What a value looks like is told in ``plain_values``. Needs the extra ``serve``.
+``plain_values`` describes how values are written. Needs the extra ``serve``.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def message_pack(response: OnlineResponse, full_feature_names: bool = False) -> 
         plain_column(kind, column.part(part), binary=True)
         for kind, column in zip(batch.types, batch.columns, strict=True)
     ]
-    # the features of a view mostly share one array of codes
+    # most features of a view share one array of codes
     statuses = {id(codes): codes[part].tolist() for codes in batch.codes}
     metadata = {
         "feature_names": [*batch.key_types, *feature_names(batch.selection, full_feature_names)],
@@ -80,16 +80,16 @@ def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> 
     rows = pa.RecordBatch.from_struct_array(
         pa.StructArray.from_arrays([*columns, *own], fields=list(schema))
     )
-    told = schema.with_metadata({"paimon_features": _json(_metadata(response))})
+    described = schema.with_metadata({"paimon_features": _json(_metadata(response))})
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, told) as writer:
+    with pa.ipc.new_stream(sink, described) as writer:
         writer.write_batch(rows)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
 
 def _arrow(batch: ResultBatch) -> list[pa.Array]:
-    """Features, statuses and event times of a whole batch: each of its responses is a part."""
+    """Features, statuses and event times of the complete batch; each response is a slice."""
     made: list[pa.Array] | None = batch.rendered.get(_arrow)
     if made is None:
         made = [

@@ -1,4 +1,4 @@
-"""What an online read answers: values, a status for each of them, and how fresh they are."""
+"""The response of an online read: values, a status for each of them, and their freshness."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from paimon_features.statuses import STATUS_NAMES
 
 @dataclass(frozen=True, slots=True)
 class ViewFreshness:
-    """How fresh one view's values are: the worst of the buckets that the request touched.
+    """The freshness of one view's values: the worst of the buckets that the request reads.
 
     ``applied_snapshot`` is the snapshot of the tile table that every value includes,
     ``commit_time_ms`` when it was committed, ``event_time_high_ms`` the newest event time
     applied (None: no event yet). ``current_ms`` is the newest time at which the materializer
-    knew the store to hold all that the table held: it moves on while the source is idle, and
-    stands still when the materializer is dead or behind. ``stale`` says that ``current_ms`` is
-    further back than the view's ``max_staleness``.
+    knew the store to be up to date with the table: it advances while the source is idle, and
+    stops when the materializer is dead or behind. ``stale``: ``current_ms`` is further back than
+    the view's ``max_staleness``.
     """
 
     applied_snapshot: int
@@ -40,12 +40,12 @@ class ViewFreshness:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewProvenance:
-    """What a batch read of one view, and where: for whoever wants to read it again elsewhere.
+    """Where one view's values in a batch were read, so that they can be checked against the lake.
 
-    ``epoch`` and ``content`` tell the records, and ``markers`` how far their buckets were
-    applied; ``bucket_of`` has the bucket of each row, and ``snapshots`` the newest snapshot in
-    its record (NEVER_MS: there is no record). ``values`` and ``codes`` are those of all features
-    that were read, also of those that only an interaction uses.
+    ``epoch`` and ``content`` identify the records, and ``markers`` the snapshot applied to their
+    buckets; ``bucket_of`` has the bucket of each row, and ``snapshots`` the newest snapshot in
+    its record (NEVER_MS: no record). ``values`` and ``codes`` are those of all features that were
+    read, including those that only an interaction uses.
     """
 
     view: CompiledView
@@ -60,7 +60,7 @@ class ViewProvenance:
 
 @dataclass(frozen=True, eq=False)
 class ResultBatch:
-    """Answers to asks of one selection as of one time, as columns; responses are parts of it.
+    """Results of queries of one selection and time, as columns; each response is a range of rows.
 
     ``key_types`` are those of the entity keys; for each output of the selection there is its
     type, its column, its codes (``Status``), and the newest event times (NEVER_MS: unknown) of
@@ -83,7 +83,7 @@ class ResultBatch:
 
     @cached_property
     def rendered(self) -> dict[object, Any]:
-        """What was made of these columns for one response and is good for the others, too."""
+        """Encoded columns that the responses of this batch share."""
         return {}
 
 
@@ -91,7 +91,7 @@ class OnlineResponse:
     """Features of some entities at ``as_of_ms``; rows are in the order of the request.
 
     ``keys`` has the values of each entity key, and ``freshness`` is per view. Arrow tables are
-    made when they are first asked for: a server that writes JSON needs none.
+    made on first use: a server that writes JSON needs none.
     """
 
     __slots__ = ("__dict__", "batch", "freshness", "keys", "start", "stop")
@@ -114,12 +114,12 @@ class OnlineResponse:
 
     @property
     def selection(self) -> Selection:
-        """What was asked for."""
+        """The requested features."""
         return self.batch.selection
 
     @property
     def as_of_ms(self) -> int:
-        """The time of the read (UTC ms; an event at ``as_of_ms`` is not in)."""
+        """The time of the read (UTC ms; events at ``as_of_ms`` are excluded)."""
         return self.batch.as_of_ms
 
     @property

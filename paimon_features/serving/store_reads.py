@@ -1,8 +1,8 @@
-"""Reads apart from the store: a generator that yields the keys it wants and is sent their values.
+"""Reads without I/O: a generator that yields the keys it needs and is sent their values.
 
-So whoever drives it chooses where it waits: ``get_many`` of a fetcher in the caller's thread, the
-server in a thread of the store's own, while the merge is done in the event loop. The two would
-otherwise take the interpreter's lock from each other all the time.
+So its caller chooses where to wait: ``get_many`` of a fetcher waits in the caller's thread, the
+server in a thread for the store only, while records are merged in the event loop. Two threads that
+both compute would compete for the interpreter's lock all the time.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from paimon_features.online.store import OnlineStore
 T = TypeVar("T")
 
 StoreRead = Generator[Sequence[bytes], Sequence[bytes | None], T]
-"""Yields keys and gets their values, all at one time (or an OnlineStoreError is thrown into it);
-returns what was read."""
+"""Yields keys and is sent their values, all read at one time (or an OnlineStoreError is thrown into
+it); returns the result of the read."""
 
 
 def read(reading: StoreRead[T], store: OnlineStore) -> T:
-    """Let a reading have its values from ``store``, and give what it returns."""
+    """Run a read with the values of ``store``; returns its result."""
     try:
         keys = next(reading)
         while True:

@@ -1,4 +1,4 @@
-"""From the rows of a read to the answer: asks of one selection, as of one time, all at once."""
+"""From the rows of a read to the results: all queries of one selection and time at once."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from paimon_features.statuses import Status
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewPlan:
-    """What a selection asks of one view in one definition."""
+    """The features of a selection for one view in one definition."""
 
     variant: ViewVariant
     features: WindowFeatures
 
-    def answer(self, part: RowRange, as_of_ms: int, stale: set[int]) -> ViewResult:
-        """The features of these rows; ``stale`` are buckets that are behind for too long."""
+    def compute(self, part: RowRange, as_of_ms: int, stale: set[int]) -> ViewResult:
+        """Compute the features of these rows; ``stale`` are the buckets that are too far behind."""
         view, layout, records = self.variant.view, self.variant.layout, part.records
         newest = part.spread(newest_before(view, layout, records, view.horizon(as_of_ms)))
         codes = _codes(view, part, newest, as_of_ms, stale)
@@ -56,13 +56,13 @@ class ViewResult:
 
 
 def check_time(view: CompiledView, part: RowRange, as_of_ms: int, clock_ms: int) -> None:
-    """Raise RequestError for a read of a time whose cells may be pruned already."""
+    """Raise RequestError for a time whose cells may have been pruned."""
     high_ms = part.high_ms
     if as_of_ms < high_ms - view.margin_ms:
         raise RequestError(
             f"feature view {view.name!r}: as_of_ms={as_of_ms} lies {high_ms - as_of_ms} ms before "
             "the "
-            f"newest applied event ({high_ms}), and the online store answers up to "
+            f"newest applied event ({high_ms}), and the online store results up to "
             f"{view.margin_ms} ms before it; read it from the lake "
             "(get_historical_features)"
         )
@@ -92,39 +92,49 @@ def _codes(
 def result_batch(
     selection: Selection,
     plans: Mapping[str, ViewPlan],
-    answers: Mapping[str, ViewResult],
+    results: Mapping[str, ViewResult],
     inputs: Mapping[str, Column],
     epochs: Mapping[str, str],
     reads: Mapping[str, ViewProvenance],
     as_of_ms: int,
 ) -> ResultBatch:
-    """The answers of several views as one, with the interactions."""
-    values = {ref: answers[ref.view].values[ref.feature] for ref in selection.refs}
-    codes = {ref: answers[ref.view].codes[ref.feature] for ref in selection.refs}
-    newest = {view: answer.newest for view, answer in answers.items()}
+    """The results of several views as one batch, with computed features."""
+    values = {ref: results[ref.view].values[ref.feature] for ref in selection.refs}
+    codes = {ref: results[ref.view].codes[ref.feature] for ref in selection.refs}
+    newest = {view: result.newest for view, result in results.items()}
     rows = len(next(iter(newest.values())))
     computed = selection.columns_of(values, inputs, rows)
     columns: list[Column] = []
-    told: list[Codes] = []
+    statuses: list[Codes] = []
     times: list[Ints] = []
     types: list[DataType] = []
     for output in selection.outputs:
         if isinstance(output, FeatureRef):
             columns.append(values[output])
-            told.append(codes[output])
+            statuses.append(codes[output])
             times.append(newest[output.view])
             types.append(plans[output.view].features.types[output.feature])
         else:
             column, overflown = computed[output]
             columns.append(column)
-            told.append(selection.worst(output, overflown, codes, rows))
+            statuses.append(selection.worst(output, overflown, codes, rows))
             times.append(_newest_of([newest[ref.view] for ref in output.refs], rows))
             types.append(output.type)
     key_types = {
         name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
     }
     return ResultBatch(
-        selection, as_of_ms, key_types, types, columns, told, times, newest, epochs, reads, inputs
+        selection,
+        as_of_ms,
+        key_types,
+        types,
+        columns,
+        statuses,
+        times,
+        newest,
+        epochs,
+        reads,
+        inputs,
     )
 
 

@@ -1,4 +1,4 @@
-"""The views that a fetcher serves, and what of them the store is known to hold."""
+"""The views that a fetcher serves, and their last known state in the store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paimon_features.serving.entities import Buckets
 class ViewVariant:
     """One definition of a view, with the layout of its records.
 
-    ``kind`` is a number for its entity keys: views of equal keys have the same.
+    ``kind`` numbers its entity keys: views of equal keys have the same number.
     """
 
     view: CompiledView
@@ -37,7 +37,7 @@ def variants_of(views: Iterable[CompiledView]) -> dict[str, list[ViewVariant]]:
 
 
 class Epoch:
-    """The records that are read of a view: their keys, and markers that were seen."""
+    """An epoch of a view: the keys of its records, and the markers read last."""
 
     def __init__(
         self, keys: ViewKeys, name: str, content: EpochContent, variant: ViewVariant
@@ -62,7 +62,7 @@ class Epoch:
         return found
 
     def marker(self, bucket: int, raw: bytes) -> Marker:
-        """The marker in these bytes; mostly they are those that were there before."""
+        """Decode a marker; mostly the bytes are the same as before, and nothing is decoded."""
         found = self._markers.get(bucket)
         if found is None or found[0] != raw:
             found = self._markers[bucket] = (raw, Marker.from_bytes(raw))
@@ -71,7 +71,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ObservedState:
-    """What the store holds of a view, as it was read: an epoch, or why there is none to read."""
+    """The state of a view in the store, as it was read: an epoch, or why none can be read."""
 
     raw: bytes | None
     fingerprint: str | None = None
@@ -79,7 +79,7 @@ class ObservedState:
     error: PaimonFeaturesError | None = None
 
     def is_as(self, other: ObservedState) -> bool:
-        """Whether the same records are to be read, or none in both cases."""
+        """Whether both have the same epoch, or both none."""
         if self.epoch is other.epoch:
             return True
         if self.epoch is None or other.epoch is None:
@@ -89,9 +89,9 @@ class ObservedState:
 
 @dataclass(eq=False)
 class ServedView:
-    """A view, in one definition or in several that stand beside each other.
+    """A view, in one definition or in several at the same time.
 
-    The definition that counts is the one that the store's content was made by.
+    The definition in use is the one by which the store's records were computed.
     """
 
     project: str
@@ -100,14 +100,14 @@ class ServedView:
     key_prefix: str
     keys: ViewKeys = field(init=False)
     last: ObservedState | None = field(init=False, default=None)
-    """What was seen last: a guess of what the store holds by the next read. Several threads
-    replace it, as a whole."""
+    """The state read last, assumed to be still current at the next read. Several threads replace
+    it atomically."""
 
     def __post_init__(self) -> None:
         self.keys = ViewKeys(self.project, self.name, self.key_prefix)
 
     def see(self, raw: bytes | None) -> ObservedState:
-        """What these bytes of the view's state say, remembered."""
+        """Decode and remember the view's state."""
         last = self.last
         if last is None or last.raw != raw:
             last = self.last = self._read(raw)
@@ -129,7 +129,9 @@ class ServedView:
             if variant.view.online_fingerprint == fingerprint:
                 last = None if self.last is None else self.last.epoch
                 if last is not None and last.is_named(state.epoch, state.content):
-                    return ObservedState(raw, fingerprint, last)  # another one is being built
+                    return ObservedState(
+                        raw, fingerprint, last
+                    )  # the state only says that another epoch is being built
                 epoch = Epoch(self.keys, state.epoch, state.content, variant)
                 return ObservedState(raw, fingerprint, epoch)
         other = StoreNotReadyError(

@@ -1,8 +1,8 @@
-"""Windows over decoded records: which cells make up a window, and what its features come to.
+"""Windows over decoded records: which cells make up a window, and the values of its features.
 
-A window of level ``L`` is cells of level ``L`` from its start to the last whole one, then ever
-finer cells up to its end. A sawtooth window ends at ``q``, and takes the open tile whole; other
-windows end at a border of tiles.
+A window of level ``L`` consists of cells of level ``L`` from its start to the last complete one,
+then of ever finer cells up to its end. A sawtooth window ends at the time of the read, and
+includes the complete open tile; other windows end at a tile's edge.
 
 ::
 
@@ -10,9 +10,9 @@ windows end at a border of tiles.
     level 0                           |===|===|=~~    the open tile
               start                             end
 
-All windows of a read are worked out together, since with few entities each step costs as much
-as it would for one: the cells of all of them are put into one list, a segment for each window
-and entity, and folded; an aggregate is finished once, for all its windows.
+All windows of a read are computed together, since with few entities a step costs as much for all
+of them as for one: the cells of all windows are put into one list, a segment for each window and
+entity, and folded; an aggregate is finished once, for all its windows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from paimon_features.serving.range_folds import RangeFolds, is_decayed, is_reduc
 from paimon_features.windows import Window, floor_ms
 
 _KNOWN = 64
-"""For how many times of a read the borders of windows are remembered: most read as of now."""
+"""For how many read times the borders of windows are cached: most reads are as of now."""
 KeyRange = tuple[int, int]
 """Cell keys, from (inclusive) and to (exclusive)."""
 
@@ -166,14 +166,14 @@ class WindowCells:
         layout, cells = self._layout, self._cells
         if name not in layout.texts:
             return layout.column(cells, name).take(taken)
-        # a text is decoded by itself: once for all windows, and not where none needs it
+        # strings are decoded one by one: once for all windows, and only those that are needed
         needed = np.zeros(len(cells), np.bool_)
         needed[taken] = True
         return layout.column(cells.take(needed), name).take(np.cumsum(needed)[taken] - 1)
 
 
 class FeatureColumn(NamedTuple):
-    """A feature of some rows, and where its value is too ill-conditioned to be told."""
+    """A feature of some rows, and where its value is too ill-conditioned to be returned."""
 
     column: Column
     ill_conditioned: Bools | None

@@ -42,7 +42,7 @@ class SlowFetcher(FeatureFetcher):
         self.batches: list[list[int]] = []
         self.go = store.go
 
-    def reading(self, asks: Sequence[FeatureQuery]) -> StoreRead[list[Any]]:
+    def read_steps(self, asks: Sequence[FeatureQuery]) -> StoreRead[list[Any]]:
         users: list[int] = [ask.entities["user"][0] for ask in asks]  # type: ignore[index]
         self.batches.append(users)
         yield [b"key"]
@@ -142,7 +142,7 @@ def test_a_full_queue_refuses_at_once_and_one_that_was_left_has_room() -> None:
         await begun(fetcher, 1)
         waiting = [asyncio.create_task(coalescer.get(ask(user))) for user in (2, 3)]
         await asyncio.sleep(0)
-        with pytest.raises(OverloadedError, match="2 requests wait"):
+        with pytest.raises(OverloadedError, match="2 requests are waiting"):
             await coalescer.get(ask(4))
         waiting[0].cancel()
         await asyncio.sleep(0)
@@ -197,7 +197,7 @@ def test_a_closed_one_refuses_and_answers_what_it_has_begun() -> None:
         await asyncio.sleep(0)
         coalescer.close()
         for refused in (waits, coalescer.get(ask(3))):
-            with pytest.raises(OverloadedError, match="closing"):
+            with pytest.raises(OverloadedError, match="shutting down"):
                 await refused
         fetcher.go.release(9)
         assert await read == 1
