@@ -308,7 +308,7 @@ def test_errors_unknown_entities_and_tokens_are_told(
         assert "count_7d" in text
         assert "sum_n" not in text  # nothing that this token may not read
         ask(browser, "one", str(NOW))
-        browser.until("document.body.innerText.includes(\"'one' is no Int64\")")
+        browser.until("document.body.innerText.includes(\"'one' is not a valid Int64\")")
         problem = browser.run("document.getElementById('problem').innerText")
         assert re.search(r"request \S+", problem)
         ask(browser, "1", "noon")
