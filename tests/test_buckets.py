@@ -58,7 +58,7 @@ def keys(draw: st.DrawFn) -> tuple[list[list[Any]], list[DataType]]:
 
 @cases(150)
 @given(keys(), st.integers(1, 1000))
-def test_any_composite_key_is_in_the_bucket_that_pypaimon_says(
+def test_any_composite_key_has_the_bucket_of_pypaimon(
     drawn: tuple[list[list[Any]], list[DataType]], num_buckets: int
 ) -> None:
     columns, types = drawn
@@ -82,7 +82,7 @@ def test_known_buckets_do_not_move() -> None:
     assert bucket_of([countries], [String], 16).tolist() == [14, 1, 7, 4]
 
 
-def test_what_cannot_be_a_key_is_refused() -> None:
+def test_an_invalid_bucket_key_is_rejected() -> None:
     one = np.array([1])
     for columns, types, buckets, message in (
         ([one], [Float64], 4, "cannot be Float64"),

@@ -24,7 +24,7 @@ def fuzz(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_only_what_is_random_runs_and_the_seed_is_told() -> None:
+def test_only_random_tests_run_and_the_seed_is_printed() -> None:
     done = fuzz("tests/windows/test_window.py")
     assert done.returncode == 0, done.stdout
     assert "fuzz: round 1, seed 7, 2 cases for 100 in the suite" in done.stdout
@@ -33,20 +33,20 @@ def test_only_what_is_random_runs_and_the_seed_is_told() -> None:
     assert "fuzz: nothing found in 1 rounds" in done.stdout
 
 
-def test_when_the_time_is_over_nothing_else_begins() -> None:
+def test_no_test_starts_after_the_time_limit() -> None:
     done = fuzz("tests/windows/test_window.py", FUZZ_MINUTES="0")
     assert done.returncode == 0, done.stdout
     assert "1 skipped, " in done.stdout
 
 
-def test_a_failure_ends_it_with_the_line_that_repeats_it() -> None:
+def test_a_failure_ends_it_with_the_command_that_repeats_it() -> None:
     done = fuzz("tests/no_such_file.py")
     assert done.returncode != 0
     again = 'fuzz: again with FUZZ_SEED=7 FUZZ_EXAMPLES=2 ARGS="-q -p no:cacheprovider tests/no_'
     assert again in done.stdout
 
 
-def test_a_seed_gives_the_same_cases_again_and_another_one_gives_others(
+def test_a_seed_reproduces_its_cases_and_another_seed_differs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv(SEED, raising=False)

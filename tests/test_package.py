@@ -20,7 +20,7 @@ LOCKS = ["requirements.lock", "locks/bootstrap.txt", *PROFILES]
 
 
 @pytest.mark.parametrize("name", pf.__all__)
-def test_every_public_name_can_be_had_and_is_told(name: str) -> None:
+def test_every_public_name_can_be_imported_and_is_listed(name: str) -> None:
     assert getattr(pf, name) is not None
     assert name in dir(pf)
 
@@ -109,7 +109,7 @@ def requirements(extras: set[str]) -> set[str]:
         ("locks/test.txt", {"dev"}),
     ],
 )
-def test_a_lock_pins_all_that_pyproject_asks_for(lock: str, extras: set[str]) -> None:
+def test_a_lock_pins_all_requirements_of_pyproject(lock: str, extras: set[str]) -> None:
     assert requirements(extras) <= pins(lock).keys(), "run: make lock"
 
 
@@ -123,7 +123,7 @@ def test_the_base_install_has_no_engine() -> None:
     assert not engines & requirements(set())
 
 
-def test_the_error_tree_at_the_top_of_its_module_is_the_tree() -> None:
+def test_the_error_tree_in_the_docstring_is_complete() -> None:
     errors = importlib.import_module("paimon_features.errors")
     drawn = re.findall(r"^[ │├└─]+(\w+Error)\b", errors.__doc__ or "", re.MULTILINE)
     defined = [name for name, value in vars(errors).items() if isinstance(value, type)]

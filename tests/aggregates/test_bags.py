@@ -55,20 +55,20 @@ def test_a_sketch_is_written_as_the_lake_would_write_it() -> None:
     assert sketch_of(digest_of("'a")) == BitMap([0x7631]).serialize()
 
 
-def test_numbers_in_the_order_of_register_and_rank_turn_back() -> None:
+def test_register_and_rank_codes_round_trip() -> None:
     words = np.arange(2**16)
     assert (word_of(code_of(words)) == words).all()
     assert (code_of(words) & 15 == words >> 4 & 15).all()
 
 
 @pytest.mark.parametrize("data", [b"", b"x" * 18, bytes(18), BitMap([1, 70_000]).serialize()])
-def test_bytes_that_are_no_sketch_are_refused(data: bytes) -> None:
+def test_bytes_that_are_not_a_sketch_are_rejected(data: bytes) -> None:
     with pytest.raises(TableError, match="no sketch of a set"):
         decode_sketches([data])
 
 
 @pytest.mark.parametrize("distinct", [0, 1, 10, 300, 4_000, 12_000, 60_000])
-def test_estimates_are_as_near_as_they_say(distinct: int) -> None:
+def test_estimates_are_within_the_documented_error(distinct: int) -> None:
     rng = np.random.default_rng(distinct)
     rounds, errors = 12, []
     for _ in range(rounds):
@@ -86,7 +86,7 @@ def test_estimates_are_as_near_as_they_say(distinct: int) -> None:
     assert np.sqrt(np.mean(np.square(errors))) <= 1.6 * RELATIVE_ERROR
 
 
-def test_the_greatest_rank_of_a_register_is_all_that_is_kept() -> None:
+def test_only_the_greatest_rank_of_a_register_is_kept() -> None:
     # register 0xd1d with ranks 7, 3 and 9, and another one
     words = [0x1D7D, 0x1D3D, 0x1D9D, 5]
     sketches = column(*(BitMap([word]).serialize() for word in words))

@@ -111,11 +111,11 @@ def test_an_empty_window_of_a_known_entity(aggregate: Aggregate, nothing: Any) -
 
 
 @pytest.mark.parametrize(("aggregate", "nothing"), EMPTY, ids=lambda one: getattr(one, "kind", ""))
-def test_nulls_alone_are_as_no_events(aggregate: Aggregate, nothing: Any) -> None:
+def test_only_nulls_are_like_no_events(aggregate: Aggregate, nothing: Any) -> None:
     assert repr(value(aggregate, EARLY, event(), event())) == repr(nothing)
 
 
-def test_every_aggregate_says_what_it_gives_of_nothing() -> None:
+def test_every_aggregate_has_a_value_for_an_empty_window() -> None:
     named = {getattr(agg, name) for name in agg.__all__}
     kinds = {kind for kind in named if isinstance(kind, type) and issubclass(kind, Aggregate)}
     assert kinds - {type(aggregate) for aggregate, _ in EMPTY} == {Aggregate}
@@ -234,7 +234,7 @@ def test_lists_of_one_column_share_what_is_kept_and_have_their_own_lengths() -> 
     assert found["last_n_n_3_2h"].to_pylist() == [[4, 3, 2]]
 
 
-def test_a_null_is_passed_over_by_first_and_last() -> None:
+def test_first_and_last_skip_nulls() -> None:
     rows = [event(word="a"), event(Q_MS - 1)]
     assert value(agg.Last("word", **WINDOW), *rows) == "a"
     assert value(agg.LastN("word", n=3, **WINDOW), *rows) == ["a"]

@@ -73,7 +73,7 @@ def test_a_variance_needs_more_values_than_ddof() -> None:
     assert exact_variance([5], ddof=1) is None
 
 
-def test_a_float_variance_near_its_center_is_told_and_far_from_it_is_not() -> None:
+def test_a_float_variance_is_returned_near_its_center_and_not_far_from_it() -> None:
     values = np.array([1e9 + 1e-3, 1e9 - 1e-3])
     for center, told in ((1e9, True), (0.0, False)):
         shifted = values - center
@@ -116,7 +116,7 @@ def test_shapes_of_integers_are_exact_up_to_the_greatest_units(size: int, offset
 
 
 @pytest.mark.parametrize("kind", [agg.Skewness, agg.Kurtosis])
-def test_a_float_shape_far_from_its_center_is_not_told(kind: type[agg.Skewness]) -> None:
+def test_a_float_shape_far_from_its_center_is_ill_conditioned(kind: type[agg.Skewness]) -> None:
     rng = random.Random(1)
     values = np.array([rng.gauss(1e6, 1.0) for _ in range(200)])
     for center, told in ((1e6, True), (0.0, False)):
@@ -147,7 +147,7 @@ def test_a_quantile_is_off_by_the_width_of_its_bin_at_most(edges: tuple[float, .
             assert abs(got - inside) <= 0.1 * inside * (1 + 1e-9)
 
 
-def test_a_rate_is_rounded_once_also_of_totals_that_floats_cannot_hold() -> None:
+def test_a_rate_of_totals_beyond_float_precision_is_rounded_once() -> None:
     rng = random.Random(4)
     totals = [rng.randrange(-(2**62), 2**62) for _ in range(100)] + [0, 1, 2**53 + 1]
     per, window = 3_600_000, 7 * 86_400_000
@@ -155,7 +155,7 @@ def test_a_rate_is_rounded_once_also_of_totals_that_floats_cannot_hold() -> None
     assert rate(np.array(totals), per, window).tolist() == wanted
 
 
-def test_a_ratio_is_rounded_once_also_beyond_what_floats_hold() -> None:
+def test_a_ratio_beyond_float_precision_is_rounded_once() -> None:
     rng = random.Random(3)
     numerators = [rng.randrange(-(2**62), 2**62) for _ in range(200)]
     denominators = [rng.randrange(1, 2**62) for _ in range(200)]
@@ -217,7 +217,7 @@ def test_a_ratio_is_rounded_once_also_beyond_what_floats_hold() -> None:
         (lambda: agg.ApproxCountDistinct("v").partials(SCOPE), "has no order"),
     ],
 )
-def test_what_cannot_be_right_is_refused(aggregate: object, message: str) -> None:
+def test_invalid_aggregates_are_rejected(aggregate: object, message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         aggregate()  # type: ignore[operator]
 
@@ -237,5 +237,5 @@ def test_what_cannot_be_right_is_refused(aggregate: object, message: str) -> Non
     ],
     ids=str,
 )
-def test_a_feature_is_called_after_what_it_is(aggregate: Aggregate, name: str) -> None:
+def test_the_name_of_a_feature_describes_it(aggregate: Aggregate, name: str) -> None:
     assert aggregate.feature_name(aggregate.lengths[0]) == name

@@ -37,7 +37,7 @@ def test_a_stored_number_is_register_and_rank_at_their_bits() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_merged_sketches_estimate_what_the_twin_says_of_the_greatest_ranks(seed: int) -> None:
+def test_merged_sketches_estimate_like_the_reference_implementation(seed: int) -> None:
     rng = random.Random(seed)
     sizes = [rng.choice((0, 1, 50, 3000, 4000)) for _ in range(4)]
     low = rng.choice((1, 1, 14, TOP_RANK))

@@ -81,7 +81,7 @@ def view(**changes: Any) -> FeatureView:
         ),
     ],
 )
-def test_a_view_that_cannot_be_right_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_view_is_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         view(**changes)
 
@@ -99,12 +99,12 @@ def test_a_view_that_cannot_be_right_is_refused(changes: dict[str, Any], message
         ({"offset": "soon"}, "duration 'soon': expected a positive integer"),
     ],
 )
-def test_windows_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+def test_invalid_windows_are_rejected(options: dict[str, Any], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         Count(**options)
 
 
-def test_equal_partials_are_kept_once_and_their_bounds_all_hold() -> None:
+def test_equal_partials_are_stored_once_and_all_their_bounds_apply() -> None:
     features = [Mean("x", scale=2, bound=100), Sum("x", scale=2), Count("x"), Min("x", scale=2)]
     compiled = view(features=features).compiled
     assert [p.name for p in compiled.partials] == [
@@ -145,7 +145,7 @@ def test_another_length_of_a_list_needs_no_other_tiles_but_other_records() -> No
     assert short.online_fingerprint != both.online_fingerprint
 
 
-def test_an_event_for_which_a_condition_overflows_is_kept_out() -> None:
+def test_an_event_for_which_a_condition_overflows_is_skipped() -> None:
     some = AnyOf(condition="user_id * user_id > 4", name="some")
     rules = [r for r in view(features=[some]).compiled.skip_rules if r.reason == "overflow"]
     assert [rule.detail for rule in rules] == ["where: user_id * user_id > 4"]
@@ -167,7 +167,7 @@ def test_levels_are_the_tile_the_hops_and_the_steps_between() -> None:
     }  # fmt: skip
 
 
-def test_a_feature_is_called_after_its_window_and_its_offset() -> None:
+def test_the_name_of_a_feature_contains_its_window_and_offset() -> None:
     features = [Count(windows=["1h", "today", None], offset="90min"), Count(windows=["this_week"])]
     assert [f.name for f in view(features=features, time_zone="UTC").compiled.features] == [
         "count_1h_offset_90min", "count_today_offset_90min", "count_offset_90min",
@@ -203,7 +203,7 @@ def test_a_resolution_replaces_the_hops() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_the_cells_that_are_kept_cover_every_window_that_may_be_asked_for(seed: int) -> None:
+def test_the_cells_that_are_kept_cover_every_window_that_may_be_read(seed: int) -> None:
     rng = random.Random(seed)
     compiled = random_view(rng).compiled
     high_ms = rng.randrange(-(10**12), 2 * 10**12)
@@ -251,7 +251,7 @@ def test_known_from_is_the_start_of_the_longest_window_or_of_the_ttl() -> None:
     assert view(features=features, ttl="60d").compiled.known_from(q) == q - 60 * DAY_MS
 
 
-def test_fingerprints_tell_what_needs_new_tiles_and_what_only_new_cells() -> None:
+def test_fingerprints_distinguish_new_tiles_from_new_cells() -> None:
     plain = view().compiled
     for changes in ({"tile": "1h"}, {"where": "x > 0"}, {"buckets": 4}, {"features": [Sum("x")]}):
         assert view(**changes).compiled.fingerprint != plain.fingerprint, changes

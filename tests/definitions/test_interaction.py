@@ -57,7 +57,7 @@ def project(*interactions: Interaction, **services: list[Any]) -> Definitions:
     )
 
 
-def test_a_file_gives_its_interactions_with_the_types_that_follow(tmp_path: Path) -> None:
+def test_a_file_defines_interactions_with_inferred_types(tmp_path: Path) -> None:
     (tmp_path / "features.py").write_text(FILE)
     found = load_definitions(tmp_path / "features.py")
     assert list(found.interactions) == ["ratio_1d", "over"]
@@ -70,14 +70,14 @@ def test_a_file_gives_its_interactions_with_the_types_that_follow(tmp_path: Path
         found.interaction("rato")
 
 
-def test_what_a_service_names_comes_with_it() -> None:
+def test_a_service_includes_the_definitions_it_names() -> None:
     over = Interaction("over", "amount > spend:sum_amount_30d", request=PAYMENT)
     found = project(model=["spend:count_30d", over])
     assert found.interactions == {"over": over}
     assert found.requests == {"payment": PAYMENT}
 
 
-def test_an_interaction_may_be_made_of_others() -> None:
+def test_an_interaction_may_use_others() -> None:
     base = Interaction("base", "ratio(spend:sum_amount_1d, spend:sum_amount_30d)")
     top = Interaction("top", "coalesce(base, 0) * amount", request=PAYMENT)
     compiled = project(top, base).interaction("top")
@@ -103,14 +103,14 @@ def test_an_interaction_may_be_made_of_others() -> None:
         ("hash_cross(spend:sum_amount_1d, buckets=5)", "position 1: hash_cross takes strings, int"),
     ],
 )
-def test_a_wrong_expression_names_the_interaction_the_place_and_what_there_is(
+def test_an_error_names_the_interaction_the_position_and_the_known_names(
     text: str, message: str
 ) -> None:
     with pytest.raises(DefinitionError, match=f"interaction 'wrong': .*{message}"):
         project(Interaction("wrong", text, request=PAYMENT))
 
 
-def test_a_circle_is_told_with_its_links() -> None:
+def test_a_cycle_is_reported_with_its_links() -> None:
     a, b, c = (Interaction(n, f"{m} + spend:count_30d") for n, m in ("ab", "bc", "ca"))
     with pytest.raises(DefinitionError, match="depend on each other: a -> b -> c -> a"):
         project(a, b, c)
@@ -181,7 +181,7 @@ def test_a_circle_is_told_with_its_links() -> None:
         ),
     ],
 )  # fmt: skip
-def test_names_that_would_mean_two_things_are_refused(
+def test_ambiguous_names_are_rejected(
     interactions: list[Interaction], services: dict[str, list[Any]], message: str
 ) -> None:
     with pytest.raises(DefinitionError, match=message):
@@ -219,7 +219,7 @@ def test_keys_of_one_name_have_one_type_in_a_service() -> None:
         ),
     ],
 )  # fmt: skip
-def test_a_definition_that_cannot_be_right_is_refused(make: Any, message: str) -> None:
+def test_an_invalid_definition_is_rejected(make: Any, message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         make()
 

@@ -37,7 +37,7 @@ def view(name: str, windows: list[str]) -> FeatureView:
     return FeatureView(name, source=source, entity=user, features=[Count(windows=windows)])
 
 
-def test_a_file_gives_its_definitions_and_may_import_what_is_beside_it(tmp_path: Path) -> None:
+def test_a_file_defines_its_top_level_and_may_import_its_neighbours(tmp_path: Path) -> None:
     (tmp_path / "windows_of_ours.py").write_text('WINDOWS = ["1d", "7d"]\n')
     (tmp_path / "features.py").write_text(FILE)
     found = load_definitions(tmp_path / "features.py")
@@ -59,7 +59,7 @@ def test_a_file_gives_its_definitions_and_may_import_what_is_beside_it(tmp_path:
         ("import paimon_features as pf\npf.Count(windows='1d')", "expected a list of durations"),
     ],
 )
-def test_a_file_that_cannot_be_read_says_why(
+def test_the_error_of_an_unreadable_file_states_the_reason(
     tmp_path: Path, text: str | None, message: str
 ) -> None:
     path = tmp_path / "features.py"
@@ -69,7 +69,7 @@ def test_a_file_that_cannot_be_read_says_why(
         load_definitions(path)
 
 
-def test_one_name_means_one_thing() -> None:
+def test_names_are_unique() -> None:
     Definitions.of([view("spend", ["1d"]), view("spend", ["1d"])])
     with pytest.raises(DefinitionError, match="two different definitions of feature view 'spend'"):
         Definitions.of([view("spend", ["1d"]), view("spend", ["2d"])])
@@ -82,7 +82,7 @@ def test_one_name_means_one_thing() -> None:
         ("spend:count_9d", "no such feature of view 'spend'; there is: count_1d"),
     ],
 )
-def test_a_service_refers_to_what_there_is(reference: str, message: str) -> None:
+def test_a_service_refers_to_existing_features(reference: str, message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         Definitions.of([view("spend", ["1d"]), FeatureService("model", [reference])])
 
@@ -120,7 +120,7 @@ def test_a_service_names_a_feature_once() -> None:
         ({"name": "no-dash"}, "no-dash"),
     ],
 )
-def test_a_source_that_cannot_be_right_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_an_invalid_source_is_rejected(changes: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"name": "s", "schema": {"a": String, "t": Int64}, "event_time": "t"}
     with pytest.raises(DefinitionError, match=message):
         EventSource(**{**given, **changes})
@@ -135,7 +135,7 @@ def test_a_source_that_cannot_be_right_is_refused(changes: dict[str, Any], messa
         ({"tile_day": Int32}, "'tile_day' is reserved by the tile table"),
     ],
 )
-def test_an_entity_has_keys_that_tell_it_apart(keys: dict[str, Any], message: str) -> None:
+def test_an_entity_has_keys_that_identify_it(keys: dict[str, Any], message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         Entity("user", keys=keys)
 

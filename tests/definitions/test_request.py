@@ -60,7 +60,7 @@ def given(kind: DataType, value: Any, rows: int = 2) -> list[Any]:
         (Decimal(10, 2), [1, None], [decimal.Decimal("1.00"), None]),
     ],
 )  # fmt: skip
-def test_one_value_stands_for_all_entities_and_a_sequence_for_each(
+def test_a_single_value_applies_to_all_entities_and_a_sequence_to_each(
     kind: DataType, value: Any, expected: list[Any]
 ) -> None:
     assert given(kind, value) == expected
@@ -92,7 +92,7 @@ def test_nothing_is_parsed_cut_or_guessed(kind: DataType, value: Any, message: s
         given(kind, value)
 
 
-def test_missing_and_unknown_inputs_are_told_with_those_that_are_taken() -> None:
+def test_errors_of_missing_and_unknown_inputs_list_the_expected_ones() -> None:
     inputs = {"amount": Float64, "currency": String}
     with pytest.raises(RequestError, match=r"no input 'currency'; expected request= with: amount"):
         request_columns(inputs, {"amount": 1.0}, 1)
@@ -106,7 +106,7 @@ def test_missing_and_unknown_inputs_are_told_with_those_that_are_taken() -> None
     assert len(request_columns({"amount": Float64}, {"amount": 1}, 0)["amount"]) == 0
 
 
-def test_entity_rows_hold_the_inputs_as_columns() -> None:
+def test_entity_rows_have_the_inputs_as_columns() -> None:
     rows = pa.table({"amount": pa.chunked_array([[1], [None]], pa.int32()), "other": ["a", "b"]})
     assert row_inputs({"amount": Float64}, rows)["amount"].to_pylist() == [1.0, None]
     empty = pa.table({"amount": pa.chunked_array([], pa.float64())})

@@ -53,7 +53,7 @@ def event(op: Any, n: int | None = 3, t: int = 0) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("kind", "add", "take"), [(String, "+U", "-U"), (Bool, False, True)])
-def test_an_event_and_its_withdrawal_leave_a_tile_of_exact_zeros(
+def test_an_event_and_its_retraction_leave_a_tile_of_exact_zeros(
     kind: Any, add: Any, take: Any
 ) -> None:
     rng = random.Random(0)
@@ -69,7 +69,7 @@ def test_an_event_and_its_withdrawal_leave_a_tile_of_exact_zeros(
     }  # fmt: skip
 
 
-def test_a_withdrawn_event_still_tells_the_time() -> None:
+def test_a_retracted_event_still_counts_as_newest_event() -> None:
     orders = view(Count(windows=["1h"]))
     events = [event("+I", t=5), event("-D", t=5)]
     (tile,) = tile_table(orders, events).to_pylist()
@@ -77,7 +77,7 @@ def test_a_withdrawn_event_still_tells_the_time() -> None:
     assert answer(orders, events, 10).status == "PRESENT"
 
 
-def test_a_withdrawal_that_comes_first_counts_minus_one_until_its_event_comes() -> None:
+def test_an_early_retraction_counts_minus_one_until_its_event_arrives() -> None:
     orders = view(Count(), Sum("n"), Mean("n"), Variance("n"))
     early = answer(orders, [event("-D")], 1).values
     assert early == {"count": -1, "sum_n": -3, "mean_n": None, "variance_n": None}
@@ -86,7 +86,7 @@ def test_a_withdrawal_that_comes_first_counts_minus_one_until_its_event_comes() 
 
 
 @pytest.mark.parametrize("op", [None, "I", "+i", " +I", "-"])
-def test_a_row_that_is_neither_event_nor_withdrawal_is_skipped_and_counted(op: str | None) -> None:
+def test_a_row_that_is_neither_event_nor_retraction_is_skipped_and_counted(op: str | None) -> None:
     assert len(entered(view(), [event(op), event("+I")])) == 1
     assert expected_skips(view(), [event(op)]) == {("bad_retraction", "op"): 1}
 
@@ -102,7 +102,7 @@ def test_a_row_that_is_neither_event_nor_withdrawal_is_skipped_and_counted(op: s
         (StdDev("x"), "give scale="),
     ],
 )
-def test_what_cannot_give_back_is_refused_with_the_reason(aggregate: Aggregate, why: str) -> None:
+def test_an_aggregate_that_cannot_retract_is_rejected(aggregate: Aggregate, why: str) -> None:
     with pytest.raises(DefinitionError, match=why):
         view(Count(), aggregate)
 

@@ -69,7 +69,7 @@ def compute(selection: Selection, table: pa.Table = TABLE) -> dict[str, list[obj
 
 
 @given(seed=st.integers(0, 2**32), depth=st.integers(1, 4))
-def test_interactions_are_what_their_rows_say_and_null_where_they_overflow(
+def test_interactions_equal_the_reference_and_are_null_where_they_overflow(
     seed: int, depth: int
 ) -> None:
     rng = random.Random(seed)
@@ -142,7 +142,7 @@ def test_a_hashed_cross_is_a_number_that_stays() -> None:
     assert found["c"][0] != found["c"][1]
 
 
-def test_the_status_is_the_worst_of_the_features_it_is_made_of() -> None:
+def test_the_status_is_the_worst_of_the_inputs() -> None:
     both = compiled("both", "v:i * v:i + w:y")
     a, b = FeatureRef("v", "i"), FeatureRef("w", "y")
     selection = select(both, a)

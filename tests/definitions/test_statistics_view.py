@@ -15,7 +15,7 @@ SHOP = pf.EventSource(
 )
 
 
-def test_it_keeps_what_each_column_needs_and_no_key() -> None:
+def test_it_has_the_aggregates_of_each_column_and_no_key() -> None:
     view = pf.statistics_view(
         "kept",
         SHOP,
@@ -38,14 +38,14 @@ def test_it_keeps_what_each_column_needs_and_no_key() -> None:
         view.compiled.check_online()
 
 
-def test_its_features_are_no_features_of_an_entity() -> None:
+def test_its_features_cannot_be_read_for_an_entity() -> None:
     view = pf.statistics_view("kept", SHOP, [pf.Numbers("price")])
     service = pf.FeatureService("model", [view])
     with pytest.raises(DefinitionError, match="service 'model': feature view 'kept' has no keys"):
         Definitions.of([service])
 
 
-def test_what_cannot_be_is_told() -> None:
+def test_an_invalid_statistics_view_is_rejected() -> None:
     with pytest.raises(DefinitionError, match="'kept' names no column"):
         pf.statistics_view("kept", SHOP, [])
     with pytest.raises(DefinitionError, match="names the column 'price' twice"):

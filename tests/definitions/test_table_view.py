@@ -69,7 +69,7 @@ def test_another_ttl_is_a_change_and_needs_no_table(project: Project) -> None:
     assert changed == ["~ table view profile\n    ttl_ms: None -> 86400000"]
 
 
-def test_online_reads_are_refused_with_what_to_do(project: Project) -> None:
+def test_the_error_of_an_online_read_says_what_to_do(project: Project) -> None:
     for features in ("churn", "profile:plan"):
         with pytest.raises(RequestError, match=r"'profile' is read offline only .*Last"):
             project.online.fetcher(features)

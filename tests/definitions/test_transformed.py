@@ -108,7 +108,7 @@ def test_the_document_names_version_and_digest(fitted: Path) -> None:
         found.transformation("x")
 
 
-def test_what_it_is_made_of_comes_with_it_and_types_follow(fitted: Path) -> None:
+def test_its_inputs_are_included_and_types_are_inferred(fitted: Path) -> None:
     over = Transformed("over", [SHARE, "spend:count_1d"], Fitted("both", 1))
     found = of(fitted, over)
     assert found.interactions == {"share": SHARE}
@@ -125,7 +125,7 @@ def test_what_it_is_made_of_comes_with_it_and_types_follow(fitted: Path) -> None
     assert compiled(fitted, flag).type == Float64
 
 
-def test_a_version_without_its_file_is_refused_with_the_command_that_writes_it(
+def test_the_error_of_a_missing_version_names_the_command_that_writes_it(
     fitted: Path, tmp_path: Path
 ) -> None:
     missing = Transformed("amount_scaled", "spend:sum_amount_1d", Fitted("amount", 3))
@@ -273,7 +273,7 @@ def test_each_numeric_kind_is_applied_as_a_loop_over_its_parameters(
     assert bool(failed) == (name == "log")
 
 
-def test_what_gives_texts_is_refused_as_a_feature(fitted: Path) -> None:
+def test_a_transformer_that_returns_texts_is_rejected_as_a_feature(fitted: Path) -> None:
     export(fitted, "words", Imputer("most_frequent").fit([["a"], [None]]))
     with pytest.raises(
         DefinitionError, match="words v1, of kind imputer, returns texts, .* in a Pipeline"

@@ -44,7 +44,7 @@ SCHEMA = {
         ("hash_cross(s, buckets=7)", "hash_bucket(concat(CAST(length(s) AS string), ':', s), 7)"),
     ],
 )  # fmt: skip
-def test_a_combination_is_what_it_stands_for(text: str, canonical: str) -> None:
+def test_a_combination_expands_to_its_canonical_form(text: str, canonical: str) -> None:
     assert parse(text, SCHEMA).text == canonical
     assert parse(canonical, SCHEMA) == parse(text, SCHEMA)
 
@@ -79,7 +79,7 @@ def test_a_combination_is_what_it_stands_for(text: str, canonical: str) -> None:
         ("spend : sum_1d", "position 7: ':' is not part of the language"),
     ],
 )
-def test_what_does_not_fit_is_told_with_its_place(text: str, message: str) -> None:
+def test_an_error_names_the_position(text: str, message: str) -> None:
     with pytest.raises(ExpressionError) as caught:
         parse(text, SCHEMA)
     assert str(caught.value).startswith(f"expression {text!r}, position ")
@@ -98,7 +98,7 @@ def test_buckets_of_a_cross_are_those_of_its_text() -> None:
     assert found.values.tolist() == [int(digest[:12], 16) % 1000 for digest in digests]
 
 
-def test_buckets_are_known_to_be_small() -> None:
+def test_bucket_numbers_have_known_bounds() -> None:
     text = "(bucket(i, 1, 2) * 2000000000 + hash_cross(s, buckets=2000000000)) * 2"
     assert overflow_guard(parse(text, SCHEMA)) is None
 

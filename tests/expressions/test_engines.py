@@ -73,7 +73,7 @@ def check(expr: Expression, engine: str, got: list[Any], guard: list[Any] | None
 
 @cases(300)
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(KINDS), depth=st.integers(1, 4))
-def test_numpy_and_duckdb_give_what_the_text_says(
+def test_numpy_and_duckdb_equal_the_reference_implementation(
     connection: duckdb.DuckDBPyConnection, seed: int, kind: Any, depth: int
 ) -> None:
     expr = random_expression(random.Random(seed), kind, depth)

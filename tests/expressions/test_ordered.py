@@ -50,7 +50,7 @@ def array(values: list[Any], kind: DataType) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(("kind", "values"), VALUES, ids=[kind.text for kind, _ in VALUES])
-def test_texts_sort_as_time_then_value_and_come_back_exactly(
+def test_texts_sort_by_time_then_value_and_round_trip_exactly(
     kind: DataType, values: st.SearchStrategy[Any]
 ) -> None:
     @given(st.lists(st.tuples(TIMES | st.just(0), values), min_size=1, max_size=20))

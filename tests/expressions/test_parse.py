@@ -156,7 +156,7 @@ def test_types_follow_from_the_operands(text: str, kind: DataType) -> None:
         (" + ".join(["i"] * 150), "more than 100 operators"),
     ],
 )
-def test_an_error_names_the_text_the_place_and_what_could_have_been(
+def test_an_error_names_the_text_the_position_and_what_was_expected(
     text: str, message: str
 ) -> None:
     with pytest.raises(ExpressionError) as caught:
@@ -174,7 +174,7 @@ def test_any_text_is_an_expression_or_an_expression_error(text: str) -> None:
     assert parse(expr.text, COLUMNS) == expr
 
 
-def test_derived_columns_are_put_in_the_place_of_their_names() -> None:
+def test_derived_columns_are_substituted() -> None:
     amount = parse("quantity * unit_price", {"quantity": Int32, "unit_price": Float64})
     large = parse("amount > 100 AND -amount < 0", {"amount": amount.type})
     inlined = substitute(large, {"amount": amount})
@@ -182,14 +182,14 @@ def test_derived_columns_are_put_in_the_place_of_their_names() -> None:
     assert inlined.columns == {"quantity", "unit_price"}
 
 
-def test_a_constant_can_be_put_in_the_place_of_a_column() -> None:
+def test_a_constant_can_be_substituted_for_a_column() -> None:
     scope = {"i": Int64, "j": Int64}
     expr = substitute(parse("-i + 1.5 * i", scope), {"i": parse("3", scope)})
     assert expr.text == "-3.0 + 1.5 * 3.0"
     assert parse(expr.text, scope) == expr
 
 
-def test_a_replacement_of_another_type_is_refused() -> None:
+def test_a_replacement_of_another_type_is_rejected() -> None:
     scope = {"i": Int64, "x": Float64}
     with pytest.raises(ExpressionError, match=r"column 'i' of type int64 cannot be replaced by"):
         substitute(parse("i + 1", scope), {"i": parse("x", scope)})

@@ -75,7 +75,7 @@ def test_windows_of_any_column_are_numpy_arrays_with_nan_for_null(values: Any) -
     assert windows.aggregate(values) == [{"known": 1}]
 
 
-def test_a_window_that_cannot_be_is_refused() -> None:
+def test_an_invalid_window_is_rejected() -> None:
     for size, step, functions, message in (
         (0, 1, {"a": sum}, "window_size=0"), (1, 0, {"a": sum}, "step_size=0"),
         (1, 1, {}, "agg_functions is empty"), (1, 1, {"a": 3}, r"agg_functions\['a'\] is 3"),
@@ -139,7 +139,7 @@ def test_times_too_large_for_a_float_still_tell_ages() -> None:
     assert builder.build([1.0, 1.0], [2**60, 2**60 + 1])["weighted_sum"] == 1.5
 
 
-def test_no_values_decay_to_nothing() -> None:
+def test_decay_without_values_is_empty() -> None:
     assert TimeDecayFeatureBuilder(0.9).build([]) == {
         "weighted_mean": None, "weight_sum": 0.0, "count": 0,
     }  # fmt: skip
@@ -153,7 +153,7 @@ def test_compute_takes_values_or_values_with_times() -> None:
     assert builder.compute([1.0, 4.0]) == builder.compute(([1.0, 4.0], [7, 8]))
 
 
-def test_decay_that_cannot_be_is_refused() -> None:
+def test_invalid_decay_is_rejected() -> None:
     for factor in (0.0, 1.1, -1, math.nan):
         with pytest.raises(DefinitionError, match="above 0 and at most 1"):
             TimeDecayFeatureBuilder(factor)
@@ -177,7 +177,7 @@ NAIVE = {
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=12), st.sampled_from([*NAIVE]))
-def test_operations_are_what_they_say_row_by_row(
+def test_operations_equal_python_row_by_row(
     rows: list[tuple[float | None, float | None]], operation: str
 ) -> None:
     left, right = [a for a, _ in rows], [b for _, b in rows]
@@ -205,14 +205,14 @@ def test_a_value_of_its_own_gives_one_and_stands_for_all_beside_a_column() -> No
 @pytest.mark.parametrize(
     "make", [list, np.array, pa.array, pd.Series, pl.Series], ids=lambda m: m.__name__
 )
-def test_what_goes_in_comes_out(make: Any) -> None:
+def test_results_have_the_type_of_the_inputs(make: Any) -> None:
     features = {"a": make([1.0, 3.0]), "b": make([2.0, 0.0])}
     found = InteractionFeatureBuilder().build(features, [("a", "b", "/")])["a_/_b"]
     assert type(found) is type(features["a"]) or isinstance(found, type(features["a"]))
     assert list(pa.array(found).to_pylist()) == [0.5, 0.0]
 
 
-def test_a_ratio_by_zero_is_zero_unless_told_otherwise() -> None:
+def test_a_ratio_by_zero_is_zero_by_default() -> None:
     features = {"a": [1.0, None, 0.0], "b": [0, 0, 0]}
     ratio = [("a", "b", "ratio")]
     assert InteractionFeatureBuilder().build(features, ratio) == {"a_ratio_b": [0.0, None, 0.0]}
@@ -222,7 +222,7 @@ def test_a_ratio_by_zero_is_zero_unless_told_otherwise() -> None:
     assert null == {"a_ratio_b": [None, None, None]}
 
 
-def test_what_is_no_number_is_null() -> None:
+def test_results_that_are_not_numbers_are_null() -> None:
     builder = InteractionFeatureBuilder()
     features = {"big": 2**62, "huge": 1e300, "tiny": 1e-300}
     got = builder.build(
@@ -231,7 +231,7 @@ def test_what_is_no_number_is_null() -> None:
     assert set(got.values()) == {None}
 
 
-def test_unknown_names_are_told_with_what_there_is() -> None:
+def test_errors_of_unknown_names_list_the_known_ones() -> None:
     builder = InteractionFeatureBuilder()
     with pytest.raises(UnknownNameError, match="no feature 'c'; there is: a, b"):
         builder.build({"a": 1, "b": 2}, [("a", "c", "sum")])

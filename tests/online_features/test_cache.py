@@ -16,7 +16,7 @@ from paimon_features.online_features import FeatureCache
 
 
 @given(st.integers(1, 5), st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=60))
-def test_it_keeps_what_was_used_last(size: int, steps: list[tuple[bool, int]]) -> None:
+def test_it_keeps_the_most_recently_used_values(size: int, steps: list[tuple[bool, int]]) -> None:
     cache = FeatureCache(size)
     kept: list[tuple[int, int]] = []  # the one used last stands last
     hits = misses = evictions = 0
@@ -45,7 +45,7 @@ def test_a_value_that_is_none_is_a_hit() -> None:
     assert (cache.get_stats()["hits"], cache.get_stats()["max_size"]) == (1, 10_000)
 
 
-def test_a_cleared_cache_is_as_new() -> None:
+def test_a_cleared_cache_is_empty_with_fresh_statistics() -> None:
     cache = FeatureCache(3)
     cache.put("k", 1)
     cache.get("k")
@@ -53,7 +53,7 @@ def test_a_cleared_cache_is_as_new() -> None:
     assert cache.get_stats() == FeatureCache(3).get_stats()
 
 
-def test_a_cache_of_nothing_is_refused() -> None:
+def test_a_cache_of_size_zero_is_rejected() -> None:
     with pytest.raises(DefinitionError, match="max_size=0; expected at least 1"):
         FeatureCache(0)
 
@@ -67,7 +67,7 @@ def restless_threads() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def test_threads_share_it_without_a_loss(restless_threads: None) -> None:
+def test_threads_can_share_it(restless_threads: None) -> None:
     cache, threads, rounds = FeatureCache(50), 8, 2_000
     wrong: list[object] = []
 

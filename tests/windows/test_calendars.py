@@ -82,7 +82,7 @@ def test_a_day_begins_and_ends_with_the_clocks(
     assert start(TODAY, zone, first + length) == first + length
 
 
-def test_a_day_that_was_left_out_is_no_day() -> None:
+def test_a_skipped_day_has_no_start() -> None:
     # Samoa crossed the date line: after Thursday, 29 December 2011 came Saturday
     jump = ms("2011-12-30T10:00")
     assert start(TODAY, "Pacific/Apia", jump - 1) == jump - DAY_MS
@@ -142,7 +142,7 @@ def test_any_time_in_any_zone_equals_the_oracle(seed: int) -> None:
 
 
 @pytest.mark.parametrize("zone", ZONES)
-def test_starts_never_fall_as_time_goes_on(zone: str) -> None:
+def test_starts_are_monotonic_in_time(zone: str) -> None:
     #  cells are pruned by the start of the earliest read: no later one may reach further back
     times = np.arange(ms("2008-01-01"), ms("2013-01-01"), 30 * MINUTE_MS) - 1
     for unit in CalendarUnit:
@@ -165,7 +165,7 @@ def test_a_start_between_two_steps_is_rounded_down() -> None:
     assert window.start(ms("1910-06-01T12:00", "Asia/Kathmandu")) == ms("1910-05-31T18:15")
 
 
-def test_nothing_is_worked_out_for_no_time() -> None:
+def test_an_empty_array_of_times_is_returned_unchanged() -> None:
     assert not len(unit_start(TODAY, "Europe/London", np.array([], np.int64)))
 
 
@@ -175,7 +175,9 @@ def test_times_far_apart_need_only_their_own_days() -> None:
     assert begins.tolist() == [MAX_TIME_MS - DAY_MS + 1, 0, MIN_TIME_MS, 0]
 
 
-def test_a_host_without_time_zones_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_without_time_zones_gets_an_error_with_the_package(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def nothing(name: str) -> ZoneInfo:
         raise ZoneInfoNotFoundError(name)
 
