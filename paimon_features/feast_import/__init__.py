@@ -1,4 +1,4 @@
-"""Importing the definitions of a Feast repository: what maps, and a list of what does not."""
+"""Imports the definitions of a Feast repository, and lists what has no equivalent."""
 
 from paimon_features.feast_import.convert import Conversion, convert
 from paimon_features.feast_import.recording import read_repository

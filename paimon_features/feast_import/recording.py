@@ -1,8 +1,8 @@
-"""Reading a Feast repository without Feast: its files run against a module that takes notes.
+"""Reads a Feast repository without Feast: its files run against a recording module.
 
-A repository is Python that builds objects. Here ``import feast`` gives names that remember how
-they were called, so that loops, helpers and constants of the user's own work as they do with
-Feast, whatever its version, and nothing of Feast has to be installed.
+A repository is Python code that builds objects. Here ``import feast`` returns names that record
+how they are called, so the user's loops, helpers and constants work as with any version of Feast,
+which does not have to be installed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SKIPPED_FOLDERS = {"tests", "test", "venv", ".venv", "__pycache__", "site-packag
 
 @dataclass(eq=False, repr=False)
 class Recorded:
-    """An object that the repository made: which name of Feast, with which arguments."""
+    """An object of the repository: the Feast name that was called, and its arguments."""
 
     kind: str
     args: tuple[Any, ...] = ()
@@ -34,7 +34,7 @@ class Recorded:
     selected: tuple[str, ...] | None = None
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument by its name."""
+        """Return an argument by its name."""
         return self.given.get(name, default)
 
     @property
@@ -50,7 +50,7 @@ class Recorded:
         return Recorded(self.kind, self.args, self.given, tuple(selected))
 
     def __call__(self, function: Any) -> Recorded:
-        """As a decorator: the function gives the object its name."""
+        """Act as a decorator: the function names the object."""
         name = self.given.get("name", getattr(function, "__name__", ""))
         return Recorded(self.kind, self.args, {**self.given, "name": name})
 
@@ -103,18 +103,18 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return _Module(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """Nothing to run."""
+        """Run nothing."""
 
 
 def read_repository(path: Path) -> list[Recorded]:
-    """Run a file, or every Python file below a folder, and give what each defines, in order.
+    """Run a file, or every Python file below a folder, and return their objects in order.
 
-    Only objects that stand at the top level of a file under a name count, each once.
+    Only objects assigned to a name at the top level of a file count, each once.
 
     Raises
     ------
     DefinitionError
-        If there is no such path, or a file does not run.
+        If the path does not exist, or a file fails.
     """
     path = path.absolute()
     if path.is_file():
@@ -129,7 +129,7 @@ def read_repository(path: Path) -> list[Recorded]:
     else:
         raise DefinitionError(f"there is no Feast repository {path}")
     found: dict[int, Recorded] = {}
-    with _note_taking(root):
+    with _recording(root):
         for file in files:
             for value in _run(file, root):
                 if isinstance(value, Recorded):
@@ -138,8 +138,8 @@ def read_repository(path: Path) -> list[Recorded]:
 
 
 @contextmanager
-def _note_taking(root: Path) -> Iterator[None]:
-    """Inside, ``feast`` is the note taker, and the repository's own modules can be imported."""
+def _recording(root: Path) -> Iterator[None]:
+    """Replace ``feast`` by the recording module, and make the repository importable."""
     before = dict(sys.modules)
     for name in [n for n in sys.modules if n.partition(".")[0] == "feast"]:
         del sys.modules[name]
@@ -147,13 +147,13 @@ def _note_taking(root: Path) -> Iterator[None]:
     sys.meta_path.insert(0, finder)
     sys.path.insert(0, str(root))
     try:
-        # as 'feast apply' does: relative paths in a repository count from its folder
+        # as 'feast apply' does: relative paths are relative to the repository
         with contextlib.chdir(root):
             yield
     finally:
         sys.path.remove(str(root))
         sys.meta_path.remove(finder)
-        # what the repository imported of its own would hide what another one calls the same
+        # modules of this repository would shadow those of another one
         for name in [n for n in sys.modules if n not in before and _belongs(n, root)]:
             del sys.modules[name]
         sys.modules.update({n: m for n, m in before.items() if n.partition(".")[0] == "feast"})
@@ -166,12 +166,12 @@ def _belongs(name: str, root: Path) -> bool:
 
 
 def _run(file: Path, root: Path) -> list[Any]:
-    """The values at the top level of a file."""
-    # under the name by which other files import it, so that both see the same objects
+    """Return the values at the top level of a file."""
+    # under the name by which other files import it, so that they share its objects
     name = ".".join(file.relative_to(root).with_suffix("").parts)
     try:
         if getattr(sys.modules.get(name), "__file__", None) != str(file):
-            if name in sys.modules:  # called like a module of the standard library, say
+            if name in sys.modules:  # e.g. the name of a module of the standard library
                 name = f"feast_repository.{name}"
             spec = importlib.util.spec_from_file_location(name, file)
             assert spec is not None

@@ -1,4 +1,4 @@
-"""Names, types and durations of Feast in ours."""
+"""Converts names, types and durations of Feast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TYPES: Mapping[str, str] = {
     "DOUBLE": "pf.Float64", "STRING": "pf.String", "BYTES": "pf.Bytes",
     "UNIX_TIMESTAMP": "pf.Timestamp",
 }  # fmt: skip
-"""Feast's scalar types and how a definitions file writes ours."""
+"""Feast's scalar types and their names in a definitions file."""
 
 _OF_ARROW: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (pa.types.is_boolean, "pf.Bool"),
@@ -42,7 +42,7 @@ _OF_ARROW: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 
 
 def type_text(kind: Any) -> str | None:
-    """How our definitions write a type of Feast; None where there is none like it.
+    """Return the name of a Feast type in a definitions file; None without an equivalent.
 
     >>> type_text(FeastName("types.Float32")), type_text(Recorded("Array", (FeastName("Int64"),)))
     ('pf.Float32', 'pf.List(pf.Int64)')
@@ -56,7 +56,7 @@ def type_text(kind: Any) -> str | None:
 
 
 def arrow_type_text(kind: pa.DataType) -> str | None:
-    """The same of an Arrow type.
+    """Return the name of an Arrow type in a definitions file.
 
     >>> arrow_type_text(pa.float64())
     'pf.Float64'
@@ -84,7 +84,7 @@ def file_schema(path: str | None, root: Path) -> Mapping[str, pa.DataType]:
 
 
 def duration_text(duration: timedelta | None) -> str | None:
-    """A duration as we write it; None for none or zero, which in Feast have no end.
+    """Return a duration as text; None for none or zero, which are unlimited in Feast.
 
     >>> duration_text(timedelta(hours=36)), duration_text(timedelta(0))
     ('36h', None)

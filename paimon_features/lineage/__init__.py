@@ -1,4 +1,4 @@
-"""What a project holds and what is made of what: describe and draw it."""
+"""Descriptions of a project's definitions, and their lineage graph as text or SVG."""
 
 from paimon_features.lineage.descriptions import describe, describe_all
 from paimon_features.lineage.lineage_graph import LineageGraph, LineageNode, lineage

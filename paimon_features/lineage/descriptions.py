@@ -1,4 +1,4 @@
-"""What is known of a definition: its text, its versions, its tables, what it is made of."""
+"""Descriptions of definitions: documents, versions, tables, lineage."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Document = dict[str, Any]
 
 
 def describe_all(definitions: Definitions, lake: Lake) -> list[Document]:
-    """A line's worth of every definition: kind, name, description, owner, tags, state.
+    """Return a summary of every definition: kind, name, description, owner, tags, state.
 
-    ``state`` is ``applied``, ``changed`` (defined otherwise than applied), or ``not applied``.
+    ``state`` is ``applied``, ``changed`` (differs from the applied one), or ``not applied``.
     """
     applied = registry.applied(lake)
     return [
@@ -41,12 +41,12 @@ def describe_all(definitions: Definitions, lake: Lake) -> list[Document]:
 
 
 def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
-    """All that is known of the definitions of that name (of several kinds, if it is so).
+    """Return the full descriptions of the definitions with that name, one per kind.
 
     Raises
     ------
     UnknownNameError
-        If nothing has that name.
+        If there is no such definition.
     """
     found = [(key, item) for key, item in _items(definitions) if key[1] == name]
     if not found:
@@ -140,7 +140,7 @@ def _generations(lake: Lake, view: CompiledView) -> Iterator[Document]:
 
 
 def _table(lake: Lake, table: str) -> Document:
-    """A table's newest snapshot, and how many rows its files hold (before merging)."""
+    """Return a table's newest snapshot and the number of rows in its files (before merging)."""
     newest = latest_snapshot(lake, table) if lake.exists(table) else None
     return {
         "table": table,

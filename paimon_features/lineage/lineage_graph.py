@@ -1,4 +1,4 @@
-"""Lineage: which definition is made of which, down to the training sets that were written.
+"""Lineage: which definition is derived from which, down to written training sets.
 
 ::
 
@@ -22,12 +22,12 @@ KINDS = (
     "source", "table_view", "feature_view", "derived_view", "interaction",
     "fitted_transformer", "transformed", "service", "training_set",
 )  # fmt: skip
-"""Kinds of nodes, from what comes in to what comes out."""
+"""Kinds of nodes, from inputs to outputs."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LineageNode:
-    """One definition or written training set; ``note`` is what stands beside its name."""
+    """A definition or a written training set; ``note`` is shown next to its name."""
 
     kind: str
     name: str
@@ -35,7 +35,7 @@ class LineageNode:
 
     @property
     def title(self) -> str:
-        """Kind and name, for people.
+        """Kind and name, for display.
 
         >>> LineageNode("feature_view", "spend").title
         'feature view spend'
@@ -45,21 +45,21 @@ class LineageNode:
 
 @dataclass(frozen=True)
 class LineageGraph:
-    """Nodes and edges ``(from, to)``: the second is made of the first. There is no cycle."""
+    """Nodes and edges ``(from, to)``: the second is derived from the first. Acyclic."""
 
     nodes: tuple[LineageNode, ...]
     edges: tuple[tuple[LineageNode, LineageNode], ...]
 
     def parents(self, node: LineageNode) -> list[LineageNode]:
-        """What a node is made of."""
+        """Return the nodes that a node is derived from."""
         return [a for a, b in self.edges if b == node]
 
     def children(self, node: LineageNode) -> list[LineageNode]:
-        """What is made of a node."""
+        """Return the nodes derived from a node."""
         return [b for a, b in self.edges if a == node]
 
     def find(self, name: str) -> list[LineageNode]:
-        """The nodes of that name, of any kind.
+        """Return the nodes of that name, of any kind.
 
         Raises
         ------
@@ -72,7 +72,7 @@ class LineageGraph:
         return found
 
     def around(self, chosen: Iterable[LineageNode]) -> LineageGraph:
-        """The part of the graph that the chosen nodes are made of, or that is made of them."""
+        """Return the subgraph of the ancestors and descendants of the chosen nodes."""
         chosen = list(chosen)
         kept = set(chosen)
         for step in (self.parents, self.children):
@@ -87,7 +87,7 @@ class LineageGraph:
         )
 
     def to_document(self) -> dict[str, object]:
-        """As JSON, for a program."""
+        """Return the graph in JSON values."""
 
         def of(node: LineageNode) -> dict[str, str]:
             return {"kind": node.kind, "name": node.name}
@@ -99,7 +99,7 @@ class LineageGraph:
 
 
 def lineage(definitions: Definitions, lake: Lake | None = None) -> LineageGraph:
-    """The lineage of all definitions, and of the training sets in ``lake`` where it is given."""
+    """Return the lineage of all definitions, and of the training sets in ``lake``, if passed."""
     sources = {s.name: LineageNode("source", s.name, s.table) for s in definitions.sources.values()}
     defined: list[FeatureView | TableView] = [*definitions.tables.values()]
     defined += definitions.views.values()
@@ -140,7 +140,7 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> LineageGraph:
         edges += [(computed[str(i)], services[-1]) for i in items if str(i) in computed]
     sets = []
     for name, features in _training_sets(lake):
-        # a service is not named in a training set: it may have changed since, its views have not
+        # a training set names views, not services: a service may have changed since
         sets.append(LineageNode("training_set", name, _many(len(features), "feature")))
         refs = tuple(FeatureRef.parse(name) for name in features if ":" in name)
         edges += [(views[view], sets[-1]) for view in _view_names(refs) if view in views]

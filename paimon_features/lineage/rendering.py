@@ -1,4 +1,4 @@
-"""A lineage graph as text for a terminal, and as SVG for a page."""
+"""Renders a lineage graph as text for a terminal, and as SVG."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from paimon_features.lineage.lineage_graph import KINDS, LineageGraph, LineageNo
 
 
 def to_text(graph: LineageGraph) -> str:
-    """One tree per source; what is made of several parents is spelled out once.
+    """Render one tree per source; a node with several parents is expanded once.
 
     >>> a = LineageNode("source", "clicks")
     >>> b = LineageNode("feature_view", "taste", "user, 3 features")
@@ -18,24 +18,24 @@ def to_text(graph: LineageGraph) -> str:
     └─ feature view taste  (user, 3 features)
     """
     lines: list[str] = []
-    told: set[LineageNode] = set()
+    expanded: set[LineageNode] = set()
 
-    def on_message(node: LineageNode, first: str, rest: str) -> None:
-        again = node in told
+    def render(node: LineageNode, first: str, rest: str) -> None:
+        again = node in expanded
         children = graph.children(node)
         note = f"  ({node.note})" if node.note else ""
         more = "  (see above)" if again and children else ""
         lines.append(f"{first}{node.title}{more or note}")
         if again:
             return
-        told.add(node)
+        expanded.add(node)
         for i, child in enumerate(children):
             last = i == len(children) - 1
-            on_message(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
+            render(child, rest + ("└─ " if last else "├─ "), rest + ("   " if last else "│  "))
 
     for node in graph.nodes:
         if not graph.parents(node):
-            on_message(node, "", "")
+            render(node, "", "")
     return "\n".join(lines)
 
 
@@ -43,7 +43,7 @@ _WIDTH, _HEIGHT = 230, 46
 _ACROSS, _DOWN = 310, 64
 _MARGIN, _HEAD = 24, 56
 _SHOWN = 28
-"""Characters of a name that fit into a box."""
+"""Number of characters of a name that fit into a box."""
 _FILLS: Mapping[str, str] = {
     "source": "#dbeafe",
     "table_view": "#ccfbf1",
@@ -58,10 +58,9 @@ _FILLS: Mapping[str, str] = {
 
 
 def to_svg(graph: LineageGraph, title: str) -> str:
-    """The graph in columns, one kind beside the next, edges from left to right.
+    """Render the graph in columns, one per kind, with edges from left to right.
 
-    Nodes stand near what they are made of. The text needs nothing but a font; the picture is
-    one file without references.
+    Nodes are placed near their parents. The SVG is self-contained, without references.
     """
     columns = _columns(graph)
     place = {
@@ -108,7 +107,7 @@ def _shortened(text: str) -> str:
 
 
 def _edge(places: Sequence[tuple[int, int]]) -> str:
-    """A curve from the first place's right border to the last one's left, through the others."""
+    """Return a curve from the right border of the first box to the left border of the last."""
     middle = _HEIGHT // 2
     x, y = places[0][0] + _WIDTH, places[0][1] + middle
     path = [f"M{x},{y}"]
@@ -117,22 +116,22 @@ def _edge(places: Sequence[tuple[int, int]]) -> str:
         path.append(f"C{x + bend},{y} {left - bend},{y2} {left},{y2}")
         x, y = left + _WIDTH, y2
         path.append(f"L{x},{y}")
-    # the last stroke would run through the box that the edge ends at
+    # the last segment would cross the target box
     return f'<path d="{" ".join(path[:-1])}" fill="none" stroke="#999" stroke-width="1.5"/>'
 
 
 Edge = tuple[LineageNode, LineageNode]
 Slot = LineageNode | Edge
-"""What takes a place in a column: a node, or an edge that passes between nodes."""
+"""An item in a column: a node, or an edge that passes between nodes."""
 
 
 def _kinds(graph: LineageGraph) -> list[str]:
-    """The kinds that occur, each a column."""
+    """Return the kinds that occur; each is a column."""
     return [kind for kind in KINDS if any(node.kind == kind for node in graph.nodes)]
 
 
 def _columns(graph: LineageGraph) -> list[list[Slot]]:
-    """The nodes of each kind and the edges that pass it, each near what it comes from."""
+    """Return the nodes of each kind and the edges that pass it, ordered near their parents."""
     kinds = _kinds(graph)
     column_of = {node: kinds.index(node.kind) for node in graph.nodes}
     columns: list[list[Slot]] = []
@@ -149,7 +148,7 @@ def _columns(graph: LineageGraph) -> list[list[Slot]]:
 
 
 def _middle(graph: LineageGraph, slot: Slot, before: Mapping[Slot, int]) -> float:
-    """The middle of the places, in the column before, that a slot's edges come from."""
+    """Return the mean row, in the column before, of the origins of a slot's edges."""
     edges = (
         [(a, b) for a, b in graph.edges if b == slot] if isinstance(slot, LineageNode) else [slot]
     )

@@ -1,7 +1,7 @@
-"""What columns look like over time: statistics from tiles and events, their drift, and fits.
+"""Column statistics over time, from tiles and events: drift reports and fitted transformers.
 
-Everything here reads the lake at pinned snapshots; nothing writes to it but versions of fitted
-transformers.
+Everything here reads the lake at pinned snapshots; only versions of fitted transformers are
+written.
 """
 
 from paimon_features.monitoring.drift import ks, ks_p_value, psi

@@ -1,11 +1,11 @@
-"""How far two distributions are apart: PSI and KS, from counts in bins or from values.
+"""Drift between two distributions: PSI and KS, from binned counts or values.
 
 - **PSI** (population stability index) is ``sum((a - b) * ln(a / b))`` over the shares of bins, the
   symmetric Kullback-Leibler divergence (Kullback and Leibler 1951; as a stability index: Siddiqi,
   "Credit Risk Scorecards", 2006). Half a count is added to each bin (Jeffreys' prior), so that an
   empty one does not make it infinite. Without any drift its mean is about
   ``(bins - 1) * (1/n + 1/m)`` (Yurdakul and Naranjo, "Statistical properties of the population
-  stability index", 2020), which is told in addition as ``noise``.
+  stability index", 2020), which is reported as ``noise``.
 - **KS** (Kolmogorov-Smirnov) is the greatest distance of the two distribution functions. From
   counts it is taken at the edges of bins: at most the exact one, and less by at most the share of
   the fullest bin. Its p-value is Kolmogorov's, with Stephens' correction for few values
@@ -23,15 +23,15 @@ import numpy as np
 from paimon_features.array_types import Floats
 
 BINS = 10
-"""Into about so many bins of equal share, those of the reference, PSI puts values."""
+"""Approximate number of bins, of equal share in the reference, for PSI."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far a column's values are from those of a reference; None where that is not known.
+    """The drift of a column against a reference; None for unknown values.
 
-    ``noise`` is what PSI is on average without any drift, ``p_value`` of KS how probable its
-    distance is then. KS is None for categories, which have no order.
+    ``noise`` is the mean of PSI without any drift, ``p_value`` the probability of the KS distance
+    then. KS is None for categories, which have no order.
     """
 
     column: str
@@ -44,7 +44,7 @@ class Drift:
 
     def __str__(self) -> str:
         if self.psi is None or self.noise is None:
-            return f"{self.column}: no drift can be told (no bins, or no values)"
+            return f"{self.column}: drift is unknown (no bins, or no values)"
         text = f"{self.column}: PSI {self.psi:.4f} (by chance about {self.noise:.2g})"
         if self.ks is not None and self.p_value is not None:
             text += f", KS {self.ks:.4f} (p {self.p_value:.3g})"
@@ -59,10 +59,10 @@ def drift_of(
     nulls: tuple[int, int] = (0, 0),
     distance: float | None = None,
 ) -> Drift:
-    """The drift of counts in the same bins; ``ordered`` says that the bins are of numbers.
+    """Return the drift of counts in the same bins; ``ordered``: the bins are of numbers.
 
-    ``nulls`` (current, reference) are one more bin of PSI, where there are any. ``distance`` is
-    the exact KS, where it is known; else it is taken at the edges of the bins.
+    ``nulls`` (current, reference) are an additional bin of PSI, if there are any. ``distance`` is
+    the exact KS distance if known; by default it is computed at the edges of the bins.
     """
     count, before = sum(current), sum(reference)
     here, there = count + nulls[0], before + nulls[1]
@@ -85,7 +85,7 @@ def drift_of(
 
 
 def psi(current: Sequence[int], reference: Sequence[int]) -> float:
-    """The population stability index of counts in the same bins; 0 for equal shares.
+    """Return the population stability index of counts in the same bins; 0 for equal shares.
 
     >>> psi([50, 50], [50, 50])
     0.0
@@ -98,12 +98,12 @@ def psi(current: Sequence[int], reference: Sequence[int]) -> float:
 
 
 def psi_noise(bins: int, count: int, reference: int) -> float:
-    """What PSI is on average of so many values from one and the same distribution."""
+    """Return the mean of PSI of two samples from the same distribution."""
     return (bins - 1) * (1 / count + 1 / reference) if count and reference else math.inf
 
 
 def coarse(current: Sequence[int], reference: Sequence[int], bins: int = BINS) -> list[list[int]]:
-    """Both counts with neighbouring bins put together, until each has ``1/bins`` of the reference.
+    """Merge neighbouring bins of both counts until each has ``1/bins`` of the reference.
 
     >>> coarse([1, 2, 3, 4], [5, 1, 1, 5], bins=2)
     [[3, 7], [6, 6]]
@@ -115,7 +115,7 @@ def coarse(current: Sequence[int], reference: Sequence[int], bins: int = BINS) -
             out.append([0, 0])
         out[-1][0] += here
         out[-1][1] += there
-    if len(out) > 1 and out[-1][1] < share / 2:  # a rest too small to stand alone
+    if len(out) > 1 and out[-1][1] < share / 2:  # too small for a bin of its own
         here, there = out.pop()
         out[-1][0] += here
         out[-1][1] += there
@@ -123,7 +123,7 @@ def coarse(current: Sequence[int], reference: Sequence[int], bins: int = BINS) -
 
 
 def ks(current: Sequence[int], reference: Sequence[int]) -> float:
-    """The Kolmogorov-Smirnov distance of counts in the same bins, in order, at their edges.
+    """Return the Kolmogorov-Smirnov distance of counts in the same ordered bins, at their edges.
 
     >>> ks([10, 0], [5, 5]), ks([3, 3], [1, 1])
     (0.5, 0.0)
@@ -135,7 +135,7 @@ def ks(current: Sequence[int], reference: Sequence[int]) -> float:
 
 
 def ks_of_values(current: Floats, reference: Floats) -> float:
-    """The exact Kolmogorov-Smirnov distance of two samples, ties included.
+    """Return the exact Kolmogorov-Smirnov distance of two samples, including ties.
 
     >>> ks_of_values(np.array([1.0, 2.0]), np.array([2.0, 3.0]))
     0.5
@@ -150,7 +150,7 @@ def ks_of_values(current: Floats, reference: Floats) -> float:
 
 
 def ks_p_value(distance: float, count: int, reference: int) -> float:
-    """How probable a distance as great as this is between samples of one distribution.
+    """Return the probability of at least this distance between samples of one distribution.
 
     >>> round(ks_p_value(0.3, 50, 50), 3), ks_p_value(0.0, 50, 50)
     (0.017, 1.0)
@@ -166,10 +166,10 @@ def ks_p_value(distance: float, count: int, reference: int) -> float:
 
 
 def quantile(edges: Sequence[float], counts: Sequence[int], share: float) -> float | None:
-    """The value below which this share of values lies, interpolated within its bin.
+    """Return a quantile of binned values, interpolated within its bin; None without values.
 
-    Off by the width of the bin at most; outside of the edges it is the nearest edge. None
-    without values. As the aggregate ``Quantile`` has it.
+    The error is at most the width of the bin; outside of the edges it is the nearest edge. The
+    definition is that of the aggregate ``Quantile``.
 
     >>> quantile([0.0, 10.0, 20.0], [0, 5, 5, 0], 0.5)
     10.0

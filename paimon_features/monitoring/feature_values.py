@@ -1,4 +1,4 @@
-"""Features of a view as they are at a time, of all entities that are known by then."""
+"""Features of a view at a point in time, of all entities known by then."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _CHUNK_ROWS = 1_000_000
 
 
 def newest_event_ms(lake: Lake, tiles: Pin) -> int:
-    """The time of the newest event in the tiles.
+    """Return the time of the newest event in the tiles.
 
     Raises
     ------
     RequestError
-        If there is none.
+        If there is no event.
     """
     newest = [
         pc.max(rows.column(EVENT_TIME_MAX.name)).as_py()
@@ -40,14 +40,14 @@ def newest_event_ms(lake: Lake, tiles: Pin) -> int:
     known = [time for time in newest if time is not None]
     if not known:
         raise RequestError(
-            f"table {tiles.table!r} has no tile yet, so there is nothing to tell; "
-            "'paimon-features backfill' computes those of the events that are there"
+            f"table {tiles.table!r} has no tiles yet; "
+            "'paimon-features backfill' computes those of existing events"
         )
     return int(max(known))
 
 
 def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, as_of_ms: int) -> pa.Table:
-    """A row ``(keys, event_time_ms=as_of_ms)`` for each entity with a tile that begins before
+    """Return a row ``(keys, event_time_ms=as_of_ms)`` per entity with a tile that starts before
     ``as_of_ms``.
 
     Takes about the memory of the distinct keys.
@@ -60,8 +60,8 @@ def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, as_of_ms: int) -> pa
     keys = list(view.keys)
     if not keys:
         raise RequestError(
-            f"feature view {view.name!r} has no keys, and so no features of entities; use its "
-            "columns"
+            f"feature view {view.name!r} has no keys, and therefore no features of entities; use "
+            "its columns"
         )
     known: pa.Table | None = None
     for rows in _rows(lake, tiles, [*keys, TILE_START]):

@@ -19,14 +19,14 @@ from paimon_features.transformers.column_statistics import Statistic
 Origin = Literal["tiles", "events"]
 
 _DATA = ("view", "definition", "columns", "features", "from", "until_ms", "at_ms", "rows")
-"""What of a fit's document says which data it is of, at whatever snapshots."""
+"""The keys of a fit's document that identify its data, apart from snapshots."""
 
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted transformer and what it was fitted on, as ``save_fitted`` notes it.
+    """A fitted transformer and its training data, as stored by ``save_fitted``.
 
-    ``statistics`` are those of its columns, empty where it was fitted on rows.
+    ``statistics`` are those of its columns, empty if it was fitted on rows.
     """
 
     transformer: StoredTransformer
@@ -35,9 +35,9 @@ class Fit:
 
 
 def can_fit(reader: ViewReader, transformer: StoredTransformer, columns: Sequence[str]) -> bool:
-    """Whether the tiles hold what the transformer learns from."""
+    """Return whether the tiles contain the statistics that the transformer requires."""
     needs = transformer.required_statistics
-    return bool(needs) and all(needs <= column.tells for column in reader.kept(columns))
+    return bool(needs) and all(needs <= column.available for column in reader.tile_columns(columns))
 
 
 def fit_columns(
@@ -51,22 +51,22 @@ def fit_columns(
 ) -> Fit:
     """Fit on columns of a view's events, those before ``until_ms`` (exclusive; all by default).
 
-    ``tiles`` reads merged tiles, ``events`` every event; by default tiles where they hold what the
-    transformer learns from. Either way these are the events that enter the view's tiles.
+    ``tiles`` reads merged tiles, ``events`` every event; the default is tiles if they contain the
+    required statistics. Both cover the events that enter the view's tiles.
 
     Raises
     ------
     RequestError
-        For ``tiles`` where these do not hold it; the message says what to declare. For a
-        transformer that learns from targets.
+        For ``tiles`` without the required statistics (names what to declare), and for a
+        transformer that is fitted on targets.
     TransformError
-        If the values cannot be learnt from, or are ILL_CONDITIONED; or there is no event.
+        If the values are invalid or ILL_CONDITIONED, or there are no events.
     """
     within = TimeRange(None, until_ms)
     if transformer.needs_target:
         raise RequestError(
-            f"a {type(transformer).__name__} learns from a target in addition; fit it on rows that "
-            "have one: a training set"
+            f"a {type(transformer).__name__} is also fitted on a target; fit it on a training set, "
+            "whose rows have one"
         )
     fits = can_fit(reader, transformer, columns)
     if origin == "tiles" and not fits:
@@ -84,7 +84,7 @@ def fit_columns(
         fit_rows(transformer, reader.rows(columns, within, progress))
         _some(transformer.rows_seen, reader, chosen)
         pins = (reader.events,)
-    told = {
+    document = {
         "view": reader.view.name,
         "definition": reader.view.fingerprint,
         "columns": list(columns),
@@ -93,14 +93,14 @@ def fit_columns(
         "tables": _documents(pins),
         "distribution": {c.column: found for c in statistics if (found := distribution(c))},
     }
-    return Fit(transformer, told, statistics)
+    return Fit(transformer, document, statistics)
 
 
 def fit_rows(transformer: StoredTransformer, tables: Iterable[pa.Table]) -> None:
-    """Learn from tables one after another; the first one forgets what was learnt before.
+    """Fit on several tables, discarding an earlier fit.
 
-    What cannot learn in parts (exact quantiles, a pipeline of several steps that learn) has all of
-    them at once, in memory.
+    Without support for ``partial_fit`` (exact quantiles, pipelines with several stateful steps)
+    all of them are concatenated in memory.
     """
     if not transformer.supports_partial_fit:
         found = list(tables)
@@ -118,27 +118,27 @@ def fit_features(
     features: Sequence[str],
     pins: Iterable[Pin],
     tables: Iterable[pa.Table],
-    told: Mapping[str, Any],
+    times: Mapping[str, Any],
 ) -> Fit:
-    """Fit on features of a view at points in time; ``told`` says at which.
+    """Fit on features of a view at points in time, which the document ``times`` describes.
 
     Raises
     ------
     TransformError
-        If the features cannot be learnt from, or no entity had any.
+        If the features are invalid, or no entity has any.
     """
     fit_rows(transformer, tables)
     if not transformer.width:
         raise TransformError(f"no entity of view {view!r} is known at that time: nothing to fit on")
     document = {
-        "view": view, "features": list(features), "from": "features", **told,
+        "view": view, "features": list(features), "from": "features", **times,
         "tables": _documents(pins),
     }  # fmt: skip
     return Fit(transformer, document)
 
 
 def distribution(column: ColumnStatistics) -> dict[str, Any] | None:
-    """Counts in bins or categories as JSON, to compare later events with; None without any."""
+    """Return counts per bin or category in JSON values, for later comparison; None without."""
     if column.bins is not None and column.edges is not None:
         return {"edges": list(column.edges), "bins": list(column.bins), "nulls": column.nulls}
     if column.categories is not None:
@@ -149,7 +149,7 @@ def distribution(column: ColumnStatistics) -> dict[str, Any] | None:
 
 
 def same_data(left: Mapping[str, Any], right: Mapping[str, Any]) -> bool:
-    """Whether two fits are of the same columns of the same view, at whatever snapshots."""
+    """Return whether two fits use the same columns of the same view, at any snapshots."""
     return all(left.get(key) == right.get(key) for key in _DATA)
 
 
@@ -161,8 +161,8 @@ def _some(rows: int, reader: ViewReader, origin: Origin) -> None:
     if not rows:
         name = reader.view.name
         advice = (
-            f"; 'paimon-features backfill {name}' computes the tiles of the events that are there, "
-            "--from events reads these"
+            f"; 'paimon-features backfill {name}' computes the tiles of existing events, "
+            "--from events reads the events themselves"
         )
         raise TransformError(
             f"the {origin} of view {name!r} have no event in this range: nothing to fit on"
@@ -173,19 +173,19 @@ def _some(rows: int, reader: ViewReader, origin: Origin) -> None:
 def _lacking(reader: ViewReader, transformer: StoredTransformer, columns: Sequence[str]) -> str:
     kind, needs = type(transformer).__name__, transformer.required_statistics
     if not needs:
-        return f"a {kind} is fitted on rows, which tiles do not hold; leave --from tiles out"
-    lacking = [c.column for c in reader.kept(columns) if not needs <= c.tells]
+        return f"a {kind} is fitted on rows, not on tiles; omit --from tiles"
+    lacking = [c.column for c in reader.tile_columns(columns) if not needs <= c.available]
     spelled = ", ".join(_spelled(name, needs) for name in lacking)
     return (
-        f"the tiles of view {reader.view.name!r} do not tell the {' and '.join(sorted(needs))} of "
-        f"{', '.join(lacking)}, which a {kind} learns from; define "
-        f"pf.statistics_view(..., {reader.view.source.name}, [{spelled}]), or leave --from tiles "
-        "out to read every event"
+        f"the tiles of view {reader.view.name!r} lack the {' and '.join(sorted(needs))} of "
+        f"{', '.join(lacking)}, which a {kind} requires; define "
+        f"pf.statistics_view(..., {reader.view.source.name}, [{spelled}]), or omit --from tiles "
+        "to read every event"
     )
 
 
 def _spelled(column: str, needs: frozenset[Statistic]) -> str:
-    """What of a statistics view keeps what is needed of a column."""
+    """Return the item of a statistics view that provides the required statistics."""
     if "categories" in needs:
         return f'pf.Categories("{column}", [...])'
     return f'pf.Numbers("{column}"' + (", edges=...)" if "bins" in needs else ")")

@@ -1,8 +1,8 @@
-"""All entities of a view at once, over a range of time: its tiles folded to one row.
+"""Aggregates of all entities of a view over a time range: its tiles folded into one row.
 
-The whole tiles of the range come from the tile table, what it cuts at its ends from the raw
-events, worked into partials by the same expressions. So every range is exact, also one that
-begins within a tile, and no view is too large: rows are folded as they are read.
+Complete tiles of the range are read from the tile table; the parts cut off at its ends are
+computed from raw events by the same expressions. Any range is therefore exact, even one that
+starts within a tile. Rows are folded while they are read, so memory does not limit the view.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def merged(
     events: Pin,
     progress: OnProgress = ignore_progress,
 ) -> dict[str, Column]:
-    """The partials of all events of a range, one row; null where no event had a value.
+    """Return the partials of all events of a range, one row; null if no event has a value.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def merged(
 
 
 def event_columns(view: CompiledView, expressions: Iterable[Expression]) -> list[str]:
-    """The columns of the source that tell which events enter, and what these expressions are."""
+    """Return the source columns of these expressions, and of the conditions for entering."""
     asked = [*expressions, *(rule.condition for rule in view.skip_rules)]
     asked += [] if view.where is None else [view.where]
     names = {view.source.event_time}.union(*(e.columns for e in asked))
@@ -81,7 +81,7 @@ def event_columns(view: CompiledView, expressions: Iterable[Expression]) -> list
 def entering(
     view: CompiledView, events: pa.Table, within: Sequence[TimeRange]
 ) -> tuple[np.ndarray[tuple[int], np.dtype[np.int64]], dict[str, Column]]:
-    """The times and columns of those events that enter the view's tiles and lie in a range."""
+    """Return times and columns of the events in these ranges that enter the view's tiles."""
     columns = {name: Column.from_arrow(events.column(name)) for name in events.column_names}
     time = columns[view.source.event_time]
     inside = np.zeros(events.num_rows, np.bool_)
@@ -97,13 +97,13 @@ def entering(
 def events_within(
     lake: Lake, events: Pin, within: TimeRange, columns: Sequence[str]
 ) -> tuple[int, Iterator[pa.Table]]:
-    """How many events the files hold that can lie in a range, and their rows, in pieces."""
+    """Return the rows of the files that can contain a range: their number, and chunks of them."""
     files = list(_within(lake, events, EVENT_DAY, [within]))
     return sum(file.rows for file in files), pieces(files, columns, CHUNK_ROWS)
 
 
 def _within(lake: Lake, pin: Pin, day: str, within: Sequence[TimeRange]) -> Iterator[DataFile]:
-    """The files of those days that the ranges touch; a table without days is read whole."""
+    """Yield the files of the days of these ranges; all files of a table without days."""
     if pin.snapshot_id is None:
         return
     days = [(part.low_ms // DAY_MS, (part.high_ms - 1) // DAY_MS) for part in within]
@@ -114,7 +114,7 @@ def _within(lake: Lake, pin: Pin, day: str, within: Sequence[TimeRange]) -> Iter
 
 
 class _FoldedTiles:
-    """Rows of partials folded to one as they come."""
+    """Folds rows of partials into one, incrementally."""
 
     def __init__(self, view: CompiledView, partials: Sequence[Partial]) -> None:
         self.view, self.partials = view, partials

@@ -27,7 +27,7 @@ from paimon_features.tables import Lake, iter_batches
 from paimon_features.transformers.column_statistics import ColumnStatistics
 
 Ranges = tuple[TimeRange, TimeRange | None]
-"""What is looked at, and what it is compared with."""
+"""The current range and the reference."""
 
 
 def of_columns(
@@ -37,11 +37,11 @@ def of_columns(
     origin: Literal["tiles", "events"] | None = None,
     progress: OnProgress = ignore_progress,
 ) -> MonitoringReport:
-    """Columns of a view's events: from tiles where these have bins or categories of all of them.
+    """Report on columns of a view's events: from tiles, if these have bins or categories for all.
 
-    From events, all values of both ranges are held in memory, 8 bytes each.
+    From events, all values of both ranges are kept in memory, 8 bytes each.
     """
-    whole = all(each.tells & {"bins", "categories"} for each in reader.kept(columns))
+    whole = all(each.available & {"bins", "categories"} for each in reader.tile_columns(columns))
     chosen = origin or ("tiles" if whole else "events")
     name = reader.view.name
     if chosen == "tiles":
@@ -64,21 +64,21 @@ def of_features(
     rows: Any = None,
     progress: OnProgress = ignore_progress,
 ) -> MonitoringReport:
-    """Features of a view at the entity rows whose times lie in a range.
+    """Report on features of a view, for the entity rows whose times are in a range.
 
-    Without ``rows``: of all entities that are known at the end of the range, as they are then.
+    Without ``rows``: for all entities known at the end of the range, at that time.
 
     Raises
     ------
     RequestError
-        Where a range is open at its end, the view has no keys, or rows lack a column.
+        For a range without end, a view without keys, or rows without a required column.
     """
 
     def tables(of: TimeRange) -> Iterator[pa.Table]:
         if rows is not None:
             asked: Any = asked_rows(lake, view, rows, of)
         elif of.until_ms is None:
-            raise RequestError("features are read at the end of a range; give it one")
+            raise RequestError("features are read at the end of a range; pass an end")
         else:
             asked = entity_rows(lake, view, tiles, of.until_ms)
         _, found = feature_rows(store, view, features, asked, progress)
@@ -94,7 +94,7 @@ def of_table(
     ranges: Ranges,
     progress: OnProgress = ignore_progress,
 ) -> MonitoringReport:
-    """Columns of a table of the lake whose rows have a time, ``event_time_ms``.
+    """Report on columns of a table of the lake whose rows have a time, ``event_time_ms``.
 
     Raises
     ------

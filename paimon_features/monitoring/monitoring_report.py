@@ -1,4 +1,4 @@
-"""What ``monitor`` tells of each column: its statistics in a range, and how far from another."""
+"""The report of ``monitor``: statistics per column in a range, and their drift."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from paimon_features.transformers.column_statistics import (
 )
 
 SHARES = (0.05, 0.25, 0.5, 0.75, 0.95)
-"""Which quantiles are told."""
+"""The reported quantiles."""
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The numbers of one column in one range; None for what is not known.
+    """Summary statistics of one column in one range; None for unknown values.
 
     ``quantiles`` are those of ``SHARES``, from tiles within the width of their bin. ``status`` is
-    ``ILL_CONDITIONED`` where rounding has left too little of the deviation, which is None then.
+    ``ILL_CONDITIONED`` if rounding errors dominate the deviation, which is None then.
     """
 
     rows: int
@@ -39,7 +39,7 @@ class Summary:
 
     @classmethod
     def of(cls, column: ColumnStatistics) -> Summary:
-        """The summary of a column's statistics."""
+        """Return the summary of a column's statistics."""
         share = None if column.nulls is None or not column.rows else column.nulls / column.rows
         moments, mean, deviation, status = column.moments, None, None, "OK"
         if moments is not None and moments.count:
@@ -64,7 +64,7 @@ class Summary:
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """One column in one range, and beside another one where there is a reference."""
+    """One column in one range, optionally compared with a reference."""
 
     column: str
     current: ColumnStatistics
@@ -78,7 +78,7 @@ class ColumnReport:
         reference: ColumnStatistics | None,
         distance: float | None = None,
     ) -> ColumnReport:
-        """From statistics in the same bins; ``distance`` is the exact KS where it is known."""
+        """Return the report from statistics in the same bins; ``distance`` is the exact KS."""
         drift = None
         if reference is not None:
             here, there = counts(current), counts(reference)
@@ -92,7 +92,7 @@ class ColumnReport:
 
     @classmethod
     def of_values(cls, current: ColumnValues, reference: ColumnValues | None) -> ColumnReport:
-        """From all values of both sides."""
+        """Return the report from all values of both sides."""
         here, there = compare(current, reference, SHARES)
         distance = None
         if reference is not None and current.is_number and reference.is_number:
@@ -100,7 +100,7 @@ class ColumnReport:
         return cls.of(here, there, distance)
 
     def to_document(self) -> dict[str, Any]:
-        """In values of JSON."""
+        """Return the document in JSON values."""
         return {
             "column": self.column,
             "current": _document(self.current),
@@ -111,9 +111,9 @@ class ColumnReport:
 
 @dataclass(frozen=True)
 class MonitoringReport:
-    """All columns of a view (or table) in a range, against another range.
+    """All columns of a view (or table) in a range, compared with another range.
 
-    ``origin`` says what was read: ``tiles``, ``events``, ``features`` or ``rows``.
+    ``origin`` is what was read: ``tiles``, ``events``, ``features`` or ``rows``.
     """
 
     name: str
@@ -123,7 +123,7 @@ class MonitoringReport:
     columns: Sequence[ColumnReport]
 
     def over(self, threshold: float) -> list[str]:
-        """What exceeds a threshold of PSI, in words; a column without PSI cannot pass, too."""
+        """Return one line per column above a threshold of PSI, or whose PSI is unknown."""
         out = []
         for column in self.columns:
             found = column.drift.psi if column.drift else None
@@ -134,7 +134,7 @@ class MonitoringReport:
         return out
 
     def to_document(self) -> dict[str, Any]:
-        """In values of JSON."""
+        """Return the document in JSON values."""
         return {
             "name": self.name,
             "from": self.origin,
@@ -145,7 +145,7 @@ class MonitoringReport:
 
 
 def counts(column: ColumnStatistics) -> list[int] | None:
-    """The counts of a column by bin, or by category with all others last."""
+    """Return the counts of a column by bin, or by category with all others last."""
     if column.bins is not None:
         return list(column.bins)
     if column.categories is not None:
@@ -154,13 +154,15 @@ def counts(column: ColumnStatistics) -> list[int] | None:
 
 
 def _document(column: ColumnStatistics) -> dict[str, Any]:
-    told = asdict(Summary.of(column))
-    told["quantiles"] = (
+    document = asdict(Summary.of(column))
+    document["quantiles"] = (
         None
-        if told["quantiles"] is None
-        else {f"p{share * 100:g}": v for share, v in zip(SHARES, told["quantiles"], strict=True)}
+        if document["quantiles"] is None
+        else {
+            f"p{share * 100:g}": v for share, v in zip(SHARES, document["quantiles"], strict=True)
+        }
     )
-    told["edges"] = None if column.edges is None else list(column.edges)
-    told["bins"] = counts(column)
-    told["categories"] = None if column.categories is None else [*column.categories]
-    return told
+    document["edges"] = None if column.edges is None else list(column.edges)
+    document["bins"] = counts(column)
+    document["categories"] = None if column.categories is None else [*column.categories]
+    return document

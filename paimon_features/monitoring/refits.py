@@ -1,4 +1,4 @@
-"""Versions of a transformer that is fitted again and again, and how the data moved since one."""
+"""Versions of a transformer that is refitted periodically, and the drift since a version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paimon_features.transformers.fitted_version import canonical
 
 @dataclass(frozen=True)
 class Saved:
-    """A version that a fit gave, or found there (``is_new`` False), and the drift since another."""
+    """The version of a fit, new or existing (``is_new`` False), and the drift since another."""
 
     version: FittedVersion
     is_new: bool
@@ -26,7 +26,7 @@ class Saved:
     drift: Sequence[Drift] = ()
 
     def to_document(self) -> dict[str, Any]:
-        """In values of JSON."""
+        """Return the document in JSON values."""
         return {
             "name": self.version.name,
             "version": self.version.version,
@@ -40,7 +40,7 @@ class Saved:
 
 
 def save_fit(lake: Lake, name: str, fit: Fit, now_ms: int) -> tuple[FittedVersion, bool]:
-    """The next version, and True; or the newest one and False, if it learnt the same already.
+    """Save the next version and return it with True; or the newest one with False, if equal.
 
     Raises
     ------
@@ -57,10 +57,10 @@ def save_fit(lake: Lake, name: str, fit: Fit, now_ms: int) -> tuple[FittedVersio
 
 
 def drift_since(version: FittedVersion, statistics: Sequence[ColumnStatistics]) -> list[Drift]:
-    """How far what came since a version was fitted is from what it was fitted on.
+    """Return the drift of the data since a version was fitted against its training data.
 
-    Tiles only grow, so what came since is the difference of two counts. Where they are not those
-    of one growing range (other bins; events were withdrawn), all values are compared instead.
+    Counts in tiles only grow, so the new data are the difference of two counts. If that is not
+    valid (other bins, retracted events), all values are compared instead.
     """
     known = version.fitted_on.get("distribution") or {}
     out = []
@@ -86,10 +86,10 @@ def follow(
     stop: threading.Event,
     fit: Callable[[], Saved],
 ) -> Iterator[Saved | TransformError | SnapshotExpiredError]:
-    """A fit now, and one whenever ``table`` has another snapshot, until ``stop`` is set.
+    """Fit now and after each new snapshot of ``table``, until ``stop`` is set.
 
-    At most one every ``every_s`` seconds. Fits that learnt nothing new are given, too, and the
-    error of one that cannot be told (ILL_CONDITIONED, no value yet): the next commit may mend it.
+    At most one fit every ``every_s`` seconds. Unchanged fits are yielded too, and so are errors
+    (ILL_CONDITIONED, no values yet), which the next commit may resolve.
     """
     seen: int | None = None
     while not stop.is_set():

@@ -1,4 +1,4 @@
-"""Pictures of a report: for each column both distributions, bin by bin."""
+"""Reports as files: HTML pages, plots of the distributions, Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from paimon_features.monitoring.monitoring_report import ColumnReport, Monitorin
 
 REFERENCE, CURRENT, INK = "#9aa5b1", "#1f6fb2", "#33414e"
 MOST_BARS = 24
-"""Into so many bars bins are put together, neighbours with neighbours."""
+"""Maximum number of bars; neighbouring bins are merged."""
 MOST_CATEGORIES = 10
-"""So many categories have a bar of their own."""
+"""Maximum number of categories with their own bar."""
 FORMATS = (".html", ".png", ".svg", ".prom")
 
 
 def write_report(report: MonitoringReport, path: Path, rows: Sequence[Sequence[str]]) -> None:
-    """Write a report as a page, a picture, or Prometheus metrics, by the suffix of ``path``.
+    """Write a report as a page, a plot, or Prometheus metrics, by the suffix of ``path``.
 
     ``rows`` is the table as strings, its head first. A page holds its picture itself.
 
     Raises
     ------
     RequestError
-        For another suffix, or a folder that is not there.
+        For another suffix, or a missing folder.
     MissingExtraError
         If matplotlib is not installed.
     """
@@ -46,7 +46,7 @@ def write_report(report: MonitoringReport, path: Path, rows: Sequence[Sequence[s
 
 
 def metrics(report: MonitoringReport) -> str:
-    """Prometheus gauges of a report, for the textfile collector of a node exporter."""
+    """Return Prometheus gauges, for the textfile collector of the node exporter."""
     out: list[str] = []
     for name, told in _GAUGES.items():
         lines = []
@@ -80,7 +80,7 @@ def _gauge(column: ColumnReport, name: str) -> float | int | None:
 
 
 def draw(report: MonitoringReport, form: str) -> bytes:
-    """The picture as PNG or SVG: a panel for each column that has bins or categories.
+    """Return the plot as PNG or SVG: a panel per column with bins or categories.
 
     Raises
     ------
@@ -152,7 +152,7 @@ def _title(column: ColumnReport) -> str:
 
 
 def _bars(column: ColumnReport) -> tuple[list[str], list[list[int] | None]]:
-    """The labels of bars, and the counts of both sides; few enough to be seen."""
+    """Return the labels of the bars, and the counts of both sides."""
     here = counts(column.current) or []
     there = None if column.reference is None else counts(column.reference)
     if column.current.categories is not None:
@@ -166,7 +166,7 @@ def _bars(column: ColumnReport) -> tuple[list[str], list[list[int] | None]]:
     edges = column.current.edges or ()
     step = math.ceil(len(here) / MOST_BARS) or 1
     starts = range(0, len(here), step)
-    # a bar begins at its label; the first one has no begin, and ends where the second begins
+    # a label is the start of its bar; the first bar has none, and ends at the second label
     labels = [f"{edges[start - 1]:.4g}" for start in starts[1:]]
     first = f"< {labels[0]}" if labels else ""
     return [first, *labels], [
@@ -200,7 +200,7 @@ def _page(report: MonitoringReport, rows: Sequence[Sequence[str]]) -> str:
 
 
 def described(report: MonitoringReport) -> str:
-    """What was compared with what, in a line.
+    """Return one line about what was compared.
 
     >>> from paimon_features.monitoring.time_ranges import TimeRange
     >>> described(MonitoringReport("spend", "tiles", TimeRange(0, 86_400_000), None, []))

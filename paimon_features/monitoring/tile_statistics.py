@@ -1,4 +1,4 @@
-"""What a view's tiles tell of a column: its aggregates read as statistics."""
+"""Statistics of a column from the aggregates in a view's tiles."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from paimon_features.transformers.column_statistics import (
 )
 
 Merged = Mapping[str, Column]
-"""Partials by name, each of one row."""
+"""Partials by name, one row each."""
 
 
 @dataclass(frozen=True)
-class KeptColumn:
-    """The aggregates of a view that tell of one column over all events; None for what none does.
+class TileColumn:
+    """The aggregates of a view that cover one column over all events; None if there is none.
 
-    An aggregate with ``where=`` tells of some events only, and is no such one.
+    Aggregates with ``where=`` cover only some events, and are not used.
     """
 
     column: str
@@ -49,8 +49,8 @@ class KeptColumn:
     counts: bool
 
     @classmethod
-    def of(cls, view: CompiledView, column: str) -> KeptColumn:
-        """What the view keeps of a column of its source, or of a derived one."""
+    def of(cls, view: CompiledView, column: str) -> TileColumn:
+        """Return the aggregates of a column of the view's source, or of a derived column."""
         own = [
             feature.aggregate
             for feature in view.features
@@ -69,8 +69,8 @@ class KeptColumn:
         )
 
     @property
-    def tells(self) -> frozenset[Statistic]:
-        """Which statistics there are."""
+    def available(self) -> frozenset[Statistic]:
+        """The available statistics."""
         known: dict[Statistic, bool] = {
             "moments": self.variance is not None,
             "range": self.low is not None and self.high is not None,
@@ -81,7 +81,7 @@ class KeptColumn:
 
     @property
     def partials(self) -> Sequence[Partial]:
-        """The partials that are read for it."""
+        """The partials to read."""
         kept = [self.variance, self.low, self.high, self.bins, self.categories]
         found = [p for each in kept if each for p in each.partials(self.view.scope)]
         if self.counts:
@@ -89,7 +89,7 @@ class KeptColumn:
         return [ROWS, *{p.name: p for p in found}.values()]
 
     def statistics(self, merged: Merged) -> ColumnStatistics:
-        """The statistics from merged partials."""
+        """Return the statistics from merged partials."""
         rows = _integer(merged[ROWS.name])
         count = (
             _integer(merged[Count(self.column).partials(self.view.scope)[0].name])
@@ -107,7 +107,7 @@ class KeptColumn:
             moments,
             low,
             high,
-            "range" in self.tells,
+            "range" in self.available,
             None if self.bins is None else tuple(self.bins.edges),
             bins,
             categories,
@@ -127,8 +127,8 @@ class KeptColumn:
         total, high2, cross, low2, count = values
         square = (high2 << 32) + (cross << 17) + low2
         found = MomentSums.exact(count, total, square, 10**scale)
-        # a sum of 64 bits that may have wrapped tells nothing
-        if low is None or high is None:  # not known: as large as events may be
+        # a 64-bit sum that may have overflowed is useless
+        if low is None or high is None:  # unknown: the largest possible event
             largest = float(min(variance.units_bound(scale), SQUARE_UNITS))
         else:
             largest = max(abs(low), abs(high)) * 10**scale + 1

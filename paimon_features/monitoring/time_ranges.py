@@ -1,4 +1,4 @@
-"""Ranges of event time, and which tiles and which raw events make one up."""
+"""Ranges of event time, and their split into tiles and raw events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS, floor_ms
 
 @dataclass(frozen=True, slots=True)
 class TimeRange:
-    """Event times ``since_ms <= t < until_ms`` (UTC ms); None leaves a side open.
+    """Event times ``since_ms <= t < until_ms`` (UTC ms); None: unbounded.
 
     >>> TimeRange(0, 10).holds(10), TimeRange(0, 10).holds(0), TimeRange().holds(5)
     (False, True, True)
@@ -24,7 +24,7 @@ class TimeRange:
     def __post_init__(self) -> None:
         if self.low_ms >= self.high_ms:
             raise RequestError(
-                f"the time range {self} is empty; its end is exclusive and lies after its begin"
+                f"the time range {self} is empty; its end is exclusive and must be after its start"
             )
 
     def __str__(self) -> str:
@@ -34,22 +34,22 @@ class TimeRange:
 
     @property
     def low_ms(self) -> int:
-        """The begin (inclusive); the least time of all where it is open."""
+        """The start (inclusive); the minimum time if unbounded."""
         return MIN_TIME_MS if self.since_ms is None else self.since_ms
 
     @property
     def high_ms(self) -> int:
-        """The end (exclusive); after the greatest time of all where it is open."""
+        """The end (exclusive); after the maximum time if unbounded."""
         return MAX_TIME_MS + 1 if self.until_ms is None else self.until_ms
 
     def holds(self, time_ms: int) -> bool:
-        """Whether a time lies in the range."""
+        """Return whether a time is in the range."""
         return self.low_ms <= time_ms < self.high_ms
 
     def split(self, tile_ms: int) -> tuple[TimeRange | None, list[TimeRange]]:
-        """Whole tiles (None: not one), and the parts of tiles at the ends.
+        """Return the range of complete tiles (None: none), and the parts of tiles at the ends.
 
-        An open end cuts no tile.
+        An unbounded end cuts no tile.
 
         >>> whole, parts = TimeRange(5, 32).split(10)
         >>> (whole.since_ms, whole.until_ms), [(p.since_ms, p.until_ms) for p in parts]

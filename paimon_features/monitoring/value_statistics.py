@@ -1,4 +1,4 @@
-"""Statistics of columns from their values: of events or features that no tiles keep."""
+"""Statistics of columns from their values, for events and features without tiles."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from paimon_features.transformers.column_statistics import Category, ColumnStati
 from paimon_features.transformers.frames import missing
 
 EDGES = 100
-"""Into about so many bins, of equal share of the reference, values are counted for a picture."""
+"""Approximate number of bins, of equal share in the reference, for plots."""
 CATEGORIES = 50
-"""So many of the most frequent categories are told apart; all others are one."""
+"""Number of most frequent categories; all others are counted together."""
 
 
 @dataclass
 class ColumnValues:
-    """All values of one column of numbers, 8 bytes each, or how often each category came."""
+    """All values of one numeric column, 8 bytes each, or the counts of categories."""
 
     column: str
     rows: int = 0
@@ -32,7 +32,7 @@ class ColumnValues:
     is_number: bool | None = None
 
     def add(self, array: pa.ChunkedArray) -> None:
-        """Take the values of a further piece.
+        """Add the values of a chunk.
 
         Raises
         ------
@@ -61,11 +61,11 @@ class ColumnValues:
 
     @property
     def values(self) -> Floats:
-        """The values that are known, finite ones."""
+        """The finite values."""
         return np.concatenate([np.zeros(0), *self.parts])
 
     def edges(self) -> tuple[float, ...]:
-        """Edges of bins of about equal share; none without values."""
+        """Return edges of bins of about equal share; none without values."""
         values = self.values
         if not len(values):
             return ()
@@ -78,14 +78,14 @@ class ColumnValues:
         categories: Sequence[Category] | None = None,
         shares: Sequence[float] = (),
     ) -> ColumnStatistics:
-        """The statistics, with counts between these edges or of these categories."""
+        """Return the statistics, with counts between these edges or of these categories."""
         if not self.is_number:
             named = list(categories or ())
-            told = {value: self.counts[value] for value in named}
+            known = {value: self.counts[value] for value in named}
             total = self.counts.total()
             return ColumnStatistics(
                 self.column, self.rows, total,
-                categories=told, other=total - sum(told.values()),
+                categories=known, other=total - sum(known.values()),
             )  # fmt: skip
         values = self.values
         bins = None
@@ -109,7 +109,7 @@ class ColumnValues:
 
 
 def collect(columns: Sequence[str], tables: Iterable[pa.Table]) -> list[ColumnValues]:
-    """All values of these columns of tables that come one after another."""
+    """Collect all values of these columns from several tables."""
     out = [ColumnValues(column) for column in columns]
     for table in tables:
         for values in out:
@@ -120,13 +120,13 @@ def collect(columns: Sequence[str], tables: Iterable[pa.Table]) -> list[ColumnVa
 def compare(
     current: ColumnValues, reference: ColumnValues | None, shares: Sequence[float] = ()
 ) -> tuple[ColumnStatistics, ColumnStatistics | None]:
-    """The statistics of both sides in the same bins, those of the reference.
+    """Return the statistics of both sides in the bins of the reference.
 
-    ``shares`` are those of the quantiles that are told.
+    ``shares`` are the quantiles to report.
     """
     of = current if reference is None or not reference.rows else reference
     for side in (current, reference):
-        if side is not None and side.is_number is None:  # nothing came: as the other side is
+        if side is not None and side.is_number is None:  # no values: the type of the other side
             side.is_number = of.is_number is not False
     if not of.is_number:
         frequent = sorted(of.counts.items(), key=lambda item: (-item[1], str(item[0])))

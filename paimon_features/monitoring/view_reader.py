@@ -1,4 +1,4 @@
-"""One view at pinned snapshots: its columns from tiles, or row by row from its events."""
+"""Reads one view at pinned snapshots: column statistics from tiles, or rows of its events."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paimon_features.definitions import FeatureView
 from paimon_features.errors import UnknownNameError
 from paimon_features.expressions import Expression, evaluate, parse
 from paimon_features.monitoring.merged_tiles import entering, event_columns, events_within, merged
-from paimon_features.monitoring.tile_statistics import KeptColumn
+from paimon_features.monitoring.tile_statistics import TileColumn
 from paimon_features.monitoring.time_ranges import TimeRange
 from paimon_features.offline.reading.pinning import AsOf, Pinner
 from paimon_features.tables import Lake
@@ -20,11 +20,11 @@ from paimon_features.transformers.column_statistics import ColumnStatistics
 
 
 class ViewReader:
-    """The events of a view, those that enter its tiles, as columns.
+    """Reads the events of a view that enter its tiles.
 
-    Columns are those of its source and its derived ones. What is read of tiles and of events is
-    what these snapshots hold: the newest ones by default. The snapshot of the tiles is chosen
-    first, so that the events are at least as new.
+    Columns are those of its source and its derived columns. Tiles and events are read at pinned
+    snapshots, by default the newest. The snapshot of the tiles is chosen first, so the events are
+    at least as new.
     """
 
     def __init__(
@@ -35,22 +35,22 @@ class ViewReader:
         self.tiles = pinner.pin(record.table, record.incarnation)
         self.events = pinner.pin(self.view.source.table)
 
-    def kept(self, columns: Sequence[str]) -> list[KeptColumn]:
-        """What the tiles tell of these columns.
+    def tile_columns(self, columns: Sequence[str]) -> list[TileColumn]:
+        """Return the aggregates in the tiles for these columns.
 
         Raises
         ------
         UnknownNameError
-            For a column that neither the source has nor the view derives.
+            For a column that is neither in the source nor derived by the view.
         """
         self._expressions(columns)
-        return [KeptColumn.of(self.view, column) for column in columns]
+        return [TileColumn.of(self.view, column) for column in columns]
 
     def statistics(
         self, columns: Sequence[str], within: TimeRange, progress: OnProgress = ignore_progress
     ) -> list[ColumnStatistics]:
-        """The statistics of columns over a range, from tiles (and events where it cuts one)."""
-        kept = self.kept(columns)
+        """Return statistics of columns over a range, from tiles (events where it cuts a tile)."""
+        kept = self.tile_columns(columns)
         partials = {p.name: p for column in kept for p in column.partials}
         found = merged(
             self.lake,
@@ -66,7 +66,7 @@ class ViewReader:
     def rows(
         self, columns: Sequence[str], within: TimeRange, progress: OnProgress = ignore_progress
     ) -> Iterator[pa.Table]:
-        """The columns of the events of a range, some at a time, in the order of their files."""
+        """Yield the columns of the events of a range in chunks, in the order of their files."""
         expressions = self._expressions(columns)
         names = event_columns(self.view, expressions.values())
         total, tables = events_within(self.lake, self.events, within, names)

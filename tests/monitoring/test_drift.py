@@ -112,5 +112,5 @@ def test_nulls_are_one_more_bin_and_no_value_at_all_is_no_drift_that_is_known() 
     assert nulls.ks == 0.0  # of the values, which are distributed as before
     empty = drift_of("x", [0, 0], [50, 50], True)
     assert (empty.psi, empty.ks, str(empty)) == (
-        None, None, "x: no drift can be told (no bins, or no values)",
+        None, None, "x: drift is unknown (no bins, or no values)",
     )  # fmt: skip

@@ -124,7 +124,7 @@ def test_beyond_its_condition_number_a_deviation_is_a_status_and_no_number() -> 
 
 def test_sums_that_may_have_wrapped_are_not_told(shop: Shop) -> None:
     reader = shop.reader()
-    (kept,) = reader.kept(["items"])
+    (kept,) = reader.tile_columns(["items"])
     merged = {p.name: Column(np.array([5])) for p in kept.partials}
     fine = kept.statistics(merged)
     assert fine.moments is not None
@@ -237,7 +237,7 @@ def test_what_takes_other_bins_or_a_target_is_refused(shop: Shop) -> None:
     other = new_transformer("robust_scaler", {"grid": [0.0, 1.0]})
     with pytest.raises(TransformError, match="does not equal the bins of column 'price'"):
         fit_columns(shop.reader(), other, ["price"], origin="tiles")
-    with pytest.raises(RequestError, match="a TargetEncoder learns from a target in addition"):
+    with pytest.raises(RequestError, match="a TargetEncoder is also fitted on a target"):
         fit_columns(shop.reader(), new_transformer("target_encoder"), ["country"])
     hazen = new_transformer("k_bins_discretizer", {"quantile_method": "hazen"})
     with pytest.raises(TransformError, match="quantile_method='hazen'; expected one of over bins"):
