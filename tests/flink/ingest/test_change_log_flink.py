@@ -148,7 +148,7 @@ def test_a_table_without_a_change_log_and_a_source_without_a_retraction_are_refu
 ) -> None:
     source = project.definitions.source("orders")
     for table, mapping, error, said in (
-        ("shop.silent", {}, ConfigurationError, "'none', so it does not keep what an update"),
+        ("shop.silent", {}, ConfigurationError, "'none', so it does not contain the replaced rows"),
         ("shop.gone", {}, UnknownNameError, "'gone'; there is: orders, silent"),
         ("mall.orders", {}, UnknownNameError, "no database 'mall'"),
         ("shop.orders", {"op": "x"}, ConfigurationError, "filled from the kind of each change"),
