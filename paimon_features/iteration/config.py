@@ -12,7 +12,7 @@ class OperatorLifeCycle(enum.Enum):
     """Lifetime of one instance of a function in a body."""
 
     ALL_ROUND = "all-round"
-    """One instance for the whole iteration."""
+    """One instance for the complete iteration."""
 
     PER_ROUND = "per-round"
     """One instance per epoch, created at the epoch's first record and closed at its watermark."""

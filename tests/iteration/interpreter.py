@@ -24,7 +24,7 @@ class TooLongError(Exception):
 
 @dataclass
 class Outcome:
-    """What a program gives.
+    """Outcome of a program.
 
     ``exact`` is false where records may run ahead of the decision to end (S5, S15): then
     ``outputs`` is right up to epoch ``last``.
@@ -102,7 +102,7 @@ class _Run:
         seen = any(at == epoch for at, _ in streams[program.criteria])
         if program.max_iter is None:
             return seen
-        # the criterion gives a record in its callback, which needs watermarks of rounds (S9, S17),
+        # the criterion emits a record in its callback, which needs watermarks of rounds (S9, S17),
         # and of a per-round one an instance: there is none without a record of the epoch (S24)
         called = program.sees_rounds(program.criteria) and (seen or not program.per_round)
         return called and epoch + 1 < program.max_iter
@@ -157,7 +157,7 @@ class _Run:
                 return apply(kind, node.number, value, port)
 
     def close(self, number: int, node: Node, watermark: int) -> list[Record]:
-        """What a listener gives at a watermark: at the end for every epoch that it still holds."""
+        """Output of a listener at a watermark; at the end, for every epoch that is still open."""
         given = []
         for epoch in sorted(self.held[number]):
             if epoch > watermark or (watermark < END and epoch != watermark):

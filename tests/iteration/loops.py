@@ -22,7 +22,7 @@ from tests.iteration.probes import Event
 
 Streams = Sequence[IterationStream]
 Parts = tuple[Streams, dict[str, IterationStream], IterationStream | None]
-"""What a test's body gives: feedback, outputs by name, criteria."""
+"""Result of a test's body: feedback, outputs by name, criteria."""
 
 orders = pytest.mark.parametrize("seed", [None, *seeds(3)])
 """The deterministic order, and random ones."""
@@ -83,7 +83,7 @@ def _result(parts: Parts, names: list[str]) -> IterationBodyResult:
 
 
 def nothing(stream: IterationStream) -> IterationStream:
-    """A stream without records beside another one, and as parallel."""
+    """An empty stream with the parallelism of another one."""
     return stream.filter(_never)
 
 

@@ -1,4 +1,4 @@
-"""Functions that tell what they see, and what can be read from it.
+"""Functions that log their calls, and helpers that read the log.
 
 Instances live inside an engine, perhaps in another process: what they saw travels as values of
 the side output ``log``, in the order in which it happened.
@@ -49,7 +49,7 @@ class Probe(IterationListener):
 
 
 class Hold(Probe):
-    """A synchronous body: gives the records of an epoch at its watermark, the last at the end."""
+    """A synchronous body: emits the records of an epoch at its watermark, the last at the end."""
 
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         self._log("record", ctx, out, ctx.epoch, value)

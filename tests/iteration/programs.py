@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Program:
-    """A whole iteration; ``feedback``, ``outputs`` and ``criteria`` are numbers of streams.
+    """A complete iteration; ``feedback``, ``outputs`` and ``criteria`` are numbers of streams.
 
     With ``max_iter`` the criterion is ``terminate_on_max_iter`` on the stream ``criteria``, else
     the stream itself; ``max_rounds`` is the setting of ``IterationConfig``.
@@ -97,7 +97,7 @@ def apply(kind: str, number: int, value: int, port: int) -> list[int]:
 
 
 def counted(number: int, value: int, so_many: int) -> int:
-    """What ``count`` gives for the ``so_many``-th value of its key."""
+    """Return the result of ``count`` for the ``so_many``-th value of its key."""
     return (value % number * 11 + so_many) % MODULUS
 
 

@@ -43,7 +43,7 @@ def loop(
 
 
 class Witness(IterationListener):
-    """Emits what it hears; feeds the sum of an epoch back, plus one."""
+    """Emits its calls; feeds back the sum of an epoch plus one."""
 
     def open(self, ctx: Any) -> None:
         self.sum = 0  # an instance per epoch: this is never the sum of two
@@ -79,7 +79,7 @@ def witness(rounds: int) -> Callable[[DataStreamList, DataStreamList], Iteration
 
 
 class Spread(IterationListener):
-    """Collects numbers; at the end of an epoch gives some, by what it collected in any order."""
+    """Collects numbers; at the end of an epoch emits some, independent of their order."""
 
     def __init__(self, salt: int) -> None:
         self.salt = salt

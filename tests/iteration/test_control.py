@@ -39,7 +39,7 @@ def loop(job: Any) -> Any:
 
 
 class Loop:
-    """A control head over a wire, with its first round begun."""
+    """A control head over a wire, in its first round."""
 
     def __init__(self, name: str, gather_ms: int) -> None:
         plan: ControlPlan = build_program(JobBuilder(2), loop).plan.controls[0]

@@ -42,7 +42,7 @@ def modules() -> Iterator[SimpleNamespace]:
 def dense_pagerank(
     source: Any, target: Any, weight: Floats, restart: Floats, damping: float, rounds: int
 ) -> Floats:
-    """Power iteration with the whole matrix."""
+    """Power iteration with the dense matrix."""
     nodes = len(restart)
     matrix = np.zeros((nodes, nodes))
     for u, v, w in zip(source, target, weight, strict=True):

@@ -16,7 +16,7 @@ from paimon_features.iteration.partitioning import stable_hash
 
 
 class WhoAndWhat:
-    """The subtask beside the value."""
+    """The subtask and the value."""
 
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         out.collect((ctx.subtask, value))

@@ -241,7 +241,7 @@ def test_an_outer_stream_can_enter_only_as_variable_or_data() -> None:
 
 
 def test_all_streams_of_a_program_come_from_its_own_job() -> None:
-    """S31: wherever one of another job comes in."""
+    """S31: wherever a stream of another job is used."""
 
     def identity(variables: Any, data: Any) -> Any:
         stream = variables.get(0).map(int)

@@ -98,7 +98,7 @@ def _add_ten(value: int) -> int:
 
 
 class Aware:
-    """A plain map that asks for the epoch."""
+    """A plain map that reads the epoch."""
 
     def open(self, ctx: Any) -> None:
         self.ctx = ctx
@@ -144,7 +144,7 @@ def test_fed_back_records_are_processed_before_their_round_is_aligned(seed: int 
 
 
 def test_a_bounded_iteration_does_not_wait_for_alignment_either() -> None:
-    """S5: in some order a record of epoch 1 comes before watermark 0; of S6 it may not be 0."""
+    """S5: in some order a record of epoch 1 arrives before watermark 0; S6 forbids epoch 0."""
     overtaken = 0
     for seed in seeds(30):
 

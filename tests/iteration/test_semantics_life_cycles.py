@@ -302,7 +302,7 @@ class EndOfEpoch:
 def test_event_time_does_not_advance_until_an_instance_ends(
     seed: int | None, cycle: OperatorLifeCycle
 ) -> None:
-    """S24, S26: watermarks of inputs do not enter; MAX comes at the end of the instance."""
+    """S24, S26: watermarks of inputs do not enter; MAX arrives at the end of the instance."""
 
     def build(job: Any) -> Any:
         variable = job.from_collection([1, 2, 3], parallelism=2)

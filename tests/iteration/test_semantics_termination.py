@@ -181,7 +181,7 @@ def test_what_a_tail_without_rounds_fed_back_counts_for_its_round(
 
 
 class Farewell(IterationListener):
-    """Emits at the end, and counts what comes back."""
+    """Emits at the end, and counts records that return."""
 
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         if value == "bye":
@@ -244,7 +244,7 @@ def test_a_per_round_criterion_is_silent_in_an_epoch_without_a_record(
         return bounded(variables, body, lifecycle=OperatorLifeCycle.PER_ROUND)
 
     log = run(build, seed)["log"]
-    # 3 is 0 in epoch 3 and gone in epoch 4, which is closed and gives no criteria for round 5;
+    # 3 is 0 in epoch 3 and gone in epoch 4, which is closed and has no criteria for round 5;
     # records of the other variable may run ahead of that
     assert epochs(log, "watermark") == [*range(5)]
     assert min(epochs(log, "end")) == 5
@@ -282,7 +282,7 @@ def _half(value: float) -> float:
 def test_it_ends_at_the_maximum_or_when_the_loss_is_small(
     seed: int | None, rounds: int, tolerance: float, callbacks: int
 ) -> None:
-    """S18: the loss is 1, 1/2, 1/4, ...; it goes on at e if e + 1 < max and loss > tol."""
+    """S18: the loss is 1, 1/2, 1/4, ...; it continues at e if e + 1 < max and loss > tol."""
 
     def build(job: Any) -> Any:
         variable = job.from_collection([1.0])

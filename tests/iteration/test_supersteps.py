@@ -77,9 +77,9 @@ def test_every_epoch_reads_variables_and_data_and_ends_with_its_watermark(lake: 
     [
         # no record at all: round 1 is the last, round 0 never is
         (0, False, False, 1),
-        # feedback alone goes on until there is none
+        # feedback alone: continues until there is none
         (3, True, False, 4),
-        # no feedback, but criteria: it goes on
+        # no feedback, but criteria: continues
         (3, False, True, 4),
         # criteria that are empty end it, whatever is fed back
         (2, True, True, 3),

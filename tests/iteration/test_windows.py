@@ -110,7 +110,7 @@ def _sum(key: int, values: list[int]) -> list[tuple[int, int]]:
 
 
 class Alarm:
-    """Sets timers of a key, and tells when they fire."""
+    """Sets timers of a key, and emits when they fire."""
 
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         timers = ctx.timer_service()

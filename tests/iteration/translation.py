@@ -22,7 +22,7 @@ from tests.iteration.programs import Node, Program, apply, counted, decayed, sum
 
 
 class Tag:
-    """The epoch beside the value."""
+    """The epoch and the value."""
 
     def process_element(self, value: int, ctx: Any, out: Any) -> None:
         out.collect((ctx.epoch, value))
@@ -131,7 +131,7 @@ Between = Callable[[IterationStream], IterationStream]
 def builder(
     program: Program, between: Between | None = None, wire: str = "memory"
 ) -> Callable[[Any], dict[str, IterationStream]]:
-    """``build(job)``; output i is named ``str(i)`` and holds pairs (epoch, value).
+    """``build(job)``; output i is named ``str(i)`` and contains pairs (epoch, value).
 
     ``between`` is put on every variable stream where it enters the body.
     """

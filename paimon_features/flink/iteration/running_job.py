@@ -127,9 +127,9 @@ class RunningIteration:
             If the savepoint fails; the job continues then.
         """
         for left in reversed(range(STOP_TRIES)):
-            begun = [float(one["since"]) for one in self.status() if "since" in one]
-            if begun:
-                self._await_checkpoint(max(begun))
+            starts = [float(one["since"]) for one in self.status() if "since" in one]
+            if starts:
+                self._await_checkpoint(max(starts))
             try:
                 path = self._stop_with_savepoint(drain=False, folder=folder)
                 break
@@ -283,7 +283,7 @@ def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> s
     state = status.get("state")
     if state is None:
         return f"{about}: its head has not started"
-    heard = status.get("heard", {})
+    notices = status.get("heard", {})
     epoch = status.get("epoch")
 
     def missing(members: Sequence[ControlledNode], reported: Callable[[int, int], bool]) -> str:
@@ -292,7 +292,7 @@ def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> s
             f"stage {plan.stages[member.stage].name!r} subtask {subtask}": None
             for member in members
             for subtask in range(member.parallelism)
-            if not reported(*heard.get(f"{member.node}:{subtask}", (-1, -1)))
+            if not reported(*notices.get(f"{member.node}:{subtask}", (-1, -1)))
         }
         return ", ".join(subtasks)
 

@@ -1,4 +1,4 @@
-"""What the runners of a subtask's nodes see of each other and of the subtask itself.
+"""Interfaces between the runners of a subtask's nodes, and of the subtask itself.
 
 Runners call the subtask (:class:`Task`), and routes inside a subtask call runners
 (:class:`Receiver`). Neither needs to import the class behind it.

@@ -1,4 +1,4 @@
-"""What a runner saves in a snapshot, and the plain tuples that savepoints contain.
+"""State of a runner in a snapshot, and its encoding as plain tuples in savepoints.
 
 A snapshot is taken after every message, so it is stored as tuples without class names: smaller and
 faster to pickle than the classes. The layout of the tuples is the format of savepoints.

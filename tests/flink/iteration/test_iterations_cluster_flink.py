@@ -74,7 +74,7 @@ def test_an_algorithm_in_process_mode_equals_a_local_fit(
 
 
 class Grow(IterationListener):
-    """Adds one to what it holds at the end of each epoch, slowly enough to be watched."""
+    """Adds one to its value at the end of each epoch, slowly enough to be observed."""
 
     def open(self, ctx: Any) -> None:
         self.values = ctx.state.map("values")
@@ -125,7 +125,7 @@ def test_a_detached_job_owns_its_table_until_it_has_ended_by_itself(
     assert owner.holder.job_id == started.job_id
     with pytest.raises(OwnershipError, match=r"'seen' is owned by Flink job"):
         acquire(lake, "seen")
-    # from here on nobody asks the job's client
+    # from here on the job's client is not used
     deadline = time.monotonic() + 120
     while (state := rest.state(started.job_id)) != "FINISHED":
         assert state in ("INITIALIZING", "CREATED", "RUNNING"), rest.failure(started.job_id)

@@ -391,7 +391,7 @@ def test_a_value_that_does_not_match_its_table_is_rejected(value: Any, message: 
 def test_replayed_data_beyond_the_memory_limit_give_equal_results(
     flink: Any, tmp_path: Path
 ) -> None:
-    """Here none is held in memory; the state is on disk."""
+    """No replayed data in memory; the state is on disk."""
     marker = tmp_path / "failed"
 
     def build(job: Any) -> Any:

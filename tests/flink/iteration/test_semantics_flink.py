@@ -34,7 +34,7 @@ END = 2**31 - 2
 
 
 class Farewell(IterationListener):
-    """Emits at the end, and tells what comes back of it."""
+    """Emits at the end, and reports records that return."""
 
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         if value < 0:

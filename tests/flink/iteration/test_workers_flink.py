@@ -1,4 +1,4 @@
-"""Process mode on a session cluster: real workers of Python, forked, killed and begun anew."""
+"""Process mode on a session cluster: real Python workers, forked, killed and restarted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
 
 
 class Count(IterationListener):
-    """Adds one to what it has in each epoch, and tells what it has and who runs it; in one epoch
+    """Adds one to its value in each epoch, and emits the value and its process; in one epoch
     its process is killed, once."""
 
     def __init__(self, killed: Path) -> None:
