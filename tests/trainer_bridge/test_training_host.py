@@ -84,7 +84,7 @@ with FeedbackWriter(project.lake, source, run_id="run-1", clock_ms=lambda: next(
         writer.flush()
         if epoch == 0:
             # in place of the tile job, which runs elsewhere
-            from paimon_features.testing.tiler import event_rows, tile_table
+            from paimon_features.oracle.tiler import event_rows, tile_table
             view = project.definitions.view("churn_difficulty")
             seen = event_rows(read_arrow(project.lake, "feedback_churn"))
             append_arrow(project.lake, view.compiled.table(1), tile_table(view, seen))

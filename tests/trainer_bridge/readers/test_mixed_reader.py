@@ -188,6 +188,9 @@ def test_a_mixture_stopped_before_any_batch_yields_the_rest(
         assert values(other) == whole[consumed:epoch_end]
     assert states[count]["epoch"] == 1
     assert len(json.dumps(states[0])) < 1_000
+    # a state further on is the one that is taken there
+    assert first.state_after(2, states[0]) == states[2]
+    assert first.state_after(99, states[1]) == states[count]
 
 
 def test_worlds_of_4_then_3_then_5_ranks_read_one_epoch_together(
