@@ -18,7 +18,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.inspection import Inspection, inspect
-from trainer_bridge.testing.tables import make_samples
+from trainer_bridge.testing.sample_tables import make_samples
 
 COLUMNS = [f"f{number}" for number in range(10)]
 SMALL_BUDGET = {"byte_budget": 600_000, "block_rows": 10_000, "canonical_streams": 2}

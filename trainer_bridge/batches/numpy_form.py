@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.batches import aligned
-from trainer_bridge.batches.columns import MASK_SUFFIX, ColumnSpec, TensorColumn
 from trainer_bridge.batches.forms import Batch, Form, GatherSource
 from trainer_bridge.batches.ragged import Ragged, Rows, concat_rows, items, scatter_rows, take_rows
+from trainer_bridge.batches.tensor_columns import MASK_SUFFIX, ColumnSpec, TensorColumn
 from trainer_bridge.batches.vocabulary import Vocabulary
 
 _GUESSED_ITEMS = 8

@@ -16,16 +16,18 @@ import pyarrow.compute as pc
 
 from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.errors import TableError
-from trainer_bridge.blocks.merge import Groups, integers, numbers, pack, ranks, unscaled
+from trainer_bridge.blocks.merge import KeyGroups, integers, numbers, pack, ranks, unscaled
 
 CHOOSING = ("last_value", "last_non_null_value", "first_value", "first_non_null_value")
 COMPUTING = ("sum", "product", "min", "max", "bool_or", "bool_and", "listagg")
 
 
-def fold(groups: Groups, values: pa.ChunkedArray, function: str, delimiter: str = ",") -> pa.Array:
+def fold(
+    groups: KeyGroups, values: pa.ChunkedArray, function: str, delimiter: str = ","
+) -> pa.Array:
     """One value for each group, null where a group has none.
 
-    >>> both = Groups(rows=np.array([0, 2, 1]), starts=np.array([0, 2]))
+    >>> both = KeyGroups(rows=np.array([0, 2, 1]), starts=np.array([0, 2]))
     >>> fold(both, pa.chunked_array([[5, 6, 7]]), "sum").to_pylist()
     [12, 6]
     >>> fold(both, pa.chunked_array([["a", "b", None]]), "last_non_null_value").to_pylist()
@@ -63,7 +65,7 @@ def take(values: pa.ChunkedArray, rows: Ints) -> pa.Array:
     return pa.Array.from_buffers(kind, len(rows), [None, out])
 
 
-def _chosen(groups: Groups, values: pa.ChunkedArray, function: str) -> Ints:
+def _chosen(groups: KeyGroups, values: pa.ChunkedArray, function: str) -> Ints:
     first = function.startswith("first")
     if not values.null_count or "non_null" not in function:
         return groups.first if first else groups.last
@@ -78,7 +80,7 @@ def _chosen(groups: Groups, values: pa.ChunkedArray, function: str) -> Ints:
     return chosen
 
 
-def _extreme(groups: Groups, values: pa.ChunkedArray, function: str) -> Ints:
+def _extreme(groups: KeyGroups, values: pa.ChunkedArray, function: str) -> Ints:
     ranks, valid = _comparable(values), _valid(values)
     chosen = groups.first.copy()
     chosen[~valid[chosen]] = -1
@@ -94,7 +96,7 @@ def _extreme(groups: Groups, values: pa.ChunkedArray, function: str) -> Ints:
     return chosen
 
 
-def _computed(groups: Groups, values: pa.ChunkedArray, function: str) -> pa.Array:
+def _computed(groups: KeyGroups, values: pa.ChunkedArray, function: str) -> pa.Array:
     step = _step(function, values.type)
     raw = _raw(values)
     total = raw[groups.first]
@@ -118,7 +120,7 @@ def _computed(groups: Groups, values: pa.ChunkedArray, function: str) -> pa.Arra
     return _typed(total, present, values.type)
 
 
-def _joined(groups: Groups, values: pa.ChunkedArray, delimiter: str) -> pa.Array:
+def _joined(groups: KeyGroups, values: pa.ChunkedArray, delimiter: str) -> pa.Array:
     kind = values.type
     if not pa.types.is_string(kind):
         raise TableError(f"listagg of a column of type {kind}; it supports strings only")

@@ -24,7 +24,7 @@ from paimon_features.tables.deltas import VALUE_KIND
 from trainer_bridge.blocks.data_files import DataFiles, Span
 from trainer_bridge.blocks.layers import Layers
 from trainer_bridge.blocks.merge import (
-    Groups,
+    KeyGroups,
     adds,
     group_rows,
     integers,
@@ -61,7 +61,7 @@ class MergedRows:
     taken: Ints | None
 
     @cached_property
-    def groups(self) -> Groups | Layers:
+    def groups(self) -> KeyGroups | Layers:
         layers = None if self.plain is None else Layers.of_keys(self.plain)
         return group_rows(self.keys, self.writes) if layers is None else layers
 

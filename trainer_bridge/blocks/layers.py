@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from paimon_features.array_types import Ints
 from trainer_bridge.blocks.folds import fold, take
-from trainer_bridge.blocks.merge import Groups, ascends
+from trainer_bridge.blocks.merge import KeyGroups, ascends
 from trainer_bridge.blocks.overlay import lay_over
 
 
@@ -28,10 +28,10 @@ class Layers:
     owns: tuple[Ints, ...]
 
     @classmethod
-    def of(cls, groups: Groups, sizes: Sequence[int]) -> Layers | None:
+    def of(cls, groups: KeyGroups, sizes: Sequence[int]) -> Layers | None:
         """The layers of files of so many rows; None if the groups of one do not ascend.
 
-        >>> found = Layers.of(Groups(rows=np.array([0, 2, 1]), starts=np.array([0, 2])), [2, 1])
+        >>> found = Layers.of(KeyGroups(rows=np.array([0, 2, 1]), starts=np.array([0, 2])), [2, 1])
         >>> [own.tolist() for own in found.owns]
         [[0, 1], [0]]
         """
@@ -114,12 +114,12 @@ class Layers:
         return newest
 
     @cached_property
-    def groups(self) -> Groups:
+    def groups(self) -> KeyGroups:
         """The rows by group, for functions that need them this way."""
         own = np.concatenate(self.owns)
         rows: Ints = np.argsort(own, kind="stable")
         ordered = own[rows]
-        return Groups(rows, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])))
+        return KeyGroups(rows, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])))
 
     def take(self, parts: Sequence[pa.ChunkedArray]) -> pa.Array:
         """The newest value of each group; ``parts`` are the column in each file.

@@ -29,7 +29,7 @@ _WIDEST = 1 << 26
 
 
 @dataclass(frozen=True)
-class Groups:
+class KeyGroups:
     """Rows by key: group g is ``rows[starts[g]:ends[g]]``, the oldest write first."""
 
     rows: Ints
@@ -65,7 +65,7 @@ class Groups:
         return tuple(turns)
 
 
-def group_rows(keys: Sequence[pa.ChunkedArray], writes: Sequence[Array] = ()) -> Groups:
+def group_rows(keys: Sequence[pa.ChunkedArray], writes: Sequence[Array] = ()) -> KeyGroups:
     """The rows of each key; groups come in the order of the keys where those are plain.
 
     ``writes`` order the rows of a key, the most important first; equal ones, and all without
@@ -83,7 +83,7 @@ def group_rows(keys: Sequence[pa.ChunkedArray], writes: Sequence[Array] = ()) ->
     ordered = values[rows]
     differs = np.ones(len(rows), np.bool_)
     differs[1:] = ordered[1:] != ordered[:-1]
-    groups = Groups(rows, np.flatnonzero(differs))
+    groups = KeyGroups(rows, np.flatnonzero(differs))
     if writes:
         several = ~differs
         several[:-1] |= several[1:]

@@ -11,8 +11,8 @@ import pyarrow.fs as pafs
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.batches.columns import MASK_SUFFIX
 from trainer_bridge.batches.ragged import Ragged
+from trainer_bridge.batches.tensor_columns import MASK_SUFFIX
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.dataframe.batching import (
     Batches,

@@ -12,8 +12,8 @@ import pyarrow as pa
 from paimon_features.array_types import Array, Ints
 from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.batches.arrow_values import list_levels
-from trainer_bridge.batches.columns import ColumnSpec
 from trainer_bridge.batches.ragged import Ragged, SparseValue
+from trainer_bridge.batches.tensor_columns import ColumnSpec
 from trainer_bridge.dataframe.dedup import Deduplicated
 
 Features = dict[str, Any]

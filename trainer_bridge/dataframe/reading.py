@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
 from trainer_bridge.batches.arrow_values import list_levels, opened
-from trainer_bridge.batches.columns import MASK_SUFFIX, ItemMask, TensorColumn
 from trainer_bridge.batches.ragged import Rows, concat_rows, ends
+from trainer_bridge.batches.tensor_columns import MASK_SUFFIX, ItemMask, TensorColumn
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.dataframe.dedup import (
     Blocks,

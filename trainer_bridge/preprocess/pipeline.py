@@ -36,8 +36,8 @@ from trainer_bridge.preprocess.stages import (
     Shuffle,
     Stage,
 )
+from trainer_bridge.readers.epoch_rows import RowSampler
 from trainer_bridge.readers.pins import pinned_snapshot
-from trainer_bridge.readers.row_sources import RowSampler
 from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
 
 _PROBE_ROWS = 64
@@ -67,7 +67,7 @@ class Pipeline:
     >>> import tempfile
     >>> import numpy as np
     >>> from paimon_features.tables import Lake
-    >>> from trainer_bridge.testing.tables import make_samples
+    >>> from trainer_bridge.testing.sample_tables import make_samples
     >>> lake = Lake.open(tempfile.mkdtemp(), "shop")
     >>> def features(rows):
     ...     return {"both": np.stack([rows["x"], rows["y"]], axis=1).astype(np.float32)}

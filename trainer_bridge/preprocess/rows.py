@@ -13,8 +13,8 @@ import pyarrow as pa
 from paimon_features.array_types import Array, Bools
 from paimon_features.columns import one_array
 from paimon_features.errors import RequestError, UnknownNameError
-from trainer_bridge.batches.columns import MASK_SUFFIX
 from trainer_bridge.batches.numpy_form import NumpyForm
+from trainer_bridge.batches.tensor_columns import MASK_SUFFIX
 from trainer_bridge.preprocess.stages import Rows, Values
 
 _SHAPE = b"paimon-features.shape"

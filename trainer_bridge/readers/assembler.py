@@ -10,13 +10,13 @@ import numpy as np
 from paimon_features.array_types import Ints
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.chunks import Chunk, ChunkRequest
-from trainer_bridge.readers.row_sources import RowSource
+from trainer_bridge.readers.epoch_rows import EpochRows
 
 
 class Assembler:
     """Makes the chunk of each request: looks the rows up, fetches blocks, gathers."""
 
-    def __init__(self, store: BlockStore, source: RowSource) -> None:
+    def __init__(self, store: BlockStore, source: EpochRows) -> None:
         self.store = store
         self.source = source
         self._first_rows = np.array([b.first_row for b in store.layout.blocks], dtype=np.int64)

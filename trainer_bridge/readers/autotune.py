@@ -44,7 +44,7 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WaitTimes:
     """A stretch of time: rows delivered, and how long each side waited."""
 
     seconds: float
@@ -70,17 +70,17 @@ def most_threads(remote: bool) -> int:
     return (processors or 1) * (_REMOTE_THREADS if remote else 1)
 
 
-def next_choices(now: Choices, seen: Window, limits: Choices) -> Choices:
+def next_choices(now: Choices, seen: WaitTimes, limits: Choices) -> Choices:
     """What to try after a window; ``now`` if nothing can be gained.
 
     >>> now, limits = Choices(), Choices(threads=4, chunk_rows=262_144, prefetch=8)
-    >>> next_choices(now, Window(1.0, 100, wait_s=0.0, blocked_s=0.9, decode_wait_s=0.0), limits)
+    >>> next_choices(now, WaitTimes(1.0, 100, wait_s=0.0, blocked_s=0.9, decode_wait_s=0.0), limits)
     Choices(threads=2, chunk_rows=65536, prefetch=2)
-    >>> next_choices(now, Window(1.0, 100, wait_s=0.5, blocked_s=0.0, decode_wait_s=0.7), limits)
+    >>> next_choices(now, WaitTimes(1.0, 100, wait_s=0.5, blocked_s=0.0, decode_wait_s=0.7), limits)
     Choices(threads=3, chunk_rows=65536, prefetch=2)
-    >>> next_choices(now, Window(1.0, 100, wait_s=0.2, blocked_s=0.4, decode_wait_s=0.1), limits)
+    >>> next_choices(now, WaitTimes(1.0, 100, wait_s=0.2, blocked_s=0.4, decode_wait_s=0.1), limits)
     Choices(threads=2, chunk_rows=65536, prefetch=3)
-    >>> next_choices(now, Window(1.0, 100, wait_s=0.5, blocked_s=0.0, decode_wait_s=0.0), limits)
+    >>> next_choices(now, WaitTimes(1.0, 100, wait_s=0.5, blocked_s=0.0, decode_wait_s=0.0), limits)
     Choices(threads=2, chunk_rows=131072, prefetch=2)
     """
     if not seen.starved:
@@ -140,7 +140,7 @@ class Autotune:
         if now_s - began_s < self._window_s:
             return self.choices
         self._since = (now_s, replace(stats))
-        seen = Window(
+        seen = WaitTimes(
             now_s - began_s,
             stats.rows_delivered - then.rows_delivered,
             stats.wait_s - then.wait_s,
@@ -150,7 +150,7 @@ class Autotune:
         self._decide(seen)
         return self.choices
 
-    def _decide(self, seen: Window) -> None:
+    def _decide(self, seen: WaitTimes) -> None:
         before, self._before = self._before, None
         if before is not None and seen.rate < _GAIN * before[1]:
             self._refused.add(self.choices)

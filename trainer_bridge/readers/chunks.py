@@ -10,7 +10,7 @@ import numpy as np
 
 from paimon_features.array_types import Ints
 from trainer_bridge.blocks.layout import Block
-from trainer_bridge.order.shard import Shard
+from trainer_bridge.order.rank_shard import RankShard
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Chunk:
 
 
 def chunk_requests(
-    shard: Shard, starts: range, batches_per_chunk: Callable[[], int], cuts: Iterable[int] = ()
+    shard: RankShard, starts: range, batches_per_chunk: Callable[[], int], cuts: Iterable[int] = ()
 ) -> Iterator[ChunkRequest]:
     """Requests for the batches at ``starts``, in order.
 

@@ -2,7 +2,7 @@
 
 The blocks of all of them are those of one reader, and a
 :class:`~trainer_bridge.readers.mixture.Mixture` decides which row comes when, as a sampler does.
-What the shares mean for the order is described in ``trainer_bridge.order.interleave``.
+What the shares mean for the order is described in ``trainer_bridge.order.source_interleave``.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import pyarrow as pa
 
 from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.order.interleave import shares_of
-from trainer_bridge.order.shard import Shard
-from trainer_bridge.order.state import check_numbers, check_position
+from trainer_bridge.order.rank_shard import RankShard
+from trainer_bridge.order.reader_state import check_numbers, check_position
+from trainer_bridge.order.source_interleave import shares_of
+from trainer_bridge.readers.epoch_rows import EpochRows, RowSampler
 from trainer_bridge.readers.mixed_snapshot import check_same_columns, mixed_snapshot
 from trainer_bridge.readers.mixture import MixedRows, Mixture
 from trainer_bridge.readers.read_plan import ReadPlan
-from trainer_bridge.readers.row_sources import RowSampler, RowSource
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 VERSION = 1
@@ -50,7 +50,7 @@ def mix(
     rows_per_epoch
         Rows of an epoch of the mixture, over all ranks. By default as many complete rounds as the
         reader that ends first has rows for: then no row occurs twice in epoch 0. A round
-        is the sum of the shares times the classes (``trainer_bridge.order.interleave``).
+        is the sum of the shares times the classes (``trainer_bridge.order.source_interleave``).
 
     Raises
     ------
@@ -189,7 +189,7 @@ class MixedReader(SnapshotReader):
         check_numbers(state, {"epoch": 0, "position": 0}, "a state of a mixture")
         return dict(state)
 
-    def _row_source(self, shard: Shard) -> RowSource:
+    def _row_source(self, shard: RankShard) -> EpochRows:
         divides = shard.global_batch_size % shard.world_size == 0
         return MixedRows(self._mixture, self.epoch, shard.world_size if divides else 1)
 

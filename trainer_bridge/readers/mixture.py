@@ -13,9 +13,9 @@ import numpy.typing as npt
 from paimon_features.array_types import Array, Ints
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.order.global_order import GlobalOrder
-from trainer_bridge.order.interleave import Interleave
+from trainer_bridge.order.source_interleave import SourceInterleave
 from trainer_bridge.readers.chunks import ChunkRequest
-from trainer_bridge.readers.row_sources import RowSampler
+from trainer_bridge.readers.epoch_rows import RowSampler
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers.poisson import PoissonSampler
 
@@ -38,7 +38,7 @@ class Mixture:
             for d in range(1, whole + 1)
             if whole % d == 0 and all(d * a <= n for a, n in zip(shares, rows, strict=True))
         ]
-        self.interleave = Interleave(shares, max(fitting, default=1))
+        self.interleave = SourceInterleave(shares, max(fitting, default=1))
         per_round = [self.interleave.classes * share for share in shares]
         rounds = min(n // each for n, each in zip(rows, per_round, strict=True))
         self.num_samples = num_samples or max(rounds, 1) * self.interleave.round_rows

@@ -13,7 +13,7 @@ from trainer_bridge.batches.forms import Form
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import Layout, select_schema
 from trainer_bridge.order.global_order import GlobalOrder
-from trainer_bridge.order.state import ReaderState
+from trainer_bridge.order.reader_state import ReaderState
 
 
 @dataclass(frozen=True)

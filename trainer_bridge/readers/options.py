@@ -18,8 +18,8 @@ from trainer_bridge.batches.forms import ArrowForm, Form
 from trainer_bridge.batches.numpy_form import NumpyForm
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import OnBadFile
-from trainer_bridge.order.shard import Last, Shard
-from trainer_bridge.order.state import is_integer
+from trainer_bridge.order.rank_shard import Last, RankShard
+from trainer_bridge.order.reader_state import is_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +71,9 @@ class Sharding:
     def last(self) -> Last:
         return "drop" if self.drop_last else "pad" if self.pad_last else "short"
 
-    def shard(self, num_rows: int) -> Shard:
+    def shard(self, num_rows: int) -> RankShard:
         """This rank's share of an epoch of so many rows."""
-        return Shard(num_rows, self.global_rows, *self.place, self.last)
+        return RankShard(num_rows, self.global_rows, *self.place, self.last)
 
     def with_rank(self, rank: int, world_size: int) -> Sharding:
         """The same for another process: a ``batch_size`` stays that of a rank, a

@@ -17,7 +17,7 @@ from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import Layout, OnBadFile, select_schema
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.order.global_order import choose_streams
-from trainer_bridge.order.state import ReaderState
+from trainer_bridge.order.reader_state import ReaderState
 from trainer_bridge.readers.opened_snapshot import OpenedSnapshot
 from trainer_bridge.readers.options import Ordering, OutputOptions, ReadOptions, Sharding
 from trainer_bridge.readers.pins import pinned_snapshot
@@ -85,7 +85,7 @@ class ReadPlan:
     Examples
     --------
     >>> import tempfile
-    >>> from trainer_bridge.testing.tables import make_samples
+    >>> from trainer_bridge.testing.sample_tables import make_samples
     >>> lake = Lake.open(tempfile.mkdtemp(), "shop")
     >>> plan = ReadPlan.of(lake, make_samples(lake, [30, 20]), columns=["x"], batch_size=8)
     >>> plan.sharding.global_rows, plan.ordering.seed

@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from trainer_bridge.batches.forms import Batch
-from trainer_bridge.order.shard import Shard
+from trainer_bridge.order.rank_shard import RankShard
 from trainer_bridge.readers.assembler import Assembler
 from trainer_bridge.readers.autotune import Autotune
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.chunks import Chunk, ChunkRequest, block_cuts, chunk_requests
+from trainer_bridge.readers.epoch_rows import EpochRows
 from trainer_bridge.readers.prefetcher import Prefetcher
-from trainer_bridge.readers.row_sources import RowSource
 
 CHUNK_ROWS = 65_536
 
@@ -41,8 +41,8 @@ class ReadSession:
     """
 
     store: BlockStore
-    source: RowSource
-    shard: Shard
+    source: EpochRows
+    shard: RankShard
     epoch: int
     threads: int
     tuner: Autotune | None = None

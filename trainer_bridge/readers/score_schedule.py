@@ -18,7 +18,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.files import read_json
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.feedback.difficulty import Difficulty, read_difficulty
-from trainer_bridge.readers.row_sources import RowSampler
+from trainer_bridge.readers.epoch_rows import RowSampler
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 

@@ -15,22 +15,22 @@ import pyarrow as pa
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import delete_consumer
-from trainer_bridge.batches.columns import ColumnSpec
 from trainer_bridge.batches.forms import ArrowForm, Batch
 from trainer_bridge.batches.numpy_form import NumpyForm
+from trainer_bridge.batches.tensor_columns import ColumnSpec
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.order.global_order import GlobalOrder
 from trainer_bridge.order.quality import shuffle_quality
-from trainer_bridge.order.shard import Shard
-from trainer_bridge.order.state import ReaderState, check_position
+from trainer_bridge.order.rank_shard import RankShard
+from trainer_bridge.order.reader_state import ReaderState, check_position
 from trainer_bridge.readers.autotune import Autotune, Choices, most_threads
 from trainer_bridge.readers.block_store import BlockStore
+from trainer_bridge.readers.epoch_rows import EpochRows, OrderedRows, RowSampler, SampledRows
 from trainer_bridge.readers.opened_snapshot import OpenedSnapshot
 from trainer_bridge.readers.read_plan import ReaderKeywords, ReadPlan
 from trainer_bridge.readers.read_session import CHUNK_ROWS, ReadSession
 from trainer_bridge.readers.read_stats import ReadStats
-from trainer_bridge.readers.row_sources import OrderedRows, RowSampler, RowSource, SampledRows
 
 SAMPLE_WEIGHT = "sample_weight"
 
@@ -533,12 +533,12 @@ class SnapshotReader:
         """Canonical streams of the order; 1 without shuffling."""
         return self._origin.streams if self._origin.shuffle else 1
 
-    def _shard(self, epoch: int) -> Shard:
+    def _shard(self, epoch: int) -> RankShard:
         sampler = self._sampler
         rows = self._origin.rows if sampler is None else sampler.epoch_size(epoch)
         return self._plan.sharding.shard(rows)
 
-    def _row_source(self, shard: Shard) -> RowSource:
+    def _row_source(self, shard: RankShard) -> EpochRows:
         """The rows of the current epoch."""
         if self._sampler is not None:
             return SampledRows(self._sampler, self.epoch, shard.num_rows)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.order.state import check_numbers
+from trainer_bridge.order.reader_state import check_numbers
 
 PIECE = 65_536
 """Draws, or rows, that are worked on at a time."""

@@ -26,10 +26,10 @@ from paimon_features.tables.snapshots import (
     snapshot_ids,
     snapshots,
 )
-from trainer_bridge.batches.columns import ColumnSpec
 from trainer_bridge.batches.forms import Batch
+from trainer_bridge.batches.tensor_columns import ColumnSpec
 from trainer_bridge.blocks.open_layout import read_layout
-from trainer_bridge.order.state import check_position
+from trainer_bridge.order.reader_state import check_position
 from trainer_bridge.readers.read_stats import ReadStats
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.commits import added_rows, check_followed, commit_reader

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from paimon_features.errors import RequestError
-from trainer_bridge.order.state import check_numbers
+from trainer_bridge.order.reader_state import check_numbers
 
 VERSION = 1
 

@@ -13,7 +13,7 @@ import pytest
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.preprocess import Pipeline
-from trainer_bridge.testing.tables import make_samples
+from trainer_bridge.testing.sample_tables import make_samples
 
 pytestmark = pytest.mark.tensorflow
 

@@ -15,7 +15,7 @@ from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler, WeightedRandomSampler
-from trainer_bridge.testing.tables import make_samples
+from trainer_bridge.testing.sample_tables import make_samples
 
 pytestmark = pytest.mark.torch
 

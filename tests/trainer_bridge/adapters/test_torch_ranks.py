@@ -16,7 +16,7 @@ import pytest
 from paimon_features.errors import ConfigurationError
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
-from trainer_bridge.testing.tables import make_samples
+from trainer_bridge.testing.sample_tables import make_samples
 
 pytestmark = pytest.mark.torch
 

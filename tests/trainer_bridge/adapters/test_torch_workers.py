@@ -15,7 +15,7 @@ from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.leaks import kept_each_time, shared_memory
-from trainer_bridge.testing.tables import make_samples
+from trainer_bridge.testing.sample_tables import make_samples
 
 pytestmark = [
     pytest.mark.torch,

@@ -14,9 +14,9 @@ import pytest
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.oracle.column_values import reference_item_mask, reference_values
 from paimon_features.testing.sizes import every_seed
-from trainer_bridge.batches.columns import TensorColumn
 from trainer_bridge.batches.numpy_form import NumpyForm
 from trainer_bridge.batches.ragged import Ragged, Rows
+from trainer_bridge.batches.tensor_columns import TensorColumn
 from trainer_bridge.batches.vocabulary import Vocabulary
 
 WORDS = ["", "Oslo", "a", "rome", "東京"]

@@ -30,7 +30,7 @@ from trainer_bridge.preprocess import Pipeline
 from trainer_bridge.preprocess.stages import Rows
 from trainer_bridge.samplers import DifficultyWeightedSampler
 from trainer_bridge.testing.leaks import own_threads
-from trainer_bridge.testing.tables import make_samples, x_by_row_number
+from trainer_bridge.testing.sample_tables import make_samples, x_by_row_number
 
 SIZES = (9, 3, 17, 30, 1, 26)
 

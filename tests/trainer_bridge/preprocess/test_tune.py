@@ -13,7 +13,7 @@ import pytest
 from paimon_features.errors import ConfigurationError
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.preprocess import Pipeline, Setting, autotune, autotune_pipeline, open_with
-from trainer_bridge.testing.tables import make_samples
+from trainer_bridge.testing.sample_tables import make_samples
 
 SIZES = (9, 3, 17, 30, 1, 26)
 

@@ -20,7 +20,7 @@ from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
 from trainer_bridge.streams.following_reader import FollowingReader
 from trainer_bridge.testing.leaks import own_threads
-from trainer_bridge.testing.tables import make_samples
+from trainer_bridge.testing.sample_tables import make_samples
 
 SIZES = (9, 3, 17, 30, 1, 26, 8, 13)
 LIMITS = Choices(threads=8, chunk_rows=262_144, prefetch=8)

@@ -20,7 +20,7 @@ from paimon_features.tables.catalog import Lake
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.leaks import kept_each_time, shared_memory
-from trainer_bridge.testing.tables import make_samples, x_by_row_number
+from trainer_bridge.testing.sample_tables import make_samples, x_by_row_number
 
 OPTIONS: dict[str, Any] = {"columns": ["x"], "batch_size": 5, "block_rows": 16, "threads": 3}
 SIZES = (9, 3, 17, 30, 1, 26, 8, 13)

@@ -21,7 +21,7 @@ from paimon_features.schema import Float64, Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from trainer_bridge.order.interleave import Interleave, shares_of
+from trainer_bridge.order.source_interleave import SourceInterleave, shares_of
 from trainer_bridge.readers.mixed_reader import MixedReader, mix
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
@@ -81,7 +81,7 @@ def values(batches: Any) -> list[list[int]]:
 )
 def test_the_interleave_is_the_reference(weights: list[int], classes: int, start: int) -> None:
     shares = shares_of(weights)
-    source, position = Interleave(shares, classes).split(np.arange(start, 300))
+    source, position = SourceInterleave(shares, classes).split(np.arange(start, 300))
     wanted = reference_mix(shares, classes, 300)[start:]
     assert list(zip(source.tolist(), position.tolist(), strict=True)) == wanted
 
@@ -90,7 +90,7 @@ def test_the_interleave_is_the_reference(weights: list[int], classes: int, start
 def test_a_round_takes_each_source_position_once_and_keeps_classes(
     weights: list[int], classes: int
 ) -> None:
-    interleave = Interleave(shares_of(weights), classes)
+    interleave = SourceInterleave(shares_of(weights), classes)
     rows = interleave.round_rows
     positions = np.arange(3 * rows)
     source, own = interleave.split(positions)
@@ -105,7 +105,7 @@ def test_a_round_takes_each_source_position_once_and_keeps_classes(
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
 def test_every_batch_of_every_rank_has_about_the_shares(world: int) -> None:
-    interleave = Interleave(shares_of([0.7, 0.2, 0.1]), classes=960)
+    interleave = SourceInterleave(shares_of([0.7, 0.2, 0.1]), classes=960)
     source, _ = interleave.split(np.arange(960 * 40))
     batch = 240
     # axes: (batch, row of the rank)

@@ -20,12 +20,12 @@ import pytest
 from paimon_features.oracle.order import reference_batches, reference_order
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.order.global_order import GlobalOrder
-from trainer_bridge.order.shard import Last, Shard
+from trainer_bridge.order.rank_shard import Last, RankShard
 from trainer_bridge.readers.mixed_reader import mix
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
 from trainer_bridge.testing.leaks import own_threads
-from trainer_bridge.testing.tables import make_samples
+from trainer_bridge.testing.sample_tables import make_samples
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 12, 64)
 SIZES = (9, 3, 17, 30, 1, 26, 8, 13)
@@ -77,7 +77,7 @@ def test_the_reference_order_is_every_ranks_order_from_every_position(last: Last
         order = GlobalOrder(blocks, streams=streams, seed=3, epoch=epoch)
         found = order.rows(np.arange(len(order)))
         for rank in range(world):
-            shard = Shard(len(order), size, rank, world, last)
+            shard = RankShard(len(order), size, rank, world, last)
             whole = list(reference_batches(reference, size, world, rank, 0, last))
             for resumed in range(len(whole) + 1):
                 starts = range(resumed * size, shard.num_batches(0) * size, size)

@@ -21,7 +21,7 @@ from paimon_features.tables.writer import append_arrow
 from paimon_features.testing.object_store import ObjectStore, object_store
 from trainer_bridge.dataframe import Dataset
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
-from trainer_bridge.testing.tables import make_samples, x_by_row_number
+from trainer_bridge.testing.sample_tables import make_samples, x_by_row_number
 
 
 @pytest.fixture(scope="module")

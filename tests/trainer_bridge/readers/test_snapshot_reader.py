@@ -31,7 +31,7 @@ from trainer_bridge.batches.forms import Batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
 from trainer_bridge.testing.leaks import kept_each_time, own_threads
-from trainer_bridge.testing.tables import make_samples, sample_rows, x_by_row_number
+from trainer_bridge.testing.sample_tables import make_samples, sample_rows, x_by_row_number
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 12, 64)
 SIZES = (9, 3, 17, 30, 1, 26, 8, 13)

@@ -23,8 +23,8 @@ from trainer_bridge.samplers import (
     StratifiedSampler,
     WeightedRandomSampler,
 )
+from trainer_bridge.testing.sample_tables import make_samples, x_by_row_number
 from trainer_bridge.testing.sampler_contract import flat
-from trainer_bridge.testing.tables import make_samples, x_by_row_number
 
 SCORES = np.arange(86) % 7
 LABELS = np.arange(86) % 5 == 0

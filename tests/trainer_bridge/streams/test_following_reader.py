@@ -29,7 +29,7 @@ from paimon_features.tables.writer import append_arrow
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.following_reader import FollowingReader, Lag
 from trainer_bridge.testing.leaks import kept_each_time, own_threads
-from trainer_bridge.testing.tables import make_samples, sample_rows
+from trainer_bridge.testing.sample_tables import make_samples, sample_rows
 
 SIZES = (9, 3, 17, 30, 1, 26)
 OPTIONS: dict[str, Any] = {"columns": ["x"], "seed": 3, "poll_interval_s": 0.01}

@@ -13,7 +13,7 @@ from paimon_features.tables.snapshots import snapshots
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.streams.following_reader import FollowingReader
-from trainer_bridge.testing.tables import sample_rows
+from trainer_bridge.testing.sample_tables import sample_rows
 
 pytestmark = pytest.mark.flink
 

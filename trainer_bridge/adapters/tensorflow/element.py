@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError, UnknownNameError
-from trainer_bridge.batches.columns import ColumnSpec, TensorColumn
 from trainer_bridge.batches.forms import Batch
+from trainer_bridge.batches.tensor_columns import ColumnSpec, TensorColumn
 from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
 
 ROW_NUMBER = "row_number"

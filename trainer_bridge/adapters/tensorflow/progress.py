@@ -18,7 +18,7 @@ class Progress:
 
     >>> from tempfile import TemporaryDirectory
     >>> from paimon_features.tables import Lake
-    >>> from trainer_bridge.testing.tables import make_samples
+    >>> from trainer_bridge.testing.sample_tables import make_samples
     >>> with TemporaryDirectory() as folder:
     ...     lake = Lake.open(folder, "shop")
     ...     reader = SnapshotReader(lake, make_samples(lake, [10]), columns=["x"], batch_size=4)

@@ -20,7 +20,7 @@ def dataset(batches: PreparedBatches) -> tf.data.Dataset:
     >>> import tempfile
     >>> from paimon_features.tables import Lake
     >>> from trainer_bridge.preprocess import Pipeline
-    >>> from trainer_bridge.testing.tables import make_samples
+    >>> from trainer_bridge.testing.sample_tables import make_samples
     >>> lake = Lake.open(tempfile.mkdtemp(), "shop")
     >>> pipeline = Pipeline(lake, make_samples(lake, [5])).select("x", "y").batch(4)
     >>> with pipeline.open() as batches:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from paimon_features.errors import ConfigurationError
 from paimon_features.oracle.order import reference_batches
-from trainer_bridge.order.shard import Last, Shard
+from trainer_bridge.order.rank_shard import Last, RankShard
 
 LASTS = st.sampled_from(["drop", "pad", "short"])
 
@@ -26,7 +26,7 @@ def test_ranks_cut_the_reference_batches_and_have_equally_many(
     size = world + extra
     counts = set()
     for rank in range(world):
-        shard = Shard(rows, size, rank, world, last)
+        shard = RankShard(rows, size, rank, world, last)
         starts = [position + k * size for k in range(shard.num_batches(position))]
         found = [(shard.positions(start) % rows).tolist() for start in starts]
         order = list(range(rows))
@@ -42,7 +42,7 @@ def test_padding_is_counted_so_that_every_row_counts_once(
 ) -> None:
     real = []
     for rank in range(world):
-        shard = Shard(rows, world + extra, rank, world, last)
+        shard = RankShard(rows, world + extra, rank, world, last)
         for k in range(shard.num_batches(0)):
             start = k * shard.global_batch_size
             positions = shard.positions(start).tolist()
@@ -58,7 +58,7 @@ def test_a_rank_reads_only_the_streams_it_names(world: int, per_rank: int, v: in
     size = world * per_rank
     named = []
     for rank in range(world):
-        shard = Shard(1_000, size, rank, world)
+        shard = RankShard(1_000, size, rank, world)
         streams = shard.streams(at, v)
         seen = {int(p) % v for k in range(30) for p in shard.positions(at + k * size)}
         assert seen <= (set(range(v)) if streams is None else set(streams.tolist()))
@@ -77,4 +77,4 @@ def test_a_rank_reads_only_the_streams_it_names(world: int, per_rank: int, v: in
 )
 def test_what_cannot_be_sharded_is_refused(arguments: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        Shard(10, 8, **arguments)  # type: ignore[arg-type]
+        RankShard(10, 8, **arguments)  # type: ignore[arg-type]

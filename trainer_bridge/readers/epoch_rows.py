@@ -9,7 +9,7 @@ import numpy as np
 
 from paimon_features.array_types import Array, Ints
 from trainer_bridge.order.global_order import GlobalOrder
-from trainer_bridge.order.shard import Shard
+from trainer_bridge.order.rank_shard import RankShard
 from trainer_bridge.readers.chunks import ChunkRequest
 
 
@@ -32,7 +32,7 @@ class RowSampler(Protocol):
         """What the draws depend on, as small JSON."""
 
 
-class RowSource(Protocol):
+class EpochRows(Protocol):
     """The rows of one epoch by position, for one rank.
 
     Positions from ``num_positions`` on are padding and stand for ``p % num_positions``.
@@ -64,7 +64,7 @@ class OrderedRows:
     """
 
     order: GlobalOrder
-    shard: Shard
+    shard: RankShard
     streams: Ints | None
     ahead: int
     plans_blocks: bool = True

@@ -21,7 +21,7 @@ Last = Literal["drop", "pad", "short"]
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class RankShard:
     """One rank's share of every global batch.
 
     ``last`` says how the rows that do not fill a global batch are handled: ``drop``
@@ -29,7 +29,7 @@ class Shard:
     smaller batch (with at least one row for each rank). Every rank gets the same number
     of batches in each case.
 
-    >>> shard = Shard(num_rows=10, global_batch_size=4, rank=1, world_size=3, last="short")
+    >>> shard = RankShard(num_rows=10, global_batch_size=4, rank=1, world_size=3, last="short")
     >>> [shard.positions(start).tolist() for start in (0, 4, 8)]
     [[1], [5], [9]]
     >>> shard.num_batches(0), shard.num_padding(8)

@@ -59,14 +59,14 @@ def shares_of(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Interleave:
+class SourceInterleave:
     """Which source, and which of its positions, each position of a mixture maps to.
 
     Position p is of class ``p mod classes``. Each class goes through one pattern of sources, in
     which source i occurs ``shares[i]`` times, evenly spread; the classes begin at different slots
     of it, so that every stretch of positions, and every rank's part of it, is mixed.
 
-    >>> source, position = Interleave((2, 1), classes=2).split(np.arange(6))
+    >>> source, position = SourceInterleave((2, 1), classes=2).split(np.arange(6))
     >>> source.tolist(), position.tolist()
     ([1, 0, 0, 1, 0, 0], [0, 1, 0, 1, 2, 3])
     """
