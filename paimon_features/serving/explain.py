@@ -1,7 +1,7 @@
-"""Which cells make up a number: an online read taken apart, as a document.
+"""Explain a value: the cells of an online read that it was computed from, as a document.
 
-The bytes that are taken apart are those that the read itself was answered from, so the value
-that is explained is the value that was served.
+The explained bytes are those that the read itself used, so the explained value is the value that
+was served.
 
 ::
 
@@ -54,10 +54,10 @@ def explain(
     as_of_ms: int,
     features: Sequence[str] | None = None,
 ) -> Document:
-    """One entity's features of a view at ``as_of_ms`` (UTC ms), and the cells they are made of.
+    """One entity's features of a view at ``as_of_ms`` (UTC ms), and the cells they come from.
 
-    ``entity`` maps each key column to one value. With ``features`` only these are explained, and
-    no partial is told that they are not made of.
+    ``entity`` maps each key column to one value. With ``features``, only these are explained, and
+    only their partials are included.
     The document has, all times in UTC ms:
 
     - ``view``, ``entity``, ``as_of_ms``, ``levels_ms`` (sizes of the cells, the first is the tile),
@@ -69,14 +69,14 @@ def explain(
       (inclusive; null for the lifetime cell), ``end_ms`` (exclusive), ``events``, ``partials``;
     - ``features``: ``name``, ``aggregate``, ``type``, ``kind``, ``window``, ``calendar``,
       ``hop_ms``, ``offset_ms``, ``start_ms`` (inclusive; null for a lifetime), ``end_ms``
-      (exclusive), ``cells`` (what the value is made of: ``cell``, the place in the list above,
-      and ``alone``, what the value would be without all others), ``merged`` (the partials of
+      (exclusive), ``cells`` (what the value is computed from: ``cell``, the index in the list
+      above, and ``alone``, the value without all other cells), ``merged`` (the partials of
       these cells as one), ``events``, ``value``, ``status`` and ``sentence``.
 
     Raises
     ------
     UnknownNameError
-        For a view or feature that is not there.
+        For an unknown view or feature.
     RequestError, StoreNotReadyError, OnlineStoreError
         As ``FeatureFetcher.get`` does.
     """
@@ -112,7 +112,7 @@ def explain(
 def _in_store(
     variants: Sequence[CompiledView], raw: bytes | None, features: Sequence[str]
 ) -> CompiledView:
-    """Of several definitions the one that the store's records are of, as the fetcher chooses."""
+    """The definition of the store's records, chosen as the fetcher does."""
     content = None if raw is None else ViewState.from_bytes(raw).content
     fingerprint = None if content is None else content.online_fingerprint
     fitting = [
@@ -125,7 +125,7 @@ def _in_store(
 
 
 class _Recorder:
-    """A store that remembers what it answered, of several answers the last one."""
+    """A store that records the values it returned last, by key."""
 
     def __init__(self, store: OnlineStore) -> None:
         self._store = store
@@ -152,15 +152,15 @@ class _Cell:
         return asdict(self)
 
     def is_in(self, levels_ms: Sequence[int], first: int, start_ms: int, end_ms: int) -> bool:
-        """Whether it is one of those that a window of level ``first`` is made of.
+        """Whether it belongs to a window of level ``first``.
 
-        A window is cells of its own level, as many whole ones as there are before its end; then
-        of each finer level those behind the last border of the next coarser one.
+        A window consists of the complete cells of its own level before its end, and then, for each
+        finer level, of the cells after the last border of the next coarser one.
         """
         if self.level is None or self.start_ms is None or self.level > first:
             return False
         step = levels_ms[self.level]
-        # of the finest level the open cell counts whole
+        # on the finest level the complete open cell is included
         last = ceil_ms(end_ms, step) if self.level == 0 else floor_ms(end_ms, step)
         if self.level < first:
             start_ms = floor_ms(end_ms, levels_ms[self.level + 1])
@@ -169,7 +169,7 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _DecodedRecord:
-    """A record taken apart."""
+    """A decoded record."""
 
     view: CompiledView
     features: Sequence[CompiledFeature]
@@ -243,7 +243,7 @@ class _DecodedRecord:
                 yield _Cell(level, start_ms, start_ms + step, events, partials)
 
     def _lifetime_end(self) -> int:
-        """What ended by then was folded into the lifetime cell when the record was pruned."""
+        """The end of the cells that pruning folded into the lifetime cell."""
         top = len(self.view.levels_ms) - 1
         high_ms = int(self.records.headers["bucket_high"][0])
         return floor_ms(self.view.keep_from(top, high_ms), self.view.levels_ms[top])
@@ -306,7 +306,7 @@ def _folded(
     offsets: Ints,
     as_of_ms: int,
 ) -> _FoldResult:
-    """Runs of cells folded and finished, each by itself."""
+    """Ranges of cells, each folded and finished by itself."""
     merged = fold([view.partial[name] for name in cells], cells, offsets, view.tile_ms)
     read_ms = feature.window.read_time(as_of_ms)
     since_ms = read_ms - newest_tile_end(merged, view.tile_ms)
@@ -328,7 +328,7 @@ def _sentence(
     value: object,
     status: str,
 ) -> str:
-    """The value and what it is made of, in a sentence or two."""
+    """The value and what it was computed from, in a sentence or two."""
     if status == Status.MISSING.name:
         return "No event of this entity lies within any window of the view, so it has no value."
     if status == Status.EXPIRED.name:
@@ -390,7 +390,7 @@ def _time_or_none(time_ms: int) -> int | None:
 
 
 def plain(value: Any) -> Any:
-    """A value as the JSON of a reply has it: dates and times in ISO 8601, bytes in base 64."""
+    """A value as in the JSON of a reply: dates and times in ISO 8601, bytes in base 64."""
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, list):

@@ -1,1 +1,1 @@
-"""Verification: what is served, stored and computed, compared with the oracle."""
+"""Verification: compare served, stored and computed values with the oracle."""

@@ -1,17 +1,17 @@
 """Verify: online = tiles = raw events, on sampled entities and times.
 
-Three independent ways to one number are compared: the online store as it answers, the tile
-table joined point in time, and the raw events through the naive oracle. Both of the first have
-to be what the oracle says, to the bit where that is promised. Online takes the open tile of
-sawtooth windows whole and offline does not; at times on a tile's edge, and with hop windows at
-any time, all three have to be the same number. A view with exact windows that the online store
-cannot hold is compared without it; table views, which only the lake reads, are left out.
-Interactions and transformed features have to be what a row-by-row reading makes of the features
-that came with them, on both paths.
+Three independent computations of one value are compared: the online store's, the tile table joined
+point in time, and the raw events through the reference implementation (oracle). The first two have
+to equal the oracle's, to the bit where that is promised. Online includes the complete open tile in
+sawtooth windows and offline does not; at times on a tile's edge, and with hop windows at any time,
+all three have to be equal. A view with exact windows that the online store cannot compute is
+compared without it; table views, which are only read from the lake, are left out. Interactions and
+transformed features have to equal a row-by-row computation from the features read with them, on
+both paths.
 
-While events stream in, the three are not at the same point. Entities that got events within
-the last seconds are left out and counted, and what differs is looked at again until the time
-to wait is over: a difference that stays is one.
+While events stream in, the three are not at the same point. Entities with events within the last
+seconds are left out and counted, and differences are checked again until the waiting time is over:
+only those that persist are reported.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ Key = tuple[Any, ...]
 
 RETRY_S = 1.0
 KEYS_READ = 500_000
-"""Tiles that are read to sample entities from, at the most."""
+"""Most tiles that are read to sample entities from."""
 PAIRS_KEPT = 5_000
 
 
 @dataclass(frozen=True, slots=True)
 class ParityDifference:
-    """One path that does not give what the raw events say."""
+    """A value on one path that differs from that of the raw events."""
 
     view: str
     entity: Key
@@ -67,7 +67,7 @@ class ParityDifference:
 
 @dataclass
 class ParityReport:
-    """What was compared and what differed.
+    """The result of a comparison.
 
     ``compared`` counts values, ``moved`` entities left out because their events were too new.
     ``largest`` is the largest relative difference of a number, allowed ones included, and
@@ -83,7 +83,7 @@ class ParityReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differed, and something was compared."""
+        """Whether something was compared, and nothing differed."""
         return self.compared > 0 and not self.differences
 
 
@@ -100,14 +100,14 @@ def verify(
 ) -> ParityReport:
     """Compare the three paths on ``sample`` entities per view, at ``times`` times each.
 
-    ``settle_s`` is how long ago an event has to be committed to be expected everywhere.
+    An event is expected everywhere ``settle_s`` after its commit.
 
     Raises
     ------
     VerificationError
         If a view has no tiles yet, so that there is nothing to compare.
     StoreNotReadyError, OnlineStoreError
-        If the online store cannot answer.
+        If the online store cannot serve the read.
     """
     report = ParityReport()
     outputs = [o for o in project.refs(features) if not _of_tables(project, o)]
@@ -146,16 +146,16 @@ def verify(
 
 
 def _of_tables(project: Project, output: Output) -> bool:
-    """Whether an output is made of a table view, which is not materialized."""
+    """Whether an output is computed from a table view, which is not materialized."""
     refs = [output] if isinstance(output, FeatureRef) else output.refs
     return any(ref.view in project.definitions.tables for ref in refs)
 
 
 class _ComputedParity:
-    """What is computed against the features that one read gives with it, online and offline.
+    """Compares computed features with the features of the same read, online and offline.
 
-    As one read gives both, nothing has to settle before. Online is left out where a view has
-    exact windows that the online store cannot hold.
+    As one read returns both, nothing has to settle before. Online is left out if a view has exact
+    windows that the online store cannot compute.
     """
 
     def __init__(self, project: Project, selection: Selection, rng: random.Random) -> None:
@@ -210,7 +210,7 @@ class _ComputedParity:
         ]
 
     def _keys(self, entities: Mapping[str, list[Key]]) -> dict[str, pa.Array]:
-        """Keys of all views at once; those with most keys choose first what they share."""
+        """Keys of all views at once; shared keys are chosen by the views with most keys."""
         views = sorted(self.views, key=lambda view: -len(view.keys))
         drawn: list[dict[str, Any]] = []
         for _ in range(max(map(len, entities.values()))):
@@ -331,7 +331,7 @@ class _ViewParity:
             ]
             if whole:
                 self._note_pairs(values, expected.values)
-        # within a tile, who is known may differ too: who came after q is in the open tile
+        # within a tile the set of known entities may differ, too: later ones are in the open tile
         at_border = self.view.horizon(as_of_ms) % self.view.tile_ms == 0
         for name, value in (online or {}).items() if at_border else ():
             if value != offline[name] and not _near(value, offline[name]):
@@ -409,7 +409,7 @@ class _ViewParity:
 
 
 def _near(left: Any, right: Any) -> bool:
-    """Whether two floats are one number but for the order of additions."""
+    """Whether two floats are equal up to the order of additions."""
     if not (isinstance(left, float) and isinstance(right, float)):
         return False
     return abs(left - right) <= 1e-9 * max(abs(left), abs(right), 1e-9)

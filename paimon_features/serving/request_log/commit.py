@@ -1,16 +1,15 @@
 """Spool files of request logs into the table ``served_<project>``, each of them once.
 
-Before a commit a ledger beside the table names its files and the commit's identifier; whether
-the commit is there can be asked of the table itself. So whatever happens in between, the next
-pass knows what to do::
+Before a commit, a ledger next to the table names its files and the commit's identifier; the table
+itself shows whether the commit exists. So after any failure the next pass knows what to do::
 
     ledger      commit      what the next pass does
-    none        -           nothing was begun
-    files, n    n not there forgets the ledger, reads the files again
-    files, n    n there     puts the files away, forgets the ledger
+    none        -           nothing was started
+    files, n    n missing   clears the ledger, reads the files again
+    files, n    n exists    moves the files to committed/, clears the ledger
 
-Files that are committed stay in ``committed/`` for a while. They tell a file that comes again,
-from a server's host that was copied twice, say.
+Committed files stay in ``committed/`` for a while, to detect a file that arrives again, for
+instance from a server's host that was copied twice.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ from paimon_features.windows import DAY_MS
 USER = "request-log"
 COMMITTED, REJECTED = "committed", "rejected"
 COMMIT_BYTES = 64 << 20
-"""Files of about so many bytes are committed together."""
+"""Files of about this many bytes are committed together."""
 
 
 @dataclass
 class CommitStats:
-    """What one or more passes did.
+    """Counts of one or more passes.
 
     ``rows`` of ``files`` files are in the table. ``recovered`` files were left open by workers
     that died, ``torn`` had an end that could not be read (``torn_bytes`` altogether).
     ``rejected`` files could not be read at all, or are another project's, and are in
-    ``rejected/``; ``repeated`` ones were committed before and are not taken twice. ``removed``
-    are files that were kept for long enough.
+    ``rejected/``; ``repeated`` ones were committed before and are not committed twice. ``removed``
+    are committed files that were kept for long enough.
     """
 
     files: int = 0
@@ -64,22 +63,21 @@ class CommitStats:
     removed: int = 0
 
     def add(self, other: CommitStats) -> None:
-        """Take the counts of another pass."""
+        """Add the counts of another pass."""
         for name in self.__dataclass_fields__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class SpoolCommitter:
-    """Commits what waits in some folders; the table's one owner in each pass, not in between.
+    """Commits the files waiting in some folders; owns the table during each pass, not in between.
 
-    ``keep_s`` is how long a committed file stays. ``on_message`` gets a line for what an
-    operator has
-    to know.
+    ``keep_s`` is how long a committed file stays. ``on_message`` receives a line for everything
+    that an operator has to know.
 
     Raises
     ------
     TableError
-        If a table of that name is another one.
+        If the table exists with another schema.
     """
 
     def __init__(
@@ -136,7 +134,7 @@ class SpoolCommitter:
         files = []
         for path in sorted(folder.glob(f"*{COMPLETE}")):
             if (folder / COMMITTED / path.name).exists():
-                self._tell(f"{path} was committed before; it is not taken twice")
+                self._tell(f"{path} was committed before; it is not committed twice")
                 path.unlink()
                 done.repeated += 1
             else:
@@ -182,12 +180,12 @@ class SpoolCommitter:
             raise TableError(f"{path} is of the project {', '.join(others)}, not {self.project}")
         if spooled.torn_bytes:
             self._tell(
-                f"{path}: the last {spooled.torn_bytes} bytes are torn, its worker died while it "
-                f"wrote them; {rows.num_rows} rows before them are kept"
+                f"{path}: the last {spooled.torn_bytes} bytes are torn, its worker died while "
+                f"writing them; {rows.num_rows} rows before them are kept"
             )
             own.torn += 1
             own.torn_bytes += spooled.torn_bytes
-        # floor division would round towards zero; no answer was given before 1970
+        # integer division rounds towards zero; no request was served before 1970
         days = pc.divide(rows.column("served_at_ms"), DAY_MS).cast(pa.int32())
         rows = rows.append_column(SERVED_DAY, days)
         return rows.append_column(SPOOL_FILE, pa.array([path.name] * rows.num_rows, pa.string()))
@@ -206,7 +204,7 @@ def served_table(project: str) -> str:
 
 
 def waiting(folders: Sequence[Path]) -> dict[str, Any]:
-    """What waits in the folders: complete files, those being written, bytes."""
+    """The waiting files of the folders: complete ones, those being written, bytes."""
     found = {"complete": 0, "open": 0, "bytes": 0}
     for folder in folders:
         for path in folder.glob("*"):
@@ -230,7 +228,7 @@ def _chunks(files: Sequence[Path]) -> Iterator[list[Path]]:
 
 
 def _put_away(files: Sequence[Path]) -> None:
-    """Move committed files aside; a repeat is harmless."""
+    """Move files to ``committed/``; a repeat is harmless."""
     for path in files:
         if path.exists():
             _move(path, path.parent / COMMITTED)

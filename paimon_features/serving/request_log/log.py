@@ -1,9 +1,9 @@
-"""The request log: a sample of what was served, so that it can be compared with the lake later.
+"""The request log: a sample of served replies, so that they can be compared with the lake later.
 
-A server notes each answer. Those of the sample wait in memory, bounded, for a thread that writes
-them to spool files (see ``spool``); ``paimon-features request-log`` brings these to the lake.
-Nothing here makes a request slow or fail: what finds no room, in memory or on the disk, is
-dropped and counted.
+A server passes each response to ``note``. Those of the sample wait in bounded memory for a thread
+that writes them to spool files (see ``spool``); ``paimon-features request-log`` commits these to
+the lake. The log neither slows a request down nor fails it: rows without room, in memory or on
+the disk, are dropped and counted.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from paimon_features.serving.request_log.spool import (
 from paimon_features.serving.response import OnlineResponse
 
 SALT_VARIABLE = "PAIMON_FEATURES_REQUEST_LOG_SALT"
-"""The environment variable with the secret by which entities are hashed."""
+"""The environment variable with the secret for hashing entities."""
 _SALT_CHARACTERS = 16
 MAX_ENTITIES = 100
-"""Of a request about more entities, so many are logged, spread evenly over it."""
+"""Of a request for more entities, this many are logged, evenly spread."""
 _SPREAD = 2_654_435_761
 _RETRY_S = 5.0
 
@@ -55,10 +55,9 @@ class RequestLogStats:
 
     ``noted`` requests were sampled; of ``rows`` rows ``written`` are in files. Dropped rows:
     ``dropped_overload`` for lack of room in memory, ``dropped_disk`` on the disk (none left, no
-    permission, or the spool folder over its bound), ``dropped_defect`` for a defect of ours.
+    permission, or the spool folder over its limit), ``dropped_defect`` because of a bug.
     ``left_out`` entities were not logged: of large requests, or answered from a cache.
-    ``files`` were completed, and ``recovered`` are files of dead workers that were found at the
-    start.
+    ``files`` were completed, and ``recovered`` are files of dead workers found at the start.
     """
 
     noted: int = 0
@@ -74,12 +73,12 @@ class RequestLogStats:
 
 
 def salt_of_environment() -> bytes:
-    """The secret by which entities are hashed.
+    """The secret for hashing entities.
 
     Raises
     ------
     ConfigurationError
-        If it is not set, or is too short to be one.
+        If it is not set, or too short.
     """
     salt = os.environ.get(SALT_VARIABLE, "")
     if len(salt) < _SALT_CHARACTERS:
@@ -93,35 +92,35 @@ def salt_of_environment() -> bytes:
 
 
 class RequestLog:
-    """Samples answers of one worker. ``note`` may be called from several threads.
+    """Samples the responses of one worker. ``note`` may be called from several threads.
 
     Parameters
     ----------
     folder
-        Where spool files are written; made if need be, for its owner only.
+        Where spool files are written; created if missing, for its owner only.
     project
         The project's name.
     rate
-        The share of requests that is logged, 0 to 1. Whether one is follows from its id alone,
-        so that all servers that see an id agree.
+        The share of requests that is logged, 0 to 1. It depends on a request's id alone whether
+        it is logged, so that all servers agree on an id.
     salt
         If given, entities are hashed with it, and no key is written.
     worker
-        Names the worker; by default after host and process.
+        The worker's name; by default host and process id.
     max_pending
         Most rows that wait in memory.
     max_file_bytes, max_age_s
-        A file is completed when it is so large or so old.
+        A file is completed at this size or age.
     max_spool_bytes
-        Most bytes that all files in the folder may have together: if nobody fetches them, the
-        disk does not fill up.
+        Most bytes of all files in the folder, so that the disk does not fill up if the files are
+        not committed.
     flush_interval_s
-        How long rows wait until they are written, about.
+        About how long rows wait until they are written.
 
     Raises
     ------
     ConfigurationError
-        For a rate or a bound that cannot be.
+        For an invalid rate or limit.
     """
 
     def __init__(
@@ -169,7 +168,7 @@ class RequestLog:
         self._thread.start()
 
     def note(self, request_id: str, service: str, response: OnlineResponse) -> bool:
-        """Log an answer, if it is of the sample; whether it is. Never raises.
+        """Log a response if it is in the sample; returns whether it is. Never raises.
 
         ``service`` is "" where features were listed.
         """
@@ -179,12 +178,12 @@ class RequestLog:
         return self._note(request_id, service, response)
 
     def close(self, timeout_s: float = 5.0) -> None:
-        """Write what waits, complete the file and end the thread. Can be repeated."""
+        """Write waiting rows, complete the file and end the thread. A repeat is harmless."""
         self._closing.set()
         self._thread.join(timeout_s)
 
     def counts(self) -> dict[str, int]:
-        """Rows by what became of them, for a page of metrics."""
+        """Rows by outcome, for the metrics."""
         stats = self.stats
         return {
             "written": stats.written,
@@ -275,7 +274,7 @@ class RequestLog:
             if waiting >= self._max_spool_bytes:
                 raise OSError(
                     f"{waiting} bytes wait in {self.folder}, at most {self._max_spool_bytes} may; "
-                    "does 'paimon-features request-log --follow' run?"
+                    "is 'paimon-features request-log --follow' running?"
                 )
             self._number += 1
             stem = stem_of(self.worker, self._number, *self._begun)
@@ -288,7 +287,7 @@ class RequestLog:
             return
         try:
             file.complete()
-        except OSError as error:  # what was written stays, under its open name
+        except OSError as error:  # the written part stays, under its open name
             self._failed(error)
         else:
             self.stats.files += 1
@@ -299,19 +298,19 @@ class RequestLog:
         self.stats.last_error = str(error)
         file, self._file = self._file, None
         if file is not None:
-            # a full disk: what is there is good, and may be fetched, which makes room
+            # a full disk: the written part is valid, and committing it frees space
             with suppress(OSError):
                 file.complete()
                 self.stats.files += 1
 
 
 def open_request_log(project: str, config: ServeConfig) -> RequestLog | None:
-    """The request log of a worker by its configuration; None where there is to be none.
+    """The request log of a worker by its configuration; None if it is not configured.
 
     Raises
     ------
     ConfigurationError
-        If entities are to be hashed and there is no secret for that.
+        If entities are to be hashed and there is no secret.
     """
     if config.request_log is None:
         return None

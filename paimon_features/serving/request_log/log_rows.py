@@ -1,6 +1,6 @@
-"""Answers as rows of the request log: exact values as JSON text, entities in clear or hashed.
+"""Responses as rows of the request log: exact values as JSON text, entities in clear or hashed.
 
-What a value looks like: integers, booleans and texts as they are; floats as the shortest text
+Values are written as follows: integers, booleans and texts as they are; floats as the shortest text
 that reads back to the same bits; decimals and, in hexadecimal digits, bytes as text; dates as
 days and timestamps as ms since 1970; lists as arrays, maps as arrays of pairs, in their order.
 """
@@ -41,7 +41,7 @@ _EPOCH_DAY = dt.date(1970, 1, 1)
 class EntityText:
     """Entities as text: canonical JSON of the key values, or a keyed hash of that.
 
-    A hash says by the first digits of what salt it was made, which tells little of the salt.
+    A hash starts with digits that identify its salt without revealing it.
 
     >>> EntityText()([7, "a"])
     '[7,"a"]'
@@ -53,7 +53,7 @@ class EntityText:
     def __init__(self, salt: bytes | None = None) -> None:
         self._key = None if salt is None else hashlib.blake2b(salt, digest_size=32).digest()
         self.prefix = ""
-        """What all hashes by this salt begin with."""
+        """The prefix of all hashes with this salt."""
         if self._key is not None:
             self.prefix = f"blake2:{self._digest(b'which salt', 4)}:"
 
@@ -71,9 +71,9 @@ class EntityText:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SampledReply:
-    """A sampled answer, until it is written: the ``number``-th of its worker.
+    """A sampled response until it is written: the ``number``-th of its worker.
 
-    ``rows`` are the chosen rows of the response, of which ``count`` rows of the log will be made.
+    ``rows`` are the chosen rows of the response; they become ``count`` rows of the log.
     """
 
     request_id: str
@@ -86,7 +86,7 @@ class SampledReply:
 
 
 class LogRowBuilder:
-    """Makes rows of the log from answers; one for a project and a worker."""
+    """Builds rows of the log from responses; one builder for a project and a worker."""
 
     def __init__(self, project: str, worker: str, entities: EntityText) -> None:
         self._project = project
@@ -95,7 +95,7 @@ class LogRowBuilder:
         self._definitions: dict[tuple[int, tuple[str, ...]], tuple[CompiledView, str]] = {}
 
     def rows(self, noted: SampledReply) -> list[dict[str, Any]]:
-        """The rows of one answer, in the order of its entities."""
+        """The rows of one response, in the order of its entities."""
         response, batch = noted.response, noted.response.batch
         chosen = [response.start + row for row in noted.rows]
         keys = {
@@ -193,7 +193,7 @@ class LogRowBuilder:
         ]
 
     def _definition(self, view: CompiledView, names: tuple[str, ...]) -> str:
-        # by identity, which holds for as long as the view is held beside it
+        # by identity, which is unique while the cache keeps a reference to the view
         found = self._definitions.get((id(view), names))
         if found is None:
             if len(self._definitions) >= 1_000:
@@ -203,7 +203,7 @@ class LogRowBuilder:
 
 
 def plain(kind: DataType, array: pa.Array) -> list[Any]:
-    """The values of an array as Python values, of which ``dumps`` makes text."""
+    """The values of an array as Python values that ``dumps`` can write."""
     if kind.text == "date":
         array = array.view(pa.int32())
     elif kind.text == "timestamp":
@@ -213,12 +213,12 @@ def plain(kind: DataType, array: pa.Array) -> list[Any]:
 
 
 def dumps(value: object) -> str:
-    """Canonical JSON text; ValueError for what is no finite number."""
+    """Canonical JSON text; ValueError for a number that is not finite."""
     return _encode(value)
 
 
 def loads(kind: DataType, value: Any) -> Any:
-    """What ``dumps`` was given, from what JSON reads of it, for a value of this type."""
+    """The value that ``dumps`` wrote, from parsed JSON and its type."""
     if value is None:
         return None
     if kind.is_decimal:

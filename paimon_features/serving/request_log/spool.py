@@ -6,7 +6,7 @@
     host-4711-1700000000000-9f3c-000001.arrow    complete: an Arrow IPC stream
 
 A file is complete when its worker has closed it, or when its lock is free while it is open: then
-its worker is gone. What a worker was writing when it died is a torn end, which is told.
+its worker is gone. What a worker was writing when it died is a torn end, which is reported.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ _OLD_S = 60.0
 
 
 class SpoolFile:
-    """A file that one worker writes; what it holds is whole batches, at any time.
+    """A file that one worker writes; at any time it contains complete batches only.
 
-    Only its owner may read the file: it is about people.
+    Only its owner may read the file: its content is personal.
 
     Raises
     ------
     OSError
-        If the folder does not take it.
+        If it cannot be created.
     """
 
     def __init__(self, folder: Path, stem: str, schema: pa.Schema) -> None:
         self.path = folder / f"{stem}{OPEN}"
         self.opened_s = time.monotonic()
         self.rows = 0
-        # locked before it has the name by which others look for files of the dead
+        # locked before it has the name by which others find files of dead workers
         new = folder / f"{stem}{_NEW}"
         self._file = os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
@@ -67,7 +67,7 @@ class SpoolFile:
         self.rows += batch.num_rows
 
     def complete(self) -> Path:
-        """End the file and give it its last name; on the disk when this returns."""
+        """End the file and rename it to its final name; it is on the disk when this returns."""
         try:
             self._write(_END)
             os.fsync(self._file)
@@ -78,7 +78,7 @@ class SpoolFile:
             self.abandon()
 
     def abandon(self) -> None:
-        """Let go of the file as it is; whoever recovers files finds it."""
+        """Release the file as it is; ``recover`` finds it."""
         with suppress(OSError):
             os.close(self._file)
 
@@ -88,7 +88,7 @@ class SpoolFile:
             while left:
                 left = left[os.write(self._file, left) :]
         except OSError:
-            # no part of it may stay: what follows could not be read
+            # a partial batch must not stay: later ones could not be read
             os.ftruncate(self._file, self.size)
             os.lseek(self._file, self.size, os.SEEK_SET)
             raise
@@ -96,19 +96,19 @@ class SpoolFile:
 
 
 def stem_of(worker: str, number: int, started_ms: int, token: str) -> str:
-    """The name of a worker's file; no two starts have the same."""
+    """The name of a worker's file, unique among all starts."""
     return f"{worker}-{started_ms}-{token}-{number:06d}"
 
 
 def new_token() -> str:
-    """What tells the starts of one worker apart."""
+    """A token that distinguishes the starts of one worker."""
     return secrets.token_hex(3)
 
 
 def recover(folder: Path) -> list[Path]:
-    """Give files whose workers are gone their last name, and return those.
+    """Rename the files of dead workers to their final names, and return them.
 
-    To be called where the workers run: locks tell who lives.
+    To be called on the workers' host: locks show which of them are alive.
     """
     found = []
     for path in sorted(folder.glob(f"*{OPEN}")):
@@ -126,7 +126,7 @@ def recover(folder: Path) -> list[Path]:
 
 @contextmanager
 def _lock_of_dead(path: Path) -> Iterator[bool]:
-    """Whether nobody writes the file; nobody can begin to within the block."""
+    """Whether no worker writes the file; none can start to within the block."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -147,19 +147,19 @@ def _lock_of_dead(path: Path) -> Iterator[bool]:
 
 @dataclass(frozen=True, slots=True)
 class SpoolContent:
-    """The rows of a file, and how many bytes at its end could not be read."""
+    """The rows of a file, and the number of bytes at its end that could not be read."""
 
     rows: pa.Table
     torn_bytes: int
 
 
 def read_spool(path: Path, schema: pa.Schema) -> SpoolContent:
-    """Read a complete file; a torn end is left out and told.
+    """Read a complete file; a torn end is left out and counted.
 
     Raises
     ------
     TableError
-        If it is no spool file of this version.
+        If it is not a spool file of this version.
     """
     size = path.stat().st_size
     with pa.memory_map(str(path)) as source:
@@ -186,14 +186,14 @@ def read_spool(path: Path, schema: pa.Schema) -> SpoolContent:
                 break
             batches.append(batch)
             good = source.tell()
-        # copied out of the map, which ends here
+        # copied, since the memory map ends here
         rows = pa.Table.from_batches(batches, schema=schema)
         rows = rows.take(pa.array(range(rows.num_rows), pa.int64())) if batches else rows
     return SpoolContent(rows, size - good)
 
 
 def described_schema(schema: pa.Schema, project: str, worker: str) -> pa.Schema:
-    """The schema with what a reader checks and an operator may want to know."""
+    """The schema with metadata: the format that readers check, the project and the worker."""
     document = {"format": FORMAT, "project": project, "worker": worker}
     return schema.with_metadata({"paimon_features": json.dumps(document)})
 

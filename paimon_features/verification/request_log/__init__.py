@@ -1,4 +1,4 @@
-"""What was served: from the spool files of the servers into the lake, and compared there.
+"""Verification of the request log: served values are committed to the lake and compared there.
 
 ::
 

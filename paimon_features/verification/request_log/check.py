@@ -1,9 +1,9 @@
-"""``verify --from-log``: what was served against what the lake says that was the truth then.
+"""``verify --from-log``: compare served values with those that the lake had at that time.
 
-Each row of the log names the snapshot of the tile table that its values are of, so nothing has to
-settle and nothing is guessed: the same features are worked out anew from that snapshot, at the
-time of the read. See ``truth`` for the two ways to do that, and
-docs/how-to/serving/request-log.md for what cannot be checked and why.
+Each row of the log names the snapshot of the tile table that its values are from, so nothing has to
+settle and nothing is guessed: the same features are computed again from that snapshot, as of the
+time of the read. ``lake_values`` describes the two ways to do that, and
+docs/how-to/serving/request-log.md what cannot be checked and why.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from paimon_features.verification.request_log.log_report import (
 from paimon_features.verification.request_log.sampled_rows import LoggedRow, sampled_rows
 
 CLOCKS_MS = 60_000
-"""How far the clocks of hosts may be apart."""
+"""The largest accepted difference between the clocks of hosts."""
 NOTED_MS = 5_000
-"""How long after its read an answer may be noted."""
+"""How long after its read a response may be logged."""
 
 
 def check_log(
@@ -98,7 +98,7 @@ def check_log(
 
 
 class _LoggedViewCheck:
-    """The rows of one view."""
+    """The comparison of the logged rows of one view."""
 
     def __init__(
         self, project: Project, name: str, text: EntityText, salted: bool, report: LogReport
@@ -109,7 +109,7 @@ class _LoggedViewCheck:
         self._snapshots: dict[tuple[str, int], Snapshot | None] = {}
 
     def check(self, rows: Sequence[LoggedRow]) -> None:
-        """Compare them; everything goes to the report."""
+        """Compare rows; all results go to the report."""
         views = self.project.definitions.views
         if self.name not in views:
             self._unchecked(rows, f"feature view {self.name!r} is not defined any more")
@@ -150,7 +150,7 @@ class _LoggedViewCheck:
         return ""
 
     def _times_fit(self, row: LoggedRow, table: str) -> bool:
-        """Whether the snapshots of a row are what it says, as far as they are still there."""
+        """Whether the snapshots of a row match its times, as far as they still exist."""
         newest = latest_snapshot(self.lake, table)
         if row.snapshot > (0 if newest is None else newest.id):
             there = "none" if newest is None else f"{newest.id} is the newest"
@@ -203,7 +203,7 @@ class _LoggedViewCheck:
                 self._unchecked(rows, "the snapshot has expired")
                 continue
             for row in rows:
-                # nobody in the table has this hash, so it is nobody that the table knows
+                # no entity of the table has this hash, so the table has no such entity
                 entity = entities[row.entity]
                 self._check(row, tiles, events, entity)
 
@@ -278,7 +278,7 @@ class _LoggedViewCheck:
         found: dict[str, LogDifference],
         only_rounded: Iterable[str],
     ) -> None:
-        """Add what the events find wrong, and take back what only rounding made so."""
+        """Add differences from the events, and remove those that are only rounding."""
         chosen = events.of_tiles(entity, tiles.counts.get(entity, {}))
         if not isinstance(chosen, EventsOfTiles):
             self.report.tiles_only[chosen] += 1
@@ -286,7 +286,7 @@ class _LoggedViewCheck:
         expected = answer(self.definition, chosen.events, row.as_of_ms, online=True)
         texts = self._differing(chosen, row.as_of_ms, expected, served, statuses)
         if texts and not chosen.all_of_them:
-            # which of the events the tiles hold was a guess, by the order in which they came
+            # which events the tiles contain was a guess, by the order in which they arrived
             self.report.tiles_only["tiles that have grown since"] += 1
             return
         self.report.by_events += 1
@@ -322,7 +322,7 @@ class _LoggedViewCheck:
         return dict(text.split(": ", 1) for text in texts)
 
     def _fresh(self, row: LoggedRow, name: str) -> str:
-        """The status but for staleness: STALE as PRESENT, where each of them may be."""
+        """The status without staleness: STALE as PRESENT, where the row's freshness permits it."""
         status, limit_ms = row.statuses[name], self.view.max_staleness_ms
         if status == Status.STALE.name:
             may_be = limit_ms is not None and row.freshness_ms > limit_ms
@@ -330,9 +330,6 @@ class _LoggedViewCheck:
         if status == Status.PRESENT.name and limit_ms is not None:
             return status if row.freshness_ms <= limit_ms + NOTED_MS else "PRESENT though stale"
         return status
-
-    def _differs(self, row: LoggedRow, column: str, served: int, truth: str, by: str) -> None:
-        self.report.differences.append(log_difference(row, column, served, truth, by))
 
     def _unchecked(self, rows: Sequence[LoggedRow], reason: str) -> None:
         self.report.unchecked[reason] += len(rows)

@@ -1,5 +1,5 @@
-"""Logged interactions and transformed features against the features and request inputs that were
-logged with them."""
+"""Compare logged interactions and transformed features with the features and request inputs that
+were logged with them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def check_computed(
     every: Sequence[LoggedRow],
     report: LogReport,
 ) -> None:
-    """Each value from the features and request inputs that were logged with it.
+    """Recompute each value from the features and request inputs that were logged with it.
 
-    Whether those features are right is checked by themselves, so that this is exact.
+    The features are checked by themselves, so that this comparison is exact.
     """
     of_views: dict[tuple[RequestKey, int], dict[str, LoggedRow]] = {}
     for row in every:
@@ -84,7 +84,7 @@ def _computation(defined: Definitions, name: str) -> Computation:
 
 
 def _value(each: Computation, known: Mapping[str, Any]) -> tuple[Any, bool]:
-    """The value that follows from what is known, and whether it cannot be told."""
+    """The value for these features and inputs, and whether it is ill-conditioned."""
     if isinstance(each, CompiledInteraction):
         return interaction_value(each, known)
     parts = [

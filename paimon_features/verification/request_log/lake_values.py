@@ -1,12 +1,12 @@
-"""What the lake says that should have been served: by the tiles of a snapshot, and by raw events.
+"""The values that should have been served, from the tiles of a snapshot and from raw events.
 
-*Tiles* of the very snapshot that the store had applied are folded from scratch, without a
-store, a delta or a compare-and-set in between, and read at the same time by the same clock. They
-can always be told, as long as the snapshot is there.
+*Tiles* of the snapshot that the store had applied are folded from scratch, without a store, a delta
+or a compare-and-set in between, and read as of the same time by the same clock. This is possible
+as long as the snapshot exists.
 
-*Events* go through the oracle, which knows neither tiles nor engines. Which events a snapshot of
-the tile table holds is not written anywhere; but each tile counts its events. Where it counts as
-many as there are, it holds all of them. Where it counts fewer, those that came first are taken.
+*Events* go through the oracle, which knows neither tiles nor engines. It is not recorded which
+events a snapshot of the tile table contains; but each tile counts its events. If it counts all
+events of its time, it contains all of them; if it counts fewer, the first ones to arrive are used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from paimon_features.windows import MAX_TIME_MS, floor_ms
 Key = tuple[Any, ...]
 """The keys of an entity as the log writes them: dates as days."""
 MAX_EVENTS = 20_000
-"""An entity with more events is compared with its tiles alone: the oracle is a loop."""
+"""An entity with more events is only compared with its tiles: the oracle is a loop."""
 _EPOCH = "1"
 _PROJECT = "verify"
 
@@ -99,7 +99,7 @@ class ExpectedFromTiles:
         columns = [*view.keys, TILE_START, *(p.name for p in view.partials)]
         tiles = of_entities(lake, table, view.keys, entities, columns, snapshot_id)
         self.counts: dict[Key, dict[int, int]] = {}
-        """How many events each tile of an entity holds, by its start."""
+        """The number of events in each tile of an entity, by its start."""
         found = entities_of(tiles, view.keys)
         starts, counts = (tiles.column(name).to_pylist() for name in (TILE_START, ROWS.name))
         for entity, start, count in zip(found, starts, counts, strict=True):
@@ -132,7 +132,7 @@ def _store_of(view: CompiledView, snapshot: int, tiles: pa.Table, high_ms: int) 
     layout, keys, store = RecordLayout(view), ViewKeys(_PROJECT, view.name), MemoryStore()
     content = EpochContent("tiles", 1, 0, view.online_fingerprint, buckets=1)
     bucket = keys.bucket(_EPOCH, 0)
-    # never stale: whether it was is told by the log alone
+    # never stale: whether it was is only known from the log
     marker = Marker(snapshot, 0, 0, high_ms, current_ms=MAX_TIME_MS, built_ms=high_ms)
     writes = [
         Write(keys.state, None, ViewState(_EPOCH, content).to_bytes()),
@@ -152,14 +152,14 @@ def _store_of(view: CompiledView, snapshot: int, tiles: pa.Table, high_ms: int) 
 
 @dataclass(frozen=True, slots=True)
 class EventsOfTiles:
-    """The events that some tiles hold; ``all_of_them``: there are no others."""
+    """The events in some tiles; ``all_of_them``: there are no others."""
 
     events: Entered
     all_of_them: bool
 
 
 class EventsBehindTiles:
-    """The raw events of some entities, to find those that tiles were made of."""
+    """The raw events of some entities, to find those that tiles were computed from."""
 
     def __init__(self, lake: Lake, view: FeatureView, entities: set[Key]) -> None:
         self._view = view
@@ -189,7 +189,7 @@ class EventsBehindTiles:
                 of_tile.sort(key=lambda event: event[INGEST_TIME_MS])
 
     def of_tiles(self, entity: Key, counts: Mapping[int, int]) -> EventsOfTiles | str:
-        """The events in tiles that hold so many of them each, or why that cannot be told."""
+        """The events in tiles with these numbers of events, or why they cannot be determined."""
         if self._none or entity in self._why_not:
             return self._none or self._why_not[entity]
         by_tile = self._events.get(entity, {})
@@ -216,7 +216,7 @@ def rounds(view: CompiledView, feature: str) -> bool:
 
 
 def same(got: Any, wanted: Any, near: bool) -> bool:
-    """Whether two values are one, to the bit or, with ``near``, but for the order of additions."""
+    """Whether two values are equal: to the bit or, with ``near``, up to the order of additions."""
     if not near:
         return not differs(got, wanted, 0.0)
     if isinstance(got, list | tuple) and isinstance(wanted, list | tuple):

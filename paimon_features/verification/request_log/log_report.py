@@ -1,4 +1,4 @@
-"""What a comparison of the request log with the lake found."""
+"""The result of comparing the request log with the lake."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from paimon_features.verification.request_log.sampled_rows import LoggedRow
 
 @dataclass(frozen=True, slots=True)
 class LogDifference:
-    """Something that was served and is not what the lake says.
+    """A served value that differs from the lake's.
 
-    ``feature`` is the name of a value, or of a column of the log. ``by`` is who says so:
+    ``feature`` is the name of a value, or of a column of the log. ``by`` is the evidence:
     ``tiles``, ``events``, ``features`` (of an interaction) or ``snapshots``.
     """
 
@@ -36,7 +36,7 @@ class LogDifference:
 
 @dataclass
 class LogReport:
-    """What was compared and what differed.
+    """The result of a comparison.
 
     ``values`` of ``rows`` rows of ``requests`` requests were compared; ``by_events`` of the rows
     with the oracle over raw events, too. ``tiles_only`` says why the others were not, and

@@ -1,4 +1,4 @@
-"""The request log as it is read back: a sample of requests, their rows decoded."""
+"""The request log read back: a sample of requests, with decoded rows."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from paimon_features.tables.specs import SERVED_DAY
 from paimon_features.windows import DAY_MS
 
 RequestKey = tuple[str, str, int, int]
-"""Id, worker, time and number of a request: an id that clients choose may come again, and a
-worker's name and numbers, too, once it was started anew."""
+"""Id, worker, time and number of a request: clients may reuse an id, and a restarted worker
+reuses its name and numbers."""
 _KEY = ("request_id", "worker", "served_at_ms", "number")
 
 
@@ -51,21 +51,21 @@ class LoggedRow:
 
     @property
     def request(self) -> RequestKey:
-        """Which request it is of."""
+        """The key of its request."""
         return self.request_id, self.worker, self.served_at_ms, self.number
 
     @property
     def snapshot(self) -> int:
-        """The snapshot of the tile table that the values are of.
+        """The snapshot of the tile table that the values are from.
 
-        A record holds all that was committed of its entity up to its own snapshot, and nothing
-        came for the entity from there to its bucket's, or the record would be newer.
+        A record contains all commits of its entity up to its own snapshot, and the entity had none
+        from there to its bucket's snapshot, or the record would be newer.
         """
         return max(self.applied_snapshot, self.record_snapshot or 0)
 
     @classmethod
     def of(cls, raw: Mapping[str, Any]) -> LoggedRow:
-        """A row of the table; ValueError for one that is not as the log writes them."""
+        """Decode a row of the table; ValueError for one that the log cannot have written."""
         values, statuses = json.loads(raw["feature_values"]), json.loads(raw["feature_statuses"])
         inputs = json.loads(raw["inputs"] or "{}")
         if not all(isinstance(one, dict) for one in (values, statuses, inputs)):
@@ -93,9 +93,9 @@ def sampled_rows(
     seed: int,
 ) -> list[dict[str, Any]]:
     """All rows of ``sample`` requests that were served from ``since_ms`` to ``until_ms``
-    (exclusive), as the table has them; with ``service`` of those that asked for it.
+    (exclusive), as the table has them; with ``service``, only requests for that service.
 
-    Which requests follows from what names them and ``seed``, in memory for the sample only.
+    The requests are chosen by their keys and ``seed``; memory is needed for the sample only.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def _batches(
 
 
 def _names(batch: pa.RecordBatch) -> pa.Array:
-    """What tells the request of each row from all others, as text."""
+    """A text for each row that identifies its request."""
     columns = [pc.fill_null(batch.column(name).cast(pa.string()), "") for name in _KEY]
     return pc.binary_join_element_wise(*columns, " ")
 
