@@ -187,7 +187,7 @@ def test_each_commit_of_tiles_gives_a_version_and_its_drift(
     drifts = [line for line in lines if "since v1, unit_price: PSI" in line]
     small, large = (float(line.split("PSI ")[1].split()[0]) for line in drifts)
     assert small < large
-    assert "since v1, quantity: no drift can be told" in told.output
+    assert "since v1, quantity: drift is unknown" in told.output
     # what cannot be told gives no version, and does not end it
     told = run("fit", "one_hot_encoder", "--view", "retail_statistics", "--columns", "country",
                "--name", "countries", "--follow", "--commits", "1")  # fmt: skip

@@ -245,5 +245,5 @@ def test_what_takes_other_bins_or_a_target_is_refused(shop: Shop) -> None:
     with pytest.raises(RequestError, match=r'pf.Numbers\("items", edges=...\)'):
         fit_columns(shop.reader(), new_transformer("robust_scaler"), ["items"], origin="tiles")
     declared = new_transformer("hashing_encoder", {"n_features": 4})
-    with pytest.raises(RequestError, match="is fitted on rows, which tiles do not hold"):
+    with pytest.raises(RequestError, match="is fitted on rows, not on tiles"):
         fit_columns(shop.reader(), declared, ["country"], origin="tiles")
