@@ -10,7 +10,7 @@ __all__ = ["CLUSTER", "cluster_address"]
 
 
 def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
-    """The cluster's host:port; that of the project's own one where only ``--cluster`` was given.
+    """Return the cluster's host:port; for ``--cluster`` alone, that of the project's own cluster.
 
     Raises
     ------

@@ -20,27 +20,27 @@ ROWS = click.option(
     "--rows",
     required=True,
     help="Entity rows: a Parquet or CSV file, a folder of Parquet files or a pattern with *; or a "
-    "table of the lake, table@snapshot for an older snapshot of it. They have the keys, "
-    "event_time_ms, and anything else.",
+    "table of the lake, table@snapshot for an older snapshot of it. They contain the "
+    "keys, event_time_ms, and any other columns.",
 )
 AS_OF = click.option(
     "--as-of",
     multiple=True,
-    help="See only what had been committed by then: UTC milliseconds, or 2011-12-09T12:50:00. Or "
-    "exactly these snapshots: table@number, once for each table. Or what a training set saw: "
+    help="Read only data committed by this time: UTC milliseconds, or 2011-12-09T12:50:00. Or "
+    "exactly these snapshots: table@number, once per table. Or the sources of a training set: "
     "training_NAME.",
 )
 MEMORY = click.option(
-    "--memory-mb", type=float, help="About how much memory to use; 1024 by default."
+    "--memory-mb", type=float, help="Approximate memory limit in MiB; default: 1024."
 )
 SPILL = click.option(
     "--spill-folder",
     type=click.Path(exists=True, file_okay=False),
-    help="Where to put aside what does not fit; by default the system's folder for that.",
+    help="Folder to spill to when memory is exceeded; default: the system's temporary folder.",
 )
 
 LOCAL_CLUSTER = "local"
-"""What ``--cluster`` alone means: the one that the project runs itself."""
+"""The value of ``--cluster`` without an address: the project's own cluster."""
 CLUSTER = click.option(
     "--cluster",
     is_flag=False,
@@ -65,12 +65,12 @@ def check_engine(engine: str, cluster: str | None) -> None:
 
 
 def message_printer(quiet: bool) -> Callable[[str], None]:
-    """Prints a line of text to stderr."""
+    """Return a callback that prints each line to stderr, or nothing if ``quiet``."""
     return (lambda _: None) if quiet else (lambda line: click.echo(line, err=True))
 
 
 def pins(texts: tuple[str, ...]) -> AsOf | str:
-    """What ``--as-of`` means: nothing, a time, snapshots by table, or a training set's name.
+    """Parse ``--as-of``: nothing, a time, snapshots by table, or a training set's name.
 
     >>> pins(()), pins(("1323434999000",)), pins(("tiles_spend_g1@12", "events_retail@30"))
     (None, 1323434999000, {'tiles_spend_g1': 12, 'events_retail': 30})
@@ -78,7 +78,7 @@ def pins(texts: tuple[str, ...]) -> AsOf | str:
     Raises
     ------
     ConfigurationError
-        For a text that is none of these, or several that are not snapshots.
+        For any other text, or several texts that are not snapshots.
     """
     if not texts:
         return None
@@ -97,7 +97,7 @@ def pins(texts: tuple[str, ...]) -> AsOf | str:
 
 
 def time_ms(text: str) -> int:
-    """UTC milliseconds of a number of them, or of an ISO 8601 time (UTC unless it says).
+    """Parse UTC milliseconds, or an ISO 8601 time (UTC unless it has an offset).
 
     >>> time_ms("1323434999000"), time_ms("2011-12-09T12:49:59"), time_ms("2011-12-09T13:50+01:00")
     (1323434999000, 1323434999000, 1323435000000)
@@ -105,8 +105,7 @@ def time_ms(text: str) -> int:
     Raises
     ------
     ConfigurationError
-        For anything else, and for a number that means a time before 1973: rather a year, or
-        seconds.
+        For anything else, and for a number below 1e11: more likely a year, or seconds.
     """
     import datetime as dt
 
@@ -124,7 +123,7 @@ def time_ms(text: str) -> int:
 
 
 def time_text(moment_ms: int) -> str:
-    """A time to the second, with its time zone; one outside the years 1 to 9999 is their edge.
+    """Format a time to the second, with its time zone, clamped to the years 1 to 9999.
 
     >>> time_text(1323434999000)
     '2011-12-09 12:49:59 UTC'

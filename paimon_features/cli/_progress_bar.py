@@ -1,4 +1,4 @@
-"""A progress line for long reads: steps, rate, time that remains."""
+"""A progress bar for long reads: steps, rate, remaining time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def steps(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A function to be called with the steps done and all of them, which draws the line.
+    """Yield a callback ``(done, total)`` that draws the progress bar.
 
-    Nothing is drawn where stderr is no terminal: there it would be lines and lines.
+    Nothing is drawn where stderr is not a terminal: a log would fill with lines.
     """
     from rich.console import Console
     from rich.progress import (

@@ -1,4 +1,4 @@
-"""The progress of a job on the terminal, or now and then in a log."""
+"""The progress of a job: one line on a terminal, occasional lines in a log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LOG_EVERY_S = 10.0
 
 
 class _Progress(Protocol):
-    """What is shown: any text, and when."""
+    """Any text, with the elapsed time."""
 
     @property
     def elapsed_s(self) -> float: ...
@@ -21,8 +21,7 @@ class _Progress(Protocol):
 class ProgressLine:
     """Shows each report on one line of a terminal, or one every ten seconds in a log.
 
-    ``silent`` shows nothing. As a context manager it ends the line, so that what is printed
-    after it begins a new one.
+    ``silent`` shows nothing. On exit it ends the line, so that later output starts a new one.
     """
 
     def __init__(self, silent: bool) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and a termination signal as an event, for commands that go on until they are stopped."""
+"""Ctrl-C and termination signals as an event, for commands that run until they are stopped."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ from paimon_features.interrupts import interruptible
 
 
 def stop_event() -> threading.Event:
-    """An event that SIGINT and SIGTERM set from now on, until the command has ended."""
+    """Return an event that SIGINT and SIGTERM set until the command ends."""
     return click.get_current_context().with_resource(interruptible())

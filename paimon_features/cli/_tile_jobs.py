@@ -10,13 +10,13 @@ from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 
 GENERATION = click.option(
-    "--generation", type=int, help="Generation; default: the one that fits the definition."
+    "--generation", type=int, help="Generation; default: the one that matches the definition."
 )
 PARALLELISM = click.option(
     "--parallelism", type=click.IntRange(min=1), help="Parallel tasks; default: the project's."
 )
 REBUILD = click.option(
-    "--rebuild", is_flag=True, help="Empty the generation first: its tiles are computed anew."
+    "--rebuild", is_flag=True, help="Empty the generation first, then recompute its tiles."
 )
 
 

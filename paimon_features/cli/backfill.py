@@ -25,7 +25,7 @@ from paimon_features.local import backfill_job as local_backfill
     show_default=True,
     help="Flink, or DuckDB in this process, which needs no Java.",
 )
-@click.option("--memory", help="With --engine local: what DuckDB may use, such as 4GB.")
+@click.option("--memory", help="With --engine local: DuckDB's memory limit, such as 4GB.")
 @REBUILD
 @CLUSTER
 @PARALLELISM
@@ -45,7 +45,7 @@ def backfill(
 ) -> None:
     """Compute the tiles of all past events of VIEW in one commit.
 
-    For an empty generation. Events that come later are held until 'submit' goes on behind it.
+    Requires an empty generation. 'submit' continues with events that arrive later.
 
     \b
     paimon-features backfill customer_spend
@@ -53,9 +53,11 @@ def backfill(
     paimon-features submit customer_spend
     """
     if engine == "local" and cluster is not None:
-        raise click.UsageError("--engine local runs in this process; it takes no --cluster")
+        raise click.UsageError(
+            "--engine local runs in this process; --cluster requires --engine flink"
+        )
     if engine != "local" and memory is not None:
-        raise click.UsageError("--memory goes with --engine local")
+        raise click.UsageError("--memory requires --engine local")
     target = tile_target(path, view, generation, parallelism)
     began = time.monotonic()
     if engine == "local":
@@ -81,5 +83,5 @@ def backfill(
     elapsed = time.monotonic() - began
     click.echo(
         f"{outcome.events_read:,} events in {elapsed:.1f} s; tiles at snapshot "
-        f"{outcome.snapshot}. 'paimon-features submit {view}' goes on with what comes"
+        f"{outcome.snapshot}. 'paimon-features submit {view}' continues with new events"
     )

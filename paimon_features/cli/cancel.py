@@ -16,7 +16,7 @@ from paimon_features.job_control import jobs as job_control
 def cancel(view: str, generation: int | None, path: str) -> None:
     """Stop the tile job of VIEW with a savepoint, wherever it runs.
 
-    'submit' goes on from it.
+    'submit' resumes from it.
 
     \b
     paimon-features cancel customer_spend
@@ -24,6 +24,8 @@ def cancel(view: str, generation: int | None, path: str) -> None:
     target = tile_target(path, view, generation, None)
     savepoint = job_control.cancel(target)
     if savepoint is None:
-        click.echo(f"the backfill of {target} is cancelled; nothing of it counts")
+        click.echo(f"the backfill of {target} is cancelled; nothing was committed")
     else:
-        click.echo(f"stopped, savepoint {savepoint}; 'paimon-features submit {view}' goes on")
+        click.echo(
+            f"stopped, savepoint {savepoint}; 'paimon-features submit {view}' resumes from it"
+        )

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @click.group()
 def cluster() -> None:
-    """Start, stop or look at a Flink session cluster on this machine.
+    """Start, stop or inspect a Flink session cluster on this machine.
 
     It runs from the installed Flink wheel, on the loopback interface and free ports, with
-    configuration, logs and checkpoints in the project's state folder. Jobs on it go on when
-    their client is gone.
+    configuration, logs and checkpoints in the project's state folder. Jobs on it
+    keep running after their client exits.
 
     \b
     paimon-features cluster start --slots 8
@@ -42,7 +42,7 @@ def cluster() -> None:
 def start(
     task_managers: int | None, slots: int | None, memory_mb: int | None, path: str, as_json: bool
 ) -> None:
-    """Start the cluster; harmless if it runs.
+    """Start the cluster; no effect if it is running.
 
     \b
     paimon-features cluster start
@@ -61,7 +61,7 @@ def start(
 @PROJECT
 @JSON
 def status(path: str, as_json: bool) -> None:
-    """Show address, slots, processes and jobs. Exit code 1 where no cluster runs.
+    """Show address, slots, processes and jobs. Exit code 1 if no cluster is running.
 
     \b
     paimon-features cluster status
@@ -77,10 +77,10 @@ def status(path: str, as_json: bool) -> None:
 @PROJECT
 @JSON
 def stop(path: str, as_json: bool) -> None:
-    """End the cluster and the jobs on it; their checkpoints stay. Harmless if none runs.
+    """Stop the cluster and its jobs; their checkpoints stay. No effect if none is running.
 
     'paimon-features cancel VIEW' and 'paimon-features ingest SOURCE --stop' stop a job with a
-    savepoint before.
+    savepoint first.
 
     \b
     paimon-features cluster stop
@@ -111,16 +111,16 @@ def run_(
     listen: str,
     path: str,
 ) -> None:
-    """Be one process of a cluster of several hosts, in the foreground, for containers.
+    """Run one process of a multi-host cluster in the foreground, for containers.
 
     \b
     paimon-features cluster run jobmanager --address jobs-1
     paimon-features cluster run taskmanager --address jobs-1 --slots 4 --memory-mb 4096
     paimon-features submit customer_spend --cluster jobs-1:8081
 
-    All of them, and who submits, have to see the project's folder and the lake under the same
-    paths. Who reaches its ports (8081, 6123, those of the task managers) can run code in it: keep
-    it in a network of its own. docker/ has a compose file that does.
+    All hosts, and the submitting one, must see the project folder and the lake under the same
+    paths. Anyone who can reach its ports (8081, 6123, those of the task managers) can run code in
+    it: keep it in a private network. docker/ has an example compose file.
     """
     from paimon_features.flink.cluster import ClusterShape, run_manager
 
@@ -152,7 +152,7 @@ def _show(found: ClusterStatus, as_json: bool) -> None:
     click.echo(f"pids     {', '.join(map(str, found.pids))}")
     if found.lost_pids:
         lost = ", ".join(map(str, found.lost_pids))
-        click.echo(f"lost     {lost}; 'cluster stop' and 'cluster start' begin anew")
+        click.echo(f"lost     {lost}; 'cluster stop' and 'cluster start' restart it")
     click.echo(f"logs     {found.log_dir}")
     for job in found.jobs:
         since = datetime.fromtimestamp(job.start_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""``demo``: the whole loop once, on a real retail log."""
+"""``demo``: the complete loop once, on a real retail log."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import click
 from paimon_features.errors import SetupError
 
 PLACES = ("../examples/retail", "_examples/retail")
-"""Where the demo lies beside this package: in a clone, and in an installed wheel."""
+"""The demo relative to this package: in a clone, and in an installed wheel."""
 
 
 @click.command()
 @click.option(
     "--into", default="demo", show_default=True, type=click.Path(path_type=Path),
-    help="Folder for the project it leaves; an earlier demo there is replaced.",
+    help="Folder for the project; an earlier demo there is replaced.",
 )  # fmt: skip
 def demo(into: Path) -> None:
-    """Run the whole loop on a real retail log, in about three minutes.
+    """Run the complete loop on a real retail log, in about three minutes.
 
     Ingest, tiles on Flink, Redis, lookups with freshness, a training set, two epochs of a small
-    torch model with its own feedback in between, and the proof that all paths agree. Leaves a
-    project to look around in, with report.html; ends every process that it started.
+    torch model with feedback in between, and a check that all paths agree. Leaves a project to
+    explore, with report.html; stops every process it started.
 
     Needs the extra 'demo'.
 
@@ -36,4 +36,6 @@ def demo(into: Path) -> None:
         if script.is_file():
             runpy.run_path(str(script))["main"](into)
             return
-    raise SetupError("this installation came without the demo; clone the repository, 'make demo'")
+    raise SetupError(
+        "this installation does not include the demo; clone the repository, 'make demo'"
+    )

@@ -1,4 +1,4 @@
-"""``derive``: the windows of a tumbling or session view, as a table of the lake or a file."""
+"""``derive``: write the windows of a tumbling or session view to a table or a file."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from paimon_features.project import Project
 
 @click.command()
 @click.argument("name")
-@click.option("--from", "start", help="Windows that start at this time or later; a time as --to.")
+@click.option(
+    "--from", "start", help="Windows that start at this time or later; same format as --to."
+)
 @click.option(
     "--to", "end", help="Windows that start before it: UTC milliseconds, or 2011-12-09T00:00:00."
 )
-@click.option("--open", "include_open", is_flag=True, help="Also windows that can still grow.")
+@click.option("--open", "include_open", is_flag=True, help="Include windows that can still grow.")
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="A Parquet file instead of the table.",
+    help="Write a Parquet file instead of the table.",
 )
-@click.option("--replace", is_flag=True, help="Replace a table of another definition.")
+@click.option("--replace", is_flag=True, help="Replace a table with rows of another definition.")
 @AS_OF
 @MEMORY
 @PROJECT
@@ -43,8 +45,8 @@ def derive(
     """Write the windows of a TumblingView or SessionView to the table features_NAME.
 
     Only windows that ended by the newest event in the tiles are written (all with --open). Run
-    it again whenever there is more: days of starts whose rows changed, also by late events, are
-    replaced, whole days (UTC) of them.
+    it again as data arrives: start days (UTC) whose rows changed, also by late events, are
+    replaced as complete days.
 
     \b
     paimon-features derive daily_spend
@@ -52,9 +54,9 @@ def derive(
     paimon-features derive sessions --output sessions.parquet
     """
     if as_of and output is None:
-        raise click.UsageError("--as-of needs --output: the table holds what is known now")
+        raise click.UsageError("--as-of requires --output: the table contains the current state")
     if replace and output is not None:
-        raise click.UsageError("--replace is about the table; a file is replaced in any case")
+        raise click.UsageError("--replace applies to the table; a file is always replaced")
     project = Project.open(path)
     from_ms, to_ms = (None if text is None else time_ms(text) for text in (start, end))
     options = {
@@ -63,17 +65,17 @@ def derive(
     if output is not None:
         written = project.derived.write(name, output, as_of=pins(as_of), **options)
         sources, document = written.sources, written.to_document()
-        told = f"{written.path}: {written.rows:,} rows, {len(written.features)} features"
+        text = f"{written.path}: {written.rows:,} rows, {len(written.features)} features"
     else:
         done = project.derived.refresh(name, replace=replace, **options)
         sources, document = (done.source,), done.to_document()
-        told = (
+        text = (
             f"{done.table}: {done.rows:,} rows; {done.days_written:,} days written, "
             f"{done.days_emptied:,} emptied"
         )
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return
-    click.echo(told)
+    click.echo(text)
     for source in sources:
         click.echo(f"  from {source.describe()}")

@@ -24,10 +24,10 @@ Document = Mapping[str, Any]
 @PROJECT
 @JSON
 def describe(name: str | None, path: str, as_json: bool) -> None:
-    """Tell about everything that is defined, or all there is to know of NAME.
+    """Show a line per definition, or the details of NAME.
 
     \b
-    paimon-features describe                    # a line for each definition
+    paimon-features describe                    # a line per definition
     paimon-features describe customer_spend     # features, versions, generations, lineage
     """
     project = Project.open(path)
@@ -72,10 +72,10 @@ def _whole(document: Document) -> Iterator[str]:
         if document.get(what):
             yield f"  {what}"
             yield from text_table([_stored(table) for table in document[what]], "    ")
-    for what in ("made_of", "used_by"):
+    for what, title in (("made_of", "derived from"), ("used_by", "used by")):
         if document.get(what):
             others = (f"{_words(other['kind'])} {other['name']}" for other in document[what])
-            yield f"  {_words(what)}: {', '.join(others)}"
+            yield f"  {title}: {', '.join(others)}"
     if document["versions"]:
         yield "  versions"
         yield from text_table([_version(version) for version in document["versions"]], "    ")

@@ -36,14 +36,14 @@ _LABELS = {"ok": ("OK", "green"), "missing": ("MISSING", "red"), "optional": ("-
     "folder",
     type=click.Path(path_type=Path),
     default=".",
-    help="A folder in the project; by default the current one. Needs not be a project.",
+    help="A folder in the project; default: the current one. It need not be a project.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 def doctor(folder: Path, as_json: bool) -> None:
-    """Check what the machine and the project need: OK, MISSING, or - for what is not needed.
+    """Check the requirements of machine and project: OK, MISSING, or - if not needed.
 
-    Exits 1 if something is MISSING. Jars are read and hashed in full. In a project, its online
-    store and its warehouse are checked too.
+    Exits with 1 if anything is MISSING. Jars are hashed completely. Inside a project, its online
+    store and warehouse are checked as well.
 
     \b
       paimon-features doctor
@@ -80,7 +80,7 @@ def _project(folder: Path) -> Iterator[Check]:
         root = find_root(folder)
     except ConfigurationError:
         yield Check(
-            "project", "optional", f"no {FILE_NAME} here", "to make one: paimon-features init"
+            "project", "optional", f"no {FILE_NAME} here", "create one: paimon-features init"
         )
         return
     try:
@@ -98,7 +98,7 @@ def _project(folder: Path) -> Iterator[Check]:
 
 
 def _online(config: ProjectConfig) -> Check:
-    """Whether the project's online store answers, by the settings that reads go by."""
+    """Check that the project's online store responds, with the settings used for reads."""
     name, needed = "online store", has_extra("serve")
     try:
         settings = OnlineSettings.of(config.online, root=config.root)
@@ -110,7 +110,7 @@ def _online(config: ProjectConfig) -> Check:
         return check_online_store(settings.plain_url, needed)
     if not needed:
         remedy = "to reach it: pip install 'paimon-features[serve]'"
-        return Check(name, "optional", f"{settings.where} was not asked", remedy)
+        return Check(name, "optional", f"{settings.where} was not checked", remedy)
     store = open_store(settings)
     try:
         store.check()

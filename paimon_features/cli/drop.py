@@ -17,14 +17,14 @@ from paimon_features.tables import Lake
 @click.argument("kind", type=click.Choice([kind.replace("_", "-") for kind in KINDS]))
 @click.argument("name")
 @click.option("--generation", type=int, help="Only this generation of a feature view.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @PROJECT
 @JSON
 def drop(kind: str, name: str, generation: int | None, yes: bool, path: str, as_json: bool) -> None:
-    """Delete the tables, online records and registry entry of something.
+    """Drop the tables, online records and registry entry of a definition.
 
-    Shows what would go and asks for the name; --yes does not ask. What is still in the
-    definitions file, what others are made of, and the generation that is read are refused.
+    Shows what would be deleted and asks for the name, unless --yes. Refuses what is still in the
+    definitions file, what others depend on, and the active generation.
 
     \b
     paimon-features drop feature-view spend --generation 1   # an old generation

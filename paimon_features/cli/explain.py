@@ -31,7 +31,7 @@ _MOST_CELLS = 40
     multiple=True,
     required=True,
     metavar="KEY=VALUE",
-    help="The value of an entity key; repeat it for further keys.",
+    help="The value of an entity key; repeat for further keys.",
 )
 @click.option(
     "--as-of",
@@ -49,7 +49,7 @@ def explain(
     path: str,
     as_json: bool,
 ) -> None:
-    """Take an online read apart: which cells of an entity's record make up its features.
+    """Explain an online read: which cells of an entity's record make up its features.
 
     \b
     paimon-features explain customer_spend --entity customer_id=12346
@@ -57,7 +57,7 @@ def explain(
     paimon-features explain customer_spend --entity customer_id=12346 --as-of 2011-12-09T12:50:00
 
     \b
-    #   a cell that the value is made of      .   a cell that it is not made of
+    #   a cell in the value                   .   a cell not in it
     [   where the window begins               )   where it ends
     """
     from paimon_features.serving.explain import explain as take_apart
@@ -119,7 +119,7 @@ def _print_feature(console: Console, document: Document, feature: Document, whol
 
 
 def _cells(document: Document, feature: Document) -> Table:
-    """The newest cells of a feature with what each brings to it."""
+    """The newest cells of a feature, with the contribution of each."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("cell", "from", "to"):
         table.add_column(name)

@@ -22,43 +22,47 @@ from paimon_features.transformers import new_transformer
 
 @click.command()
 @click.argument("transformer")
-@click.option("--view", required=True, help="The feature view whose events or features it is of.")
-@click.option("--columns", help="Columns of its source, or derived ones: a,b. Every event counts.")
-@click.option("--features", help="Features of the view: a,b. Every known entity counts, once.")
+@click.option("--view", required=True, help="The feature view whose events or features to fit on.")
+@click.option("--columns", help="Columns of its source, or derived ones: a,b. Over all events.")
+@click.option("--features", help="Features of the view: a,b. Over all known entities.")
 @click.option(
     "--rows",
-    help="With --features: at these entity rows instead, a file or table as for training-set.",
+    help="With --features: at these entity rows instead (file or table, as for training-set).",
 )
 @click.option(
     "--as-of",
     help="Only events before this time (exclusive): UTC milliseconds, or 2011-12-01T00:00:00. "
-    "With --features: as they are at this time; by default just after the newest event.",
+    "With --features: their values at this time; default: just after the newest event.",
 )
-@click.option("--name", help="The name of the fitted transformer; by default VIEW_TRANSFORMER.")
+@click.option("--name", help="Name of the fitted transformer; default: VIEW_TRANSFORMER.")
 @click.option(
     "--set",
     "settings",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A setting of the transformer, such as handle_unknown=ignore; once for each.",
+    help="A setting of the transformer, such as handle_unknown=ignore; repeatable.",
 )
 @click.option(
     "--from",
     "origin",
     type=click.Choice(["tiles", "events"]),
-    help="Read merged tiles, or every event; by default tiles where they hold what is needed.",
+    help="Read merged tiles, or every event; default: tiles where they contain what is needed.",
 )
-@click.option("--export", is_flag=True, help="Also write the version as a file, to be pinned.")
-@click.option("--follow", "following", is_flag=True, help="A version with each commit of tiles.")
+@click.option(
+    "--export", is_flag=True, help="Also export the version as a file that services can pin."
+)
+@click.option(
+    "--follow", "following", is_flag=True, help="Save a version after each commit of tiles."
+)
 @click.option(
     "--every",
     type=click.FloatRange(min=0.1),
     default=5.0,
     show_default=True,
-    help="With --follow: look for a commit so often, in seconds.",
+    help="With --follow: poll interval in seconds.",
 )
-@click.option("--against", type=click.IntRange(min=1), help="The version to tell drift against.")
-@click.option("--commits", type=click.IntRange(min=1), help="With --follow: end after so many.")
+@click.option("--against", type=click.IntRange(min=1), help="The version to report drift against.")
+@click.option("--commits", type=click.IntRange(min=1), help="With --follow: stop after this many.")
 @PROJECT
 @JSON
 def fit(
@@ -81,9 +85,9 @@ def fit(
 ) -> None:
     """Fit TRANSFORMER on a view and save it as the next version of fitted_NAME.
 
-    With --columns it learns from all events that enter the view's tiles: from the tiles, where
-    these hold what it needs (see statistics_view), else from every event. With --features it
-    learns from the view's features, as all known entities have them at one time.
+    With --columns it is fitted on all events that enter the view's tiles: from the tiles where
+    they contain what it needs (see statistics_view), else from the events. With --features it is
+    fitted on the view's features, of all known entities at one time.
 
     \b
     paimon-features fit standard_scaler --view retail_statistics --columns amount,quantity
@@ -92,26 +96,26 @@ def fit(
     paimon-features fit min_max_scaler --view customer_spend --features sum_amount_30d --export
     paimon-features fit standard_scaler --view retail_statistics --columns amount --follow
 
-    --follow stays beside the tile job ('paimon-features submit'): each commit that changes
-    anything gives a version, and how far the events since the version that services pin (or
-    --against) are from those that it was fitted on is printed, as PSI and KS per column.
+    --follow runs alongside the tile job ('paimon-features submit'): each commit that changes the
+    data yields a version, and the drift of events since the version that services pin (or
+    --against) is reported as PSI and KS per column.
 
-    The same data again are no new version. Exit code 2 where the columns cannot be learnt from.
+    Unchanged data yield no new version. Exit code 2 if it cannot be fitted on the columns.
     """
     if (columns is None) == (features is None):
-        raise click.UsageError("give either --columns or --features")
+        raise click.UsageError("pass exactly one of --columns and --features")
     if features is None and rows is not None:
-        raise click.UsageError("--rows goes with --features")
+        raise click.UsageError("--rows requires --features")
     if rows is not None and as_of is not None:
-        raise click.UsageError("--rows have times of their own; --as-of does not go with them")
+        raise click.UsageError("--rows have their own times; they cannot be combined with --as-of")
     if features is not None and (following or origin is not None):
-        raise click.UsageError("--follow and --from go with --columns")
+        raise click.UsageError("--follow and --from require --columns")
     if following and as_of is not None:
-        raise click.UsageError("--follow reads what comes; --as-of does not go with it")
+        raise click.UsageError("--follow reads new data; it cannot be combined with --as-of")
     if following and origin == "events":
-        raise click.UsageError("--follow reads tiles; --from events does not go with it")
+        raise click.UsageError("--follow reads tiles; it cannot be combined with --from events")
     if commits is not None and not following:
-        raise click.UsageError("--commits goes with --follow")
+        raise click.UsageError("--commits requires --follow")
     project = Project.open(path)
     made = new_transformer(transformer, _settings(settings))
     called = name or f"{view}_{made.kind}"
@@ -172,7 +176,7 @@ def _pinned(project: Project, name: str) -> int | None:
 
 
 def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
-    """Settings as values: JSON where the text is some, else the text itself."""
+    """Parse settings: as JSON where the text is valid JSON, else as text."""
     out: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -188,7 +192,7 @@ def _settings(texts: tuple[str, ...]) -> dict[str, Any]:
 def _names(text: str) -> list[str]:
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
-        raise ConfigurationError(f"{text!r}: expected names, each once, with commas between them")
+        raise ConfigurationError(f"{text!r}: expected distinct names, separated by commas")
     return names
 
 
@@ -205,7 +209,7 @@ def _show(
         return
     on = version.fitted_on
     names = ", ".join(on.get("columns") or on.get("features") or ())
-    news = "" if saved.is_new else "; nothing new: this version is there since "
+    news = "" if saved.is_new else "; unchanged since "
     news += "" if saved.is_new else time_text(version.fitted_at_ms)
     click.echo(
         f"{version}: {version.kind} of {names} from {version.transformer.rows_seen:,} rows "

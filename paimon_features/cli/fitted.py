@@ -21,11 +21,11 @@ VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
 
 @click.group()
 def fitted() -> None:
-    """Look at fitted transformers and export the versions that services pin.
+    """Show fitted transformers and export the versions that services pin.
 
-    Python saves them: project.fitted.save("amount_scaler", scaler). A service names one by its
-    version, and reads it from a file beside the definitions that 'export' writes: put it under
-    version control with them.
+    Python saves them: project.fitted.save("amount_scaler", scaler). A service pins a
+    version and reads it from the file that 'export' writes next to the definitions: keep both
+    under version control.
     """
 
 
@@ -50,7 +50,7 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
         click.echo(json.dumps([_summary(project, version) for version in found], indent=2))
         return
     if not found:
-        click.echo("no transformer was saved yet; see project.save_fitted")
+        click.echo("no transformer is saved yet; see project.fitted.save")
     lines = [[_cell(value) for value in _summary(project, version).values()] for version in found]
     heads = ["name", "version", "kind", "columns", "rows", "fitted at", "digest", "exported"]
     widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
@@ -65,7 +65,7 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
 @PROJECT
 @JSON
 def show(name: str, version: int | None, path: str, as_json: bool) -> None:
-    """Show a version and all that it learnt; the newest one without VERSION.
+    """Show a version and its fitted parameters; default: the newest.
 
     \b
     paimon-features fitted show amount_scaler
@@ -76,7 +76,7 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found.to_document(), indent=2))
         return
-    for line in _told(found):
+    for line in _details(found):
         click.echo(line)
 
 
@@ -94,15 +94,15 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
     type=click.Choice(["float32", "float64"]),
     default="float32",
     show_default=True,
-    help="The numbers that go into an ONNX model and come out.",
+    help="Type of the ONNX model's inputs and outputs.",
 )
 @PROJECT
 def export(name: str, version: int | None, onnx_file: Path | None, dtype: str, path: str) -> None:
-    """Write a version as fitted/NAME/vVERSION.json; the newest one without VERSION.
+    """Export a version as fitted/NAME/vVERSION.json; default: the newest.
 
-    The file is what services read, on hosts that do not see the lake. Writing it again is
-    harmless; a file with another content is refused. With --onnx it is a model for onnxruntime
-    and the like, with one input for each column; its metadata name the version.
+    Services read the file, on hosts without access to the lake. Exporting again has no effect; a
+    file with different content is an error. With --onnx it is an ONNX model with one input per
+    column; its metadata name the version.
 
     \b
     paimon-features fitted export amount_scaler 3
@@ -144,7 +144,7 @@ def _cell(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _told(version: FittedVersion) -> Iterator[str]:
+def _details(version: FittedVersion) -> Iterator[str]:
     yield f"{version}: {version.kind} of {version.transformer.width} columns"
     yield f"  digest     {version.digest}"
     yield f"  fitted at  {time_text(version.fitted_at_ms)}"

@@ -18,12 +18,14 @@ from paimon_features.project import Project
     "--format", "form", type=click.Choice(["text", "svg", "json"]), default="text",
     show_default=True, help="A tree, a picture, or nodes and edges.",
 )  # fmt: skip
-@click.option("--output", type=click.Path(path_type=Path), help="A file instead of the screen.")
+@click.option(
+    "--output", type=click.Path(path_type=Path), help="Write to a file instead of stdout."
+)
 @PROJECT
 def graph(name: str | None, form: str, output: Path | None, path: str) -> None:
-    """Draw what is made of what: sources, feature views, interactions, services, training sets.
+    """Show the lineage graph: sources, feature views, interactions, services, training sets.
 
-    With NAME only what it is made of and what is made of it.
+    With NAME, only its ancestors and descendants.
 
     \b
     paimon-features graph

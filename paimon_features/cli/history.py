@@ -29,17 +29,17 @@ from paimon_features.project import Project
 @click.option(
     "--features",
     required=True,
-    help="A feature service, a view, or references 'view:feature' with commas between them.",
+    help="A feature service, a view, or references 'view:feature' separated by commas.",
 )
 @ROWS
 @click.option(
     "--output",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The Parquet file to write; one that is there is replaced when the new one is complete.",
+    help="The Parquet file to write; an existing one is replaced once the new one is complete.",
 )
 @AS_OF
-@click.option("--statuses", is_flag=True, help="Also a column <feature>__status for each feature.")
+@click.option("--statuses", is_flag=True, help="Add a column <feature>__status for each feature.")
 @ENGINE
 @CLUSTER
 @MEMORY
@@ -62,7 +62,7 @@ def history(
     """Write entity rows with their features, each at its own event_time_ms, to a Parquet file.
 
     A row sees the events before its event_time_ms, never one at or after it. Rows and features
-    may be larger than memory: what does not fit is put aside on disk.
+    may be larger than memory: they are spilled to disk.
 
     \b
     paimon-features history --features churn_v1 --rows rows.parquet --output features.parquet
@@ -73,10 +73,10 @@ def history(
     """
     check_engine(engine, cluster)
     project = Project.open(path)
-    asked = features.split(",") if "," in features else features
+    names = features.split(",") if "," in features else features
     with steps("rows", quiet=as_json) as progress:
         written = project.write_historical_features(
-            asked,
+            names,
             rows,
             output,
             as_of=pins(as_of),

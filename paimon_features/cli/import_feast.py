@@ -17,16 +17,16 @@ from paimon_features.feast_import import convert, read_repository
 @click.argument("repository", type=click.Path(path_type=Path))
 @click.option(
     "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file to write; "
-    "default: the definitions go to the screen.",
+    "default: stdout.",
 )  # fmt: skip
-@click.option("--replace", is_flag=True, help="Write over a file that is there.")
+@click.option("--replace", is_flag=True, help="Overwrite an existing file.")
 @JSON
 def import_feast(repository: Path, output: Path | None, replace: bool, as_json: bool) -> None:
     """Convert the definitions of a Feast REPOSITORY, a folder or one file.
 
     Entities, FeatureViews with file, push or stream sources, aggregations and FeatureServices
-    become definitions here; what has no counterpart is listed, with the reason. Feast need not
-    be installed. The repository's files are run, as 'feast apply' runs them.
+    are converted; what has no counterpart is listed with the reason. Feast need not be
+    installed. The repository's files are executed, as 'feast apply' does.
 
     A FeatureView without aggregations becomes a TableView: the newest row at each time, within
     its ttl. One with aggregations becomes a FeatureView.
@@ -36,13 +36,13 @@ def import_feast(repository: Path, output: Path | None, replace: bool, as_json: 
     paimon-features plan
     """
     if output is not None and output.exists() and not replace:
-        raise ConfigurationError(f"{output} is there already; choose another file, or --replace")
+        raise ConfigurationError(f"{output} already exists; choose another file, or --replace")
     root = repository if repository.is_dir() else repository.parent
     done = convert(read_repository(repository), root)
     if output is not None:
         output.write_text(done.text, "utf-8")
         if done.mapped:
-            load_definitions(output)  # what was written has to mean something
+            load_definitions(output)  # fail here if the result cannot be loaded
     if as_json:
         click.echo(
             json.dumps(

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     "columns",
     multiple=True,
     metavar="COLUMN=NAME",
-    help="A column of the source and its name in the files; may be repeated.",
+    help="A column of the source and its name in the files; repeatable.",
 )
-@click.option("--again", is_flag=True, help="Ingest files that were ingested before once more.")
+@click.option("--again", is_flag=True, help="Ingest files again that were ingested before.")
 @click.option("--kafka", metavar="HOST:PORT,...", help="Read a topic of these brokers, not files.")
 @click.option("--topic", help="With --kafka: the topic, one JSON object per message.")
 @click.option("--group", help="With --kafka: the consumer group; default: paimon-features-SOURCE.")
 @click.option(
     "--restart",
     is_flag=True,
-    help="With --kafka: without a checkpoint go on at the group's offsets; rows may come twice.",
+    help="With --kafka: without a checkpoint, resume at the group's offsets; rows may repeat.",
 )
 @click.option(
     "--from-table",
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     help="Read the change log of a table of the warehouse, not files.",
 )
 @click.option(
-    "--bounded", is_flag=True, help="With --from-table: stop once all changes so far are in."
+    "--bounded", is_flag=True, help="With --from-table: stop after ingesting all current changes."
 )
 @click.option("--stop", is_flag=True, help="Stop the job of this source that runs on a cluster.")
 @CLUSTER
@@ -67,12 +67,12 @@ def ingest(
     path: str,
     as_json: bool,
 ) -> None:
-    """Bring events into SOURCE: files (each once, all in one commit), a Kafka topic, a change log.
+    """Ingest events into SOURCE: files (each once, in one commit), a Kafka topic, a change log.
 
     PATHS are CSV, Parquet or JSON-lines files (.csv .parquet .jsonl .ndjson, text also .gz), or
-    folders of them. A row that cannot be an event (unreadable, wrong type, no time ...) is kept
-    in rejected_SOURCE with the reason; the reasons are counted at the end. Columns are found by
-    name, whatever its case and underscores: CustomerID is customer_id. Times are milliseconds
+    folders of them. A row that is not a valid event (unreadable, wrong type, no time ...) is
+    written to rejected_SOURCE with the reason; reasons are counted at the end. Columns are matched
+    by name, ignoring case and underscores: CustomerID matches customer_id. Times are milliseconds
     since 1970, timestamps, or texts like 2010-12-01 08:26; all are UTC.
 
     \b
@@ -81,18 +81,18 @@ def ingest(
     paimon-features ingest retail fixed.csv --again
     paimon-features ingest clicks --kafka broker:9092 --topic clicks
     paimon-features ingest orders --from-table shop.orders             # until Ctrl-C
-    paimon-features ingest orders --from-table shop.orders --bounded   # what changed so far
+    paimon-features ingest orders --from-table shop.orders --bounded   # all current changes
 
-    --from-table reads a table with a primary key and a change log (changelog-producer): what it
-    holds, then each change. The retraction column of SOURCE gets the kind of the change.
+    --from-table reads a table with a primary key and a change log (changelog-producer): its
+    current rows, then each change. The retraction column of SOURCE is set from the row kind.
 
-    Events ahead of the clock by more than max_skew wait in rejected_SOURCE; each run lets those
-    enter first whose time has come ('paimon-features release' does only that).
+    Events ahead of the clock by more than max_skew are held in rejected_SOURCE; each run first
+    releases those that are due ('paimon-features release' does only that).
 
-    A run that was interrupted has committed nothing, or is finished by the next one. With --kafka
-    the job runs until Ctrl-C, or detached with --cluster until --stop, and goes on at its last
-    checkpoint when it is started again. The tests have no broker, they end at Flink's plan; by
-    hand it was run against Kafka 3.9.
+    An interrupted run has committed nothing, or is completed by the next one. With --kafka the
+    job runs until Ctrl-C, or detached with --cluster until --stop, and resumes from its last
+    checkpoint when started again. Automated tests cover it up to Flink's plan, without a broker;
+    it was tested manually with Kafka 3.9.
     """
     _check_options(paths, topic, group, again, kafka, restart, table, bounded, stop)
     project = Project.open(path)
@@ -124,12 +124,14 @@ def ingest(
                 report=line,
             )
     except KeyboardInterrupt:
-        click.echo("interrupted; the same command again leaves no row out and none twice", err=True)
+        click.echo(
+            "interrupted; repeat the same command: each row is ingested exactly once", err=True
+        )
         sys.exit(1)
     if as_json:
         click.echo(json.dumps(result.to_document(), indent=2))
     else:
-        click.echo("\n".join(_told(source, result)))
+        click.echo("\n".join(_summary(source, result)))
 
 
 def _check_options(
@@ -147,20 +149,20 @@ def _check_options(
         if paths or again or kafka or topic or group or restart or table or bounded:
             raise ConfigurationError("--stop takes nothing but the source")
     elif bounded and table is None:
-        raise ConfigurationError("--bounded goes with --from-table; files end by themselves")
+        raise ConfigurationError("--bounded requires --from-table; files are bounded anyway")
     elif table is not None:
         if paths or again or kafka or topic or group:
             raise ConfigurationError("--from-table takes neither PATHS nor --again nor --kafka")
         if restart:
             raise ConfigurationError(
-                "--restart with --from-table would bring all that the table holds a second time; "
+                "--restart with --from-table would ingest the complete table a second time; "
                 "define a source under another name"
             )
     elif kafka is not None:
         if paths or again or not topic:
             raise ConfigurationError("--kafka takes --topic, and neither PATHS nor --again")
     elif topic or group or restart:
-        raise ConfigurationError("--topic, --group and --restart go with --kafka HOST:PORT")
+        raise ConfigurationError("--topic, --group and --restart require --kafka HOST:PORT")
     elif not paths:
         raise ConfigurationError(
             "name the files or folders to ingest, or --kafka and --topic, or --from-table"
@@ -191,7 +193,7 @@ def _ingest_topic(
     except KeyboardInterrupt:
         click.echo(_STOPPED, err=True)
         return
-    _tell_running(source, job_id, cluster, as_json)
+    _print_running(source, job_id, cluster, as_json)
 
 
 def _ingest_table(
@@ -222,7 +224,7 @@ def _ingest_table(
         click.echo(_STOPPED, err=True)
         return
     if not bounded:
-        _tell_running(source, job_id, cluster, as_json)
+        _print_running(source, job_id, cluster, as_json)
         return
     newest = latest_snapshot(project.lake, defined.table)
     snapshot = None if newest is None else newest.id
@@ -231,11 +233,11 @@ def _ingest_table(
     else:
         click.echo(
             f"the changes of {table} so far are in, {defined.table} is at snapshot "
-            f"{snapshot or '-'}; the same command goes on from there"
+            f"{snapshot or '-'}; the same command continues from there"
         )
 
 
-_STOPPED = "stopped; the same command goes on at its last checkpoint"
+_STOPPED = "stopped; the same command resumes from its last checkpoint"
 
 
 def _stream(project: Project, cluster: str | None, line: ProgressLine) -> dict[str, Any]:
@@ -248,7 +250,7 @@ def _stream(project: Project, cluster: str | None, line: ProgressLine) -> dict[s
     }
 
 
-def _tell_running(source: str, job_id: str, cluster: str | None, as_json: bool) -> None:
+def _print_running(source: str, job_id: str, cluster: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"job_id": job_id, "cluster": cluster}))
     else:
@@ -263,29 +265,29 @@ def _stop(project: Project, source: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"job_id": job_id, "savepoint": savepoint}))
     elif savepoint is None:
-        click.echo(f"job {job_id} is cancelled; the next 'ingest' says what is left of it")
+        click.echo(f"job {job_id} is cancelled; the next 'ingest' reports its state")
     else:
-        click.echo(f"job {job_id} is stopped, savepoint {savepoint}; 'ingest' goes on from it")
+        click.echo(f"job {job_id} is stopped, savepoint {savepoint}; 'ingest' resumes from it")
 
 
-def _told(source: str, result: IngestResult) -> list[str]:
+def _summary(source: str, result: IngestResult) -> list[str]:
     lines = []
     if result.finished_run:
-        lines.append(f"run {result.finished_run} had been interrupted and is finished now")
+        lines.append(f"run {result.finished_run} had been interrupted and is now finished")
     if result.forgotten_files:
         files = ", ".join(result.forgotten_files)
         lines.append(f"an interrupted run had committed nothing of {files}: ingest that again")
     for path, why in result.skipped:
-        lines.append(f"skipped {path}: {why} (--again takes it once more)")
+        lines.append(f"skipped {path}: {why} (--again ingests it again)")
     if result.released:
-        lines.append(f"{result.released:,} events entered that had waited for their time")
+        lines.append(f"{result.released:,} held events released")
     if result.run_id is None:
         return [*lines, "nothing new to ingest"]
     if result.ignored_columns:
         lines.append(f"columns that {source} does not have: {', '.join(result.ignored_columns)}")
     if result.absent_columns:
         names = ", ".join(result.absent_columns)
-        lines.append(f"keys that no row at the beginning has, null where there is none: {names}")
+        lines.append(f"keys missing from the first rows, read as null: {names}")
     bad = sum(result.rejected.values())
     rate = (result.accepted + bad) / max(result.elapsed_s, 1e-9)
     files = f"{len(result.files)} file{'s' if len(result.files) > 1 else ''}"

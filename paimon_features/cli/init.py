@@ -16,15 +16,15 @@ FILES = ("paimon-features.toml", "features.py")
 @click.command()
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default=".")
 def init(folder: Path) -> None:
-    """Make a project in FOLDER (by default here) with a worked example.
+    """Create a project in FOLDER (default: the current one) with a worked example.
 
     Writes paimon-features.toml, the settings, and features.py, the definitions of a small shop.
-    Files that are there are never overwritten.
+    Existing files are never overwritten.
 
     \b
       paimon-features init churn
       cd churn
-      paimon-features plan        what would be made; changes nothing
+      paimon-features plan        shows what would be created
     """
     write_project(folder)
     for name in FILES:
@@ -36,17 +36,17 @@ def init(folder: Path) -> None:
 
 
 def write_project(folder: Path) -> None:
-    """Write the files of a new project into ``folder``, which is made if it is missing.
+    """Write the files of a new project into ``folder``, which is created if it is missing.
 
     Raises
     ------
     ConfigurationError
-        If one of the files is there already; then nothing is written.
+        If one of the files already exists; then nothing is written.
     """
     present = [name for name in FILES if (folder / name).exists()]
     if present:
         raise ConfigurationError(
-            f"{folder} already holds {' and '.join(present)}; nothing was written. "
+            f"{folder} already contains {' and '.join(present)}; nothing was written. "
             "Name another folder, or move the files away"
         )
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def write_project(folder: Path) -> None:
 
 
 def project_name(folder_name: str) -> str:
-    """A project name made of a folder's name.
+    """Derive a project name from a folder's name.
 
     >>> project_name("Churn-2011"), project_name("2nd try"), project_name("")
     ('churn_2011', 'project_2nd_try', 'project')

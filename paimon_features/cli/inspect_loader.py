@@ -79,17 +79,16 @@ def inspect_loader(
     path: str,
     as_json: bool,
 ) -> None:
-    """Show how TABLE would be loaded by SnapshotReader, and how fast.
+    """Show how SnapshotReader would load TABLE, and how fast.
 
     Plan: the files and row groups of the snapshot, which columns are read of them, the blocks
-    that are decoded as a whole, and the streams that the order interleaves.
+    that are decoded at once, and the streams that the order interleaves.
 
     Stages, each measured alone on one thread: "read files" decompresses Parquet to Arrow,
-    "decode" brings that into one matrix per dtype, "order" computes which row comes when,
-    "gather" moves the rows there, "to tensors" is what torch takes. The first two run in the
-    decoding threads side by side, the next two in one thread that works ahead of the training
-    loop. The slowest step bounds the whole; a training loop slower than the pipeline waits for
-    nothing.
+    "decode" converts it to one matrix per dtype, "order" computes the row order, "gather" moves
+    rows into batches, "to tensors" is torch's share. The first two run in
+    parallel decoding threads, the next two in one prefetching thread. The slowest step bounds the
+    pipeline; a training loop slower than the pipeline never waits.
 
     \b
       paimon-features inspect-loader training_churn
@@ -121,8 +120,7 @@ def inspect_loader(
 
 
 def _opened(warehouse: str, database: str) -> Lake:
-    """A warehouse that is there: opening one would make it, and who looks at a table wants that
-    as little as a mistyped path."""
+    """Open an existing warehouse: a missing one would be created, even for a mistyped path."""
     parts = urlsplit(warehouse)
     if parts.scheme in ("", "file"):
         folder = Path(unquote(parts.path) if parts.scheme else warehouse).expanduser()

@@ -20,16 +20,16 @@ from paimon_features.setup.jars import DEFAULT_GROUPS, fetch_jar_details, locked
     "groups",
     multiple=True,
     type=click.Choice(list(dict.fromkeys(jar.group for jar in locked_jars()))),
-    help=f"Only this group; may be repeated. By default: {', '.join(DEFAULT_GROUPS)}.",
+    help=f"Only this group; repeatable. Default: {', '.join(DEFAULT_GROUPS)}.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--quiet", is_flag=True, help="Print nothing when all jars are in the cache.")
 @click.option("--class-path", is_flag=True, help="Print the jars as a class path, nothing else.")
 def jars(groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool) -> None:
-    """Fetch the jars that Flink jobs need into the cache, and verify them by sha256.
+    """Download the jars that Flink jobs need into the cache, and verify their sha256.
 
-    A jar comes from the cache, from ~/.m2 or from a Maven repository, whichever has it first
-    with the right hash. A second run needs no network; an interrupted one goes on.
+    A jar comes from the cache, from ~/.m2 or from a Maven repository, whichever first has it
+    with the correct hash. A second run needs no network; an interrupted one resumes.
 
     \b
       paimon-features jars                      the jars of every job, and Kafka's

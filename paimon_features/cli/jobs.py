@@ -20,7 +20,7 @@ from paimon_features.project import Project
 @click.option(
     "--release",
     metavar="TABLE",
-    help="End the lease of this table by force: only if its holder is certainly gone.",
+    help="Force-release the lease of this table: only if its holder is certainly dead.",
 )
 @PROJECT
 @JSON
@@ -28,8 +28,8 @@ from paimon_features.project import Project
 def jobs(context: click.Context, release: str | None, path: str, as_json: bool) -> None:
     """List the newest tile job of each generation, running or not; or run an iteration.
 
-    LOST and FAILED jobs ended without a last checkpoint: 'submit' goes on from the one before.
-    UNKNOWN: the job's cluster does not answer.
+    LOST and FAILED jobs ended without a final checkpoint: 'submit' resumes from the previous one.
+    UNKNOWN: the job's cluster does not respond.
 
     \b
     paimon-features jobs
@@ -42,13 +42,13 @@ def jobs(context: click.Context, release: str | None, path: str, as_json: bool) 
     project = Project.open(path)
     if release is not None:
         ended = job_control.release(project.lake, release)
-        text = "nobody held it" if ended is None else f"{ended.holder} does not hold it any more"
+        text = "it was not held" if ended is None else f"{ended.holder} no longer holds it"
         click.echo(f"{release}: {text}", err=as_json)
     rows = job_control.list_jobs(project.lake)
     if as_json:
         click.echo(json.dumps([asdict(row) for row in rows], indent=2))
     elif not rows:
-        click.echo("no job was started yet; 'paimon-features submit VIEW' starts one")
+        click.echo("no jobs yet; 'paimon-features submit VIEW' starts one")
     else:
         click.echo("\n".join(text_table([_HEADINGS, *map(_cells, rows)])))
 

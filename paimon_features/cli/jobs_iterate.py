@@ -38,7 +38,7 @@ class EpochProgress:
 
 
 class Watch:
-    """Makes a line of what the iterations of a job say of themselves."""
+    """Formats the status of a job's iterations as a line."""
 
     def __init__(self, show: Callable[[EpochProgress], None]) -> None:
         self._show = show
@@ -78,14 +78,14 @@ class Watch:
 @click.option(
     "--parallelism",
     type=click.IntRange(min=1),
-    help="What the program finds as job.parallelism; default: the project's.",
+    help="The value of job.parallelism; default: the project's.",
 )
 @click.option(
     "--mode",
     type=click.Choice(["auto", "thread", "process"]),
     default="auto",
     show_default=True,
-    help="Python inside Flink's processes, or beside them.",
+    help="Python inside Flink's processes, or in separate ones.",
 )
 @click.option(
     "--wire",
@@ -98,8 +98,8 @@ class Watch:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder for the outputs; default: in the project's state folder.",
 )
-@click.option("--resume", metavar="PATH", help="Go on from this savepoint or checkpoint.")
-@click.option("--detach", is_flag=True, help="On a cluster: return when it runs; it ends itself.")
+@click.option("--resume", metavar="PATH", help="Resume from this savepoint or checkpoint.")
+@click.option("--detach", is_flag=True, help="On a cluster: return once it is running.")
 @PROJECT
 @JSON
 def iterate(
@@ -126,13 +126,13 @@ def iterate(
     paimon-features jobs iterate my.programs:train --cluster --parallelism 4
     paimon-features jobs iterate train.py --cluster --detach --wire redis://10.0.0.5:6379/3
 
-    A failure is repaired by Flink, from the last checkpoint. Ctrl-C cancels the job; what it
-    prints then, and after one failure too many, is how to go on from there.
+    Flink recovers from failures with the last checkpoint. Ctrl-C cancels the job and prints how
+    to resume, as does the final failure.
     """
     config = Project.open(path).config
     address = cluster_address(config.state_dir, cluster)
     if detach and (address is None or watch):
-        raise click.UsageError("--detach goes with --cluster, and not with --watch")
+        raise click.UsageError("--detach requires --cluster and excludes --watch")
     build = load_program(program)
     name = program.rpartition("/")[2].replace(":", ".").replace(".py", "")
     folder = (output or config.state_dir / "iterations" / f"{name}-{int(time.time())}").absolute()
@@ -159,23 +159,23 @@ def iterate(
     began = time.monotonic()
     running = job.execute_async(build, sink, detached=detach)
     if detach:
-        _say(as_json, {"job": running.job_id, "output": str(folder)})
+        _print_values(as_json, {"job": running.job_id, "output": str(folder)})
         return
     with ProgressLine(silent=not watch) as line:
         seen = Watch(line)
         try:
             running.wait(seen)
         except KeyboardInterrupt as interrupt:
-            click.echo(f"\ncancelled{_how_to_go_on(running.checkpoint(), folder)}", err=True)
+            click.echo(f"\ncancelled{_how_to_resume(running.checkpoint(), folder)}", err=True)
             raise click.Abort from interrupt
         except JobError as error:
-            error.add_note(f"failed{_how_to_go_on(running.checkpoint(), folder)}")
+            error.add_note(f"failed{_how_to_resume(running.checkpoint(), folder)}")
             raise
     epochs = [status.get("epoch") for status in seen.status]
     seconds = time.monotonic() - began
     outputs = {name: len(one.read()) for name, one in files.items()}
     if as_json:
-        _say(
+        _print_values(
             as_json,
             {"epochs": epochs, "seconds": seconds, "outputs": outputs, "output": str(folder)},
         )
@@ -187,11 +187,11 @@ def iterate(
             click.echo(f"  {value!r}")
 
 
-def _how_to_go_on(checkpoint: Path | None, folder: Path) -> str:
+def _how_to_resume(checkpoint: Path | None, folder: Path) -> str:
     if checkpoint is None:
-        return " before its first checkpoint: nothing is committed, and it begins anew"
+        return " before its first checkpoint: nothing is committed; run it again from the start"
     return (
-        "; it goes on from its last checkpoint by the same command with "
+        "; to resume from its last checkpoint, run the same command with "
         f"--resume {checkpoint} --output {folder}"
     )
 
@@ -243,7 +243,7 @@ def load_program(program: str) -> Callable[[Any], Any]:
     return build  # type: ignore[no-any-return]
 
 
-def _say(as_json: bool, values: Mapping[str, Any]) -> None:
+def _print_values(as_json: bool, values: Mapping[str, Any]) -> None:
     if as_json:
         click.echo(json.dumps(values, indent=2))
     else:

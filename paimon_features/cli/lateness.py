@@ -18,18 +18,20 @@ _BAR = 40
 
 @click.command()
 @click.argument("source")
-@click.option("--since", metavar="DURATION", help="Only what was ingested within the last 7d, say.")
+@click.option(
+    "--since", metavar="DURATION", help="Only events ingested within this time, such as 7d."
+)
 @PROJECT
 @JSON
 def lateness(source: str, since: str | None, path: str, as_json: bool) -> None:
-    """Show how late the events of SOURCE come: from their time to their ingestion.
+    """Show how late events of SOURCE arrive: from event time to ingestion.
 
-    An event that is late adds to its tile all the same, however late it is. The histogram says
-    what that means for features: a value read an hour after an event lacks what is later.
+    A late event is added to its tile, however late it is. The histogram shows the effect on
+    features: a value read an hour after an event lacks events that arrive later than that.
 
     \b
     paimon-features lateness retail
-    paimon-features lateness retail --since 7d      # without the archive that was loaded first
+    paimon-features lateness retail --since 7d      # without the initial bulk load
     """
     from paimon_features.tables.lateness import lateness as measure
 
@@ -85,7 +87,7 @@ def _document(found: Lateness) -> dict[str, object]:
 
 
 def _span(ms: int) -> str:
-    """A length of time in the two units that tell most of it.
+    """Format a duration in its two largest units.
 
     >>> _span(0), _span(59_999), _span(3_700_000), _span(40 * DAY_MS)
     ('0 ms', '59 s 999 ms', '1 h 1 min', '40 d')

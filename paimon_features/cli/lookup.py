@@ -24,7 +24,7 @@ from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse, View
 
 WIDTH = 10_000
 ITEMS = 8
-"""Of a list, so that an embedding stays within a line."""
+"""Items of a list to show, so that an embedding fits in a line."""
 COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}
 
 
@@ -38,14 +38,14 @@ COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDI
     multiple=True,
     required=True,
     metavar="KEY=VALUE[,VALUE...]",
-    help="Values of an entity key; repeat it for further keys. A comma in a value is '\\,'.",
+    help="Values of an entity key; repeat for further keys. Write a comma in a value as '\\,'.",
 )
 @click.option(
     "--request",
     "inputs",
     multiple=True,
     metavar="NAME=VALUE[,VALUE...]",
-    help="A request input of an interaction: one value for all entities, or one for each.",
+    help="A request input of an interaction: one value for all entities, or one each.",
 )
 @click.option(
     "--as-of",
@@ -71,13 +71,13 @@ def lookup(
     paimon-features lookup fraud_v1 --entity customer_id=12346 --request amount=99.5
 
     \b
-    PRESENT          right as of the applied snapshot
-    STALE            the same, but the store has been behind for longer than declared
+    PRESENT          correct as of the applied snapshot
+    STALE            the same, but the store has lagged for longer than max_staleness
     EXPIRED          the newest event is older than the view's ttl; no value
     MISSING          no event in any window; no value
-    ILL_CONDITIONED  a variance that its sums cannot tell, an interaction that overflows; no value
+    ILL_CONDITIONED  a variance lost to rounding, an overflow in an interaction; no value
 
-    Numbers are rounded to six digits, and of a list the first items are shown; --json has all.
+    Numbers are rounded to six digits and lists truncated; --json prints everything.
     """
     project = Project.open(path)
     refs = _refs(project, features)
@@ -100,7 +100,7 @@ def _refs(project: Project, features: Sequence[str]) -> tuple[Output, ...]:
 
 
 def parse_entities(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[str, list[Any]]:
-    """Entity keys from ``key=value,value`` texts, as values of the keys' types.
+    """Parse ``key=value,value`` texts to entity keys of their types.
 
     >>> from paimon_features.schema import Int64, String
     >>> parse_entities(["id=1,2", "shop=a\\\\,b", "shop=c"], {"id": Int64, "shop": String})
@@ -109,13 +109,13 @@ def parse_entities(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[
     Raises
     ------
     RequestError
-        For a key that no view of the request has, or a value that is not of its type.
+        For a key of no requested view, or a value of the wrong type.
     """
     return _parsed("--entity", "KEY", texts, types)
 
 
 def parse_request(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[str, Any]:
-    """Request inputs from ``name=value`` texts; a single value stays one, for all entities.
+    """Parse ``name=value`` texts to request inputs; a single value applies to all entities.
 
     >>> from paimon_features.schema import Float64
     >>> parse_request(["amount=9.5"], {"amount": Float64})
@@ -124,7 +124,7 @@ def parse_request(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[s
     Raises
     ------
     RequestError
-        For an input that nothing uses, or a value that is not of its type.
+        For an unused input, or a value of the wrong type.
     """
     found = _parsed("--request", "NAME", texts, types)
     return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
@@ -159,7 +159,7 @@ def _value(option: str, name: str, value: str, kind: DataType) -> Any:
     try:
         return (decimal.Decimal if kind.is_decimal else readers[kind.text])(value)
     except (ValueError, KeyError, ArithmeticError):
-        raise RequestError(f"{option} {name}={value}: {value!r} is no {kind!r}") from None
+        raise RequestError(f"{option} {name}={value}: {value!r} is not a valid {kind!r}") from None
 
 
 def _document(response: OnlineResponse) -> dict[str, Any]:
@@ -201,7 +201,7 @@ def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None
 
 
 def shown(value: Any) -> str:
-    """A value as a person reads it: six digits, and of a long list the first items.
+    """Format a value for people: six digits, and the first items of a long list.
 
     >>> shown(1234.56789), shown(None), shown(["a", 0.1 + 0.2])
     ('1,234.57', '-', '[a, 0.3]')
@@ -230,10 +230,7 @@ def _freshness(freshness: ViewFreshness, clock_ms: int) -> str:
     events = "no events" if high_ms is None else f"events up to {time_text(high_ms)}"
     behind = max(0, clock_ms - freshness.current_ms) / 1000
     stale = ", STALE" if freshness.stale else ""
-    return (
-        f"snapshot {freshness.applied_snapshot}, {events}; "
-        f"held all there was {_ago(behind)} ago{stale}"
-    )
+    return f"snapshot {freshness.applied_snapshot}, {events}; up to date {_ago(behind)} ago{stale}"
 
 
 def _ago(seconds: float) -> str:

@@ -16,13 +16,15 @@ from paimon_features.project import Project
 
 @click.command()
 @click.argument("tables", nargs=-1)
-@click.option("--no-compact", is_flag=True, help="Only let old snapshots go.")
+@click.option("--no-compact", is_flag=True, help="Only expire snapshots.")
 @click.option(
     "--keep-newest",
     type=click.IntRange(min=1),
-    help="Snapshots to keep; default: what the tables' options say (two hours).",
+    help="Snapshots to keep; default: the tables' options (two hours).",
 )
-@click.option("--pause", is_flag=True, help="Stop detached tile jobs meanwhile; they go on after.")
+@click.option(
+    "--pause", is_flag=True, help="Stop detached tile jobs during maintenance, then resume them."
+)
 @PROJECT
 @JSON
 def maintain(
@@ -33,21 +35,21 @@ def maintain(
     path: str,
     as_json: bool,
 ) -> None:
-    """Merge small files and let old snapshots go, in all tables or in TABLES.
+    """Compact small files and expire snapshots, in all tables or in TABLES.
 
-    What readers, training sets and materializers hold by a consumer or a tag stays. Tables that
-    a job or a trainer is writing are left out and told, because a table has one committing
-    owner; --pause stops detached tile jobs with a savepoint and starts them again from it.
+    Snapshots that readers, training sets and materializers protect by a consumer or a tag stay.
+    Tables that a job or a trainer is writing are skipped and reported, because a table has one
+    committing owner; --pause stops detached tile jobs with a savepoint and resumes them from it.
 
     Tiles of views with lifetime windows are rolled up at the end (see 'rollup').
 
-    Run it once a day, after midnight UTC: then the tiles of the day before are one file a bucket.
+    Run it once a day, after midnight UTC: each bucket of the day before then has one file.
 
     \b
     paimon-features maintain --pause
     paimon-features maintain feedback_churn --keep-newest 20
 
-    Exit code 1 when a table was left out.
+    Exit code 1 if a table was skipped.
     """
     done = run(
         Project.open(path),
@@ -67,7 +69,7 @@ def maintain(
 
 def _line(done: MaintainedTable) -> str:
     if done.skipped is not None:
-        return f"{done.table}: left out: {done.skipped}"
+        return f"{done.table}: skipped: {done.skipped}"
     return f"{done.table}: {_size(done.before)} -> {_size(done.after)}"
 
 

@@ -1,4 +1,4 @@
-"""``materialize``: bring tiles to the online store, once or all the time."""
+"""``materialize``: load tiles into the online store, once or continuously."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from paimon_features.project import Project
 
 SHOW_EVERY_S = 2.0
 TROUBLE_EVERY_S = 10.0
-"""The same trouble of a store is told again after so long; a number in it makes no other."""
+"""The same store error is printed again only after this time; numbers in it are ignored."""
 HELD_FOR_S = DEFAULT_TTL_MS / 1_000 + 2.0
 """How long ``--once`` waits for buckets that another process holds: if it died, they are free by
 then."""
@@ -33,20 +33,20 @@ then."""
 
 @click.command()
 @click.argument("views", nargs=-1, metavar="[VIEW]...")
-@click.option("--follow/--once", default=False, help="Keep going; default: once.")
-@click.option("--rebuild", is_flag=True, help="Read everything anew, then switch in one step.")
+@click.option("--follow/--once", default=False, help="Keep running; default: once.")
+@click.option("--rebuild", is_flag=True, help="Read everything again, then switch atomically.")
 @click.option("--shard", default="0/1", show_default=True, help="i/n: only buckets b, b % n = i.")
 @click.option(
     "--poll-ms",
     type=click.IntRange(min=1),
     default=200,
     show_default=True,
-    help="Pause when there is nothing new.",
+    help="Poll interval when there is nothing new.",
 )
 @click.option(
     "--listen",
     metavar="[HOST:]PORT",
-    help="With --follow: answer /metrics (Prometheus), /health/live and /health/ready there.",
+    help="With --follow: serve /metrics (Prometheus), /health/live and /health/ready there.",
 )
 @PROJECT
 @JSON
@@ -60,23 +60,23 @@ def materialize(
     path: str,
     as_json: bool,
 ) -> None:
-    """Bring the tiles of VIEWs (default: all) to the online store.
+    """Load the tiles of VIEWs (default: all) into the online store.
 
     Repeating it is harmless, also after a crash: each tile counts once. A store that was
-    emptied, or holds another generation, is built anew, while readers keep what there is.
+    emptied, or contains another generation, is rebuilt while readers keep the current data.
 
     \b
     paimon-features materialize                        # catch up once
-    paimon-features materialize spend --follow         # and stay there; end with Ctrl-C
+    paimon-features materialize spend --follow         # and keep following; stop with Ctrl-C
     paimon-features materialize --follow --shard 0/4   # one of four processes
     paimon-features materialize --follow --listen 9464 # with metrics and health
-    paimon-features materialize spend --rebuild        # from the table, whatever the store holds
+    paimon-features materialize spend --rebuild        # from the table alone
 
     With --json one line per step, else a line per view whenever something was applied. Exit
-    code 1 when --once could not catch up, because other shards or processes have to.
+    code 1 if --once could not catch up because other shards or processes hold buckets.
     """
     if listen is not None and not follow:
-        raise click.UsageError("--listen goes with --follow: a single run is over soon")
+        raise click.UsageError("--listen requires --follow")
     project = Project.open(path)
     show = _Printer(as_json)
     names = views
@@ -84,7 +84,7 @@ def materialize(
         names = tuple(v for v in project.definitions.views if project.view(v).is_online)
         if lake_only := project.definitions.views.keys() - set(names):
             show.note(
-                f"left out, exact windows are read from the lake: {', '.join(sorted(lake_only))}"
+                f"skipped, exact windows are read from the lake: {', '.join(sorted(lake_only))}"
             )
     monitor = Monitor(names)
 
@@ -109,7 +109,7 @@ def materialize(
 
 
 def _once(worker: Materializer, rebuild: bool, show: _Printer) -> bool:
-    """Catch up, and say whether that was possible."""
+    """Catch up; return whether that succeeded."""
     try:
         result = worker.rebuild() if rebuild else worker.run_once()
         give_up = time.monotonic() + HELD_FOR_S
@@ -117,7 +117,7 @@ def _once(worker: Materializer, rebuild: bool, show: _Printer) -> bool:
             time.sleep(0.5)
             result = worker.run_once()
     except KeyboardInterrupt:
-        show.note(f"{worker.view.name}: stopped; the next run goes on from here")
+        show.note(f"{worker.view.name}: stopped; the next run resumes from here")
         raise
     finally:
         worker.close()
@@ -192,7 +192,7 @@ class _Printer:
         self._troubles: dict[str, float] = {}
 
     def progress(self, progress: Progress) -> None:
-        """A step of the work: shown if it is news, or if the last line is some time ago."""
+        """A step: printed if it is new, or if the last line is old enough."""
         with self._lock:
             now = time.monotonic()
             if self._is_news(progress, now):
@@ -222,12 +222,12 @@ class _Printer:
                 self._print(result)
 
     def note(self, text: str) -> None:
-        """Something for a person, beside the results."""
+        """A message for people, in addition to the results."""
         with self._lock:
             click.echo(text, err=True)
 
     def trouble(self, error: OnlineStoreError) -> None:
-        """A store that does not answer, and is tried again; not every time is told."""
+        """A store that does not respond and is retried; repeated errors are throttled."""
         with self._lock:
             now, kind = time.monotonic(), re.sub(r"[0-9.]+", "", str(error))
             if now - self._troubles.get(kind, -TROUBLE_EVERY_S) >= TROUBLE_EVERY_S:
@@ -242,7 +242,7 @@ class _Printer:
         if p.pending > p.tiles_per_s > 0:
             work += f"; {p.pending:,} to go, about {p.pending / p.tiles_per_s:,.0f} s"
         if p.rebuilding is not None:
-            self._line(f"{p.view}: building anew ({p.rebuilding}): {work}")
+            self._line(f"{p.view}: rebuilding ({p.rebuilding}): {work}")
         elif p.held:
             self._line(f"{p.view}: waiting for {', '.join(p.held)}")
         else:

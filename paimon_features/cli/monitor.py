@@ -1,4 +1,4 @@
-"""``monitor``: what columns and features look like in a range of time, and how far they moved."""
+"""``monitor``: profiles of columns and features in a time range, and their drift."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HEADS = [
 @click.option("--columns", help="Columns of the source, derived ones, or of a table: a,b.")
 @click.option("--features", help="Features of the view: a,b.")
 @click.option("--range", "within", metavar="A..B", help="Event times from A (inclusive) to B.")
-@click.option("--against", metavar="C..D", help="The range to compare with; or 'nothing'.")
+@click.option("--against", metavar="C..D", help="The range to compare with, or 'nothing'.")
 @click.option("--rows", help="With --features: at these entity rows, a file or table.")
 @click.option(
     "--from",
@@ -52,13 +52,13 @@ _HEADS = [
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"Write it to a file, too: {', '.join(FORMATS)} (a page, pictures, Prometheus gauges).",
+    help=f"Also write it to a file: {', '.join(FORMATS)} (a page, pictures, Prometheus gauges).",
 )
 @click.option(
     "--fail-over",
     type=click.FloatRange(min=0),
     metavar="PSI",
-    help="Exit with 1 if PSI of a column exceeds this; 0.1 is some drift, 0.25 much.",
+    help="Exit with 1 if a column's PSI exceeds this; 0.1 is some drift, 0.25 is much.",
 )
 @PROJECT
 @JSON
@@ -75,7 +75,7 @@ def monitor(
     path: str,
     as_json: bool,
 ) -> None:
-    """Show count, nulls, mean, deviation, range and quantiles of NAME's columns, and their drift.
+    """Profile NAME's columns (count, nulls, mean, deviation, range, quantiles) and their drift.
 
     NAME is a feature view or a table of the lake with event_time_ms (a training set). Of a view,
     --columns are those of its events, from its tiles where these have bins (statistics_view);
@@ -90,15 +90,15 @@ def monitor(
     paimon-features monitor training_churn --columns sum_amount_30d,count_7d
     paimon-features monitor retail_statistics --json --fail-over 0.2   # for cron
 
-    Times are UTC milliseconds or 2011-12-01T00:00:00; an end left out is open. By default the
+    Times are UTC milliseconds or 2011-12-01T00:00:00; an omitted end is open. By default the
     newest 7 days are compared with the 28 days before them; with --range alone, with all before.
 
     Exit codes: 0 done, 1 a column is over --fail-over (or its PSI is not known), 2 wrong use.
     """
     if columns is not None and features is not None:
-        raise click.UsageError("give --columns or --features, not both")
+        raise click.UsageError("pass --columns or --features, not both")
     if origin is not None and columns is None and features is not None:
-        raise click.UsageError("--from goes with --columns")
+        raise click.UsageError("--from requires --columns")
     if out is not None and out.suffix not in FORMATS:
         raise click.UsageError(f"--out {out}: expected a file that ends with {', '.join(FORMATS)}")
     if fail_over is not None and against == "nothing":
@@ -149,7 +149,7 @@ def _of_view(
     else:
         chosen = _names(columns)
     if rows is not None:
-        raise click.UsageError("--rows goes with --features")
+        raise click.UsageError("--rows requires --features")
     ranges = _ranges(texts, lambda: newest_event_ms(project.lake, reader.tiles))
     return of_columns(reader, chosen, ranges, origin, progress)
 

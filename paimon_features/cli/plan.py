@@ -19,6 +19,6 @@ def plan(path: str, as_json: bool) -> None:
     paimon-features plan
 
     \b
-    + would be created    ~ would change    - is no longer defined (its tables stay)
+    + would be created    ~ would change    - no longer defined (its tables stay)
     """
     print_changes(Project.open(path).plan(), as_json)

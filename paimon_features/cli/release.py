@@ -17,11 +17,11 @@ from paimon_features.project import Project
 @PROJECT
 @JSON
 def release(source: str, path: str, as_json: bool) -> None:
-    """Let events of SOURCE enter whose time has come since they were rejected.
+    """Release events of SOURCE that were held for a future timestamp.
 
-    An event ahead of the clock by more than the source's max_skew waits in rejected_SOURCE
-    (reason time_in_future). 'ingest' releases what is due at the start of each run; this does it
-    by itself. Each event enters once, however often it is called. No job may write the source.
+    An event ahead of the clock by more than the source's max_skew is held in rejected_SOURCE
+    (reason time_in_future). 'ingest' releases due events at the start of each run; this command
+    does only that. Each event is released once. No job may be writing the source.
 
     \b
     paimon-features release retail
@@ -40,8 +40,8 @@ def release(source: str, path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(asdict(done), indent=2))
         return
-    click.echo(f"{done.events:,} events entered {defined.table}")
+    click.echo(f"{done.events:,} events released to {defined.table}")
     if done.duplicates:
-        click.echo(f"{done.duplicates:,} had entered before by another row with their id")
+        click.echo(f"{done.duplicates:,} were duplicates of ingested ids")
     if done.next_ms is not None:
-        click.echo(f"{done.waiting:,} wait, the first of them until {time_text(done.next_ms)}")
+        click.echo(f"{done.waiting:,} still held, the first until {time_text(done.next_ms)}")

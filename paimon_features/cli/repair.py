@@ -1,4 +1,4 @@
-"""``repair``: the tiles of some days, computed anew from the events."""
+"""``repair``: recompute the tiles of some days from the events."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def repair(
     path: str,
     as_json: bool,
 ) -> None:
-    """Compute the tiles of VIEW anew for some days, and show what differs from the table.
+    """Recompute the tiles of VIEW for some days and show differences from the table.
 
-    Nothing is written without --fix. With it, a bounded run brings the tiles up to the newest
-    event, then each day that differs is replaced as a whole. The tile job goes on afterwards with
-    'submit --resume', as if nothing had been; the materializer rebuilds by itself.
+    Nothing is written without --fix. With it, a bounded run first catches up with the newest
+    event, then each day that differs is replaced. The tile job resumes afterwards with
+    'submit --resume'; the materializer rebuilds automatically.
 
     \b
-    paimon-features cancel customer_spend                      # no job may write meanwhile
+    paimon-features cancel customer_spend                      # no job may be writing
     paimon-features repair customer_spend --from 2011-12-01 --to 2011-12-09
     paimon-features repair customer_spend --from 2011-12-01 --to 2011-12-09 --fix
     paimon-features submit customer_spend --resume
 
-    Exit code 1 if something differs and was not fixed. Days are those of the event time. Tiles
-    whose events are no longer in the events table would be removed: look before you fix.
+    Exit code 1 if differences remain. Days are event-time days. --fix removes tiles whose events
+    are no longer in the events table: check the report first.
     """
     from paimon_features.flink.tiles.repair import repair as run
     from paimon_features.job_control.target import TileTarget
@@ -69,12 +69,12 @@ def repair(
     if as_json:
         click.echo(json.dumps(_document(report), indent=2, default=str))
     else:
-        click.echo("\n".join(_told(report, fix)))
+        click.echo("\n".join(_summary(report, fix)))
     if not report.ok:
         sys.exit(1)
 
 
-def _told(report: RepairReport, fix: bool) -> list[str]:
+def _summary(report: RepairReport, fix: bool) -> list[str]:
     lines = [
         f"{report.view} g{report.generation}: {report.checked_days} days, {report.events:,} events "
         f"(snapshot {report.events_snapshot or '-'}), {report.tiles:,} tiles"
@@ -92,7 +92,7 @@ def _told(report: RepairReport, fix: bool) -> list[str]:
         return [*lines, "nothing differs"]
     if not fix:
         return [*lines, "nothing was written; --fix replaces these days"]
-    resumes = f"'paimon-features submit {report.view} --resume' goes on"
+    resumes = f"'paimon-features submit {report.view} --resume' resumes the job"
     return [*lines, f"repaired, tiles at snapshot {report.snapshot}; {resumes}"]
 
 

@@ -1,4 +1,4 @@
-"""``request-log``: bring what servers logged of their answers to the lake."""
+"""``request-log``: load the servers' request logs into the lake."""
 
 from __future__ import annotations
 
@@ -22,36 +22,36 @@ from paimon_features.windows import parse_duration
     "folders",
     multiple=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder with spool files, may be given several times; default: [serve] request_log.",
+    help="Folder with spool files; repeatable; default: [serve] request_log.",
 )
-@click.option("--follow/--once", default=False, help="Keep going; default: once.")
-@click.option("--poll", default="1min", show_default=True, help="With --follow: how often to look.")
+@click.option("--follow/--once", default=False, help="Keep running; default: once.")
+@click.option("--poll", default="1min", show_default=True, help="With --follow: the poll interval.")
 @click.option(
     "--keep",
     default="1d",
     show_default=True,
-    help="How long a committed file stays in committed/, where it tells a copy that comes again.",
+    help="How long committed files stay in committed/, to detect files that are delivered again.",
 )
 @PROJECT
 @JSON
 def request_log(
     folders: tuple[Path, ...], follow: bool, poll: str, keep: str, path: str, as_json: bool
 ) -> None:
-    """Bring the request logs of feature servers to the table served_PROJECT, each row once.
+    """Load the request logs of feature servers into the table served_PROJECT, each row once.
 
-    A server with [serve] request_log = "FOLDER" samples its answers and writes them to spool
-    files there. This moves complete files into the lake, where 'verify --from-log' compares
-    them with what the lake says. Run it where the folder and the lake can be reached, say
-    beside the materializer; files of another host (those that end in .arrow) can be copied
-    to a folder of this one and named by --folder.
+    A server with [serve] request_log = "FOLDER" samples its responses and writes them to spool
+    files there. This command commits complete files to the lake, where 'verify --from-log'
+    checks them. Run it where both folder and lake are accessible, such as next to the
+    materializer; .arrow files of another host can be copied to a local folder and passed with
+    --folder.
 
     \b
-    paimon-features request-log                     # what is complete now
-    paimon-features request-log --follow            # and stay there; end with Ctrl-C
+    paimon-features request-log                     # all complete files
+    paimon-features request-log --follow            # and keep following; stop with Ctrl-C
     paimon-features request-log --folder /spool/a --folder /spool/b
 
-    Files that cannot be read go to rejected/, and torn ends are told. With --json one line per
-    pass. Exit code 1 when a file was rejected, or another process commits to the table.
+    Unreadable files are moved to rejected/, and truncated files are reported. With --json one
+    line per pass. Exit code 1 when a file was rejected, or another process commits to the table.
     """
     from paimon_features.serving.request_log.commit import CommitStats, SpoolCommitter, waiting
 
@@ -60,12 +60,12 @@ def request_log(
     if not chosen:
         if project.config.serve.request_log is None:
             raise ConfigurationError(
-                "there is no request log: set [serve] request_log to a folder, or give --folder"
+                "there is no request log: set [serve] request_log to a folder, or pass --folder"
             )
         chosen = [project.config.serve.request_log]
     missing = [str(folder) for folder in chosen if folders and not folder.is_dir()]
     if missing:
-        raise ConfigurationError(f"--folder {missing[0]}: there is no such folder")
+        raise ConfigurationError(f"--folder {missing[0]}: folder not found")
     stop = stop_event() if follow else threading.Event()
     total = CommitStats()
 

@@ -17,12 +17,12 @@ from paimon_features.project import Project
 @PROJECT
 @JSON
 def rollup(views: tuple[str, ...], path: str, as_json: bool) -> None:
-    """Fold tiles of days gone by to one row per entity, for all lifetime VIEWS or those named.
+    """Roll up tiles of past days to one row per entity, for all lifetime views or VIEWS.
 
-    Reads of the past and rebuilds of the online store then take days, months and years whole
-    where no window begins or ends within them. What changes later (late events, a repair, a
-    compaction) is read from tiles until this runs again; answers never depend on it. Needs no
-    Java, and may run beside the tile job. 'maintain' does it too.
+    Historical reads and rebuilds of the online store then read days, months and years as one row
+    where no window starts or ends within them. Later changes (late events, a repair, a
+    compaction) are read from tiles until this runs again; results never depend on it. Needs no
+    Java, and may run alongside the tile job. 'maintain' includes it.
 
     \b
     paimon-features rollup
@@ -43,4 +43,4 @@ def rollup(views: tuple[str, ...], path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({name: asdict(each) for name, each in done.items()}, indent=2))
     elif not names:
-        click.echo("no view has a lifetime window; name one to roll its tiles up all the same")
+        click.echo("no view has a lifetime window; name a view to roll it up anyway")

@@ -23,14 +23,16 @@ TOKEN_FILE = "tokens.toml"
 @click.option("--host", help="Address to listen on; 127.0.0.1 by default.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port; 6566 by default, 0: any free.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes; 1 by default.")
-@click.option("--open", "may_be_open", is_flag=True, help="Serve other hosts without tokens.")
+@click.option(
+    "--open", "may_be_open", is_flag=True, help="Allow serving other hosts without tokens."
+)
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="info by default.")
 @click.option(
     "--log-sample",
     type=click.FloatRange(0, 1),
-    help="Share of the requests that went well to log, 0 to 1; 1 by default.",
+    help="Share of successful requests to log, 0 to 1; default: 1.",
 )
-@click.option("--no-reload", is_flag=True, help="Read definitions again on SIGHUP only.")
+@click.option("--no-reload", is_flag=True, help="Reload definitions on SIGHUP only.")
 @PROJECT
 @JSON
 @click.pass_context
@@ -52,15 +54,15 @@ def serve(
     paimon-features serve --workers 2
     curl -s localhost:6566/get-online-features -d '{
       "feature_service": "churn_v1", "entities": {"customer_id": [12346]}}'
-    paimon-features serve token --service churn_v1    # make a token, and print it once
+    paimon-features serve token --service churn_v1    # create a token and print it once
 
     \b
-    GET /features     what is served          GET /health    ready, and if not, why
+    GET /features     served features         GET /health    readiness, with the reason
     GET /docs         the interface           GET /metrics   for Prometheus
 
-    SIGHUP, or a change of the definitions file, reads the definitions again without a dropped
-    request; SIGTERM answers what is under way and ends. Settings stand in paimon-features.toml
-    under [serve]; options go before them. See docs/how-to/serving/feature-server.md.
+    SIGHUP, or a change of the definitions file, reloads the definitions without dropping a
+    request; SIGTERM finishes requests in flight and exits. Settings are in paimon-features.toml
+    under [serve]; options override them. See docs/how-to/serving/feature-server.md.
     """
     if context.invoked_subcommand is not None:
         return
@@ -84,7 +86,7 @@ def serve(
         supervisor.check_open(listening, settings, may_be_open)
 
         def on_message(event: Mapping[str, object]) -> None:
-            _tell(event, config.name, as_json)
+            _print_event(event, config.name, as_json)
 
         supervisor.Supervisor(config.root, listening, settings.workers, overrides, on_message).run()
 
@@ -95,19 +97,19 @@ def serve(
     "services",
     multiple=True,
     required=True,
-    help="A service whose features the token may read; repeat it, or '*' for everything.",
+    help="A service whose features the token may read; repeatable; '*' for all.",
 )
-@click.option("--name", help="Who holds it, for the log; the services' names by default.")
+@click.option("--name", help="Its holder, for the log; default: the services' names.")
 @PROJECT
 @JSON
 def token(services: Sequence[str], name: str | None, path: str, as_json: bool) -> None:
-    """Make a bearer token and print it once; the token file keeps its hash.
+    """Create a bearer token and print it once; the token file stores its hash.
 
     \b
     paimon-features serve token --service churn_v1 --name "churn scorer"
 
-    The file is that of [serve] tokens, else tokens.toml in the project; a running server reads
-    it again by itself. To take a token back, delete its entry.
+    The file is that of [serve] tokens, else tokens.toml in the project; a running server
+    reloads it. To revoke a token, delete its entry.
     """
     _check_extra()
     from paimon_features.definitions import load_definitions
@@ -136,7 +138,7 @@ def _check_extra() -> None:
             raise MissingExtraError.of(package, "serve", "the feature server")
 
 
-def _tell(event: Mapping[str, object], project: str, as_json: bool) -> None:
+def _print_event(event: Mapping[str, object], project: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(event))
         return
@@ -145,12 +147,11 @@ def _tell(event: Mapping[str, object], project: str, as_json: bool) -> None:
         assert isinstance(workers, Sequence)
         click.echo(
             f"{project}: serving on {event['url']} ({len(workers)} workers, pid {event['pid']}); "
-            f"{event['url']}/docs tells what"
+            f"{event['url']}/docs documents the API"
         )
     else:
         click.echo(
-            f"worker {event['worker']} {_ended(event)}; another one starts in "
-            f"{event['restart_in_s']} s",
+            f"worker {event['worker']} {_ended(event)}; restarting in {event['restart_in_s']} s",
             err=True,
         )
 

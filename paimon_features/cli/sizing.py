@@ -22,12 +22,12 @@ GIB = 1 << 30
 @click.option(
     "--events-per-day",
     type=click.FloatRange(min=0, min_open=True),
-    help="Events a day of an entity, on average: how many tiles it fills.",
+    help="Average events per entity and day; determines how many tiles it fills.",
 )
-@click.option("--measure", is_flag=True, help="Look at records in the online store instead.")
+@click.option("--measure", is_flag=True, help="Measure records in the online store instead.")
 @click.option(
     "--sample", type=click.IntRange(1), default=1000, show_default=True,
-    help="Records of each view that --measure looks at.",
+    help="Records of each view that --measure reads.",
 )  # fmt: skip
 @click.option(
     "--entities", default="1e6,1e7,1e8,1e9", show_default=True, help="Numbers of entities."
@@ -38,7 +38,7 @@ GIB = 1 << 30
 )  # fmt: skip
 @click.option(
     "--headroom", type=click.FloatRange(0, 1, max_open=True), default=0.25, show_default=True,
-    help="The share of it that stays free: fragmentation, replication, clients.",
+    help="Share to keep free: fragmentation, replication, clients.",
 )  # fmt: skip
 @PROJECT
 @JSON
@@ -53,21 +53,21 @@ def sizing(
     path: str,
     as_json: bool,
 ) -> None:
-    """Tell how much memory the online store needs for VIEWS, or for all feature views.
+    """Estimate the online store's memory for VIEWS, or for all feature views.
 
     A record has a header of 56 bytes and a cell for each tile, hour or day in which its entity
-    has events: an entity costs what it has. So the answer is as good as what is known of that:
+    has events. The estimate is as good as what is known about those:
 
     \b
-      paimon-features sizing                        # at most: an event in every tile
+      paimon-features sizing                        # upper bound: an event in every tile
       paimon-features sizing --events-per-day 2.5   # events at random times
-      paimon-features sizing --measure              # records that are there: the best
+      paimon-features sizing --measure              # from existing records: the best
 
-    The peak is while one view is built anew, beside its old records. Give the nodes that are
-    told to Redis Cluster (docs/how-to/serving/online-store.md); replicas come on top.
+    The peak occurs while a view is rebuilt next to its old records. Use this number of nodes for
+    Redis Cluster (docs/how-to/serving/online-store.md); replicas are extra.
     """
     if measure and events_per_day is not None:
-        raise click.UsageError("--measure finds out what --events-per-day says; give one of them")
+        raise click.UsageError("pass --measure or --events-per-day, not both")
     project = Project.open(path)
     counts = _counts(entities)
     sizes, left_out = [], []
@@ -133,7 +133,7 @@ def _lines(
             f"{one.entities:>15,} {_bytes(one.bytes):>12} {_bytes(one.peak_bytes):>12}   "
             f"{one.nodes:,}"
         )
-    yield f"(peak: one view built anew; {headroom:.0%} of each node stays free)"
+    yield f"(peak: one view being rebuilt; {headroom:.0%} of each node stays free)"
 
 
 def _bytes(count: float) -> str:

@@ -18,14 +18,14 @@ from paimon_features.job_control.backfill import TileJobResult
 
 @click.command()
 @click.argument("view")
-@click.option("--bounded", is_flag=True, help="Stop once everything that is there now is read.")
-@click.option("--resume", is_flag=True, help="Only go on where the last run ended; do not begin.")
-@click.option("--rollback", is_flag=True, help="Take tables back that are ahead of the checkpoint.")
+@click.option("--bounded", is_flag=True, help="Stop after reading all current events.")
+@click.option("--resume", is_flag=True, help="Only resume the last run; do not start a new one.")
+@click.option("--rollback", is_flag=True, help="Roll back tables that are ahead of the checkpoint.")
 @REBUILD
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="With --rollback: go on from this folder, .../<job id>/chk-N.",
+    help="With --rollback: resume from this folder, .../<job id>/chk-N.",
 )
 @CLUSTER
 @PARALLELISM
@@ -45,27 +45,29 @@ def submit(
     path: str,
     as_json: bool,
 ) -> None:
-    """Run the tile job of VIEW: events become tiles, each event once.
+    """Run the tile job of VIEW: aggregate events into tiles, each event exactly once.
 
-    In the foreground, until Ctrl-C stops it with a last checkpoint; or detached, with --cluster.
-    It begins on an empty generation, or behind a backfill, or goes on where the last run ended.
+    Runs in the foreground until Ctrl-C stops it with a final checkpoint, or detached with
+    --cluster. It starts on an empty generation or after a backfill, or resumes the last run.
 
     \b
     paimon-features submit customer_spend                    # until Ctrl-C
-    paimon-features submit customer_spend --bounded          # what is there now
+    paimon-features submit customer_spend --bounded          # all current events
     paimon-features submit customer_spend --cluster          # on 'paimon-features cluster'
 
-    Events are never counted twice. If the job may not start, the error names what helps:
+    Events are never counted twice. If the job cannot start safely, the error names a remedy:
 
     \b
-    --rollback    the checkpoint is older than the tiles: takes the tiles back to it
-    --rebuild     no checkpoint is left: empties the generation and begins anew
+    --rollback    the checkpoint is older than the tiles: roll the tiles back to it
+    --rebuild     no checkpoint is left: empty the generation and start over
     """
     target = tile_target(path, view, generation, parallelism)
     if (resume or rollback) and rebuild:
-        raise click.UsageError("--rebuild begins anew; it does not go with --resume or --rollback")
+        raise click.UsageError(
+            "--rebuild starts over; it cannot be combined with --resume or --rollback"
+        )
     if checkpoint is not None and not rollback:
-        raise click.UsageError("--checkpoint goes with --rollback")
+        raise click.UsageError("--checkpoint requires --rollback")
     with ProgressLine(as_json) as line:
         outcome = submission.submit(
             target,
@@ -93,4 +95,4 @@ def _ending(outcome: TileJobResult) -> str:
             f"job {outcome.job_id} runs; 'paimon-features jobs' shows it, "
             f"'paimon-features cancel {outcome.view}' stops it"
         )
-    return f"stopped with checkpoint {outcome.checkpoint}; {again} goes on from there"
+    return f"stopped with checkpoint {outcome.checkpoint}; {again} resumes from it"

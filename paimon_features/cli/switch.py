@@ -12,13 +12,13 @@ from paimon_features.project import Project
 @click.command()
 @click.argument("view")
 @click.option("--to", type=int, help="Generation; default: the newest. An older one rolls back.")
-@click.option("--force", is_flag=True, help="Also to a generation that nothing was written to.")
+@click.option("--force", is_flag=True, help="Allow a generation without data.")
 @PROJECT
 def switch(view: str, to: int | None, force: bool, path: str) -> None:
-    """Make another generation of VIEW the one that is read, in one write.
+    """Activate another generation of VIEW atomically.
 
-    A generation stays until it is dropped, so the way back is as short. Readers have to have
-    the definition that the generation was made for; 'describe' shows which one that is.
+    A generation stays until it is dropped, so switching back is as easy. Readers must have the
+    definition that the generation was created for; 'describe' shows which one that is.
 
     \b
     paimon-features switch customer_spend          # to the newest generation
@@ -37,11 +37,10 @@ def switch(view: str, to: int | None, force: bool, path: str) -> None:
             f"'paimon-features backfill {view}' first, or --force"
         )
     record = generations.activate(project.lake, view, number)
-    click.echo(f"{view}: generation {record.generation} ({record.table}) is read from now on")
+    click.echo(f"{view}: generation {record.generation} ({record.table}) is now active")
     if record.fingerprint != compiled.fingerprint:
         click.echo(
-            f"note: the definitions file describes other tiles than generation {number} holds; "
-            "bring the definition back that it was made for, until then reads with this file "
-            "are refused",
+            f"note: the definitions file describes other tiles than generation {number} contains; "
+            "restore the definition it was created for: reads with the current one are refused",
             err=True,
         )

@@ -28,7 +28,7 @@ from paimon_features.project import Project
 @click.argument("name")
 @click.option("--service", required=True, help="Feature service, or 'view:feature'.")
 @ROWS
-@click.option("--label", help="Column of the rows that is the label.")
+@click.option("--label", help="The label column of the rows.")
 @AS_OF
 @click.option("--replace", is_flag=True, help="Replace a different training set of this name.")
 @ENGINE
@@ -53,8 +53,8 @@ def training_set(
 ) -> None:
     """Write the table training_NAME: each entity row with its features at its own time.
 
-    A row sees the events before its event_time_ms, never one at or after it. The table says
-    which snapshots it was made from; the same command on the same snapshots changes nothing.
+    A row sees the events before its event_time_ms, never one at or after it. The table
+    records its source snapshots; the same command on the same snapshots changes nothing.
 
     \b
     paimon-features training-set churn --service will_buy_v1 --rows rows.parquet --label will_buy
@@ -81,8 +81,8 @@ def training_set(
     click.echo(f"{built.table}: {built.rows:,} rows, {len(built.features)} features")
     if built.rows_without_features:
         click.echo(
-            f"  {built.rows_without_features:,} rows have no feature: a null key, or an entity "
-            "that was not known at that time"
+            f"  {built.rows_without_features:,} rows have no feature value: a null key, or an "
+            "entity unknown at that time"
         )
     for source in built.sources:
         click.echo(f"  from {source.describe()}")

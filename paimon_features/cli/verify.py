@@ -1,4 +1,4 @@
-"""``verify``: the proof that all paths give the same number."""
+"""``verify``: compare the values of all paths."""
 
 from __future__ import annotations
 
@@ -22,19 +22,22 @@ SHOWN = 20
 @click.command()
 @click.argument("features", required=False)
 @click.option(
-    "--sample", default=50, show_default=True, help="Entities per view; requests of the log."
+    "--sample", default=50, show_default=True, help="Entities per view, or requests of the log."
 )
 @click.option("--times", default=6, show_default=True, help="Times per entity.")
-@click.option("--seed", default=0, show_default=True, help="Chooses entities, times, requests.")
+@click.option(
+    "--seed", default=0, show_default=True, help="Seed for sampling entities, times, requests."
+)
 @click.option(
     "--wait", "wait_s", default=20.0, show_default=True,
-    help="Seconds to wait for a difference to go away while events stream in.",
+    help="Seconds to wait for a difference to disappear while events stream in.",
 )  # fmt: skip
-@click.option("--from-log", is_flag=True, help="Compare what was served, by the request log.")
+@click.option("--from-log", is_flag=True, help="Compare served values from the request log.")
 @click.option(
-    "--since", help="With --from-log: only what was served since; a time, or 2h ago. Default: 1d."
+    "--since",
+    help="With --from-log: only values served since a time, or since 2h ago. Default: 1d.",
 )
-@click.option("--until", help="With --from-log: only what was served before.")
+@click.option("--until", help="With --from-log: only values served before.")
 @click.option("--service", help="With --from-log: only requests for this service.")
 @PROJECT
 @JSON
@@ -55,13 +58,12 @@ def verify(
 ) -> None:
     """Compare online store, tiles and raw events for FEATURES (a service or a view).
 
-    Samples entities and times, computes each value three ways, prints what differs beyond the
-    stated tolerance, and exits 1 on any difference.
+    Samples entities and times, computes each value three ways, prints differences beyond the
+    documented tolerance, and exits with 1 on any.
 
-    With --from-log it samples requests that were answered (see 'request-log') instead, and
-    compares what was served then with what the lake says of the snapshot it was served from.
-    What cannot be compared any more, because a snapshot has expired, say, is counted with the
-    reason. Hashed entities need the servers' PAIMON_FEATURES_REQUEST_LOG_SALT.
+    With --from-log it samples logged requests (see 'request-log') instead, and compares the
+    served values with the lake at the snapshot they were served from. Values that can no longer
+    be compared, for example because a snapshot has expired, are counted with the reason. Hashed entities need the servers' PAIMON_FEATURES_REQUEST_LOG_SALT.
 
     \b
     paimon-features verify will_buy_v1
@@ -78,7 +80,7 @@ def verify(
             raise click.UsageError("--from-log takes --service, not FEATURES")
         ctx.exit(_from_log(path, since, until, service, sample, seed, as_json, show))
     if features is None or since or until or service:
-        raise click.UsageError("give FEATURES; --since, --until and --service go with --from-log")
+        raise click.UsageError("pass FEATURES; --since, --until and --service require --from-log")
     project = Project.open(path)
     report = run_verify(
         project, features, sample=sample, times=times, seed=seed, wait_s=wait_s, progress=show

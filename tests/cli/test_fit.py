@@ -102,7 +102,7 @@ def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) 
     again = run("fit", "StandardScaler", "--view", "retail_statistics", "--columns",
                 "amount,quantity", "--name", "scaler").output  # fmt: skip
     assert "scaler v1" in again
-    assert "nothing new: this version is there since" in again
+    assert "unchanged since" in again
 
     before = rows.filter(pc.less(rows["invoice_time_ms"], CUT_MS))
     document = json.loads(run(
@@ -130,11 +130,11 @@ def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) 
 
 def test_wrong_use_is_told_with_what_helps(project: Project) -> None:
     fit = ("fit", "standard_scaler", "--view", "retail_statistics")
-    assert "give either --columns or --features" in run(*fit, code=2).output
+    assert "pass exactly one of --columns and --features" in run(*fit, code=2).output
     assert "there is no transformer 'scaler'; there is: " in run(
         "fit", "scaler", "--view", "retail_statistics", "--columns", "amount", code=2
     ).output  # fmt: skip
-    assert "--follow reads what comes" in run(
+    assert "--follow reads new data" in run(
         *fit, "--columns", "amount", "--follow", "--as-of", CUT, code=2
     ).output  # fmt: skip
     assert "no column of view 'retail_statistics' 'cost'" in run(

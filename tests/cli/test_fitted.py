@@ -210,7 +210,7 @@ def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:
 
 
 def test_wrong_names_are_told(project: Project) -> None:
-    assert "no transformer was saved yet" in run("fitted", "list").output
+    assert "no transformer is saved yet" in run("fitted", "list").output
     project.fitted.save("amount_scaler", fit(project))
     assert "no fitted transformer 'amont'" in run("fitted", "show", "amont", code=2).output
     assert "no fitted transformer 'amont'" in run("fitted", "list", "amont", code=2).output

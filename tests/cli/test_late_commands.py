@@ -69,7 +69,7 @@ def test_release_tells_what_entered_and_what_waits(project: Project) -> None:
     assert read_arrow(project.lake, "events_clicks").num_rows == 0
     said = run("release", "clicks").output.splitlines()
     assert said[0] == "1 events entered events_clicks"
-    assert said[1].startswith("1 wait, the first of them until ")
+    assert said[1].startswith("1 still held, the first until ")
     assert read_arrow(project.lake, "events_clicks").column("id").to_pylist() == [0]
     told = json.loads(run("release", "clicks", "--json").output)
     assert (told["events"], told["waiting"]) == (0, 1)

@@ -45,7 +45,7 @@ def test_the_help_shows_each_way_in_and_says_what_is_not_tested() -> None:
         "paimon-features ingest retail events.parquet",
         "paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate",
         "--kafka broker:9092 --topic clicks",
-        "kept in rejected_SOURCE with the reason",
+        "written to rejected_SOURCE with the reason",
         "The tests have no broker",
     ):
         assert said in text
@@ -66,13 +66,13 @@ def test_the_help_shows_each_way_in_and_says_what_is_not_tested() -> None:
         (("clicks", "a.csv", "--cluster", "nowhere"), "expected host:port of its REST interface"),
         (("clicks", "a.csv", "--cluster"), "'paimon-features cluster start' starts one"),
         (("clicks", "--kafka", "b:1"), "--kafka takes --topic, and neither PATHS nor --again"),
-        (("clicks", "a.csv", "--topic", "t"), "--topic, --group and --restart go with --kafka"),
+        (("clicks", "a.csv", "--topic", "t"), "--topic, --group and --restart require --kafka"),
         (("clicks", "--kafka", "b", "--topic", "t"), "'b' is not host:port"),
         (("clicks", "--kafka", "b:1", "--topic", "a b"), "--topic 'a b': expected letters"),
         (("clicks", "a.csv", "--stop"), "--stop takes nothing but the source"),
-        (("clicks", "a.csv", "--bounded"), "--bounded goes with --from-table"),
+        (("clicks", "a.csv", "--bounded"), "--bounded requires --from-table"),
         (("clicks", "a.csv", "--from-table", "t"), "--from-table takes neither PATHS nor --again"),
-        (("clicks", "--from-table", "t", "--restart"), "all that the table holds a second time"),
+        (("clicks", "--from-table", "t", "--restart"), "the complete table a second time"),
         (("clicks", "--from-table", "shop.t"), "there is no database 'shop'; there is:"),
         (("clicks", "--from-table", "t"), "there is no table 't'; there is: events_clicks"),
         (("clicks", "--from-table", "events_clicks"), "source 'clicks' has no retraction column"),
@@ -139,9 +139,9 @@ def test_a_run_is_told_with_its_rate_and_every_reason_with_an_example(
     done = run("clicks", "a.csv", "empty", "--column", "id=Id", "--again")
     assert done.exit_code == 0
     assert done.output.splitlines() == [
-        "run 42 had been interrupted and is finished now",
+        "run 42 had been interrupted and is now finished",
         "an interrupted run had committed nothing of /in/c.csv: ingest that again",
-        "skipped /in/old.csv: ingested before, by run 99 (--again takes it once more)",
+        "skipped /in/old.csv: ingested before, by run 99 (--again ingests it again)",
         "columns that clicks does not have: remark",
         "keys that no row at the beginning has, null where there is none: page",
         "1,500 events from 2 files in 2.0 s (1,000 rows/s), events_clicks is at snapshot 7",

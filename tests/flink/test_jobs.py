@@ -80,13 +80,13 @@ def test_a_job_whose_cluster_does_not_answer_keeps_its_tables_until_they_are_rel
     )
 
     assert told.exit_code == 0, told.output
-    assert f"Flink job {JOB_ID} at http://{NOWHERE} does not hold it any more" in told.output
+    assert f"Flink job {JOB_ID} at http://{NOWHERE} no longer holds it" in told.output
     assert holder_of(target.lake, target.tables[0]) is None
     assert job_state(target.lake, target.record()) == "LOST"
     again = CliRunner().invoke(
         cli, ["jobs", "--release", target.tables[0], "--json", "--project", str(project.root)]
     )
-    assert "nobody held it" in again.stderr
+    assert "it was not held" in again.stderr
     assert '"state": "LOST"' in again.stdout
 
 

@@ -98,7 +98,7 @@ def test_what_does_not_go_together_is_refused(program: Path) -> None:
     arguments = ["jobs", "iterate", str(program), "--detach", "--project", str(program.parent)]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
-    assert "--detach goes with --cluster" in result.output
+    assert "--detach requires --cluster" in result.output
 
 
 @pytest.mark.flink

@@ -137,7 +137,7 @@ def test_a_running_job_is_seen_is_alone_and_stops_on_request(
     with pytest.raises(OwnershipError, match="Flink job"):
         submit(target)
     first.process.send_signal(signal.SIGINT)
-    assert "goes on from there" in first.output()
+    assert "resumes from it" in first.output()
     assert first.process.returncode == 0
     assert job_state(target.lake, target.record()) == "STOPPED"
     with pytest.raises(UnknownNameError, match="its last one is STOPPED"):
