@@ -63,7 +63,8 @@ def verify(
 
     With --from-log it samples logged requests (see 'request-log') instead, and compares the
     served values with the lake at the snapshot they were served from. Values that can no longer
-    be compared, for example because a snapshot has expired, are counted with the reason. Hashed entities need the servers' PAIMON_FEATURES_REQUEST_LOG_SALT.
+    be compared, for example because a snapshot has expired, are counted with the reason.
+    Hashed entities need the servers' PAIMON_FEATURES_REQUEST_LOG_SALT.
 
     \b
     paimon-features verify will_buy_v1

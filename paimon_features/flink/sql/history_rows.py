@@ -116,7 +116,7 @@ def finish_features(
         stop = min(start + BLOCK_ROWS, len(as_of_ms))
         block = _Block(layout, start, stop, *(side.between(start, stop) for side in sides))
         target, times = slice(start, stop), as_of_ms[start:stop]
-        present = sheet.judge(target, times, block.newest())
+        present = sheet.set_status(target, times, block.newest())
         for number, (window, features) in enumerate(layout.windows.items()):
             merged = block.merged(number)
             sheet.finish(target, window, features, merged, times, present)

@@ -1,14 +1,14 @@
-"""Heads and tails: the raw events of a window that lie in a tile which it only cuts.
+"""Heads and tails: raw events of a window in tiles that it covers only partly.
 
-The tile that contains ``q`` also holds events after ``q``, so a point-in-time join leaves it
-out and reads these events instead; the same where an exact window starts within a tile::
+The tile that contains ``q`` also includes events after ``q``, so a point-in-time join skips it
+and reads these raw events instead; likewise where an exact window starts within a tile::
 
     tiles   ---[-------)[-------)[-------)[-------)
     window         [----------------------------)
     taken          tail ^^^^^^tiles^^^^^^^ head     only the events inside
 
-An event is worked into partials by the same expressions as the tile job's, so that a head or a
-tail is one more row of partials.
+Events are converted to partials by the tile job's expressions, so that a head or a tail is one
+more row of partials.
 """
 
 from __future__ import annotations
@@ -34,12 +34,14 @@ NO_INTS: Ints = np.zeros(0, np.int64)
 
 
 def enters(view: CompiledView, columns: Columns, rows: int) -> Bools:
-    """Which events enter the view's tiles: members that no skip rule keeps out."""
+    """Mask of events that enter the view's tiles: ``where`` holds and no skip rule applies."""
     inside = np.ones(rows, np.bool_)
     conditions = [rule.condition for rule in view.skip_rules]
     for condition in conditions if view.where is None else [view.where, *conditions]:
-        told = evaluate(condition, columns, rows)
-        inside &= told.values.astype(np.bool_) if told.valid is None else told.valid & told.values
+        found = evaluate(condition, columns, rows)
+        inside &= (
+            found.values.astype(np.bool_) if found.valid is None else found.valid & found.values
+        )
     return inside
 
 
@@ -56,9 +58,9 @@ def partials_of(
 class EdgeEvents:
     """The raw events at the edges of many rows' windows, sorted by entity and tile.
 
-    ``codes`` are the rows' entities, ascending; ``spans`` say which events are needed, of
-    each, their tiles ascending within an entity. Events come in any order: call ``add`` for
-    all of them, then ``close``, then ``ranges``.
+    ``codes`` are the rows' entities, ascending; ``spans`` are the events that each row needs, with
+    tiles ascending within an entity. Call ``add`` for all events in any order, then ``close``,
+    then ``ranges``.
     """
 
     def __init__(
@@ -77,7 +79,7 @@ class EdgeEvents:
         self._time_keys = TimeKeys(tiles, entities.count, tile_ms)
         self._codes = np.concatenate([NO_INTS, *(cells.codes for cells in found)])
         self._keys, self._tiles = self._time_keys.of(self._codes, tiles), tiles
-        self._since, self._until = _reach(spans, found)
+        self._since, self._until = _needed_range(spans, found)
         # axes: spans, rows
         self._cell = [cells.of_row for cells in found]
         if len(spans) > 1:
@@ -95,7 +97,7 @@ class EdgeEvents:
         self.index: RangeIndex | None = None
 
     def _unite(self, sizes: Sequence[int]) -> list[Ints]:
-        """Keep each cell of several spans once; gives the new place of the cells of each."""
+        """Deduplicate the cells of several spans; returns the new index of each span's cells."""
         self._keys, first, place = np.unique(self._keys, return_index=True, return_inverse=True)
         since, until = self._since, self._until
         self._since, self._until = since[first], until[first]
@@ -110,7 +112,7 @@ class EdgeEvents:
         days: Ints = self._tiles[self._until > self._since] // DAY_MS
         if not len(days):
             return days
-        # four million days are all there are: counting them takes less than sorting
+        # there are at most four million days: counting is faster than sorting
         first = int(days.min())
         seen: Ints = np.flatnonzero(np.bincount(days - first)) + first
         return seen
@@ -128,7 +130,7 @@ class EdgeEvents:
         return [name for name in view.source.schema if name in names]
 
     def add(self, events: pa.Table) -> None:
-        """Take from these events those that are at an edge."""
+        """Add the events that lie at an edge; all others are ignored."""
         time = Column.from_arrow(events.column(self.view.source.event_time))
         codes = self.entities.codes_of(events)
         cells = self._cells_of(codes, time)
@@ -146,7 +148,7 @@ class EdgeEvents:
         self._found.append((keys, partials_of(self.view, self.partials, columns, times)))
 
     def close(self) -> None:
-        """All events have been added."""
+        """Sort the added events and index them; call once, after all ``add``."""
         keys = np.concatenate([NO_INTS, *(keys for keys, _ in self._found)])
         order, self._sorted = sort_order(keys)
         sizes = np.bincount(self._sorted // self.view.tile_ms, minlength=len(self._tiles))
@@ -170,24 +172,24 @@ class EdgeEvents:
         return some[inside], lo[inside], hi[inside]
 
     def _cells_of(self, codes: Ints, time: Column) -> Ints:
-        """The cell of each event, -1 for an event at no edge."""
+        """The cell of each event, -1 if it lies at no edge."""
         out = np.full(len(codes), -1, np.int64)
-        asked = np.flatnonzero((codes >= 0) & time.mask)
-        if not len(asked) or not len(self._keys):
+        known = np.flatnonzero((codes >= 0) & time.mask)
+        if not len(known) or not len(self._keys):
             return out
-        codes, times = codes[asked], time.values[asked]
+        codes, times = codes[known], time.values[known]
         tiles = floor_ms(times, self.view.tile_ms)
         keys = self._time_keys.of(codes, tiles)
         cells = positions(self._keys, keys).clip(max=len(self._keys) - 1)
         inside = self._codes[cells] == codes
         inside &= (self._tiles[cells] == tiles) & (times < self._until[cells])
         inside &= times >= self._since[cells]
-        out[asked[inside]] = cells[inside]
+        out[known[inside]] = cells[inside]
         return out
 
 
 class _Cells(NamedTuple):
-    """The tiles that rows need, each once per entity; and which of them each row needs."""
+    """The distinct (entity, tile) cells that rows need, and the cell of each row."""
 
     codes: Ints
     tiles: Ints
@@ -202,8 +204,8 @@ def _cells(codes: Ints, tiles: Ints) -> _Cells:
     return _Cells(codes[first], tiles[first], first, np.cumsum(begins) - 1)
 
 
-def _reach(spans: Sequence[EdgeSpan], found: Sequence[_Cells]) -> tuple[Ints, Ints]:
-    """From when (inclusive) and until when (exclusive) some row needs a cell's events."""
+def _needed_range(spans: Sequence[EdgeSpan], found: Sequence[_Cells]) -> tuple[Ints, Ints]:
+    """Time range of events that any row needs of each cell: from (inclusive), to (exclusive)."""
     since, until = [NO_INTS], [NO_INTS]
     for span, cells in zip(spans, found, strict=True):
         if len(cells.first):
@@ -213,7 +215,7 @@ def _reach(spans: Sequence[EdgeSpan], found: Sequence[_Cells]) -> tuple[Ints, In
 
 
 def concat(partial: Partial, parts: Sequence[Column]) -> Column:
-    """Columns of one partial, one after another."""
+    """Concatenate columns of one partial."""
     if not parts:
         return Column(np.zeros(0, numpy_type(partial.type)))
     if len(parts) == 1:

@@ -15,9 +15,9 @@ _ROOM = 2**62
 
 
 class EntityCodes:
-    """The distinct entities that a table of rows asks for, numbered from 0.
+    """The distinct entities of a table of rows, as dense codes from 0.
 
-    ``codes`` has one number per row, -1 where one of its keys is null.
+    ``codes`` has one code per row, -1 where one of its keys is null.
 
     >>> rows = pa.table({"user": ["b", "a", None, "b"], "shop": [1, 1, 1, 1]})
     >>> entities = EntityCodes(rows, ["user", "shop"])
@@ -42,13 +42,13 @@ class EntityCodes:
                 codes, pairs = _encode(_paired(codes, own, len(dictionary)))
                 self._pairs.append(pairs)
                 self.count = len(pairs)
-        if codes is None:  # without keys there is one entity, and each row is of it
+        if codes is None:  # without keys all rows belong to one entity
             codes, self.count = np.zeros(rows.num_rows, np.int64), 1
         self.codes = codes
         self._rows = rows
 
     def codes_of(self, table: pa.Table) -> Ints:
-        """The numbers of another table's rows; -1 for an entity that was not asked for."""
+        """The codes of another table's rows; -1 for entities that are not in this table."""
         codes: Ints | None = None
         pairs = iter(self._pairs)
         for key, dictionary in zip(self.keys, self._dictionaries, strict=True):
@@ -60,16 +60,16 @@ class EntityCodes:
         return np.zeros(table.num_rows, np.int64) if codes is None else codes
 
     def columns(self) -> list[Array]:
-        """The key columns of the distinct entities, by their numbers."""
+        """The key columns of the distinct entities, in the order of their codes."""
         first = np.zeros(self.count, np.int64)
         known = np.flatnonzero(self.codes >= 0)[::-1]
-        first[self.codes[known]] = known  # of several rows the last write stays: the first row
+        first[self.codes[known]] = known  # the last write wins, which is the first row
         taken = self._rows.select(self.keys).take(pa.array(first))
         return [Column.from_arrow(taken.column(key)).values for key in self.keys]
 
 
 def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
-    """Dense codes of a column's values (-1 for null) and the values in the order of codes."""
+    """Dense codes of a column's values (-1 for null), and the values in code order."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
         if isinstance(column, pa.ChunkedArray):
@@ -79,7 +79,7 @@ def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
 
 
 def _find(column: pa.ChunkedArray | pa.Array, dictionary: pa.Array) -> Ints:
-    """The codes of a column's values, -1 for null and for what the dictionary has not."""
+    """The codes of a column's values, -1 for null and for values not in the dictionary."""
     return _numbers(pc.index_in(column, value_set=dictionary, skip_nulls=True))
 
 
@@ -98,11 +98,11 @@ def _paired(left: Ints, right: Ints, right_count: int) -> pa.Array:
 
 
 class TimeKeys:
-    """Integers that sort like (entity number, time), for binary search.
+    """Integers that sort like (entity code, time), for binary search.
 
-    ``times`` are all the times that will stand in the sorted list, multiples of ``step_ms``. A
-    time that is asked for may be any: its key finds the first listed time at or after it, of
-    the same entity, where it is a multiple of ``step_ms`` too.
+    ``times`` are all times of the sorted list, multiples of ``step_ms``. A searched time can be
+    any multiple of ``step_ms``: its key finds the first listed time at or after it, of the same
+    entity.
 
     >>> keys = TimeKeys(np.array([0, 600]), entities=2, step_ms=300)
     >>> keys.of(np.array([0, 0, 0, 1, 1]), np.array([-900, 300, 900, -900, 600])).tolist()
@@ -116,16 +116,16 @@ class TimeKeys:
         self._span = (last - self._first) // step_ms + 2
         self._distinct: Ints | None = None
         if self._span * max(entities, 1) > _ROOM:
-            # thousands of years in milliseconds: the listed times are counted instead
+            # thousands of years in milliseconds: use ranks of the listed times instead
             self._distinct = np.unique(times)
             self._span = len(self._distinct) + 1
 
     def codes(self, keys: Ints) -> Ints:
-        """The entity numbers of keys."""
+        """The entity codes of keys."""
         return keys // self._span
 
     def of(self, codes: Ints, times: Ints) -> Ints:
-        """The keys of pairs; ``codes`` are not negative."""
+        """The keys of (code, time) pairs; codes must not be negative."""
         if self._distinct is not None:
             ticks = np.searchsorted(self._distinct, times).astype(np.int64, copy=False)
         else:
@@ -136,8 +136,8 @@ class TimeKeys:
 def sort_order(keys: Ints) -> tuple[Ints, Ints]:
     """Positions that sort ``keys`` (none negative), equal ones in their order, and the keys sorted.
 
-    Where key and position fit into one integer these are sorted, which takes a fraction of
-    the time of sorting positions by key.
+    Where key and position fit into one integer, those integers are sorted, which takes a
+    fraction of the time of an argsort.
 
     >>> order, keys = sort_order(np.array([7, 3, 7, 0]))
     >>> order.tolist(), keys.tolist()
@@ -152,20 +152,20 @@ def sort_order(keys: Ints) -> tuple[Ints, Ints]:
     return packed & ((1 << bits) - 1), packed >> bits
 
 
-def positions(keys: Ints, asked: Ints) -> Ints:
-    """How many of the sorted ``keys`` are less than each number asked for.
+def positions(keys: Ints, wanted: Ints) -> Ints:
+    """How many of the sorted ``keys`` are less than each wanted number.
 
-    That is ``np.searchsorted(keys, asked)``. Where many sorted numbers are asked for, the keys
-    between the first and the last of them are looked up in the numbers instead.
+    Equals ``np.searchsorted(keys, wanted)``. For many sorted numbers, the keys between the first
+    and the last of them are looked up in the numbers instead, which is faster.
 
     >>> positions(np.array([2, 4, 4]), np.array([0, 2, 3, 3, 4, 9])).tolist()
     [0, 0, 1, 1, 1, 3]
     """
-    if not len(asked) or bool((asked[1:] < asked[:-1]).any()):
-        return np.searchsorted(keys, asked)
-    low, high = np.searchsorted(keys, asked[[0, -1]])
-    if 2 * (high - low) > len(asked):
-        return np.searchsorted(keys, asked)
-    first = np.searchsorted(asked, keys[low:high], side="right")
-    counts = np.diff(first, prepend=0, append=len(asked))
+    if not len(wanted) or bool((wanted[1:] < wanted[:-1]).any()):
+        return np.searchsorted(keys, wanted)
+    low, high = np.searchsorted(keys, wanted[[0, -1]])
+    if 2 * (high - low) > len(wanted):
+        return np.searchsorted(keys, wanted)
+    first = np.searchsorted(wanted, keys[low:high], side="right")
+    counts = np.diff(first, prepend=0, append=len(wanted))
     return np.repeat(np.arange(low, high + 1), counts)

@@ -5,7 +5,7 @@
     versions of one entity    a        b             c
     event time            ----|--------|-------------|------
     q                                     ^ sees b   ^ sees c (closed edge) or b (open edge)
-    ttl                             [-----]   b is older: nothing is known
+    ttl                             [-----]   b is older: unknown
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ Statuses = npt.NDArray[np.int8]
 class NewestVersionJoin:
     """Columns of the newest version for many rows ``(entity keys, as_of_ms)``.
 
-    ``rows`` holds the key columns, in the types of the entity. Call ``add_events`` for all
-    versions that can matter, in any order, then ``results``.
+    ``rows`` are the key columns, in the types of the entity. Call ``add_events`` for all relevant
+    versions, in any order, then ``results``.
     """
 
     def __init__(
@@ -45,13 +45,13 @@ class NewestVersionJoin:
 
     @property
     def event_columns(self) -> list[str]:
-        """Columns of the table that are needed: also those that only decide between versions."""
+        """Required columns of the table, including those that only break ties."""
         source = self.view.source
         names = [*self.view.keys, source.event_time, *self._ranks, *self._columns]
         return list(dict.fromkeys(names))
 
     def add_events(self, events: pa.Table) -> None:
-        """Take the versions of entities that were asked for; all others are passed over."""
+        """Add the versions of requested entities; all others are ignored."""
         codes = self.entities.codes_of(events)
         time = Column.from_arrow(events.column(self.view.source.event_time))
         inside = codes >= 0 if time.valid is None else (codes >= 0) & time.valid
@@ -65,7 +65,7 @@ class NewestVersionJoin:
             self._codes.append(codes[chosen])
 
     def results(self) -> tuple[pa.Table, Statuses]:
-        """The features of each row, and its status as a number."""
+        """The features of each row, and its status code."""
         status: Statuses = np.full(len(self._q), Status.MISSING, np.int8)
         if not self._found:
             kinds = {f.name: f.type.arrow for f in self.view.features}
@@ -76,12 +76,12 @@ class NewestVersionJoin:
         times = versions.column(self.view.source.event_time).to_numpy()
         known = np.flatnonzero(self.entities.codes >= 0)
         mine, as_of_ms = self.entities.codes[known], self._q[known]
-        # the first version after q, or at q where the edge is open; the one before it counts
-        asked = as_of_ms + 1 if self.view.closed else as_of_ms
+        # search the first version after q (or at q where the edge is open); the one before it wins
+        end_ms = as_of_ms + 1 if self.view.closed else as_of_ms
         time_keys = TimeKeys(times, self.entities.count, 1)
         order, keys = sort_order(time_keys.of(codes, times))
-        order, keys = self._decided(versions, order, keys)
-        place = positions(keys, time_keys.of(mine, asked)) - 1
+        order, keys = self._without_ties(versions, order, keys)
+        place = positions(keys, time_keys.of(mine, end_ms)) - 1
         version = order[np.maximum(place, 0)]
         there = (place >= 0) & (codes[version] == mine)
         if self.view.ttl_ms is not None:
@@ -95,17 +95,17 @@ class NewestVersionJoin:
 
     @property
     def _ranks(self) -> list[str]:
-        """What decides between versions with one event time, before their columns do."""
+        """Columns that break ties between versions of one event time, before all others."""
         created = self.view.source.created_time
         return [INGEST_TIME_MS] if created is None else [created, INGEST_TIME_MS]
 
     @property
     def _columns(self) -> list[str]:
-        """All columns of the view: which version counts does not depend on which are asked for."""
+        """All columns of the view: ties must not depend on which features are requested."""
         return [f.name for f in self.view.features]
 
-    def _decided(self, versions: pa.Table, order: Ints, keys: Ints) -> tuple[Ints, Ints]:
-        """One version for each key, where several have one entity and event time."""
+    def _without_ties(self, versions: pa.Table, order: Ints, keys: Ints) -> tuple[Ints, Ints]:
+        """Keep one version per key, where several share entity and event time."""
         last = np.append(keys[1:] != keys[:-1], True)
         if last.all():
             return order, keys

@@ -1,9 +1,9 @@
 """The point-in-time join: features of entities at given times, from tiles and raw events.
 
-A row ``(entity, q)`` sees the whole tiles in a window, and where a window starts or ends within
-a tile the raw events there (``heads``), never an event at or after ``q``. Everything is sorted
-once, by entity and time; then a window is a range of rows, found by binary search and folded in
-a few gathers (``ranges``). Nothing here knows a table or an engine.
+A row ``(entity, q)`` sees the tiles that lie completely in a window, and the raw events where a
+window starts or ends within a tile (``edge_events``), never an event at or after ``q``. Everything is
+sorted once, by entity and time; then a window is a range of rows, found by binary search and folded in
+a few gathers (``range_index``). Nothing here depends on a table or an engine.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from paimon_features.windows import Window, ceil_ms, floor_ms
 __all__ = ["JoinResult", "PointInTimeJoin", "tile_range"]
 
 BLOCK_ROWS = 1 << 17
-"""Rows that are answered at a time: what a block works on stays near the processor."""
+"""Rows per block: its working set fits into the processor's caches."""
 
 
 class PointInTimeJoin:
     """The features of one view for many rows ``(entity keys, as_of_ms)``.
 
-    ``rows`` holds the key columns, in the types of the entity; duplicates and nulls are fine, a
+    ``rows`` are the key columns, in the types of the entity; duplicates and nulls are allowed, a
     row with a null key is MISSING. Call ``add_events`` for the events of ``edge_days``, then
     ``join_tiles`` for groups of tiles (all tiles of an entity in one group, for example a
     bucket), then ``results``.
 
-    Memory is bounded by the rows, the head events, and the tiles of one group that belong to
-    entities that were asked for.
+    Memory is bounded by the rows, the edge events, and the tiles of requested entities in one
+    group.
     """
 
     def __init__(
@@ -67,20 +67,20 @@ class PointInTimeJoin:
         if len(known) < len(codes):
             codes, times = codes[known], as_of_ms[known]
         self._windows = by_window(self.features)
-        # rows of one tile stay together; their order among themselves matters only where the
-        # edges of their windows lie in tiles of other times than q
+        # rows of one tile stay together; their order within it matters only where window edges
+        # lie in tiles other than that of q
         step_ms = 1 if need_other_tiles(view.windows) else view.tile_ms
         steps = floor_ms(times, step_ms)
         time_keys = TimeKeys(steps, self.entities.count, step_ms)
         order, keys = sort_order(time_keys.of(codes, steps))
         self._order = order if len(known) == len(as_of_ms) else known[order]
-        # worked out again rather than gathered: cheaper than two more random reads a row
+        # recomputed rather than gathered: cheaper than two more random reads per row
         self._codes, self._q = time_keys.codes(keys), times[order]
         self._floor = floor_ms(self._q, view.tile_ms)
         self._spans = WindowEdges(view, self._windows, self._q, self._floor)
         self._edges = EdgeEvents(view, self.partials, self.entities, self._codes, self._spans.found)
         self._computed = np.zeros(self.entities.count, np.bool_)
-        self._sheet = ResultBuilder(view, self.features, len(as_of_ms))
+        self._builder = ResultBuilder(view, self.features, len(as_of_ms))
 
     @property
     def edge_days(self) -> Ints:
@@ -89,29 +89,29 @@ class PointInTimeJoin:
 
     @property
     def event_columns(self) -> list[str]:
-        """Columns of the events table that are needed."""
+        """Required columns of the events table."""
         return self._edges.columns
 
     @property
     def tile_columns(self) -> list[str]:
-        """Columns of the tile table that are needed."""
+        """Required columns of the tile table."""
         return [*self.view.keys, TILE_START, *(p.name for p in self.partials)]
 
     @property
     def tile_range(self) -> tuple[int, int]:
-        """Tile starts that can matter: from (inclusive), to (exclusive), both ms."""
+        """Range of relevant tile starts: from (inclusive), to (exclusive), both ms."""
         if not len(self._q):
             return 0, 0
         return tile_range(self.view, int(self._q.min()), int(self._q.max()))
 
     def add_events(self, events: pa.Table) -> None:
-        """Take the events of heads and tails from these; all others are passed over."""
+        """Add the events of heads and tails; all others are ignored."""
         self._edges.add(events)
 
     def join_tiles(self, tables: Iterable[pa.Table]) -> int:
-        """Answer the rows of the entities that have tiles in this group.
+        """Compute the rows of entities with tiles in this group.
 
-        Returns the number of rows answered. An entity may be in one group only.
+        Returns the number of rows computed. An entity must be in one group only.
         """
         tiles = _TileGroup(self, tables)
         mine = tiles.present[self._codes]
@@ -119,11 +119,11 @@ class PointInTimeJoin:
         return self._compute_all(np.flatnonzero(mine), tiles)
 
     def results(self) -> JoinResult:
-        """Answer the rows whose entities have no tiles, and give all answers."""
+        """Compute the rows of entities without tiles, and return all results."""
         if not self._computed.all():
             rest = np.flatnonzero(~self._computed[self._codes])
             self._compute_all(rest, _TileGroup(self, ()))
-        return self._sheet.results()
+        return self._builder.results()
 
     def _compute_all(self, rows: Ints, tiles: _TileGroup) -> int:
         if self._edges.index is None:
@@ -135,22 +135,22 @@ class PointInTimeJoin:
         return len(rows)
 
     def _compute(self, rows: Ints | slice, tiles: _TileGroup) -> None:
-        """Answer a block of rows; positions are those of the sorted rows."""
+        """Compute a block of rows; positions refer to the sorted rows."""
         block = _RowBlock(self, rows, tiles)
         as_of_ms, target = block.as_of_ms, self._order[rows]
         newest = block.newest_before(self.view.horizon(as_of_ms))
-        present = self._sheet.judge(target, as_of_ms, newest)
+        present = self._builder.set_status(target, as_of_ms, newest)
         for window, features in self._windows.items():
             names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
             some, merged = block.fold(window, names)
-            self._sheet.leave_out(window, target, some)
-            self._sheet.finish(
+            self._builder.mark_empty(window, target, some)
+            self._builder.finish(
                 target[some], window, features, merged, as_of_ms[some], present[some]
             )
 
 
 class _RowBlock:
-    """Rows that are answered at a time; what several windows share is worked out once."""
+    """A block of rows; what several windows share is computed once."""
 
     def __init__(self, join: PointInTimeJoin, rows: Ints | slice, tiles: _TileGroup) -> None:
         self._rows, self._tiles = rows, tiles
@@ -172,9 +172,9 @@ class _RowBlock:
         return newest
 
     def fold(self, window: Window, names: Iterable[str]) -> tuple[Ints | slice, dict[str, Column]]:
-        """The rows in which the window has events, and its partials there.
+        """The rows whose window has events, and its merged partials there.
 
-        They are those of tiles, and of raw events at its edges.
+        Includes tiles, and raw events at the window's edges.
         """
         start = window.start(self.as_of_ms)
         if window.needs_tail:
@@ -197,7 +197,7 @@ class _RowBlock:
         return some, merged
 
     def _hi(self, window: Window) -> Ints:
-        """How many tiles sort before the first that does not lie in the window whole."""
+        """How many tiles sort before the first one not completely in the window."""
         end = window.offset_ms, window.end_step_ms
         if end not in self._his:
             self._his[end] = self._before(window.end(self.as_of_ms))
@@ -214,7 +214,7 @@ class _RowBlock:
 
 
 def tile_range(view: CompiledView, first_ms: int, last_ms: int) -> tuple[int, int]:
-    """Tile starts, from (inclusive) to (exclusive), that rows of these times can need."""
+    """Range of tile starts, from (inclusive) to (exclusive), that rows at these times can need."""
     return floor_ms(view.known_from(first_ms), view.tile_ms), floor_ms(last_ms, view.tile_ms)
 
 
@@ -230,7 +230,7 @@ class _TileGroup:
         codes = self._time_keys.codes(keys)
         columns = {name: column.take(order) for name, column in columns.items()}
         first = np.flatnonzero(np.diff(keys, prepend=-1))
-        if len(first) < len(keys):  # rows of one tile that the lake has not merged yet
+        if len(first) < len(keys):  # several rows of one tile, not merged by the lake yet
             offsets = np.append(first, len(keys))
             columns = fold(join.partials, columns, offsets, join.view.tile_ms)
             keys, codes = keys[first], codes[first]
@@ -254,7 +254,7 @@ class _TileGroup:
 
 
 class _FoldedEdge:
-    """The heads or tails of a block of rows, folded; most rows have none."""
+    """The folded heads or tails of a block of rows; most rows have none."""
 
     def __init__(self, edges: EdgeEvents, span: int, rows: Ints | slice) -> None:
         assert edges.index is not None
@@ -264,7 +264,7 @@ class _FoldedEdge:
         self._tile_ms = edges.view.tile_ms
 
     def merge_into(self, merged: dict[str, Column], rows: Ints) -> None:
-        """Merge them into these rows of a window's partials, as one more tile of another time."""
+        """Merge them into these rows of a window's partials, like one more tile."""
         if not len(rows):
             return
         taken = {name: column.take(rows) for name, column in merged.items()}
@@ -288,14 +288,14 @@ class _FoldedEdge:
 def _read(
     join: PointInTimeJoin, tables: Iterable[pa.Table]
 ) -> tuple[Ints, Ints, dict[str, Column]]:
-    """Entity numbers, starts and partials of the tiles of entities that were asked for."""
+    """Entity codes, starts and partials of the tiles of requested entities."""
     codes, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     columns: dict[str, list[Column]] = {p.name: [] for p in join.partials}
     for table in tables:
         own = join.entities.codes_of(table)
-        asked = np.flatnonzero(own >= 0)
-        if len(asked) < len(own):
-            table, own = table.take(pa.array(asked)), own[asked]
+        known = np.flatnonzero(own >= 0)
+        if len(known) < len(own):
+            table, own = table.take(pa.array(known)), own[known]
         codes.append(own)
         starts.append(Column.from_arrow(table.column(TILE_START)).values)
         for name, parts in columns.items():

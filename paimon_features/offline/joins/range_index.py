@@ -1,9 +1,9 @@
 """Many windows over one sorted list of tiles, each folded in a few gathers.
 
-The rows of an entity lie side by side in the order of time, so a window is a row range
+The rows of an entity are contiguous and sorted by time, so a window is a row range
 ``[lo, hi)``. Integer sums of a range are the difference of two prefix sums, exact even where
 the prefix wraps. Everything else is read from a dyadic tree: level ``k`` holds the folds of
-``2^k`` neighbouring rows, and a range is at most two nodes per level.
+``2^k`` neighbouring rows, and a range consists of at most two nodes per level.
 
 ::
 
@@ -11,9 +11,10 @@ the prefix wraps. Everything else is read from a dyadic tree: level ``k`` holds 
     level 1  (0-1)   (2-3)   (4-5)   (6-7)
     level 2  (0 to 3)        (4 to 7)
 
-A difference of float prefixes would cancel: a small window after a large sum would have the
-error of the large one. A tree adds only what is in the range, within ``n * eps * sum(|v|)``.
-Each entity has a tree of its own, so that a sum has the same bits whoever else is asked for.
+Differences of float prefixes would suffer cancellation: a small window after a large sum would
+inherit the error of the large one. A tree adds only what is in the range,
+within ``n * eps * sum(|v|)``.
+Each entity has its own tree, so that sums are bit-identical whichever other entities are read.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from paimon_features.columns import Column
 
 
 class TreeStep(NamedTuple):
-    """On one level, the ranges ``rows`` take in the nodes ``nodes``."""
+    """On one level, the nodes ``nodes`` that the ranges ``rows`` include."""
 
     level: int
     rows: Ints
@@ -44,9 +45,9 @@ class TreeStep(NamedTuple):
 class RangeIndex:
     """Folds of row ranges over rows of partials that are sorted by entity, then time.
 
-    ``columns`` holds ``partials`` and ``EVENT_TIME_MAX``; ``sizes`` are the numbers of rows of
-    the entities, in their order. A range has to lie within one entity: there the newest tile is
-    the last one, and what decays counts from it.
+    ``columns`` contains ``partials`` and ``EVENT_TIME_MAX``; ``sizes`` are the row counts of the
+    entities, in order. A range must lie within one entity: its last row is its newest tile, to
+    which decayed values are relative.
 
     >>> from paimon_features.aggregates.base import ROWS
     >>> rows = {"p_rows": Column(np.array([1, 2, 4])), "p_event_time_max": Column(np.arange(3))}
@@ -67,7 +68,7 @@ class RangeIndex:
 
     @cached_property
     def _layout(self) -> _Layout:
-        """Made when the first tree is: sums of integers need none."""
+        """Created with the first tree: integer sums need none."""
         return _Layout(self._sizes)
 
     def _fold_of(self, partial: Partial, column: Column) -> _Fold:
@@ -86,9 +87,9 @@ class RangeIndex:
         return _Tree(column, partial.merge, self._layout)
 
     def fold(self, lo: Ints, hi: Ints, names: Iterable[str] | None = None) -> dict[str, Column]:
-        """Fold rows ``lo[i]:hi[i]`` to row ``i``; ``names`` says which partials (all by default).
+        """Fold rows ``lo[i]:hi[i]`` to row ``i``, for the partials ``names`` (all by default).
 
-        A range without rows (``hi <= lo``), or with nulls only, is null. A decayed partial is
+        An empty range (``hi <= lo``), or one with nulls only, is null. A decayed partial is
         relative to the end of the range's newest tile.
         """
         ranges = _Ranges(lo, hi, lambda: self._layout)
@@ -97,10 +98,10 @@ class RangeIndex:
 
 
 class _Layout:
-    """Where rows stand in the trees: each entity from a multiple of a power of two up.
+    """Positions of rows in the trees: each entity starts at a multiple of a power of two.
 
-    Entities are laid out from the largest to the smallest, each in a space of the next power of
-    two, so that every one begins on its own border and at most half of the space is empty.
+    Entities are laid out from largest to smallest, each padded to the next power of two, so that
+    each starts on its own boundary and at most half of the space is padding.
     """
 
     def __init__(self, sizes: Ints) -> None:
@@ -114,14 +115,14 @@ class _Layout:
         self.size = int(space.sum())
 
     def place(self, values: Array, neutral: Any) -> Array:
-        """The values at their places, and the neutral one between them."""
+        """The values at their positions, padded with the neutral value."""
         out = np.full(self.size, neutral, values.dtype)
         out[np.arange(len(values)) + self.shift] = values
         return out
 
 
 class _Ranges:
-    """Row ranges, and the tree nodes that make them up, worked out once for all partials."""
+    """Row ranges and their tree nodes, computed once for all partials."""
 
     def __init__(self, lo: Ints, hi: Ints, layout: Callable[[], _Layout]) -> None:
         self._layout = layout
@@ -135,11 +136,11 @@ class _Ranges:
 
     @property
     def last(self) -> Ints:
-        """The last row of each range; of an empty one the row before it, or row 0."""
+        """The last row of each range; for an empty one the row before it, or row 0."""
         return np.maximum(self.hi - 1, 0)
 
     def steps(self) -> list[TreeStep]:
-        """Which nodes each range takes, level by level: a segment tree, bottom up."""
+        """The nodes of each range, level by level, bottom up (a segment tree)."""
         if self._steps is None:
             self._steps = []
             rows = np.flatnonzero(self.full)
@@ -148,7 +149,7 @@ class _Ranges:
             lo, hi = lo + shift, hi + shift
             level = 0
             while len(rows):
-                # as booleans: zeros of integers are found at half the speed
+                # as booleans: flatnonzero of integers is half as fast
                 left = np.flatnonzero((lo & 1).astype(np.bool_))
                 if len(left):
                     self._steps.append(TreeStep(level, rows[left], lo[left]))
@@ -163,14 +164,14 @@ class _Ranges:
         return self._steps
 
     def valid(self, counts: Ints | None) -> Bools | None:
-        """Which ranges hold a value, from the running count of values (None: no nulls)."""
-        # a mask of its own for each column: who gets it may write into it
+        """Mask of ranges with a value, from the running count of values (None: no nulls)."""
+        # a separate mask per column: the caller may write to it
         seen = self.full.copy() if counts is None else counts[self.hi] > counts[self.lo]
         return None if seen.all() else seen
 
 
 class _Fold:
-    """How the ranges of one partial are folded."""
+    """Folds ranges of one partial."""
 
     def __init__(self, column: Column) -> None:
         self.counts = None if column.valid is None else _running(column.valid)
@@ -208,7 +209,7 @@ class _Prefix(_Fold):
 
 
 class _Tree(_Fold):
-    """Minima, maxima and sums of floats, from a dyadic tree that grows as it is needed."""
+    """Minima, maxima and float sums, from a dyadic tree whose levels are built on demand."""
 
     def __init__(self, column: Column, merge: Merge, layout: _Layout) -> None:
         super().__init__(column)
@@ -231,12 +232,12 @@ class _Tree(_Fold):
 
 
 class _Texts(_Fold):
-    """Least or greatest texts: a tree over their ranks, which are integers."""
+    """Smallest or greatest texts: a tree over their integer ranks."""
 
     def __init__(self, column: Column, merge: Merge, layout: _Layout) -> None:
         super().__init__(column)
         encoded = pa.array(column.values, pa.string(), mask=~column.mask).dictionary_encode()
-        # Arrow orders texts by their UTF-8 bytes, which is the order of code points
+        # Arrow sorts texts by UTF-8 bytes, which equals code point order
         order = pc.sort_indices(encoded.dictionary).to_numpy()
         rank = np.empty(len(order), np.int64)
         rank[order] = np.arange(len(order))
@@ -267,7 +268,7 @@ class _Decayed(_Fold):
             values, ends = self.levels[-1]
             half = len(values) // 2 * 2
             newest = ends[1:half:2]
-            # a node that is not full, or across entities, means nothing: no range takes it
+            # nodes that are incomplete or span entities are garbage: no range uses them
             age = np.maximum(newest - ends[0:half:2], 0)
             older = values[0:half:2] * np.exp2(-age / self.half_life_ms)
             self.levels.append((older + values[1:half:2], newest))
@@ -298,7 +299,7 @@ class _BagTree(_Fold):
     def level(self, k: int) -> Bags:
         while len(self.levels) <= k:
             below = self.levels[-1]
-            # what has no neighbour is in no node
+            # an element without a neighbour is in no node
             nodes = len(below) // 2
             owners = below.owners >> 1
             inside = slice(below.offsets[2 * nodes])
@@ -326,7 +327,7 @@ def _no_ints() -> Ints:
 
 
 def _with(column: Column, neutral: Any) -> Array:
-    """The values, with the neutral one where there is none."""
+    """The values, with the neutral value for nulls."""
     return column.values if column.valid is None else np.where(column.valid, column.values, neutral)
 
 

@@ -1,6 +1,6 @@
-"""From merged partials to answers: who is known, what has expired, and the finished values.
+"""From merged partials to feature values: known entities, expiry, and finished values.
 
-Whichever engine merged them, this is what makes features of them.
+All engines use it to turn merged partials into features.
 """
 
 from __future__ import annotations
@@ -30,40 +30,39 @@ class JoinResult:
     statuses: dict[str, npt.NDArray[np.int8]]
 
     def table(self, features: Sequence[CompiledFeature]) -> pa.Table:
-        """In Arrow: a column for each feature, then one for each feature's status."""
+        """As an Arrow table: a column per feature, then a status column per feature."""
         columns = {f.name: self.columns[f.name].to_arrow(f.type.arrow) for f in features}
-        told = {f"{f.name}__status": pa.array(self.statuses[f.name]) for f in features}
-        return pa.table({**columns, **told})
+        statuses = {f"{f.name}__status": pa.array(self.statuses[f.name]) for f in features}
+        return pa.table({**columns, **statuses})
 
 
 class ResultBuilder:
-    """The answers to ``rows`` rows, filled in some rows (``target``) at a time.
+    """Feature values and statuses of ``rows`` rows, filled some rows (``target``) at a time.
 
-    A row that nobody judges is MISSING. A window without events has the same value whenever it
-    is read: that value is there from the start, so that such rows need not be finished
-    (``leave_out``).
+    Rows without a ``set_status`` call are MISSING. The value of a window without events does not
+    depend on the time: it is prefilled, so that such rows need no ``finish`` (``mark_empty``).
     """
 
     def __init__(self, view: CompiledView, features: Sequence[CompiledFeature], rows: int) -> None:
         self.view, self.features = view, tuple(features)
         self._status = np.full(rows, Status.MISSING, np.int8)
         self._windows = by_window(features)
-        self._of_nothing = {f.name: _of_nothing(view, f) for f in self.features}
+        self._empty_values = {f.name: _empty_values(view, f) for f in self.features}
         self._values = {
-            f.name: _filled(rows, self._of_nothing[f.name], numpy_type(f.type))
+            f.name: _filled(rows, self._empty_values[f.name], numpy_type(f.type))
             for f in self.features
         }
         self._empty = {
             window: np.zeros(rows, np.bool_)
             for window, sharing in self._windows.items()
-            if any(not self._of_nothing[f.name].mask[0] for f in sharing)
+            if any(not self._empty_values[f.name].mask[0] for f in sharing)
         }
-        # where a window has events and the feature no value all the same; made when needed
+        # where a window has events but the feature no value; created on demand
         self._nulls: dict[str, Bools] = {}
         self._ill: dict[str, Bools] = {}
 
-    def judge(self, target: Ints | slice, as_of_ms: Ints, newest: Ints) -> Bools:
-        """Return which rows are PRESENT, by their newest event before the view's horizon."""
+    def set_status(self, target: Ints | slice, as_of_ms: Ints, newest: Ints) -> Bools:
+        """Set statuses from the newest event before the horizon; return the PRESENT mask."""
         present = newest >= self.view.known_from(as_of_ms)
         status = np.where(present, np.int8(Status.PRESENT), np.int8(Status.MISSING))
         if self.view.ttl_ms is not None:
@@ -74,8 +73,8 @@ class ResultBuilder:
         self._status[target] = status
         return present
 
-    def leave_out(self, window: Window, target: Ints | slice, some: Ints | slice) -> None:
-        """Of these rows all but ``some`` (places in ``target``) have no events in the window."""
+    def mark_empty(self, window: Window, target: Ints | slice, some: Ints | slice) -> None:
+        """Mark these rows, except ``some`` (positions in ``target``), as having no events."""
         if window in self._empty:
             empty = np.ones(len(self._status[target]), np.bool_)
             empty[some] = False
@@ -90,7 +89,7 @@ class ResultBuilder:
         as_of_ms: Ints,
         present: Bools,
     ) -> None:
-        """Put in the features of one window, of its merged partials and ``EVENT_TIME_MAX``."""
+        """Finish and store one window's features from its partials and ``EVENT_TIME_MAX``."""
         reading = _reading(self.view, features[0], merged, as_of_ms)
         for feature in features:
             taken = [merged[name] for name in feature.partials]
@@ -98,7 +97,7 @@ class ResultBuilder:
             self._put(feature, target, done, present)
 
     def results(self) -> JoinResult:
-        """All that was put in."""
+        """All results."""
         columns, statuses = {}, {}
         present = self._status == Status.PRESENT
         for window, features in self._windows.items():
@@ -106,7 +105,7 @@ class ResultBuilder:
             for feature in features:
                 name = feature.name
                 null, ill = self._nulls.get(name), self._ill.get(name)
-                valid = present if self._of_nothing[name].mask[0] else seen
+                valid = present if self._empty_values[name].mask[0] else seen
                 columns[name] = Column(self._values[name], valid if null is None else valid & ~null)
                 statuses[name] = self._status
                 if ill is not None:
@@ -134,8 +133,8 @@ def _reading(
     return Reading(read_ms, since_ms, feature.window_ms)
 
 
-def _of_nothing(view: CompiledView, feature: CompiledFeature) -> Column:
-    """The feature over a window without events, one row."""
+def _empty_values(view: CompiledView, feature: CompiledFeature) -> Column:
+    """The feature's value over a window without events, one row."""
     names = {EVENT_TIME_MAX.name, *feature.partials}
     nulls = {name: Column.nulls(1, view.partial[name].type) for name in names}
     reading = _reading(view, feature, nulls, np.zeros(1, np.int64))
@@ -144,16 +143,16 @@ def _of_nothing(view: CompiledView, feature: CompiledFeature) -> Column:
 
 
 def _filled(rows: int, value: Column, kind: np.dtype[Any]) -> Array:
-    """So many times this value; anything where it is null."""
+    """An array filled with this value; arbitrary where it is null."""
     out: Array = np.zeros(rows, kind)
-    # memory that is zero already is not touched
+    # do not touch memory that is already zero
     if value.mask[0] and (kind.hasobject or value.values.astype(kind).tobytes().strip(b"\0")):
         out.fill(value.values[0])
     return out
 
 
 def by_window(features: Sequence[CompiledFeature]) -> dict[Window, list[CompiledFeature]]:
-    """Features that share a window share its range and its folds."""
+    """Group features by window: they share its range and its folds."""
     windows: dict[Window, list[CompiledFeature]] = {}
     for feature in features:
         windows.setdefault(feature.window, []).append(feature)

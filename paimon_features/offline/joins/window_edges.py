@@ -1,9 +1,9 @@
-"""Which raw events a point-in-time join needs: those of tiles that a window only cuts.
+"""Which raw events a point-in-time join needs: those in tiles that a window partly covers.
 
 ::
 
     tiles   [-------)[-------)[-------)[-------)
-    window      [-------------------------)              tail | whole tiles | head
+    window      [-------------------------)              tail | full tiles | head
     window                       [--)                    within a tile: a head, nothing else
 """
 
@@ -22,8 +22,8 @@ from paimon_features.windows import Window, ceil_ms, floor_ms
 class EdgeSpan(NamedTuple):
     """Per row, the raw events in ``[low_ms, high_ms)`` of the tile that starts at ``tile_ms``.
 
-    There are none where both are equal. Where all rows need the tile from its start, ``low_ms``
-    is ``tile_ms`` itself, the same array.
+    Empty where both are equal. Where all rows need the tile from its start, ``low_ms`` is the same
+    array object as ``tile_ms``.
     """
 
     tile_ms: Ints
@@ -32,16 +32,16 @@ class EdgeSpan(NamedTuple):
 
 
 def need_other_tiles(windows: Iterable[Window]) -> bool:
-    """Whether raw events of other tiles than that of ``q`` are needed."""
+    """Whether raw events of tiles other than that of ``q`` are needed."""
     return any(w.needs_tail or (w.needs_head and w.offset_ms) for w in windows)
 
 
 def edge_tiles(
     view: CompiledView, features: Sequence[CompiledFeature], as_of_ms: Ints
 ) -> Iterator[tuple[Ints, Ints]]:
-    """Tiles of which rows need raw events: starts of tiles, and the positions of their rows.
+    """Yield tiles whose raw events are needed: tile starts, and the positions of their rows.
 
-    A tile may come several times; one that is left out would be an event that is not seen.
+    Tiles may repeat; a missing one would lose events.
     """
     windows = dict.fromkeys(feature.window for feature in features)
     spans = WindowEdges(view, windows, as_of_ms, floor_ms(as_of_ms, view.tile_ms))
@@ -51,11 +51,11 @@ def edge_tiles(
 
 
 class WindowEdges:
-    """The spans of ``windows`` for rows at ``as_of_ms``, each once; ``tile_ms`` is ``as_of_ms``
+    """The distinct spans of ``windows`` for rows at ``as_of_ms``; ``tile_ms`` is ``as_of_ms``
     floored.
 
-    ``heads`` and ``tails`` are positions in ``found``, of windows that have one. ``newest`` is
-    the head up to the view's horizon, None where that is a border of tiles.
+    ``heads`` and ``tails`` map windows to positions in ``found``. ``newest`` is the head up to the
+    view's horizon, None where that is a tile border.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class WindowEdges:
                 self.tails[window] = self._add(span)
             if window.needs_head:
                 self.heads[window] = self._head(window.offset_ms)
-        # who is known depends on the newest event before the last end of all windows
+        # whether an entity is known depends on the newest event before the last window end
         offsets = [w.offset_ms for w in view.windows if w.needs_head]
         self.newest = self._head(min(offsets)) if offsets else None
 
@@ -89,7 +89,7 @@ class WindowEdges:
         return self._head_of_offset[offset_ms]
 
     def _add_both(self, window: Window) -> None:
-        """Head and tail of a window, whose events are all head where both lie in one tile."""
+        """Head and tail of a short window; if both lie in one tile, all events are head."""
         start, end = window.bounds(self._q)
         tile, border = floor_ms(end, self._tile_ms), ceil_ms(start, self._tile_ms)
         self.heads[window] = self._add(EdgeSpan(tile, np.maximum(tile, start), end))

@@ -1,4 +1,4 @@
-"""What another engine has to do to answer a feature view's rows in place of the local join."""
+"""Protocol of engines that join a feature view's rows in place of the local join."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from paimon_features.tables import Lake
 
 
 class ViewResult(Protocol):
-    """The answers of one view to all rows, computed."""
+    """The computed features of one view for all rows."""
 
     def chunk(self, number: int) -> pa.Table:
-        """The answers to the rows of a chunk, in their order; columns as of ``ViewJoin.table``."""
+        """The features of a chunk's rows, in their order; columns as of ``ViewJoin.table``."""
         ...
 
     def close(self) -> None:
-        """Give up what was put aside; harmless when repeated."""
+        """Release spilled data; idempotent."""
         ...
 
 
@@ -29,7 +29,7 @@ class OfflineEngine(Protocol):
 
     @property
     def name(self) -> str:
-        """As training sets name it: on another engine sums of floats may differ in their bits."""
+        """Recorded in training sets: float sums of different engines may differ in their bits."""
         ...
 
     def answer(
@@ -40,5 +40,5 @@ class OfflineEngine(Protocol):
         spill_folder: str | None,
         tick: Callable[[int], None],
     ) -> ViewResult:
-        """Answer all rows, with one ``tick`` for the rows of each chunk; then leave no trace."""
+        """Compute the features of all rows, with one ``tick`` per chunk, and clean up."""
         ...

@@ -1,9 +1,9 @@
-"""Entities by hash: which partition a row, a tile or an event belongs to, and who was asked for.
+"""Entities by hash: the partition of a row, a tile or an event, and a filter of requested keys.
 
-The hash is Paimon's own, so that a partition is a part of one bucket of the tile table::
+The hash is Paimon's, so that a partition is part of one bucket of the tile table::
 
     bucket         |        0        |        1        |
-    partition      |  0  |  1  |  2  |  3  |  4  |  5  |     three parts of each bucket
+    partition      |  0  |  1  |  2  |  3  |  4  |  5  |     three parts per bucket
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from paimon_features.offline.joins.entity_codes import EntityCodes
 from paimon_features.schema import DataType
 
 _HASHES = 1 << 30
-"""About how many hashes there are: as many as a positive int32 can tell apart, and some less."""
+"""Approximate number of hashes: somewhat fewer than positive int32 values."""
 
 
 class EntityHash:
@@ -39,7 +39,7 @@ class EntityHash:
         self._moduli = buckets * max(_HASHES // buckets, 1)
 
     def of(self, rows: pa.Table) -> Ints:
-        """The hash of each row's entity, -1 where a key is null; modulo ``buckets`` its bucket."""
+        """The hash of each row's entity, -1 where a key is null; ``hash % buckets`` is its bucket."""
         entities = EntityCodes(rows, self.keys)
         hashes = np.full(entities.count + 1, -1, np.int64)  # the last one for code -1
         if entities.count:
@@ -55,14 +55,14 @@ class EntityHash:
 
 
 class KeyFilter:
-    """Which (entity, time) pairs were asked for, told by one bit each.
+    """A Bloom filter with one hash over requested (entity, time) pairs.
 
-    A pair that was added is always found; one that was not is found now and then, as often as
-    the share of bits that are set. What is found by mistake is passed over later.
+    An added pair is always found; another one is found with the probability of a set bit. False
+    positives are dropped later.
 
-    >>> asked = KeyFilter(1 << 20)
-    >>> asked.add(np.array([7, 8]), np.array([300, 300]))
-    >>> asked.has(np.array([7, 7]), np.array([300, 600])).tolist()
+    >>> requested = KeyFilter(1 << 20)
+    >>> requested.add(np.array([7, 8]), np.array([300, 300]))
+    >>> requested.has(np.array([7, 7]), np.array([300, 600])).tolist()
     [True, False]
     """
 
@@ -71,11 +71,11 @@ class KeyFilter:
         self._seen = np.zeros(1 << self._bits, np.bool_)
 
     def add(self, hashes: Ints, times: Ints) -> None:
-        """Pairs that are asked for."""
+        """Add requested pairs."""
         self._seen[self._places(hashes, times)] = True
 
     def has(self, hashes: Ints, times: Ints) -> Bools:
-        """Which of these pairs may have been asked for."""
+        """Mask of pairs that may have been requested."""
         found: Bools = self._seen[self._places(hashes, times)]
         return found
 

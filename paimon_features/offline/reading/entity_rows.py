@@ -1,4 +1,4 @@
-"""The rows of a read, taken in once, chunk by chunk: in memory, or put aside on disk."""
+"""The entity rows of a read, consumed once, chunk by chunk: in memory, or spilled to disk."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MIN_CHUNK = 64
 
 
 class EntityRows:
-    """Entity rows that have been taken in and checked: their columns, keys and times.
+    """Checked entity rows: their columns, keys and times.
 
-    Rows of a source that can be read once are put aside where they are more than one chunk;
-    keys and times, in the types of the entities, are put aside beside them.
+    Rows of a one-pass source are spilled if they are more than one chunk; keys and times, in the
+    types of the entities, are spilled separately.
     """
 
     def __init__(
@@ -41,17 +41,17 @@ class EntityRows:
         self._slots = _slots(reads)
         given = arrow_width(self.schema) if source.table is None else 0
         results = sum(read.result_bytes for read in reads)
-        # together when they are put out: the rows, their answers, and both in another order
+        # held at once on output: rows, results, and both reordered
         self.chunk_rows = max(memory_bytes // 4 // (2 * given + 2 * results + 40), _MIN_CHUNK)
-        # or, where these are all, while one view joins them
+        # or, for a single chunk, while one view is joined
         a_row = given + 2 * results + max(read.row_bytes for read in reads)
         at_once = max(memory_bytes * 6 // 10 // a_row, _MIN_CHUNK)
         self.starts: list[int] = [0]
-        """Number of the first row of each chunk, and the number of rows at the end."""
+        """Number of the first row of each chunk, followed by the total."""
         self._chunks: list[pa.Table] = []
         self._keys: list[pa.Table] = []
         self._rows: SpillFile | None = None
-        self._aside: SpillFile | None = None
+        self._key_spill: SpillFile | None = None
         self._folder = spill_folder
         self._keep = source.table is not None
         content = _ContentHash(self.schema) if hashed else None
@@ -80,7 +80,7 @@ class EntityRows:
 
     @property
     def chunks(self) -> int:
-        """How many chunks they are in: none where there is no row."""
+        """Number of chunks; 0 without rows."""
         return len(self.starts) - 1
 
     def size(self, chunk: int) -> int:
@@ -88,19 +88,19 @@ class EntityRows:
         return self.starts[chunk + 1] - self.starts[chunk]
 
     def rows(self, chunk: int) -> pa.Table:
-        """The rows of a chunk, as they were given."""
+        """The rows of a chunk, unchanged."""
         return self._chunks[chunk] if self._rows is None else self._rows.read(chunk)
 
     def keys(self, chunk: int, read: ViewRead) -> tuple[pa.Table, Ints]:
         """Key columns of a chunk in the types of the view's entity, and the times."""
-        table = self._keys[chunk] if self._aside is None else self._aside.read(chunk)
+        table = self._keys[chunk] if self._key_spill is None else self._key_spill.read(chunk)
         names = [self._slots[key, kind.text] for key, kind in read.keys.items()]
         times: Array = table.column("q").to_numpy()
         return table.select(names).rename_columns(list(read.keys)), times
 
     def close(self) -> None:
-        """Give up what was put aside."""
-        for spill in (self._rows, self._aside):
+        """Release spilled data."""
+        for spill in (self._rows, self._key_spill):
             if spill is not None:
                 spill.close()
 
@@ -126,13 +126,13 @@ class EntityRows:
         if self.chunks == 0:
             self._chunks, self._keys = [chunk], [keys]
         else:
-            if self._aside is None:  # there is more than one chunk: no longer in memory
-                self._aside = SpillFile(self._folder)
-                self._aside.append(self._keys.pop())
+            if self._key_spill is None:  # a second chunk: move to disk
+                self._key_spill = SpillFile(self._folder)
+                self._key_spill.append(self._keys.pop())
                 if not self._keep:
                     self._rows = SpillFile(self._folder)
                     self._rows.append(self._chunks.pop())
-            self._aside.append(keys)
+            self._key_spill.append(keys)
             if self._rows is not None:
                 self._rows.append(chunk)
             else:
@@ -141,7 +141,7 @@ class EntityRows:
 
 
 def _slots(reads: Sequence[ViewRead]) -> Mapping[tuple[str, str], str]:
-    """A column for each key in each type that an entity has it in."""
+    """A column per (key, type) pair of the entities."""
     kinds: dict[tuple[str, str], DataType] = {
         (key, kind.text): kind for read in reads for key, kind in read.keys.items()
     }
@@ -149,7 +149,7 @@ def _slots(reads: Sequence[ViewRead]) -> Mapping[tuple[str, str], str]:
 
 
 class _ContentHash:
-    """A hash of rows: names, types, values and order, in whatever chunks they come."""
+    """A hash of rows: names, types, values and order, independent of chunking."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._digest = hashlib.sha256(schema.serialize())
@@ -173,14 +173,14 @@ class _ContentHash:
         return self._digest.hexdigest()
 
     def _add(self, table: pa.Table, start: int, stop: int) -> None:
-        # taken, not sliced: offsets and paddings of where rows come from leave no trace
+        # take, not slice: offsets and padding of the input must not affect the hash
         rows = _decoded(table.take(pa.array(np.arange(start, stop)))).combine_chunks()
         for batch in rows.to_batches():
             self._digest.update(batch.serialize())
 
 
 def _decoded(rows: pa.Table) -> pa.Table:
-    """Dictionaries as their values: a batch tells their numbers only."""
+    """Decode dictionaries: a batch contains only their indices."""
     for number, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
             plain = rows.column(number).cast(field.type.value_type)

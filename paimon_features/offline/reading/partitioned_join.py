@@ -1,16 +1,16 @@
-"""A point-in-time join in parts, for rows, tiles or events that do not fit into memory at once.
+"""A partitioned point-in-time join, for rows, tiles or events larger than memory.
 
-Rows are cut by the hash of their entity, and put aside; the view's tables are read once, cut by
-the same hash, and what nobody asked for is left out. Then each part is joined by itself, and its
-answers are put aside in the order in which the rows came::
+Rows are partitioned by the hash of their entity and spilled; the view's tables are read once and
+partitioned by the same hash, without data that no row needs. Then each part is joined separately,
+and its results are spilled in row order::
 
-    rows, in chunks     parts by entity      answers         put out, chunk by chunk
+    rows, in chunks     parts by entity      results         output, chunk by chunk
       [chunk 0]  ──┬──▶ [part 0] ─ join ─▶ [0: part 0] ──┬──▶ [chunk 0]
       [chunk 1]  ──┼──▶ [part 1] ─ join ─▶ [1: part 0] ──┼──▶ [chunk 1]
       [chunk 2]  ──┘                       [0: part 1] ──┘    [chunk 2]
 
-All tiles of an entity are in one bucket, and a part lies within a bucket or is made of whole
-ones. An entity with more rows than fit is joined in several passes over its part.
+All tiles of an entity are in one bucket, and a part lies within a bucket or consists of complete
+ones. An entity with more rows than fit into memory is joined in several passes over its part.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from paimon_features.tables import Lake
 
 MAX_PARTITIONS = 2048
 _ROWS, _TILES, _EVENTS = 0.3, 0.3, 0.1
-"""Shares of the memory for the rows, tiles and events of one part; the rest is for what is read,
-put aside, and put out."""
+"""Memory shares of the rows, tiles and events of one part; the rest is for reading, spilling and
+output."""
 _MIN_ROWS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class JoinPart:
-    """Partitions ``[first, last)`` of the chunks ``[begin, end)``: rows that are joined at once."""
+    """Partitions ``[first, last)`` of the chunks ``[begin, end)``: rows that are joined together."""
 
     first: int
     last: int
@@ -48,21 +48,21 @@ class JoinPart:
 
 
 class PartitionedView:
-    """The answers of one view to all rows, computed part by part; then given chunk by chunk."""
+    """The features of one view for all rows, computed part by part and returned chunk by chunk."""
 
     def __init__(
         self,
         lake: Lake,
         read: ViewRead,
-        asked: EntityRows,
+        rows: EntityRows,
         memory_bytes: int,
         spill_folder: str | None,
         tick: Callable[[int], None],
     ) -> None:
-        self.read, self.asked, self._folder = read, asked, spill_folder
+        self.read, self.rows, self._folder = read, rows, spill_folder
         self._memory = memory_bytes
         self._hash = EntityHash(read.keys, read.buckets)
-        self._pieces: list[list[tuple[int, int]]] = [[] for _ in range(asked.chunks)]
+        self._pieces: list[list[tuple[int, int]]] = [[] for _ in range(rows.chunks)]
         self._answers, self._orders = SpillFile(spill_folder), SpillFile(spill_folder)
         try:
             self._needs = read.needs(memory_bytes // 16)
@@ -77,8 +77,8 @@ class PartitionedView:
             raise
 
     def chunk(self, number: int) -> pa.Table:
-        """The answers to the rows of a chunk, in their order; columns as of ``ViewJoin.table``."""
-        # sorted by their first partition, as the chunk was when it was cut
+        """The features of a chunk's rows, in their order; columns as of ``ViewJoin.table``."""
+        # sorted by first partition, as when the chunk was partitioned
         pieces = [self._answers.read(place) for _, place in sorted(self._pieces[number])]
         order = self._orders.read(number).column(0).to_numpy()
         back = np.empty(len(order), np.int32)
@@ -86,15 +86,15 @@ class PartitionedView:
         return pa.concat_tables(pieces).combine_chunks().take(pa.array(back))
 
     def close(self) -> None:
-        """Give up what was put aside."""
+        """Release spilled data."""
         self._answers.close()
         self._orders.close()
 
     def _observe(self) -> list[int]:
-        """Learn what all rows need; the buckets of their entities."""
+        """Observe all rows; returns the buckets of their entities."""
         seen = np.zeros(self.read.buckets, np.bool_)
-        for chunk in range(self.asked.chunks):
-            keys, as_of_ms = self.asked.keys(chunk, self.read)
+        for chunk in range(self.rows.chunks):
+            keys, as_of_ms = self.rows.keys(chunk, self.read)
             hashes = self._hash.of(keys)
             known = np.flatnonzero(hashes >= 0)
             self._needs.observe(as_of_ms[known], hashes[known])
@@ -102,30 +102,29 @@ class PartitionedView:
         found: list[int] = np.flatnonzero(seen).tolist()
         return found
 
-    # -- cutting ---------------------------------------------------------------------------
+    # -- partitioning ---------------------------------------------------------------------------
 
     def _parts_of_buckets(self) -> int:
-        """Into how many partitions each bucket is cut: enough for every one to fit, and twice
-        that, as they are not of one size."""
+        """Partitions per bucket: enough for each to fit into memory, times two, as sizes vary."""
         buckets = self.read.buckets
-        rows = self.asked.count * self.read.row_bytes / (_ROWS * self._memory)
+        rows = self.rows.count * self.read.row_bytes / (_ROWS * self._memory)
         events = self._event_bytes / (_EVENTS * self._memory)
         tiles = max(self._bucket_bytes.values(), default=0) / (_TILES * self._memory)
         wanted = int(np.ceil(2 * max(rows / buckets, events / buckets, tiles)))
         return min(max(wanted, 1), max(MAX_PARTITIONS // buckets, 1))
 
     def _cut(self) -> None:
-        """Put the rows aside, chunk by chunk and partition by partition.
+        """Spill the rows, chunk by chunk and partition by partition.
 
-        A row with a null key is in the first partition: any will do for it.
+        Rows with a null key go to the first partition; any would do.
         """
-        shape = self.asked.chunks, self.read.buckets * self.parts
+        shape = self.rows.chunks, self.read.buckets * self.parts
         self._counts = np.zeros(shape, np.int64)
         self._places = np.zeros(shape, np.int64)
-        for chunk in range(self.asked.chunks):
-            keys, as_of_ms = self.asked.keys(chunk, self.read)
+        for chunk in range(self.rows.chunks):
+            keys, as_of_ms = self.rows.keys(chunk, self.read)
             mine = np.maximum(self._hash.partitions(self._hash.of(keys), self.parts), 0)
-            # sixteen bits are sorted by their digits, in linear time
+            # 16-bit integers are radix sorted, in linear time
             order = np.argsort(mine.astype(np.int16), kind="stable").astype(np.int32)
             self._orders.append(pa.table({"order": order}))
             counts = self._counts[chunk] = np.bincount(mine, minlength=shape[1])
@@ -136,9 +135,9 @@ class PartitionedView:
                 self._places[chunk, partition] = self._cells.append(cell)
 
     def _blocks(self) -> Iterator[list[JoinPart]]:
-        """The parts, together where their tiles are read together: those of a bucket that is cut.
+        """Groups of parts whose tiles are read together: the parts of a split bucket.
 
-        A load is what a partition takes, as shares of what rows, tiles and events may take.
+        Loads are the shares of the memory for rows, tiles and events that a partition takes.
         """
         parts, buckets = self.parts, self.read.buckets
         loads = np.zeros((buckets * parts, 3))
@@ -172,20 +171,20 @@ class PartitionedView:
         blocks = [block for block in self._blocks() if block]
         columns = empty_join(self.read)
         alone = len(blocks) == 1 and len(blocks[0]) == 1
-        with SpillFile(self._folder) as events_aside:
+        with SpillFile(self._folder) as events_spill:
             events = None
             if not alone:
                 tables = scan.events(columns.event_columns, self._scan_rows)
                 spans = [part for block in blocks for part in block]
-                events = self._put_aside(tables, spans, events_aside, self._asked_events)
+                events = self._spilled(tables, spans, events_spill, self._needed_events)
             for block in blocks:
-                with SpillFile(self._folder) as tiles_aside:
+                with SpillFile(self._folder) as tiles_spill:
                     first, last = block[0].first // self.parts, -(-block[-1].last // self.parts)
                     buckets = range(first, last)
                     tiles = None
                     if len(block) > 1 and self.read.tiles is not None:
                         tables = scan.tiles(buckets, columns.tile_columns, self._scan_rows)
-                        tiles = self._put_aside(tables, block, tiles_aside, self._asked_tiles)
+                        tiles = self._spilled(tables, block, tiles_spill, self._needed_tiles)
                     for part in block:
                         self._join(part, scan, buckets, events, tiles)
                         tick(int(self._counts[part.begin : part.end, part.first : part.last].sum()))
@@ -198,7 +197,7 @@ class PartitionedView:
         events: SpilledPartitions | None,
         tiles: SpilledPartitions | None,
     ) -> None:
-        """Answer the rows of one part, and put the answers aside by chunk."""
+        """Join the rows of one part, and spill the results by chunk."""
         cells = [
             self._cells.read(int(self._places[chunk, partition]))
             for chunk in range(part.begin, part.end)
@@ -229,41 +228,41 @@ class PartitionedView:
 
     @property
     def _scan_rows(self) -> int:
-        """Rows of a table that are worked on at a time."""
+        """Rows of a table per chunk."""
         return int(min(max(self._memory // 20 // 100, 1000), CHUNK_ROWS))
 
-    def _asked_events(self, hashes: Ints, table: pa.Table) -> Bools:
+    def _needed_events(self, hashes: Ints, table: pa.Table) -> Bools:
         time = Column.from_arrow(table.column(self.read.event_time))
-        asked = self._needs.events(hashes, time.values)
-        return asked if time.valid is None else asked & time.valid
+        needed = self._needs.events(hashes, time.values)
+        return needed if time.valid is None else needed & time.valid
 
-    def _asked_tiles(self, hashes: Ints, table: pa.Table) -> Bools:
+    def _needed_tiles(self, hashes: Ints, table: pa.Table) -> Bools:
         return self._needs.entities(hashes)
 
-    def _put_aside(
+    def _spilled(
         self,
         tables: Iterator[pa.Table],
         parts: Sequence[JoinPart],
         spill: SpillFile,
-        asked: Callable[[Ints, pa.Table], Bools],
+        needed: Callable[[Ints, pa.Table], Bools],
     ) -> SpilledPartitions:
-        """Cut tables like the rows, without what nobody asked for."""
-        aside = SpilledPartitions(spill, parts, self._memory // 16)
+        """Partition tables like the rows, without data that no row needs."""
+        spilled = SpilledPartitions(spill, parts, self._memory // 16)
         for table in tables:
             hashes = self._hash.of(table)
-            some = np.flatnonzero((hashes >= 0) & asked(hashes, table))
+            some = np.flatnonzero((hashes >= 0) & needed(hashes, table))
             if len(some):
                 taken = table.take(pa.array(some))
-                aside.add(taken, self._hash.partitions(hashes[some], self.parts))
-        aside.flush()
-        return aside
+                spilled.add(taken, self._hash.partitions(hashes[some], self.parts))
+        spilled.flush()
+        return spilled
 
 
 class SpilledPartitions:
-    """A table that was read once and cut like the rows, into the partitions of each part.
+    """A table read once and partitioned like the rows, for each part.
 
     Rows of a part keep their order; passes over one part share them. About ``held_bytes`` are
-    held before they are written, so that pieces are not too small.
+    buffered before writing, so that pieces are not too small.
     """
 
     def __init__(self, spill: SpillFile, parts: Sequence[JoinPart], held_bytes: int) -> None:
@@ -276,14 +275,14 @@ class SpilledPartitions:
         self._bytes = 0
 
     def add(self, table: pa.Table, partitions: Ints) -> None:
-        """Rows, and the partition of each; those of no part are left out."""
+        """Add rows with their partitions; rows of no part are dropped."""
         self._held.append((table, partitions))
         self._bytes += table.nbytes
         if self._bytes >= self._held_bytes:
             self.flush()
 
     def flush(self) -> None:
-        """Write what is held, a piece for each span."""
+        """Write buffered rows, a piece per span."""
         if not self._held:
             return
         table = pa.concat_tables([table for table, _ in self._held])
@@ -300,13 +299,13 @@ class SpilledPartitions:
             self._places[span].append(self._spill.append(piece))
 
     def tables(self, part: JoinPart) -> Iterator[pa.Table]:
-        """The rows of a part's span, in the order in which they were added."""
+        """The rows of a part's span, in the order of ``add``."""
         span = int(np.searchsorted(self._firsts, part.first))
         return (self._spill.read(place) for place in self._places[span])
 
 
 def _packed(loads: Floats) -> list[tuple[int, int]]:
-    """Neighbours put together as long as no column of their loads goes above 1.
+    """Group neighbours as long as no column of their summed loads exceeds 1.
 
     >>> _packed(np.array([[0.5], [0.5], [0.1], [3.0], [0.2]]))
     [(0, 2), (2, 3), (3, 4), (4, 5)]

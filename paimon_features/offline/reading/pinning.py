@@ -1,4 +1,4 @@
-"""Which snapshot of which table is read: chosen once, at the start of a read."""
+"""Which snapshot of each table is read: chosen once, at the start of a read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paimon_features.tables.snapshots import snapshot_as_of
 class Pin:
     """One table at one snapshot; ``snapshot_id`` is None where it had no commit yet.
 
-    ``incarnation`` tells snapshots apart that a rollback gave one number (0 for events).
+    ``incarnation`` distinguishes snapshots that share a number after a rollback (0 for events).
     """
 
     table: str
@@ -40,14 +40,14 @@ class Pin:
 
 
 AsOf = int | Mapping[str, int | None] | Sequence[Pin] | None
-"""What a read may see: what had been committed by a time (UTC ms, inclusive), exactly these
-snapshots by table, the pins of an earlier read, or the newest commits."""
+"""What a read may see: data committed by a time (UTC ms, inclusive), exactly these snapshots by
+table, the pins of an earlier read, or the newest commits (None)."""
 
 
 class Pinner:
-    """Chooses a snapshot for each table that is asked about, by one rule.
+    """Chooses a snapshot for each requested table, by one rule.
 
-    ``done`` checks that every table that was named has been read.
+    ``done`` checks that every named table was requested.
     """
 
     def __init__(self, lake: Lake, as_of: AsOf) -> None:
@@ -61,12 +61,12 @@ class Pinner:
             self._named = {pin.table: pin for pin in as_of}
 
     def pin(self, table: str, incarnation: int = 0) -> Pin:
-        """The snapshot of a table, the same one each time.
+        """The snapshot of a table; repeated calls return the same one.
 
         Raises
         ------
         SnapshotExpiredError
-            If it is no longer there, or a rollback has given its number to another one.
+            If it has expired, or a rollback has reused its number.
         RequestError
             If snapshots were named and this table is not among them.
         """
@@ -75,7 +75,7 @@ class Pinner:
         return self._used[table]
 
     def done(self) -> None:
-        """Raise RequestError for a table that was named and is not read."""
+        """Raise RequestError for a named table that is not read."""
         for table in self._named or ():
             if table not in self._used:
                 raise RequestError(
@@ -95,13 +95,13 @@ class Pinner:
         if named is None:
             raise RequestError(
                 f"as_of names snapshots of {', '.join(self._named) or 'no table'}, but this read "
-                f"also needs one of {table!r}; name it, or give a time"
+                f"also needs one of {table!r}; name it, or pass a time"
             )
         if named.incarnation not in (-1, incarnation):
             raise SnapshotExpiredError(
                 f"table {table!r} was rolled back since: snapshot {named.snapshot_id} of "
-                f"incarnation {named.incarnation} is gone, the table is in incarnation "
-                f"{incarnation} now; read a snapshot of today"
+                f"incarnation {named.incarnation} no longer exists, the table is now in "
+                f"incarnation {incarnation}; read a current snapshot"
             )
         if named.snapshot_id is not None:
             snapshot(self.lake, table, named.snapshot_id)  # raises where it is gone

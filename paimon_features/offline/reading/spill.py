@@ -1,4 +1,4 @@
-"""Tables put aside on disk while a read goes on that is larger than memory."""
+"""Tables spilled to disk during reads that are larger than memory."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from paimon_features.errors import RequestError
 class SpillFile:
     """Tables in one file of a temporary folder, read back by number, in any order.
 
-    The file has no name, so that however the process ends, also by Ctrl-C or ``kill -9``, its
-    space is free again. ``folder`` is where it lies, by default that of the system (``TMPDIR``).
+    The file has no name, so that its space is freed however the process ends, also by Ctrl-C or
+    ``kill -9``. It is created in ``folder``, by default the system's (``TMPDIR``).
 
     >>> with SpillFile() as spill:
     ...     number = spill.append(pa.table({"x": [1, 2]}))
@@ -26,7 +26,7 @@ class SpillFile:
     def __init__(self, folder: str | None = None) -> None:
         self.folder = folder or tempfile.gettempdir()
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - see close
-        # a stream that nobody reads to its end is let go without a warning
+        # a stream that is not read to its end is closed without a warning
         self._finalizer = weakref.finalize(self, self._file.close)
         self._places: list[tuple[int, int]] = []
         self._end = 0
@@ -40,7 +40,7 @@ class SpillFile:
         return self._end
 
     def append(self, table: pa.Table) -> int:
-        """Put a table aside and return its number.
+        """Append a table and return its number.
 
         Raises
         ------
@@ -48,7 +48,7 @@ class SpillFile:
             If the disk is full.
         """
         sink = pa.BufferOutputStream()
-        # a stream of its own for each table: dictionaries may differ from one to the next
+        # a separate stream per table: dictionaries may differ
         with pa.ipc.new_stream(sink, table.schema) as writer:
             writer.write_table(table)
         buffer = sink.getvalue()
@@ -57,8 +57,8 @@ class SpillFile:
             self._file.write(buffer)
         except OSError as error:
             raise RequestError(
-                f"cannot put {buffer.size:,} bytes aside in {self.folder} behind {self._end:,} "
-                f"others: {error.strerror}; choose a folder with more room: TMPDIR, or "
+                f"cannot spill {buffer.size:,} bytes to {self.folder} after {self._end:,} "
+                f"others: {error.strerror}; choose a folder with more space: TMPDIR, or "
                 "spill_folder="
             ) from error
         self._places.append((self._end, buffer.size))
@@ -73,7 +73,7 @@ class SpillFile:
             return reader.read_all()
 
     def close(self) -> None:
-        """Give the disk space back; harmless when repeated."""
+        """Free the disk space; idempotent."""
         self._file.close()
 
     def __enter__(self) -> SpillFile:

@@ -1,12 +1,12 @@
-"""Where the windows of rows cut the time axis: what lies between two cuts is taken or left whole.
+"""Where window edges of rows cut the time axis; between two cuts, tiles are read all or not at all.
 
-A span of days may be read as one row per entity if no window of any row begins or ends within it:
-then each window holds all of its tiles, or none. Cuts at the border of two days are told apart
+A range of days may be read as one row per entity if no window of any row starts or ends within it:
+then each window contains all of its tiles, or none. Cuts at day borders are tracked separately
 from those within a day::
 
     days      |  d  | d+1 | d+2 | d+3 |
     cuts      ^        ^              ^        border of d, within d+1, border of d+4
-    whole     |-----|     |-----------|
+    uncut     |-----|     |-----------|
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.windows import DAY_MS, ceil_ms, floor_ms
 
 _COUNTED = 8_000_000
-"""Numbers in a range up to so large are told apart by counting, which is faster than sorting."""
+"""Up to this range, distinct numbers are found by counting, which is faster than sorting."""
 
 
 class UncutDays:
-    """The days that the windows of these features cut, for rows that are observed in chunks."""
+    """The days that the windows of these features cut, for rows observed in chunks."""
 
     def __init__(self, view: CompiledView, features: Sequence[CompiledFeature]) -> None:
         self._view = view
@@ -33,27 +33,27 @@ class UncutDays:
         self._borders: Ints = np.zeros(0, np.int64)
 
     def observe(self, as_of_ms: Ints) -> None:
-        """Rows at these times."""
+        """Record rows at these times."""
         if not len(as_of_ms):
             return
         tile_ms = self._view.tile_ms
         first = distinct(as_of_ms // tile_ms) * tile_ms
-        # a window's edges never go back as q grows, and move once within a tile, or twice where
-        # a tile of a day meets a day of 23 hours: its ends and its middle tell all of them
+        # window edges are monotonic in q and move once within a tile, or twice where a tile of a
+        # day meets a day of 23 hours: its ends and its middle cover all of them
         for ahead_ms in sorted({0, tile_ms // 2, tile_ms - 1}):
             for cut in self._cuts(first + ahead_ms):
                 days, within = cut // DAY_MS, cut % DAY_MS > 0
                 self._within = np.union1d(self._within, distinct(days[within]))
                 self._borders = np.union1d(self._borders, distinct(days[~within]))
 
-    def whole(self, first_day: int, end_day: int) -> bool:
-        """Whether no window begins or ends within the days ``[first_day, end_day)``."""
+    def is_uncut(self, first_day: int, end_day: int) -> bool:
+        """Whether no window starts or ends within the days ``[first_day, end_day)``."""
         return not _any(self._within, first_day, end_day) and not _any(
             self._borders, first_day + 1, end_day
         )
 
     def _cuts(self, q: Ints) -> Iterator[Ints]:
-        """The times between tiles at which a join cuts them (``point_in_time``)."""
+        """The tile borders at which a join splits tiles (``point_in_time``)."""
         tile_ms = self._view.tile_ms
         for window in self._windows:
             if window.length is not None:
@@ -63,7 +63,7 @@ class UncutDays:
 
 
 def distinct(numbers: Ints) -> Ints:
-    """The distinct ones of some numbers, ascending."""
+    """Sorted distinct numbers."""
     if not len(numbers):
         return numbers
     first = int(numbers.min())

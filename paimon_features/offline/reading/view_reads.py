@@ -1,4 +1,4 @@
-"""What is read of one view: its join, its two tables, and which parts of them can matter."""
+"""What is read for one view: its join, its two tables, and the relevant parts of them."""
 
 from __future__ import annotations
 
@@ -25,99 +25,99 @@ from paimon_features.tables.rollups import Rollups
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 
 _OBJECT_BYTES = 80
-"""A text or decimal as a Python object, and the reference to it."""
+"""Bytes of a text or decimal as a Python object, with its reference."""
 _SORTED_BYTES = 140
-"""What a join holds of each row besides its answers: keys, orders, times, its head's cell."""
+"""Bytes per row of a join in addition to its results: keys, orders, times, edge cells."""
 
 
 class ViewJoin(Protocol):
-    """Features of one view for rows that are given at once; see ``PointInTimeJoin``."""
+    """Features of one view for rows in memory; see ``PointInTimeJoin``."""
 
     entities: EntityCodes
 
     @property
     def event_columns(self) -> list[str]:
-        """Columns of the events table that are needed."""
+        """Required columns of the events table."""
         ...
 
     @property
     def tile_columns(self) -> list[str]:
-        """Columns of the tile table that are needed."""
+        """Required columns of the tile table."""
         ...
 
     def add_events(self, events: pa.Table) -> None:
-        """Take the events that matter; before any tiles."""
+        """Add the relevant events; before any tiles."""
         ...
 
     def join_tiles(self, tables: Iterable[pa.Table]) -> int:
-        """Answer the rows of the entities of these tiles, and give their number."""
+        """Compute the rows of these tiles' entities; returns their number."""
         ...
 
     def table(self) -> pa.Table:
-        """A column for each feature, then one for each feature's status (as a number)."""
+        """A column per feature, then a status column (codes) per feature."""
         ...
 
 
 class ReadRequirements(ABC):
-    """What rows need of a view's tables; ``observe`` all rows, then ask.
+    """Which parts of a view's tables rows need; ``observe`` all rows first.
 
-    With ``memory_bytes`` it also remembers, one bit each, which entities and tiles were asked
-    for, so that what nobody needs is left where it is.
+    With ``memory_bytes`` it also keeps a filter of requested entities and tiles, so that other
+    data are skipped.
     """
 
     def __init__(self, memory_bytes: int = 0) -> None:
         self.first_ms, self.last_ms = MAX_TIME_MS, MIN_TIME_MS
-        self.asked = KeyFilter(memory_bytes) if memory_bytes else None
+        self.requested = KeyFilter(memory_bytes) if memory_bytes else None
 
     @property
     def none(self) -> bool:
-        """Whether no row has an entity."""
+        """Whether no row has a non-null entity."""
         return self.first_ms > self.last_ms
 
     def observe(self, as_of_ms: Ints, hashes: Ints) -> None:
-        """Rows with an entity: their times, and the hashes of their entities (if remembered)."""
+        """Record rows with an entity: their times, and entity hashes (used by the filter)."""
         if len(as_of_ms):
             self.first_ms = min(self.first_ms, int(as_of_ms.min()))
             self.last_ms = max(self.last_ms, int(as_of_ms.max()))
-            if self.asked is not None:
-                self.asked.add(hashes, np.zeros(len(hashes), np.int64))
+            if self.requested is not None:
+                self.requested.add(hashes, np.zeros(len(hashes), np.int64))
 
     @abstractmethod
-    def wants_events(self, day: int | None) -> bool:
-        """Whether events of this day since 1970 matter (None: the table has no days)."""
+    def needs_events(self, day: int | None) -> bool:
+        """Whether events of this day since 1970 are relevant (None: the table has no days)."""
 
     @abstractmethod
     def tile_days(self) -> tuple[int, int] | None:
-        """First and last day (both inclusive) of the tiles that can matter, if any can."""
+        """First and last day (both inclusive) of relevant tiles; None if there are none."""
 
     @abstractmethod
     def events(self, hashes: Ints, time_ms: Ints) -> Bools:
-        """Which events may matter, by entity and time; only with memory."""
+        """Mask of events that may be relevant, by entity and time; needs the filter."""
 
-    def whole(self, first_day: int, end_day: int) -> bool:
-        """Whether the tiles of these days (the end exclusive) may be read as one per entity."""
+    def is_uncut(self, first_day: int, end_day: int) -> bool:
+        """Whether the tiles of these days (end exclusive) may be read rolled up, one per entity."""
         return False
 
     def entities(self, hashes: Ints) -> Bools:
-        """Which of these entities may have been asked for; only with memory."""
-        assert self.asked is not None
-        return self.asked.has(hashes, np.zeros(len(hashes), np.int64))
+        """Mask of entities that may have been requested; needs the filter."""
+        assert self.requested is not None
+        return self.requested.has(hashes, np.zeros(len(hashes), np.int64))
 
 
 class ViewRead(ABC):
-    """One view at pinned snapshots: how it is joined, and what that costs in memory."""
+    """One view at pinned snapshots: how it is joined, and the memory that takes."""
 
     name: str
     keys: Mapping[str, DataType]
     entity: str
     types: Mapping[str, DataType]
-    """The type of each feature that is read, in order."""
+    """The type of each requested feature, in order."""
     event_time: str
     buckets: int
     tiles: Pin | None
     events: Pin
     rollups: Rollups | None = None
-    """Tiles of whole days, rolled up; None where there are none."""
+    """Rolled-up tiles of complete days, if any."""
 
     @abstractmethod
     def join(self, keys: pa.Table, as_of_ms: Ints) -> ViewJoin:
@@ -125,11 +125,11 @@ class ViewRead(ABC):
 
     @abstractmethod
     def needs(self, memory_bytes: int = 0) -> ReadRequirements:
-        """What rows that are yet to be observed will need."""
+        """The requirements of rows; observe them next."""
 
     @abstractmethod
     def definition(self, feature: str) -> Mapping[str, Any]:
-        """All that a feature's values follow from, besides the tables."""
+        """Everything that determines a feature's values, apart from the tables."""
 
     @property
     def pins(self) -> tuple[Pin, ...]:
@@ -138,22 +138,22 @@ class ViewRead(ABC):
 
     @property
     def row_bytes(self) -> int:
-        """About what a row takes while it is joined."""
+        """Approximate bytes per row during the join."""
         keys = sum(3 * width(kind) for kind in self.keys.values())
         return _SORTED_BYTES + keys + self.result_bytes + sum(map(width, self.types.values()))
 
     @property
     def result_bytes(self) -> int:
-        """About what the answers to one row take."""
+        """Approximate bytes of the results of one row."""
         return sum(width(kind) + 2 for kind in self.types.values())
 
     @abstractmethod
     def table_bytes(self) -> tuple[int, int]:
-        """About what a tile, and what an event takes while rows are joined with it."""
+        """Approximate bytes per tile and per event during the join."""
 
 
 class FeatureViewRead(ViewRead):
-    """A feature view: tiles, and raw events where a window begins or ends within a tile."""
+    """A feature view: tiles, and raw events where a window starts or ends within a tile."""
 
     def __init__(
         self,
@@ -189,13 +189,13 @@ class FeatureViewRead(ViewRead):
         needed = {name for f in self.features for name in f.partials}
         partials = sum(width(self.view.partial[name].type) for name in needed)
         keys = sum(width(kind) for kind in self.keys.values())
-        # read, put together, sorted, summed up or laid out as a tree
+        # read, concatenated, sorted, summed or laid out as a tree
         return 4 * partials + 3 * keys + 60, 4 * partials + 2 * keys + 80
 
 
 class _FeatureViewJoin(PointInTimeJoin):
     def table(self) -> pa.Table:
-        """The answers in Arrow."""
+        """The results in Arrow."""
         return self.results().table(self.features)
 
 
@@ -212,10 +212,10 @@ class _TileRequirements(ReadRequirements):
             self._cuts.observe(as_of_ms)
         for tiles, some in edge_tiles(self.read.view, self.read.features, as_of_ms):
             self._days = np.union1d(self._days, _distinct(tiles // DAY_MS))
-            if self.asked is not None:
-                self.asked.add(hashes[some], tiles)
+            if self.requested is not None:
+                self.requested.add(hashes[some], tiles)
 
-    def wants_events(self, day: int | None) -> bool:
+    def needs_events(self, day: int | None) -> bool:
         if day is None or not len(self._days):
             return bool(len(self._days))
         place = int(np.searchsorted(self._days, day))
@@ -227,12 +227,12 @@ class _TileRequirements(ReadRequirements):
         low, high = tile_range(self.read.view, self.first_ms, self.last_ms)
         return (low // DAY_MS, (high - 1) // DAY_MS) if high > low else None
 
-    def whole(self, first_day: int, end_day: int) -> bool:
-        return self._cuts is not None and self._cuts.whole(first_day, end_day)
+    def is_uncut(self, first_day: int, end_day: int) -> bool:
+        return self._cuts is not None and self._cuts.is_uncut(first_day, end_day)
 
     def events(self, hashes: Ints, time_ms: Ints) -> Bools:
-        assert self.asked is not None
-        return self.asked.has(hashes, floor_ms(time_ms, self.read.view.tile_ms))
+        assert self.requested is not None
+        return self.requested.has(hashes, floor_ms(time_ms, self.read.view.tile_ms))
 
 
 class TableViewRead(ViewRead):
@@ -272,11 +272,11 @@ class _TableViewJoin(NewestVersionJoin):
     tile_columns: list[str] = []  # noqa: RUF012 - nothing writes into it
 
     def join_tiles(self, tables: Iterable[pa.Table]) -> int:
-        """A plain table has no tiles."""
+        """No effect: a plain table has no tiles."""
         return 0
 
     def table(self) -> pa.Table:
-        """The answers in Arrow."""
+        """The results in Arrow."""
         taken, status = self.results()
         for name in self.features:
             taken = taken.append_column(f"{name}__status", pa.array(status))
@@ -288,7 +288,7 @@ class _TableRequirements(ReadRequirements):
         super().__init__(memory_bytes)
         self.ttl_ms = read.view.ttl_ms
 
-    def wants_events(self, day: int | None) -> bool:
+    def needs_events(self, day: int | None) -> bool:
         if day is None:
             return not self.none
         early = self.ttl_ms is not None and day < (self.first_ms - self.ttl_ms) // DAY_MS
@@ -305,7 +305,7 @@ class _TableRequirements(ReadRequirements):
 
 
 def _distinct(days: Ints) -> Ints:
-    """Sorted distinct days; four million are all there are, so they are counted."""
+    """Sorted distinct days, by counting: there are at most four million."""
     if not len(days):
         return days
     first = int(days.min())
@@ -314,7 +314,7 @@ def _distinct(days: Ints) -> Ints:
 
 
 def width(kind: DataType) -> int:
-    """About how many bytes a value of this type takes in NumPy."""
+    """Approximate bytes of a value of this type in NumPy."""
     if kind.text.startswith("list"):
         return 8 * (getattr(kind, "length", None) or 10)
     size = numpy_type(kind).itemsize
@@ -322,7 +322,7 @@ def width(kind: DataType) -> int:
 
 
 def arrow_width(schema: pa.Schema) -> int:
-    """About how many bytes a row of this schema takes in Arrow."""
+    """Approximate bytes of a row of this schema in Arrow."""
     total = 0
     for field in schema:
         try:
@@ -333,6 +333,6 @@ def arrow_width(schema: pa.Schema) -> int:
 
 
 def empty_join(read: ViewRead) -> ViewJoin:
-    """A join without rows: it tells which columns any join of this view needs."""
+    """A join without rows, to find the columns that joins of this view need."""
     schema = pa.schema([pa.field(name, kind.arrow) for name, kind in read.keys.items()])
     return read.join(schema.empty_table(), np.zeros(0, np.int64))

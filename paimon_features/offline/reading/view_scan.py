@@ -1,4 +1,4 @@
-"""Reading a view's tables at their pinned snapshots: the files that can matter, in pieces."""
+"""Reading a view's tables at their pinned snapshots: relevant files, in pieces."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from paimon_features.tables.deltas import DataFile, live_files, read_batches, re
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
 
 CHUNK_ROWS = 1_000_000
-"""Rows of a table that are worked on at a time, at most."""
+"""Maximum rows of a table per chunk."""
 
 
 class ViewScan:
-    """The files of one view's tables that can matter to rows of entities in some buckets.
+    """The files of one view's tables that are relevant to entities in some buckets.
 
-    Files of every level hold contributions, which a join folds; so nothing is merged here.
+    Files of every level contain partial rows, which the join folds; nothing is merged here.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class ViewScan:
             self.tile_files = self._tile_files()
 
     def buckets_bytes(self) -> dict[int, int]:
-        """About what the tiles of each bucket take, if all of them were asked for."""
+        """Upper estimate of the bytes that the tiles of each bucket take."""
         tile_bytes, _ = self.read.table_bytes()
         found: dict[int, int] = {}
         for file in self.tile_files:
@@ -42,29 +42,29 @@ class ViewScan:
         return found
 
     def events_bytes(self) -> int:
-        """About what the events take, if all of them were asked for."""
+        """Upper estimate of the bytes that the events take."""
         _, event_bytes = self.read.table_bytes()
         return sum(file.rows for file in self.event_files) * event_bytes
 
     def events(self, columns: Sequence[str], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
-        """The events that can matter, in the order of their files."""
+        """The relevant events, in file order."""
         return self._tables(self.read.events, self.event_files, columns, rows)
 
     def tiles(
         self, buckets: Collection[int], columns: Sequence[str], rows: int = CHUNK_ROWS
     ) -> Iterator[pa.Table]:
-        """The tiles of some buckets that can matter, in the order of their files."""
+        """The relevant tiles of some buckets, in file order."""
         files = [file for file in self.tile_files if file.bucket in buckets]
         assert self.read.tiles is not None
         return self._tables(self.read.tiles, files, columns, rows)
 
     def _event_files(self) -> list[DataFile]:
-        # without days there is nothing to look for; a feedback table has no days: all is read
+        # no relevant day: nothing to read; a feedback table has no days: read all
         pin = self.read.events
-        if pin.snapshot_id is None or not self.needs.wants_events(None):
+        if pin.snapshot_id is None or not self.needs.needs_events(None):
             return []
         files = live_files(self.lake, pin.table, pin.snapshot_id)
-        return [f for f in files if self.needs.wants_events(f.partition.get(EVENT_DAY))]
+        return [f for f in files if self.needs.needs_events(f.partition.get(EVENT_DAY))]
 
     def _tile_files(self) -> list[DataFile]:
         pin, days = self.read.tiles, self.needs.tile_days()
@@ -73,14 +73,14 @@ class ViewScan:
         files = live_files(self.lake, pin.table, pin.snapshot_id, self._buckets)
         files = [file for file in files if days[0] <= file.partition[TILE_DAY] <= days[1]]
         if self.read.rollups is not None:
-            files = self.read.rollups.cover(files, self.needs.whole)
-        return sorted(files, key=lambda f: f.bucket)  # stable: the order of a manifest stays
+            files = self.read.rollups.cover(files, self.needs.is_uncut)
+        return sorted(files, key=lambda f: f.bucket)  # stable: keeps manifest order
 
     def _tables(
         self, pin: Pin, files: Iterable[DataFile], columns: Sequence[str], rows: int
     ) -> Iterator[pa.Table]:
-        """The rows of files, small ones put together, large ones in pieces: looking entities up
-        has a cost per call."""
+        """The rows of files, small ones concatenated, large ones in pieces: entity lookup has a
+        cost per call."""
         full = self.lake.schema(pin.table)
         schema = pa.schema([full.field(column).with_nullable(True) for column in columns])
         held: list[pa.Table] = []
@@ -96,7 +96,7 @@ class ViewScan:
 
 
 def pieces(files: Iterable[DataFile], columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
-    """The rows of files one after another, those of large files some ``rows`` at a time."""
+    """The rows of files in order, those of large files some ``rows`` at a time."""
     for file in files:
         if file.rows <= 2 * rows:
             yield read_file(file, columns)
@@ -105,7 +105,7 @@ def pieces(files: Iterable[DataFile], columns: Sequence[str], rows: int) -> Iter
 
 
 def _concat(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
-    """The tables as one, in the types of ``schema``; files differ in what may be null."""
+    """Concatenate tables to the types of ``schema``; files differ in nullability."""
     alike = [
         table if table.schema.types == schema.types else table.cast(schema) for table in tables
     ]
