@@ -92,7 +92,7 @@ def test_a_status_shows_jobs_and_what_was_lost(monkeypatch: pytest.MonkeyPatch) 
         "address  127.0.0.1:8081   (http://127.0.0.1:8081 shows its jobs)",
         "slots    7 free of 8",
         "pids     11",
-        "lost     12; 'cluster stop' and 'cluster start' begin anew",
+        "lost     12; 'cluster stop' and 'cluster start' restart it",
         "logs     /log",
         f"job      {'ab' * 16}  RUNNING    since 2010-12-01 08:26:00 UTC  ingest retail",
     ]

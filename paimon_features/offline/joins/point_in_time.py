@@ -1,9 +1,9 @@
 """The point-in-time join: features of entities at given times, from tiles and raw events.
 
 A row ``(entity, q)`` sees the tiles that lie completely in a window, and the raw events where a
-window starts or ends within a tile (``edge_events``), never an event at or after ``q``. Everything is
-sorted once, by entity and time; then a window is a range of rows, found by binary search and folded in
-a few gathers (``range_index``). Nothing here depends on a table or an engine.
+window starts or ends within a tile (``edge_events``), never an event at or after ``q``. Everything
+is sorted once, by entity and time; then a window is a range of rows, found by binary search and
+folded in a few gathers (``range_index``). Nothing here depends on a table or an engine.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class EntityHash:
         self._moduli = buckets * max(_HASHES // buckets, 1)
 
     def of(self, rows: pa.Table) -> Ints:
-        """The hash of each row's entity, -1 where a key is null; ``hash % buckets`` is its bucket."""
+        """The hash of each row's entity, -1 for a null key; ``hash % buckets`` is its bucket."""
         entities = EntityCodes(rows, self.keys)
         hashes = np.full(entities.count + 1, -1, np.int64)  # the last one for code -1
         if entities.count:

@@ -39,7 +39,7 @@ _MIN_ROWS = 16
 
 @dataclass(frozen=True, slots=True)
 class JoinPart:
-    """Partitions ``[first, last)`` of the chunks ``[begin, end)``: rows that are joined together."""
+    """Partitions ``[first, last)`` of chunks ``[begin, end)``: rows that are joined together."""
 
     first: int
     last: int
