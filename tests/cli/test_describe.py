@@ -77,7 +77,7 @@ def test_describe_tells_features_generations_and_lineage_of_a_view(project: Proj
     assert found["made_of"] == [{"kind": "source", "name": "visits"}]
     assert found["used_by"] == [{"kind": "service", "name": "churn_v1"}]
     shown = run("describe", "activity").stdout
-    for text in ("tier: gold", "last 1d, hop 1h", "lifetime", "tiles_activity_g1", "made of"):
+    for text in ("tier: gold", "last 1d, hop 1h", "lifetime", "tiles_activity_g1", "derived from"):
         assert text in shown
 
 
