@@ -1,4 +1,4 @@
-"""Snapshots of a table: what was committed when, by whom, and whether it is still there."""
+"""Snapshots of a table: commits, their times and users, and which have expired."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from paimon_features.tables.catalog import Lake
 _SNAPSHOT_FILE = re.compile(r"snapshot-(\d+)")
 
 BATCH_IDENTIFIER = 2**63 - 1
-"""The commit identifier that every batch commit carries."""
+"""The commit identifier of all batch commits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """One commit. ``kind`` is APPEND, COMPACT, OVERWRITE or ANALYZE.
 
-    ``commit_identifier`` is, for a streaming Flink job, the checkpoint that made it.
+    ``commit_identifier`` is, for a streaming Flink job, the checkpoint id.
     ``delta_records`` and ``total_records`` count rows of data files, before merging.
     """
 
@@ -59,19 +59,19 @@ def _parse(text: str) -> Snapshot:
 
 
 def _folder(lake: Lake, name: str) -> str:
-    lake.table(name)  # a name that is no table is an error, not a table without snapshots
+    lake.table(name)  # an unknown table is an error, not a table without snapshots
     return f"{lake.path(name)}/snapshot"
 
 
 def snapshot_ids(lake: Lake, name: str) -> list[int]:
-    """The ids of all snapshots that are still there, ascending."""
+    """The ids of all retained snapshots, ascending."""
     entries = lake.storage.names(_folder(lake, name))
     found = (_SNAPSHOT_FILE.fullmatch(entry) for entry in entries)
     return sorted(int(match[1]) for match in found if match)
 
 
 def read_snapshot_file(lake: Lake, folder: str, snapshot_id: int) -> Snapshot | None:
-    """The snapshot in a table's snapshot folder, None where its file is gone."""
+    """The snapshot in a table's snapshot folder, None if its file does not exist."""
     try:
         return _parse(lake.storage.read_text(f"{folder}/snapshot-{snapshot_id}"))
     except FileNotFoundError:
@@ -79,15 +79,15 @@ def read_snapshot_file(lake: Lake, folder: str, snapshot_id: int) -> Snapshot | 
 
 
 def earliest_snapshot_id(lake: Lake, name: str) -> int | None:
-    """The oldest snapshot that is still there (tags apart), or None for an empty table."""
+    """The oldest retained snapshot (ignoring tags), None for an empty table."""
     ids = snapshot_ids(lake, name)
     return ids[0] if ids else None
 
 
 def latest_snapshot(lake: Lake, name: str) -> Snapshot | None:
-    """The newest snapshot, or None for a table without any."""
+    """The newest snapshot, None for an empty table."""
     folder = _folder(lake, name)
-    # the hint file may lag behind or run ahead (rollback), so it only says where to look first
+    # the hint file may be outdated (rollback), so it is only the starting point
     try:
         hint = int(lake.storage.read_text(f"{folder}/LATEST"))
     except (FileNotFoundError, ValueError):
@@ -121,7 +121,7 @@ def snapshot(lake: Lake, name: str, snapshot_id: int) -> Snapshot:
     Raises
     ------
     SnapshotExpiredError
-        If it has expired, or has never been.
+        If it has expired or never existed.
     """
     found = read_snapshot_file(lake, _folder(lake, name), snapshot_id)
     if found is None:
@@ -132,22 +132,22 @@ def snapshot(lake: Lake, name: str, snapshot_id: int) -> Snapshot:
 
 
 def expired(lake: Lake, name: str, snapshot_id: int) -> SnapshotExpiredError:
-    """The error for a snapshot that is not there, with those that are."""
+    """The error for a missing snapshot, listing the existing ones."""
     ids = snapshot_ids(lake, name)
     there = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none"
     tags = ", ".join(f"{s.id} ({tag})" for tag, s in tagged(lake, name).items())
     return SnapshotExpiredError(
         f"table {name!r} has no snapshot {snapshot_id}; {there}"
         + (f", and the tagged ones {tags}" if tags else "")
-        + ". Read a newer one; a consumer or a tag keeps snapshots from expiring"
+        + ". Read a newer one; a consumer or a tag prevents expiry"
     )
 
 
 def snapshots(lake: Lake, name: str, from_id: int | None = None) -> Iterator[Snapshot]:
     """Snapshots in ascending order, from ``from_id`` (inclusive) or the oldest to the newest.
 
-    Nothing where ``from_id`` is the next one to come. A snapshot that expires between two steps
-    raises, too: none is left out in silence.
+    Empty if ``from_id`` is the next id. A snapshot that expires during the iteration raises, too:
+    none is skipped silently.
 
     Raises
     ------
@@ -175,7 +175,7 @@ def snapshots(lake: Lake, name: str, from_id: int | None = None) -> Iterator[Sna
 def snapshot_as_of(lake: Lake, name: str, time_ms: int) -> Snapshot | None:
     """The newest snapshot committed at or before ``time_ms``.
 
-    None where the table had no commit yet at that time.
+    None if the table had no commit at that time.
 
     Raises
     ------
@@ -197,14 +197,14 @@ def snapshot_as_of(lake: Lake, name: str, time_ms: int) -> Snapshot | None:
         return best
     if not ids or ids[0] == 1:
         return None
-    # a tag counts only where nothing can have been committed between it and that time
+    # a tag counts only if nothing can have been committed between it and that time
     by_id = {s.id: s for s in tagged(lake, name).values()}
     before = by_id.get(ids[0] - 1)
     if before is not None and before.time_ms <= time_ms:
         return before
     tags = ", ".join(f"{s.id} of {s.time_ms} ms" for s in by_id.values()) or "none"
     raise SnapshotExpiredError(
-        f"table {name!r}: the snapshot of time {time_ms} ms has expired; the oldest there is "
+        f"table {name!r}: the snapshot of time {time_ms} ms has expired; the oldest is "
         f"{ids[0]}, committed at {snapshot(lake, name, ids[0]).time_ms} ms; tagged: {tags}. "
-        "Name one of these snapshots, or a later time"
+        "Use one of these snapshots or a later time"
     )

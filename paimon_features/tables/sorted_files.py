@@ -1,9 +1,9 @@
-"""Data files written straight from sorted rows: the fast way into an empty tile table.
+"""Write data files directly from sorted rows: the fast way to fill an empty tile table.
 
-pypaimon's writers take rows in any order, so they buffer, sort and merge them: 0.2 million tiles
-a second. An engine that has merged and sorted them already needs none of that. Here its rows
-become Parquet files of level 0, one per day and bucket, as pypaimon's native writer lays them
-out (no copies of the key columns), and pypaimon commits them.
+pypaimon's writers accept rows in any order and buffer, sort and merge them: 0.2 million tiles a
+second. Rows that are merged and sorted already are written here as Parquet files of level 0, one
+per day and bucket, in the layout of pypaimon's native writer (no copies of key columns), and
+committed by pypaimon.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from paimon_features.tables.files import locked
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER, latest_snapshot
 
 _GROUP_ROWS = 1 << 17
-"""Rows of a Parquet row group; what is held of a file before it is written."""
+"""Rows of a Parquet row group, buffered per file."""
 _THREADS = 2
-"""Threads that encode and compress; files are spread over them by bucket."""
+"""Threads that encode and compress; files are assigned to them by bucket."""
 _GROUPS_AHEAD = 4
-"""Row groups that wait for a thread, at the most."""
+"""The maximum number of row groups that wait for a thread."""
 
 
 class SortedFiles:
     """Writes a tile table's data files from rows in the order of its key; a context manager.
 
-    Batches come in the order of (day, key, tile), or of (key, tile) where all rows are of one
-    day; no key twice. ``commit`` makes all of them one snapshot; left without it, by an error or
-    Ctrl-C, the files are deleted. ``keys`` are the entity's columns and types.
+    Batches must be sorted by (day, key, tile), or by (key, tile) if all rows are of one day, with
+    unique keys. ``commit`` publishes all of them as one snapshot; without it, the files are
+    deleted. ``keys`` are the entity's columns and types.
 
-    The caller owns the table (see ``lease``), which has to be empty.
+    The caller must own the table (see ``lease``), which must be empty.
     """
 
     def __init__(self, lake: Lake, name: str, keys: dict[str, DataType], day: str) -> None:
@@ -60,7 +60,7 @@ class SortedFiles:
         self.rows = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take the next rows, with the table's columns in its order."""
+        """Write the next rows, with the table's columns in order."""
         if not batch.num_rows:
             return
         self.rows += batch.num_rows
@@ -75,12 +75,12 @@ class SortedFiles:
                 self._file(int(days[start]), bucket).add(rows)
 
     def commit(self, commit_user: str) -> int | None:
-        """Make all files one batch commit of this user; the snapshot's id, None without a row.
+        """Publish all files in one batch commit; return the snapshot id, None without rows.
 
         Raises
         ------
         TableError
-            If the table is not empty, or the commit did not happen.
+            If the table is not empty, or the commit failed.
         """
         for file in [*self._open.values()]:
             self._close(file)
@@ -91,7 +91,7 @@ class SortedFiles:
             if (newest := latest_snapshot(self.lake, self.name)) is not None:
                 raise TableError(
                     f"table {self.name!r} is not empty, it is at snapshot {newest.id}: files "
-                    "written beside its rows would count what they hold twice"
+                    "written next to its rows would count events twice"
                 )
             messages = [file.message() for file in self._closed]
             builder: Any = self._table.new_stream_write_builder()._with_commit_user(commit_user)
@@ -99,7 +99,7 @@ class SortedFiles:
             try:
                 commit.commit(messages, BATCH_IDENTIFIER)
             except Exception:
-                # an error after the snapshot was published is no failure: look before raising
+                # an error after the snapshot was published is not a failure: check before raising
                 if latest_snapshot(self.lake, self.name) is None:
                     raise
             finally:
@@ -107,8 +107,8 @@ class SortedFiles:
             made = latest_snapshot(self.lake, self.name)
             if made is None or made.commit_user != commit_user:
                 raise TableError(
-                    f"table {self.name!r}: the commit of {commit_user} was acknowledged and is "
-                    "not there; another process commits to this table without the lock"
+                    f"table {self.name!r}: the commit of {commit_user} was acknowledged but does "
+                    "not exist; another process commits to this table without the lock"
                 )
         self._closed.clear()
         return made.id
@@ -122,7 +122,7 @@ class SortedFiles:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Delete what was not committed."""
+        """Delete uncommitted files."""
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
         for file in [*self._open.values(), *self._closed]:
@@ -131,7 +131,7 @@ class SortedFiles:
         self._closed.clear()
 
     def _buckets_of(self, batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """The bucket of each row. Rows are sorted, so each entity is hashed once a batch."""
+        """The bucket of each row. Rows are sorted, so each entity is hashed once per batch."""
         if self._buckets == 1:
             return np.zeros(batch.num_rows, np.int32)
         differs = np.zeros(batch.num_rows, np.bool_)
@@ -163,7 +163,7 @@ class SortedFiles:
         self._submit(file, file.take(), last=True)
 
     def _submit(self, file: _File, batches: list[pa.RecordBatch], last: bool = False) -> None:
-        """Write rows of a file in the one thread that writes to it."""
+        """Write rows of a file in the thread assigned to it."""
         self._await(_GROUPS_AHEAD)
         pool = self._pools[file.bucket % len(self._pools)]
         self._waiting.append(pool.submit(file.put, batches, last))
@@ -175,7 +175,7 @@ class SortedFiles:
 
 @dataclass
 class _File:
-    """One data file on its way: the rows held back, the writer, what its metadata needs."""
+    """A data file being written: buffered rows, writer, and metadata."""
 
     owner: SortedFiles
     day: int
@@ -195,14 +195,14 @@ class _File:
         self.path = Path(folder) / f"data-{uuid.uuid4()}-0.parquet"
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Take rows; a row group is written once it is full."""
+        """Buffer rows; a full row group is written."""
         self.held.append(rows)
         self.held_rows += rows.num_rows
         if self.held_rows >= _GROUP_ROWS:
             self.owner._submit(self, self.take())
 
     def take(self) -> list[pa.RecordBatch]:
-        """The rows held back, to be written next."""
+        """The buffered rows."""
         held, self.held, self.held_rows = self.held, [], 0
         return held
 
@@ -212,7 +212,7 @@ class _File:
         if batches:
             rows = pa.Table.from_batches(batches)
             count = rows.num_rows
-            # one number for all: no key comes twice, so none of its rows has to be the later one
+            # one sequence number for all: keys are unique, so their order does not matter
             numbers = pa.array(np.zeros(count, np.int64))
             kinds = pa.array(np.zeros(count, np.int8))
             columns = [numbers, kinds, *(c.cast(schema.field(n).type) for n, c in _named(rows))]
@@ -226,7 +226,7 @@ class _File:
             self.writer.close()
 
     def _note(self, rows: pa.Table) -> None:
-        """Keep what the manifest says of the file's keys."""
+        """Record the key statistics for the manifest."""
         names = self.owner._table.trimmed_primary_keys
         bounds = [pc.min_max(rows.column(name)) for name in names]
         least, greatest = [b["min"].as_py() for b in bounds], [b["max"].as_py() for b in bounds]
@@ -238,7 +238,7 @@ class _File:
         self.last = [rows.column(name)[-1].as_py() for name in names]
 
     def message(self) -> Any:
-        """The finished file as pypaimon's commit takes it."""
+        """The metadata of the finished file, for pypaimon's commit."""
         from pypaimon.manifest.schema.data_file_meta import DataFileMeta
         from pypaimon.manifest.schema.simple_stats import SimpleStats
         from pypaimon.table.row.generic_row import GenericRow
@@ -255,7 +255,7 @@ class _File:
             key_stats=SimpleStats(
                 GenericRow(self.least, keys), GenericRow(self.greatest, keys), [0] * len(keys)
             ),
-            # nothing is looked for by its partials
+            # partials are not used in filters
             value_stats=SimpleStats.empty_stats(),
             value_stats_cols=[],
             min_sequence_number=0,
@@ -270,7 +270,7 @@ class _File:
         return CommitMessage((self.day,), self.bucket, [meta], total_buckets=self.owner._buckets)
 
     def delete(self) -> None:
-        """Take the file back; harmless where nothing was written."""
+        """Delete the file, if it exists."""
         if self.writer is not None:
             with suppress(Exception):
                 self.writer.close()
@@ -282,7 +282,7 @@ def _named(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
 
 
 def _file_schema(lake: Lake, name: str, table: Any) -> pa.Schema:
-    """The columns of a data file; Paimon's field ids stand beside those of the table."""
+    """The columns of a data file, with Paimon's field ids."""
     system = [
         pa.field("_SEQUENCE_NUMBER", pa.int64(), nullable=False),
         pa.field("_VALUE_KIND", pa.int8(), nullable=False),
@@ -299,8 +299,9 @@ def _file_schema(lake: Lake, name: str, table: Any) -> pa.Schema:
 def _parquet_writer(path: Path, schema: pa.Schema, table: Any) -> pq.ParquetWriter:
     """A writer with the table's compression.
 
-    Tiles hardly repeat, so without dictionaries; only their keys are looked for, so that bounds
-    of their partials are of no use.
+    Values of tiles hardly repeat, so without dictionaries; only keys are used in filters, so
+    without
+    statistics of partials.
     """
     codec = table.options.file_compression()
     level = table.options.file_compression_zstd_level() if codec == "zstd" else None

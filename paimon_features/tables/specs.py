@@ -1,4 +1,4 @@
-"""What the tables of a project look like: columns, keys, partitions, options.
+"""The tables of a project: columns, keys, partitions, options.
 
 A spec is plain data; ``ddl`` turns it into Flink SQL and ``Lake.create`` into a table.
 
@@ -36,18 +36,18 @@ TILE_DAY = "tile_day"
 TILE_START = "tile_start"
 """First millisecond of the tile, BIGINT."""
 UNKNOWN_DAY = MIN_TIME_MS // DAY_MS - 1
-"""``tile_day`` of skipped rows whose time is null or absurd: the day before the first valid one."""
+"""``tile_day`` of skipped rows with a null or invalid time: the day before the first valid one."""
 
 SERVED_DAY = "served_day"
-"""Days since 1970 of the answer, INT: the partition column of a request log."""
+"""Days since 1970 of the reply, INT: the partition column of a request log."""
 SPOOL_FILE = "spool_file"
-"""The file by which a row of a request log came."""
+"""The spool file of a row of a request log."""
 
 TRAINING_PREFIX = "training_"
-"""What the name of a training set's table begins with."""
+"""The name prefix of training set tables."""
 
 FITTED_PREFIX = "fitted_"
-"""What the name of a fitted transformer's table begins with."""
+"""The name prefix of tables of fitted transformers."""
 
 MERGES = ("sum", "min", "max", "listagg", "rbm32")
 
@@ -56,23 +56,23 @@ RETENTION: Mapping[str, str] = MappingProxyType(
         "file.format": "parquet",
         "snapshot.time-retained": "2 h",
         "snapshot.num-retained.min": "20",
-        # Paimon counts first and looks at the time second; a snapshot a second is 7,200 in 2 h
+        # Paimon applies the count before the time; one snapshot a second is 7,200 in 2 h
         "snapshot.num-retained.max": "2147483647",
     }
 )
-"""Options of every table: Paimon's own default keeps snapshots for one hour."""
+"""Options of every table: Paimon's default retains snapshots for only one hour."""
 
 _FAST_TILES: Mapping[str, str] = MappingProxyType(
     {
-        # rows with one key become one before they are sent to their bucket's writer
+        # rows with equal keys are merged before they are sent to the writer of their bucket
         "local-merge-buffer-size": "64 mb",
-        # numbers that hardly repeat: a dictionary costs half of writing and makes no file smaller
+        # numbers hardly repeat: dictionaries double the cost of writing without saving space
         "parquet.enable.dictionary": "false",
-        # a stream adds a file a second and bucket; Paimon would merge every five of them
+        # a stream adds one file per second and bucket; Paimon would compact every five of them
         "num-sorted-run.compaction-trigger": "10",
     }
 )
-"""Options that made the tile job 1.5 times as fast; reads are as fast as before.
+"""Options that make the tile job 1.5 times as fast without slowing reads.
 
 Figures: docs/internals/performance.md.
 """
@@ -90,15 +90,15 @@ HOURLY_TAGS: Mapping[str, str] = MappingProxyType(
         "tag.num-retained-max": "48",
     }
 )
-"""Two days of hourly tags on the tables that time travel reads; Flink's committer makes them."""
+"""Two days of hourly tags for time travel, created by Flink's committer."""
 
 
 @dataclass(frozen=True)
 class TableSpec:
     """A table of the lake.
 
-    ``columns`` keep their order; key columns come first, in the order of the key, because
-    composite keys have to be declared in column order. ``options`` are Paimon's.
+    ``columns`` are ordered; key columns come first, in the order of the key, because composite keys
+    must be declared in column order. ``options`` are Paimon's.
     """
 
     name: str
@@ -129,15 +129,14 @@ def _free(table: str, columns: Mapping[str, DataType], reserved: Sequence[str]) 
     taken = [name for name in reserved if name in columns]
     if taken:
         raise DefinitionError(
-            f"table {table!r}: the column name {taken[0]!r} is taken by the table itself; "
-            "give the column another name"
+            f"table {table!r}: the column name {taken[0]!r} is reserved; rename the column"
         )
 
 
 def events_spec(table: str, columns: Mapping[str, DataType]) -> TableSpec:
     """An append table of events, one partition per day of the event time (UTC).
 
-    ``event_day`` and ``ingest_time_ms`` are written by whoever ingests.
+    ``event_day`` and ``ingest_time_ms`` are added by ingestion.
     """
     _free(table, columns, (EVENT_DAY, INGEST_TIME_MS))
     return TableSpec(
@@ -149,7 +148,7 @@ def events_spec(table: str, columns: Mapping[str, DataType]) -> TableSpec:
 
 
 def rejected_spec(table: str) -> TableSpec:
-    """An append table of the rows that did not enter an events table, with the reason.
+    """An append table of rejected rows, with the reason.
 
     ``origin`` is the file or topic, ``ingest_id`` the run that read it, ``raw`` the row as text.
     """
@@ -171,7 +170,7 @@ def tiles_spec(
     Raises
     ------
     DefinitionError
-        For a merge that is none of ``MERGES``, a key type that cannot be one, no bucket.
+        For a merge function not in ``MERGES``, an unsupported key type, or no bucket.
     """
     _free(table, keys, (TILE_DAY, TILE_START, *(name for name, _, _ in partials)))
     for name, kind in keys.items():
@@ -200,7 +199,7 @@ def tiles_spec(
             "merge-engine": "aggregation",
             **merges,
             "bucket": str(buckets),
-            # a table without keys has one bucket, whatever decides on it
+            # a table without keys has one bucket
             **({"bucket-key": ",".join(keys)} if keys else {}),
             "changelog-producer": "none",
             **(_TILES_WITH_LISTS if "listagg" in merges.values() else _FAST_TILES),
@@ -209,7 +208,7 @@ def tiles_spec(
 
 
 def skipped_spec(table: str) -> TableSpec:
-    """How many rows a view skipped, per day and reason: an aggregation table, merged by sum."""
+    """The number of rows skipped by a view, per day and reason: an aggregation table of sums."""
     return TableSpec(
         table,
         {TILE_DAY: Int32, "reason": String, "detail": String, "p_rows": Int64},
@@ -228,7 +227,7 @@ def skipped_spec(table: str) -> TableSpec:
 def training_spec(
     table: str, columns: Mapping[str, DataType], properties: Mapping[str, str] | None = None
 ) -> TableSpec:
-    """An append table of training rows; ``properties`` name what it was made from."""
+    """An append table of training rows; ``properties`` record its sources."""
     return TableSpec(table, dict(columns), options={**RETENTION, **(properties or {})})
 
 
@@ -240,10 +239,11 @@ def features_spec(
     buckets: int,
     properties: Mapping[str, str] | None = None,
 ) -> TableSpec:
-    """A table of a derived view: one row per entity and start of a window.
+    """The table of a derived view: one row per entity and window start.
 
-    ``columns`` are those of its rows, ``keys`` the entity's among them. It is partitioned by
-    the day of the start (UTC), because days are what a refresh replaces.
+    ``columns`` are those of its rows, ``keys`` the entity's among them. It is partitioned by the
+    day
+    of the start (UTC), because a refresh replaces days.
     """
     _free(table, columns, (START_DAY,))
     return TableSpec(
@@ -267,13 +267,13 @@ def feedback_spec(
     sample_keys: Mapping[str, DataType],
     extra: Mapping[str, DataType] | None = None,
 ) -> TableSpec:
-    """An append table of what trainers saw of each sample; ``extra`` are further columns."""
+    """An append table of per-sample training feedback; ``extra`` are additional columns."""
     _free(table, {**sample_keys, **(extra or {})}, tuple(FEEDBACK_COLUMNS))
     return TableSpec(table, {**sample_keys, **FEEDBACK_COLUMNS, **(extra or {})}, options=RETENTION)
 
 
 def served_spec(table: str) -> TableSpec:
-    """An append table of answers that were sampled, one partition per day of the answer (UTC)."""
+    """An append table of sampled replies, one partition per day of the reply (UTC)."""
     return TableSpec(
         table,
         {SERVED_DAY: Int32, **SERVED_COLUMNS, SPOOL_FILE: String},
@@ -285,7 +285,7 @@ def served_spec(table: str) -> TableSpec:
 def fitted_spec(table: str) -> TableSpec:
     """The append table of a fitted transformer: one row per version, its parameters as JSON.
 
-    ``fitted_on`` (JSON) tells the data that it was fitted on, ``rows`` how many rows of them.
+    ``fitted_on`` (JSON) identifies the data that it was fitted on, ``rows`` their number.
     """
     columns = {
         "version": Int32,

@@ -1,4 +1,4 @@
-"""A table read in parts: planned once, each part read by whoever it is dealt to."""
+"""Read a table in parts: planned once, each part read by the process it is assigned to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from paimon_features.tables.reader import _PYTHON_ROUTE, _Reader
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Parts of one snapshot of a table, which pickle, and can be read elsewhere.
+    """Splits of one snapshot of a table, which can be pickled and read elsewhere.
 
-    ``splits`` are opaque; ``rows`` says how many rows each has at most (before merging).
+    ``splits`` are opaque; ``rows`` are upper bounds of their rows (before merging).
     """
 
     lake: Lake
@@ -27,7 +27,7 @@ class SplitPlan:
     rows: tuple[int, ...]
 
     def part(self) -> SplitPlan:
-        """The same without its splits, for who is handed some of them to ``read``."""
+        """The same without its splits, for processes that receive some of them to ``read``."""
         return replace(self, splits=(), rows=())
 
     def read(self, splits: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
@@ -36,7 +36,7 @@ class SplitPlan:
         Raises
         ------
         SnapshotExpiredError
-            If the snapshot has expired since the plan was made.
+            If the snapshot has expired since planning.
         """
         reader = self._reader()
         if reader.table is None:
@@ -56,7 +56,7 @@ def plan_splits(
     columns: Sequence[str] | None = None,
     snapshot_id: int | None = None,
 ) -> SplitPlan:
-    """Parts of a snapshot, by default the newest; none of a table without one.
+    """The splits of a snapshot, by default the newest; none for an empty table.
 
     Raises
     ------
@@ -69,7 +69,7 @@ def plan_splits(
     reader = _Reader(lake, table, chosen, snapshot_id, None, None, None, True)
     if reader.table is None:
         return SplitPlan(lake, table, chosen, None, (), ())
-    # the native plan's splits do not pickle
+    # splits of the native plan cannot be pickled
     planned = reader.table.copy(_PYTHON_ROUTE)
     splits = planned.new_read_builder().with_projection(reader.read_columns).new_scan().plan()
     found = sorted(splits.splits(), key=lambda split: (-int(split.row_count), split.bucket))

@@ -1,7 +1,7 @@
-"""Tables that a job of another engine needs for a while: rows on their way there and back.
+"""Temporary tables to exchange rows with another engine.
 
-They are named ``staging_<random>_<what>`` and say which process they belong to, so that what a
-process leaves behind that was killed is known for what it is: the next one drops it.
+They are named ``staging_<random>_<what>`` and record their process, so that the tables of a killed
+process are recognised and dropped by the next one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _OWNER = "staging.owner"
 
 
 class Staging:
-    """Tables of this process, dropped at the end of the block, however it ends.
+    """Temporary tables of this process, dropped at the end of the block in any case.
 
-    Opening one drops the tables of processes of this host that have ended.
+    Opening it drops the tables of processes of this host that have ended.
     """
 
     def __init__(self, lake: Lake) -> None:
@@ -38,7 +38,7 @@ class Staging:
     def create(
         self, what: str, columns: Mapping[str, DataType], partition_by: tuple[str, ...] = ()
     ) -> str:
-        """Make an append table and return its name."""
+        """Create an append table and return its name."""
         name = f"{self.stem}_{what}"
         owner = json.dumps(asdict(ProcessHolder.current()))
         options = {"file.format": "parquet", PROPERTY_PREFIX + _OWNER: owner}
@@ -47,7 +47,7 @@ class Staging:
         return name
 
     def close(self) -> None:
-        """Drop the tables; harmless when repeated."""
+        """Drop the tables; idempotent."""
         while self._made:
             _drop(self.lake, self._made.pop())
 
@@ -64,14 +64,14 @@ class Staging:
 
 
 def drop_leftovers(lake: Lake) -> list[str]:
-    """Drop the staging tables of processes that have ended, and give their names.
+    """Drop the staging tables of processes that have ended; return their names.
 
-    A process of another host cannot be seen; its tables stay.
+    Processes of other hosts are unknown; their tables stay.
     """
     found = [name for name in lake.list() if name.startswith(STAGING_PREFIX)]
     dropped = []
     for name in found:
-        with suppress(UnknownNameError):  # its own process has just dropped it
+        with suppress(UnknownNameError):  # its own process dropped it meanwhile
             owner = lake.properties(name).get(_OWNER)
             if owner is not None and not ProcessHolder(**json.loads(owner)).alive()[0]:
                 _drop(lake, name)
@@ -81,5 +81,5 @@ def drop_leftovers(lake: Lake) -> list[str]:
 
 def _drop(lake: Lake, name: str) -> None:
     lake.drop(name)
-    # no other table will ever have this name
+    # names are never reused
     lake.lock_path(name).unlink(missing_ok=True)

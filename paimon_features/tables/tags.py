@@ -1,4 +1,4 @@
-"""Tags: names that keep a snapshot readable after it would have expired."""
+"""Tags: names that keep a snapshot readable beyond its expiry."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from paimon_features.tables.snapshots import expired, snapshot_ids, tagged
 
 
 def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:
-    """Keep a snapshot of a table under the name ``tag``; a repeat is harmless.
+    """Tag a snapshot of a table; idempotent.
 
     Raises
     ------
     TableError
-        If the tag names another snapshot.
+        If the tag exists for another snapshot.
     SnapshotExpiredError
         If the snapshot does not exist.
     """
@@ -26,7 +26,7 @@ def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:
         if known is not None:
             if known.id != snapshot_id:
                 raise TableError(
-                    f"table {name!r}: the tag {tag!r} names snapshot {known.id}, "
+                    f"table {name!r}: the tag {tag!r} exists for snapshot {known.id}, "
                     f"not {snapshot_id}; delete the tag first"
                 )
             return
@@ -42,8 +42,8 @@ def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:
 
 
 def delete_tag(lake: Lake, name: str, tag: str) -> None:
-    """Let go of a tag; harmless where there is none."""
+    """Delete a tag, if it exists."""
     if lake.exists(name):
         with locked(lake.lock_path(name), f"deleting a tag of table {name!r}"):
-            if tag in tagged(lake, name):  # pypaimon prints a line where it is not
+            if tag in tagged(lake, name):  # pypaimon prints a line if it does not exist
                 lake.table(name).delete_tag(tag)

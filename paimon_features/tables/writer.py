@@ -1,8 +1,8 @@
-"""Commits from Python: one at a time per table, and each of them once.
+"""Commits from Python: serialised per table, exactly once.
 
-Two pypaimon processes that commit to one table at the same time can lose a commit that was
-acknowledged, so each commit here holds a file lock. The lock works between processes of one
-host (and of hosts that share the folder with working locks); a lease keeps others away.
+Two pypaimon processes that commit to one table concurrently can lose an acknowledged commit, so
+each commit holds a file lock here. The lock works between processes of one host (and of hosts that
+share the folder with working locks); a lease excludes other writers.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ def append_arrow(
 ) -> int:
     """Append rows in one atomic commit and return its snapshot id.
 
-    With a ``commit_user`` and a ``commit_identifier`` (that grows from call to call of this
-    user) a repeat is harmless: what was committed already is not committed again, and the id of
-    the newest snapshot is returned. Rows may come in any order of columns; a missing column is
-    null. An empty table commits nothing. ``properties`` are stored in the snapshot.
+    With a ``commit_user`` and a ``commit_identifier`` (increasing for this user) the call is
+    idempotent: a commit that exists already is not repeated, and the id of the newest snapshot is
+    returned. Columns may be in any order; missing columns are null. An empty table commits
+    nothing. ``properties`` are stored in the snapshot.
 
     Raises
     ------
     TableError
-        If the columns do not fit the table, or another process holds the commit lock.
+        If the columns do not match the table, or another process holds the commit lock.
     """
     if (commit_user is None) != (commit_identifier is None):
         raise TableError(
-            f"table {name!r}: commit_user and commit_identifier belong together, got "
+            f"table {name!r}: commit_user and commit_identifier must be given together, got "
             f"{commit_user!r} and {commit_identifier!r}"
         )
     rows = conform(lake, name, table)
@@ -93,14 +93,15 @@ def append_stream(
 ) -> int:
     """Append the rows of many tables in one atomic commit and return its snapshot id.
 
-    Rows are held until they fill a file of about ``file_bytes`` (in memory, uncompressed), so
-    that neither the number of tables nor their rows matter to memory. The lock is held while
-    the tables are made. An error while they are made commits nothing.
+    Rows are buffered until they fill a file of about ``file_bytes`` (in memory, uncompressed), so
+    that
+    memory is bounded. The lock is held while the tables are produced. An error while producing them
+    commits nothing.
 
     Raises
     ------
     TableError
-        As ``append_arrow``; also for no table at all.
+        As ``append_arrow``; also for zero tables.
     """
     with locked(lake.lock_path(name), f"committing to table {name!r}"):
         newest = latest_snapshot(lake, name)
@@ -120,28 +121,29 @@ def _committed(
     properties: Mapping[str, str] | None,
     options: Mapping[str, str] | None = None,
 ) -> Snapshot:
-    """Commit rows, and find the snapshot that holds them; the caller has the lock."""
+    """Commit rows and return their snapshot; the caller holds the lock."""
     after = 0 if newest is None else newest.id
     try:
         _commit(lake, name, tables, user, identifier, properties, options)
     except Exception:
-        # an error after the snapshot was published is no failure: look before raising
+        # an error after the snapshot was published is not a failure: check before raising
         if _find(lake, name, user, identifier, after) is None:
             raise
     found = _find(lake, name, user, identifier, after)
     if found is None:
         raise TableError(
-            f"table {name!r}: the commit {identifier} of {user} was acknowledged and is not "
-            "there; another process commits to this table without the lock"
+            f"table {name!r}: the commit {identifier} of {user} was acknowledged but does not "
+            "exist; another process commits to this table without the lock"
         )
     return found
 
 
 def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None:
-    """The greatest commit identifier that this user has committed, None before the first.
+    """The highest identifier committed by this user, None before the first commit.
 
-    It is remembered beyond the expiry of the snapshots themselves, as long as commits go
-    through ``append_arrow``; for a Flink job it looks at the snapshots and tags that are there.
+    For commits of ``append_arrow`` it survives the expiry of snapshots; for a Flink job it is
+    read from
+    the existing snapshots and tags.
     """
     record = read_json(_record_path(lake, name, commit_user)) or {}
     known, since = record.get("identifier"), record.get("id", 0)
@@ -153,7 +155,7 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
             remembered is not None
             and (remembered.commit_user, remembered.commit_identifier) != (commit_user, known)
         )
-        if undone:  # the table was rolled back or made anew since
+        if undone:  # the table was rolled back or recreated since
             known, since = None, 0
     found = [read_snapshot_file(lake, folder, i) for i in ids if i > since]
     if known is None:
@@ -189,7 +191,7 @@ def _commit(
 ) -> None:
     table = lake.table(name)
     if options is not None:
-        table = table.copy(dict(options))  # about this handle only
+        table = table.copy(dict(options))  # affects only this handle
     builder: Any = table.new_stream_write_builder()._with_commit_user(user)
     write, commit = builder.new_write(), builder.new_commit()
     try:
@@ -199,7 +201,7 @@ def _commit(
             messages = write.prepare_commit(identifier)
         except BaseException:
             with suppress(Exception):  # the original error is more specific
-                write.abort()  # files of rows that will not be committed
+                write.abort()  # files of uncommitted rows
             raise
         commit.commit(messages, identifier, dict(properties) if properties else None)
     finally:
@@ -233,10 +235,10 @@ def conform(lake: Lake, name: str, table: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class WriteReport:
-    """What became of the rows of one ``EventWriter.write``.
+    """The result of one ``EventWriter.write``.
 
     ``rejected`` counts by reason; ``snapshot_id`` is the newest one of the events table
-    afterwards (0 while it has none).
+    afterwards (0 if it has none).
     """
 
     written: int
@@ -247,8 +249,9 @@ class WriteReport:
 class EventWriter:
     """Writes events from Python into an events table; bad rows go to its rejected table.
 
-    The rules are those of the ingest job (see ``rejects``). The writer has to be the table's
-    owner: take the lease first.
+    The rules are those of the ingest job (see ``rejects``). The writer must own the table:
+    acquire the
+    lease first.
     """
 
     def __init__(
@@ -265,14 +268,16 @@ class EventWriter:
         event_id: str | None = None,
         horizon_ms: int = 0,
     ) -> None:
-        """``clock`` gives now in UTC milliseconds; ``event_time`` is int64 ms or a timestamp.
+        """``clock`` returns the time in UTC milliseconds; ``event_time`` is int64 ms or a
+        timestamp.
 
-        ``retraction``, ``event_id`` and ``horizon_ms`` are the source's; ``of`` takes all from it.
+        ``retraction``, ``event_id`` and ``horizon_ms`` are those of the source; ``of`` takes all
+        of them from it.
 
         Raises
         ------
         UnknownNameError
-            If there is no such table or column.
+            If the table or column does not exist.
         """
         schema = lake.schema(table)
         self.columns = {f.name: f.type for f in schema if f.name not in (EVENT_DAY, INGEST_TIME_MS)}
@@ -308,15 +313,14 @@ class EventWriter:
         commit_user: str | None = None,
         commit_identifier: int | None = None,
     ) -> WriteReport:
-        """Write the good rows in one commit, the bad ones in another before it.
+        """Write the valid rows in one commit, after the rejected ones in another.
 
-        A repeat with the same user and identifier writes nothing twice. Values are cast where
-        that loses nothing.
+        Idempotent for the same user and identifier. Values are cast if that is lossless.
 
         Raises
         ------
         TableError
-            If a column is missing or not declared: that is no matter of single rows.
+            If a column is missing or not declared, which affects all rows.
         """
         missing = [column for column in self.columns if column not in rows.column_names]
         unknown = [column for column in rows.column_names if column not in self.columns]
@@ -340,10 +344,10 @@ class EventWriter:
             columns = identity_columns(self.event_id, self.retraction, self.columns)
             since_ms = now_ms - self.horizon_ms
             again = duplicates(self.lake, self.table, columns, table, ~verdict.bad, since_ms)
-            verdict.complain(again, DUPLICATE, f"column {self.event_id}: the id came before")
+            verdict.complain(again, DUPLICATE, f"column {self.event_id}: duplicate id")
         ids = {"commit_user": commit_user, "commit_identifier": commit_identifier}
         if verdict.bad.any():
-            kept = {DUPLICATE, TIME_IN_FUTURE}  # what was understood is kept as it was
+            kept = {DUPLICATE, TIME_IN_FUTURE}  # store valid rows unchanged
             raws = [
                 row_text((table if verdict.reason[i] in kept else rows).slice(i, 1))
                 for i in np.flatnonzero(verdict.bad).tolist()
@@ -355,7 +359,7 @@ class EventWriter:
         return WriteReport(good.num_rows, verdict.counts(), newest)
 
     def _done(self, user: str | None, identifier: int | None) -> bool:
-        """Whether this is the repeat of a write, whose own rows are no duplicates of it."""
+        """Whether this repeats an earlier write, whose own rows are not duplicates."""
         if user is None or identifier is None:
             return False
         newest = committed_identifiers(self.lake, self.table, user)
@@ -376,7 +380,7 @@ class EventWriter:
 
 
 def event_rows(table: pa.Table, event_time: str, now_ms: int) -> pa.Table:
-    """Rows with the columns that whoever ingests adds: the day, and the time of ingestion."""
+    """Rows with the columns added by ingestion: event day and ingestion time."""
     times = time_ms(table.column(event_time))
     days = (times.to_numpy(zero_copy_only=False) // DAY_MS).astype(np.int32)
     return table.append_column(EVENT_DAY, pa.array(days, pa.int32())).append_column(
@@ -385,7 +389,7 @@ def event_rows(table: pa.Table, event_time: str, now_ms: int) -> pa.Table:
 
 
 def row_text(row: pa.Table) -> str:
-    """One row as JSON, as it is kept where it is rejected."""
+    """One row as JSON, as stored in the rejected table."""
     return json.dumps(row.to_pylist()[0], default=_json_value, ensure_ascii=False)
 
 

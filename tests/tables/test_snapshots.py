@@ -101,7 +101,7 @@ def test_a_time_whose_snapshot_has_expired_is_refused(lake: Lake, table: str) ->
     times = [s.time_ms for s in snapshots(lake, table)]
     lake.table(table).create_tag("kept", 1)
     expire(lake, 1, 2)
-    with pytest.raises(SnapshotExpiredError, match=r"expired; the oldest there is 3.*tagged: 1 of"):
+    with pytest.raises(SnapshotExpiredError, match=r"expired; the oldest is 3.*tagged: 1 of"):
         snapshot_as_of(lake, table, times[0])
     lake.table(table).create_tag("kept_too", 3)
     expire(lake, 3)

@@ -135,7 +135,7 @@ def test_the_environment_is_honoured_and_options_win(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     assert Lake.open(address(request), "features").list() == []
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "another")
-    with pytest.raises(ConfigurationError, match="refuses these credentials"):
+    with pytest.raises(ConfigurationError, match="rejects these credentials"):
         Lake.open(address(request), "features")
     assert Lake.open(address(request), "features", options={"access-key": store.key}).list() == []
 
@@ -203,13 +203,13 @@ def test_options_and_environment_become_arguments_of_arrow(
 @pytest.mark.parametrize(
     ("place", "options", "message"),
     [
-        ("gs://bucket/lake", {}, "expected a folder, or an address of s3"),
-        ("s3://bucket/lake", {"endpont": "x"}, "unknown option 'endpont'; there are: .*endpoint"),
+        ("gs://bucket/lake", {}, "expected a folder, or a URI of s3"),
+        ("s3://bucket/lake", {"endpont": "x"}, "unknown option 'endpont'; expected one of: .*endpoint"),
         ("s3://bucket/lake", {"access-key": "a"}, "key's id is set and its secret is not"),
         ("s3://bucket/lake", {"secret-key": "a"}, "key's secret is set and its id is not"),
         ("s3://bucket/lake", {"addressing-style": "x"}, "expected path, virtual or auto"),
         ("s3://bucket/lake", {"use-https": "maybe"}, "use-https is 'maybe': expected 1 or 0"),
-        ("s3://bucket/lake", {"attempts": "0"}, "attempts is '0': expected a number from 1 on"),
+        ("s3://bucket/lake", {"attempts": "0"}, "attempts is '0': expected a number of at least 1"),
         ("oss://bucket/lake", {}, "OSS needs an endpoint"),
     ],
 )
@@ -226,10 +226,10 @@ def test_a_bucket_or_credentials_or_a_server_that_are_not_there_are_named(
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"no bucket 'nowhere' at {store.endpoint}"):
         Lake.open("s3://nowhere/lake", "features", options=store.options)
-    with pytest.raises(ConfigurationError, match=r"refuses these credentials .*AWS_SECRET_ACCESS"):
+    with pytest.raises(ConfigurationError, match=r"rejects these credentials .*AWS_SECRET_ACCESS"):
         Lake.open("s3://bucket/x", "features", options={**store.options, "access-key": "other"})
     nobody = {**store.options, "endpoint": "http://127.0.0.1:9", "attempts": "2"}
-    with pytest.raises(TableError, match=r"at http://127.0.0.1:9 cannot be reached.*S3_ENDPOINT"):
+    with pytest.raises(TableError, match=r"at http://127.0.0.1:9 is unreachable.*S3_ENDPOINT"):
         Lake.open("s3://bucket/x", "features", options=nobody)
 
 

@@ -117,7 +117,7 @@ def test_columns_are_taken_by_name_and_cast_where_nothing_is_lost(lake: Lake) ->
         append_arrow(lake, "t", pa.table({"c": [1]}))
     with pytest.raises(TableError, match="column 'a'"):
         append_arrow(lake, "t", pa.table({"a": [1.5]}))
-    with pytest.raises(TableError, match="belong together"):
+    with pytest.raises(TableError, match="must be given together"):
         append_arrow(lake, "t", rows(1), commit_user="x")
 
 

@@ -1,4 +1,4 @@
-"""Where the files of a warehouse are: a folder, S3, OSS, HDFS, or any file system of Arrow."""
+"""Storage of a warehouse: a folder, S3, OSS, HDFS, or any file system of Arrow."""
 
 from paimon_features.tables.storage.base import Storage
 from paimon_features.tables.storage.local import LocalStorage

@@ -1,4 +1,4 @@
-"""What a warehouse asks of the place where its files are."""
+"""The interface of a warehouse's storage."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ T = TypeVar("T")
 
 
 class Storage(ABC):
-    """Files by their full path or address, as the table's manifests name them.
+    """Files by their full path or URI, as in the table's manifests.
 
-    All methods may be called from several threads. What is not there raises FileNotFoundError;
-    anything else that goes wrong raises OSError or one of our own errors.
+    All methods are thread safe. Missing files raise FileNotFoundError; other failures raise
+    OSError or
+    one of our own errors.
     """
 
     is_remote: bool
 
     @abstractmethod
     def names(self, folder: str) -> list[str]:
-        """What lies in a folder, unordered; nothing where there is no such folder."""
+        """The entries of a folder, unordered; empty if the folder does not exist."""
 
     @abstractmethod
     def is_folder(self, path: str) -> bool: ...
@@ -32,37 +33,38 @@ class Storage(ABC):
 
     @abstractmethod
     def size(self, path: str) -> int:
-        """Bytes of a file."""
+        """The bytes of a file."""
 
     @abstractmethod
     def read_text(self, path: str) -> str: ...
 
     @abstractmethod
     def write_json(self, path: str, value: Any) -> None:
-        """Replace a file in one step: a reader sees the old content or the new one."""
+        """Replace a file atomically: a reader sees the old content or the new one."""
 
     @abstractmethod
     def make_folder(self, path: str) -> None: ...
 
     @abstractmethod
     def delete_folder(self, path: str) -> None:
-        """Delete a folder with all that is in it; harmless where there is none."""
+        """Delete a folder with its contents, if it exists."""
 
     @abstractmethod
     def stamp(self, folder: str) -> Hashable:
-        """Something that differs when a file was added to the folder, or it was made anew.
+        """A value that changes when a file is added to the folder, or the folder is recreated.
 
-        Raises FileNotFoundError where there is no such folder.
+        Raises FileNotFoundError if the folder does not exist.
         """
 
     @abstractmethod
     def open_parquet(self, path: str) -> pq.ParquetFile:
-        """A Parquet file, to be closed by the caller. A read of some columns of some row groups
-        fetches the bytes of those alone."""
+        """A Parquet file, to be closed by the caller. Reading some columns of some row groups
+        fetches
+        only their bytes."""
 
     @abstractmethod
     def repeated(self, read: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
-        """The result of ``read``, which is called again while it fails for a passing reason.
+        """The result of ``read``, which is retried on transient errors.
 
-        ``on_retry`` is called before each repetition.
+        ``on_retry`` is called before each retry.
         """

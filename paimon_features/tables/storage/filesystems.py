@@ -1,8 +1,8 @@
-"""Arrow's file system for an address, from options and the environment.
+"""Arrow's file system for a URI, from options and the environment.
 
-Options win over the environment. They carry Paimon's own names, so that a catalog's settings
-can be handed over as they are (``fs.s3.endpoint``), or the same without the prefix
-(``endpoint``). The environment's names are those of HybridBackend and of the AWS tools.
+Options override the environment. They have Paimon's names, so that a catalog's settings can be
+passed unchanged (``fs.s3.endpoint``), or the same without the prefix (``endpoint``). The
+environment's names are those of HybridBackend and of the AWS tools.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _PREFIXES: Mapping[str, tuple[str, ...]] = {
 
 
 def settings(address: str, options: Mapping[str, str]) -> dict[str, str]:
-    """What options and environment say about an address, by our own short names.
+    """The settings of a URI from options and environment, by short names.
 
     Raises
     ------
     ConfigurationError
-        For an option that nobody reads: one that is misspelt, say.
+        For an unknown option, such as a misspelt one.
     """
     scheme = _family(address)
     known = {
@@ -79,7 +79,7 @@ def settings(address: str, options: Mapping[str, str]) -> dict[str, str]:
     unknown = [option for option in options if option not in known]
     if unknown:
         raise ConfigurationError(
-            f"warehouse {address!r}: unknown option {unknown[0]!r}; there are: "
+            f"warehouse {address!r}: unknown option {unknown[0]!r}; expected one of: "
             + ", ".join(spellings[0] for spellings in _NAMES.values())
             + f" (also as {_PREFIXES[scheme][0]}endpoint, as Paimon has them)"
         )
@@ -93,14 +93,14 @@ def settings(address: str, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def make_filesystem(address: str, found: Mapping[str, str], attempts: int = 1) -> pafs.FileSystem:
-    """The file system of an address by its ``settings``; only HDFS is connected to at once.
+    """The file system of a URI by its ``settings``; only HDFS connects immediately.
 
-    ``attempts`` is how often a single request of S3 and OSS is tried.
+    ``attempts`` is the number of attempts per request of S3 and OSS.
 
     Raises
     ------
     ConfigurationError
-        For settings that cannot be right, or a Hadoop that is not there.
+        For invalid settings, or a missing Hadoop installation.
     """
     scheme = _family(address)
     if scheme == "hdfs":
@@ -109,7 +109,7 @@ def make_filesystem(address: str, found: Mapping[str, str], attempts: int = 1) -
 
 
 def s3_arguments(address: str, found: Mapping[str, str]) -> dict[str, Any]:
-    """The arguments of ``pyarrow.fs.S3FileSystem`` for the ``settings`` of an address.
+    """The arguments of ``pyarrow.fs.S3FileSystem`` for the ``settings`` of a URI.
 
     >>> s3_arguments("s3://b/w", {"endpoint": "minio:9000", "use_https": "0"})["scheme"]
     'http'
@@ -129,8 +129,9 @@ def s3_arguments(address: str, found: Mapping[str, str]) -> dict[str, Any]:
     endpoint = found.get("endpoint")
     if of_oss and not endpoint:
         raise ConfigurationError(
-            f"warehouse {address!r}: OSS needs an endpoint, oss-cn-hangzhou.aliyuncs.com for "
-            "example: set OSS_ENDPOINT, or the option fs.oss.endpoint"
+            f"warehouse {address!r}: OSS requires an endpoint, such as "
+            f"oss-cn-hangzhou.aliyuncs.com "
+            "for example: set OSS_ENDPOINT or the option fs.oss.endpoint"
         )
     arguments: dict[str, Any] = {
         "scheme": "https",
@@ -147,9 +148,9 @@ def s3_arguments(address: str, found: Mapping[str, str]) -> dict[str, Any]:
     if "access_key" in found:
         for name in ("access_key", "secret_key", "session_token"):
             arguments[name] = found.get(name)
-        # with keys given, nobody has to ask a metadata service that is not there for seconds
+        # with explicit keys, no lookup of a metadata service that may not exist
         os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")
-    # without a region Arrow asks AWS for one, which other stores do not have
+    # without a region Arrow queries AWS, which other stores do not support
     region = found.get("region") or ("us-east-1" if endpoint else None)
     if region:
         arguments["region"] = region
@@ -166,7 +167,7 @@ def _virtual(address: str, found: Mapping[str, str], of_oss: bool) -> bool:
         raise ConfigurationError(
             f"warehouse {address!r}: addressing style {style!r}: expected path, virtual or auto"
         )
-    # OSS takes no other than virtual
+    # OSS supports only virtual
     return style == "virtual" or (style == "auto" and of_oss)
 
 
@@ -184,9 +185,10 @@ def _hdfs(address: str, found: Mapping[str, str]) -> pafs.FileSystem:
         return pafs.HadoopFileSystem(**arguments)
     except OSError as error:
         raise ConfigurationError(
-            f"warehouse {address!r}: Arrow cannot reach Hadoop: {str(error).splitlines()[0]}. It "
-            "needs Java (JAVA_HOME), libhdfs (HADOOP_HOME or ARROW_LIBHDFS_DIR) and Hadoop's jars "
-            "(CLASSPATH=$(hadoop classpath --glob)); or hand over a file system: filesystem="
+            f"warehouse {address!r}: Arrow cannot load Hadoop: {str(error).splitlines()[0]}. It "
+            "requires Java (JAVA_HOME), libhdfs (HADOOP_HOME or ARROW_LIBHDFS_DIR) and Hadoop's "
+            "jars "
+            "(CLASSPATH=$(hadoop classpath --glob)); or pass a file system: filesystem="
         ) from error
 
 
@@ -199,8 +201,8 @@ def _family(address: str) -> str:
     if scheme == "oss":
         return scheme
     raise ConfigurationError(
-        f"warehouse {address!r}: expected a folder, or an address of {', '.join(SCHEMES)}; for "
-        "another file system hand one of Arrow or fsspec over: filesystem="
+        f"warehouse {address!r}: expected a folder, or a URI of {', '.join(SCHEMES)}; for "
+        "another file system pass one of Arrow or fsspec: filesystem="
     )
 
 
@@ -217,7 +219,7 @@ def _flag(address: str, name: str, text: str) -> bool:
 
 
 def of_arrow(filesystem: Any) -> pafs.FileSystem:
-    """A file system of Arrow as it is, one of fsspec in Arrow's clothes.
+    """A file system of Arrow, or a wrapped one of fsspec.
 
     Raises
     ------
@@ -231,7 +233,7 @@ def of_arrow(filesystem: Any) -> pafs.FileSystem:
     except ImportError:
         raise MissingExtraError(
             f"filesystem={type(filesystem).__name__}: expected a pyarrow.fs.FileSystem; for one of "
-            "fsspec its package is needed: pip install fsspec"
+            "fsspec its package is required: pip install fsspec"
         ) from None
     if isinstance(filesystem, AbstractFileSystem):
         return pafs.PyFileSystem(pafs.FSSpecHandler(filesystem))

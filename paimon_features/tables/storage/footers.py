@@ -1,4 +1,4 @@
-"""Footers of Parquet files that were read lately: each is a request, or a millisecond."""
+"""A cache of Parquet footers: each costs a request, or a millisecond."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _MOST = 256
 
 
 class Footers:
-    """The last few hundred footers. A file that was replaced has another stamp."""
+    """The last few hundred footers. A replaced file has another stamp."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, tuple[Hashable, pq.FileMetaData]] = OrderedDict()
 
     def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
-        return Footers, ()  # another process starts with none
+        return Footers, ()  # another process starts empty
 
     def open(self, path: str, stamp: Hashable, source: Any, **options: Any) -> pq.ParquetFile:
-        """The file in ``source``, with a footer that is known if there is one."""
+        """The file in ``source``, with its cached footer if available."""
         with self._lock:
             known = self._kept.get(path)
         if known is not None and known[0] == stamp:

@@ -1,4 +1,4 @@
-"""A warehouse in a folder of this machine, or one that is mounted here."""
+"""A warehouse in a local or mounted folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class LocalStorage(Storage):
-    """Plain files; Parquet is mapped into memory."""
+    """Local files; Parquet is memory mapped."""
 
     is_remote = False
 

@@ -1,4 +1,4 @@
-"""A remote warehouse, opened: its storage, and pypaimon's catalog upon it."""
+"""Open a remote warehouse: its storage and pypaimon's catalog on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paimon_features.tables.storage.retries import Retries
 
 
 def open_remote(address: str, options: Mapping[str, str], filesystem: Any) -> RemoteStorage:
-    """The storage of an address, checked to be there.
+    """The storage of a URI, verified to be reachable.
 
     Raises
     ------
@@ -22,8 +22,8 @@ def open_remote(address: str, options: Mapping[str, str], filesystem: Any) -> Re
     if filesystem is not None:
         if options:
             raise ConfigurationError(
-                f"warehouse {address!r}: options are for the file systems made here; give the "
-                "file system its own where you make it"
+                f"warehouse {address!r}: options apply to file systems created here; configure the "
+                "given file system itself"
             )
         given = of_arrow(filesystem)
         storage = RemoteStorage(address, given, given)
@@ -32,7 +32,7 @@ def open_remote(address: str, options: Mapping[str, str], filesystem: Any) -> Re
         text = found.get("attempts", "6")
         if not text.isdecimal() or int(text) < 1:
             raise ConfigurationError(
-                f"warehouse {address!r}: attempts is {text!r}: expected a number from 1 on"
+                f"warehouse {address!r}: attempts is {text!r}: expected a number of at least 1"
             )
         attempts = int(text)
         storage = RemoteStorage(
@@ -47,7 +47,7 @@ def open_remote(address: str, options: Mapping[str, str], filesystem: Any) -> Re
 
 
 def remote_catalog(address: str, storage: RemoteStorage) -> Any:
-    """pypaimon's catalog of a remote warehouse, upon the file system that is there already."""
+    """pypaimon's catalog of a remote warehouse, on the existing file system."""
     from pypaimon.catalog.catalog_context import CatalogContext
     from pypaimon.catalog.filesystem_catalog import FileSystemCatalog
     from pypaimon.catalog.filesystem_catalog_loader import FileSystemCatalogLoader
@@ -71,7 +71,7 @@ def remote_catalog(address: str, storage: RemoteStorage) -> Any:
             table.catalog_environment.catalog_loader = Loader(self.catalog_context)
             return table
 
-    # the constructor makes a file system from the address, so it gets another one first
+    # the constructor creates a file system from the URI, so it is replaced first
     catalog = Catalog(Options({"warehouse": "/"}))
     catalog.warehouse, catalog.catalog_options = address, Options({"warehouse": address})
     catalog.catalog_context = CatalogContext.create_from_options(catalog.catalog_options)

@@ -1,4 +1,4 @@
-"""A warehouse behind one of Arrow's file systems: S3, OSS, HDFS, or any that fsspec knows."""
+"""A warehouse on one of Arrow's file systems: S3, OSS, HDFS, or any of fsspec."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _DENIED = frozenset(
 
 
 class RemoteStorage(Storage):
-    """Files of a store that is reached over a network; what fails in passing is tried again.
+    """Files of a remote store; transient errors are retried.
 
     Parameters
     ----------
     address
-        The warehouse; error messages name it.
+        The warehouse, for error messages.
     filesystem
-        Makes one attempt per request, so that repetitions are ours and counted.
+        Makes one attempt per request, so that retries are made and counted here.
     patient
-        The same with repetitions of its own, for pypaimon, which makes none.
+        The same with retries of its own, for pypaimon, which makes none.
     endpoint
-        Where the store is, for error messages; empty where it is not told.
+        The endpoint of the store, for error messages; empty if unknown.
     retries
-        How often what fails in passing is tried.
+        The retry policy for transient errors.
     """
 
     is_remote = True
@@ -68,22 +68,22 @@ class RemoteStorage(Storage):
         self._footers = Footers()
 
     def place(self, path: str) -> str:
-        """An address as the file system wants it: ``bucket/key``, or a path from its root."""
+        """A URI as a path of the file system: ``bucket/key``, or a path from its root."""
         return place_in(self.filesystem, path)
 
     def check(self) -> None:
-        """Raise what is wrong with bucket, credentials or endpoint, before anything is read.
+        """Verify bucket, credentials and endpoint before anything is read.
 
         Raises
         ------
         ConfigurationError
-            For a bucket that is not there, or credentials that are refused.
+            For a missing bucket, or rejected credentials.
         TableError
             If the object store is unreachable.
         """
-        # a listing answers with a reason, which a look at one object does not
+        # a failed listing has a reason, a failed lookup of one object does not
         selector = pafs.FileSelector(self.place(self.address))
-        with suppress(FileNotFoundError):  # the bucket is there, and nothing of the warehouse yet
+        with suppress(FileNotFoundError):  # the bucket exists, but nothing of the warehouse yet
             self._do(lambda: self.filesystem.get_file_info(selector))
 
     def names(self, folder: str) -> list[str]:
@@ -110,7 +110,7 @@ class RemoteStorage(Storage):
         return self._do(read).decode("utf-8")
 
     def write_json(self, path: str, value: Any) -> None:
-        """One step in an object store; elsewhere a reader may see half of it for a moment."""
+        """Atomic in an object store; elsewhere a reader may see a partial file for a moment."""
         content = (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()
 
         def write() -> None:
@@ -137,7 +137,7 @@ class RemoteStorage(Storage):
         return tuple(sorted((info.base_name, info.mtime_ns, info.size) for info in infos))
 
     def open_parquet(self, path: str) -> pq.ParquetFile:
-        # pre_buffer: the byte ranges of all wanted columns are fetched at once, by Arrow's own
+        # pre_buffer: the byte ranges of all requested columns are fetched at once, by Arrow's
         # threads, close ones as one request
         source = self.filesystem.open_input_file(self.place(path))
         try:
@@ -166,21 +166,21 @@ class RemoteStorage(Storage):
             raise self.explained(error) from error
 
     def explained(self, error: OSError) -> PaimonFeaturesError:
-        """What an error of the store means, and what to do about it."""
+        """Translate an error of the store into one with a remedy."""
         code, _ = error_code(error)
         detail = str(error).splitlines()[0]
         if code == "NO_SUCH_BUCKET":
             return self._no_bucket()
         if code in _DENIED:
             return ConfigurationError(
-                f"warehouse {self.address!r}: the store refuses these credentials ({detail}); "
+                f"warehouse {self.address!r}: the store rejects these credentials ({detail}); "
                 "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN (OSS_... "
-                "for OSS) or the options, and what they may do in this bucket"
+                "for OSS) or the options, and the permissions on this bucket"
             )
         if code == "NETWORK_CONNECTION":
             where = f" at {self.endpoint}" if self.endpoint else ""
             return TableError(
-                f"warehouse {self.address!r}: the store{where} cannot be reached ({detail}); check "
+                f"warehouse {self.address!r}: the store{where} is unreachable ({detail}); check "
                 "S3_ENDPOINT (OSS_ENDPOINT) or the option endpoint, S3_USE_HTTPS, and the network"
             )
         passing = f" each of {self.retries.attempts} times" if is_passing(error) else ""
@@ -190,13 +190,14 @@ class RemoteStorage(Storage):
         where = f" at {self.endpoint}" if self.endpoint else ""
         bucket = self.place(self.address).split("/")[0]
         return ConfigurationError(
-            f"warehouse {self.address!r}: there is no bucket {bucket!r}{where}; make it, or check "
+            f"warehouse {self.address!r}: bucket {bucket!r}{where} does not exist; create it, or "
+            f"check "
             "the address, S3_ENDPOINT and the region"
         )
 
 
 def place_in(filesystem: pafs.FileSystem, path: str) -> str:
-    """An address as a file system wants it.
+    """A URI as a path of a file system.
 
     >>> place_in(pafs.LocalFileSystem(), "file:///a/b")
     '/a/b'

@@ -1,4 +1,4 @@
-"""Which errors of a remote store pass by themselves, and how often to try again."""
+"""Transient errors of a remote store, and the retry policy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# as Arrow writes them; a code of ours where the server sent no readable one
+# Arrow's error messages, with or without the server's error code
 _CODE = re.compile(r"AWS Error ([A-Z_]+)(?: \(HTTP status (\d+)\))?")
 _PASSING = frozenset(
     {
@@ -29,9 +29,9 @@ _PASSING_STATUS = frozenset({"408", "429", "500", "502", "503", "504"})
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How patient a read is: ``attempts`` in all, with waits that double from one to the next.
+    """The retry policy of a read: ``attempts`` in total, with exponential backoff.
 
-    The wait before attempt k is random between half of and the whole of
+    The wait before attempt k is random between half and all of
     ``first_wait_s * 2**(k - 2)``, at most ``longest_wait_s``.
     """
 
@@ -40,7 +40,7 @@ class Retries:
     longest_wait_s: float = 5.0
 
     def call(self, work: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
-        """The result of ``work``, called again while its error is a passing one."""
+        """The result of ``work``, retried on transient errors."""
         for attempt in range(1, self.attempts + 1):
             try:
                 return work()
@@ -58,7 +58,7 @@ class Retries:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether it, or what it was raised from, may be gone at the next attempt.
+    """Whether the error or one of its causes is transient.
 
     >>> is_passing(OSError("AWS Error SLOW_DOWN during GetObject operation: please"))
     True
@@ -79,7 +79,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def error_code(error: BaseException) -> tuple[str | None, str | None]:
-    """The code of the store's answer, and the HTTP status where that is all there was.
+    """The error code of the store's response, or only its HTTP status.
 
     >>> error_code(OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation: gone"))
     ('NO_SUCH_BUCKET', None)

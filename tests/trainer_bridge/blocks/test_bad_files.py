@@ -167,7 +167,7 @@ def test_a_pin_is_a_snapshot_a_tag_or_a_time(lake: Lake) -> None:
     for pin, error, message in (
         ({"tag": "after"}, UnknownNameError, "no tag of table 't' 'after'; there is: before"),
         ({"snapshot_id": 1}, SnapshotExpiredError, "no snapshot 1; it has 3 to 4"),
-        ({"as_of_ms": times[0] - 1}, SnapshotExpiredError, "has expired; the oldest there is 3"),
+        ({"as_of_ms": times[0] - 1}, SnapshotExpiredError, "has expired; the oldest is 3"),
         ({"tag": "before", "snapshot_id": 2}, ConfigurationError, "snapshot_id=2 and tag='before'"),
         ({"on_bad_file": "ignore"}, ConfigurationError, "expected 'error' or 'skip'"),
     ):
