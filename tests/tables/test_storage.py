@@ -122,7 +122,7 @@ def test_any_file_system_of_fsspec_or_arrow_can_hold_a_lake(tmp_path: Path) -> N
     round_trip(lake, Lake.open("any://lake", "features", filesystem=folder))
     with pytest.raises(ConfigurationError, match="filesystem=str: expected one of pyarrow.fs"):
         Lake.open("any://lake", "features", filesystem="s3fs")
-    with pytest.raises(ConfigurationError, match="give the file system its own"):
+    with pytest.raises(ConfigurationError, match="configure the given file system itself"):
         Lake.open("any://lake", "features", filesystem=folder, options={"endpoint": "x"})
 
 
@@ -210,7 +210,7 @@ def test_options_and_environment_become_arguments_of_arrow(
         ("s3://bucket/lake", {"addressing-style": "x"}, "expected path, virtual or auto"),
         ("s3://bucket/lake", {"use-https": "maybe"}, "use-https is 'maybe': expected 1 or 0"),
         ("s3://bucket/lake", {"attempts": "0"}, "attempts is '0': expected a number of at least 1"),
-        ("oss://bucket/lake", {}, "OSS needs an endpoint"),
+        ("oss://bucket/lake", {}, "OSS requires an endpoint"),
     ],
 )
 def test_settings_that_cannot_be_right_are_refused_before_anything_is_sent(
@@ -248,7 +248,7 @@ def test_hdfs_goes_through_hadoops_own_library_and_its_lack_is_explained(
         ("hdfs://service/lake", {}),
         ("viewfs://mounts/lake", {"kerberos-ticket": "/tmp/t"}),
     ):
-        with pytest.raises(ConfigurationError, match="Unable to load libjvm. It needs Java"):
+        with pytest.raises(ConfigurationError, match="Unable to load libjvm. It requires Java"):
             Lake.open(place, "features", options=options)
     assert asked == [
         {"host": "node", "port": 8020, "user": "ann", "replication": 2},
