@@ -204,7 +204,11 @@ def test_options_and_environment_become_arguments_of_arrow(
     ("place", "options", "message"),
     [
         ("gs://bucket/lake", {}, "expected a folder, or a URI of s3"),
-        ("s3://bucket/lake", {"endpont": "x"}, "unknown option 'endpont'; expected one of: .*endpoint"),
+        (
+            "s3://bucket/lake",
+            {"endpont": "x"},
+            "unknown option 'endpont'; expected one of: .*endpoint",
+        ),
         ("s3://bucket/lake", {"access-key": "a"}, "key's id is set and its secret is not"),
         ("s3://bucket/lake", {"secret-key": "a"}, "key's secret is set and its id is not"),
         ("s3://bucket/lake", {"addressing-style": "x"}, "expected path, virtual or auto"),
