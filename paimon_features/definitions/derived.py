@@ -146,7 +146,7 @@ class DerivedView(ABC):
         """The parameters of its windows, for the registry."""
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry."""
+        """Return the canonical JSON form, as in the registry."""
         made = self.compiled
         return {
             "kind": "derived_view",

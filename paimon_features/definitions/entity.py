@@ -56,6 +56,6 @@ class Entity:
         return tuple(self.keys)
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry."""
+        """Return the canonical JSON form, as in the registry."""
         keys = {name: kind.text for name, kind in self.keys.items()}
         return {"kind": "entity", "name": self.name, "keys": keys, **metadata(self)}

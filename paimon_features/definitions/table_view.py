@@ -45,7 +45,7 @@ class TableSource(EventSource):
             )
 
     def to_document(self) -> dict[str, object]:
-        """Canonical JSON form, as it stands in the registry."""
+        """Return the canonical JSON form, as in the registry."""
         return {**super().to_document(), "created_time": self.created_time}
 
 

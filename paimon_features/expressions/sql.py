@@ -62,7 +62,7 @@ def bucket(_: Call, x: str, *edges: str) -> str:
 
 
 def where(test: str, value: str) -> str:
-    """``value`` where the test holds, else NULL."""
+    """``value`` where the test is true, else NULL."""
     return f"(CASE WHEN {test} THEN {value} END)"
 
 

@@ -60,14 +60,14 @@ def wrong_derived(
     wrong += [f"no row {key}" for key in expected.keys() - got.keys()]
     wrong += [f"row {key} is too much" for key in got.keys() - expected.keys()]
     for key in expected.keys() & got.keys():
-        naive, row = expected[key], got[key]
-        if row[made.end] != naive.end_ms:
-            wrong.append(f"{key}: ends at {row[made.end]}, expected {naive.end_ms}")
-        if made.count is not None and row[made.count] != naive.count:
-            wrong.append(f"{key}: {row[made.count]} events, expected {naive.count}")
+        reference, row = expected[key], got[key]
+        if row[made.end] != reference.end_ms:
+            wrong.append(f"{key}: ends at {row[made.end]}, expected {reference.end_ms}")
+        if made.count is not None and row[made.count] != reference.count:
+            wrong.append(f"{key}: {row[made.count]} events, expected {reference.count}")
         length_ms = None if made.windows is None else made.windows.length_ms
         for feature in made.features:
-            window = _window(derived.view, feature.aggregate, naive, length_ms)
+            window = _window(derived.view, feature.aggregate, reference, length_ms)
             wanted = _value(derived.view, feature.aggregate, window)
             if undecided(feature.aggregate, window):
                 continue

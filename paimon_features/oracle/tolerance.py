@@ -1,7 +1,7 @@
-"""How far a path's value may be from the naive twin's: not at all, or by what rounding explains.
+"""Tolerances of values compared with the reference: exact, or bounded by rounding errors.
 
 Sums of floats may differ by ``n * eps * sum(|v|)``, because engines add in different orders;
-decayed ones also by the rounding of their weights. ``tolerance`` and ``undecided`` are told by the
+decayed ones also by the rounding of their weights. ``tolerance`` and ``undecided`` dispatch on the
 class of the aggregate, as ``reference_value`` is; an aggregate without one has to be equal.
 """
 
@@ -36,7 +36,7 @@ Bound = float | Sequence[float]
 
 @singledispatch
 def tolerance(aggregate: agg.Aggregate, window: Window, wanted: Any) -> Bound:
-    """How far the value may be from ``wanted``, the naive one, which is not null."""
+    """Return the tolerance of a value around ``wanted``, the reference, which is not null."""
     return 0.0
 
 

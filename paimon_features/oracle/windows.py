@@ -1,6 +1,6 @@
-"""The oracle of windows: which events belong to one, told by arithmetic on single times.
+"""The oracle of windows: which events belong to one, by arithmetic on single times.
 
-Nothing here knows arrays, cells or steps that are worked out beforehand. ``members`` is what
+Nothing here uses arrays, cells or precomputed steps. ``members`` is what
 every path is compared with.
 
 ::

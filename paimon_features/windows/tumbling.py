@@ -50,7 +50,7 @@ class Tumbling:
     @overload
     def start(self, time_ms: Ints) -> Ints: ...
     def start(self, time_ms: int | Ints) -> int | Ints:
-        """Start (inclusive) of the window that a time is in; it never falls as time goes on."""
+        """Return the start (inclusive) of the window of a time; monotonic in time."""
         if not isinstance(self.size, CalendarUnit):
             return floor_ms(time_ms, self.size)
         assert self.time_zone is not None
@@ -70,7 +70,7 @@ class Tumbling:
         if isinstance(start_ms, int):
             end = unit_end(self.size, self.time_zone, start_ms + self.step_ms - 1)
             return floor_ms(end, self.step_ms)
-        # windows are few beside the rows that lie in them
+        # there are few windows compared with the rows in them
         distinct, place = np.unique(start_ms, return_inverse=True)
         ends = np.array([self.end(start) for start in distinct.tolist()], np.int64)
         found: Ints = ends[place]
