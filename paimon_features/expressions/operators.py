@@ -1,7 +1,7 @@
 """The operators and functions of the language: their types and how calls are built.
 
 ``build`` is the only way to make a call: it checks the argument types, converts arguments that
-may be converted (int64 to float64, decimals to wider ones, literals to the type of the other operands)
+may be converted (int64 to float64, decimals to wider ones, literals to match other operands)
 and folds what the canonical text could not tell apart. Its errors name no position: the parser
 adds it.
 """
