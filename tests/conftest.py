@@ -26,7 +26,7 @@ def redis_server() -> Iterator[RedisServer]:
 def redis_url(redis_server: RedisServer) -> str:
     """The address of the session's server, empty."""
     with connect(redis_server.url) as connection:
-        connection.ask("FLUSHALL")
+        connection.request("FLUSHALL")
     return redis_server.url
 
 

@@ -1,7 +1,7 @@
-"""What a machine needs beside Python: Java, the Flink jars, a Redis-protocol server.
+"""Requirements in addition to Python: Java, the Flink jars, a Redis-protocol server.
 
-Each part is found where it is, or fetched, or refused with a ``SetupError`` that says what to
-do. Nothing here imports Flink, Paimon or Redis, so it runs on every host.
+Each one is located or downloaded; if neither is possible, a ``SetupError`` states the remedy.
+Nothing here imports Flink, Paimon or Redis, so it runs on every host.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The folder of verified files: what is in it was checked once and is known by size and time.
+"""A cache of verified files: each is hashed once, then recognized by size and modification time.
 
-Hashing the jars takes a second at every start. So the hash is taken once, when a file enters
-the cache, and ``.verified.json`` beside the files keeps hash, size and modification time; a
-file whose size or time differs is hashed again. ``paimon-features doctor`` always hashes.
+Hashing the jars at every start would take a second. Therefore a file is hashed once, when it is
+added to the cache, and ``.verified.json`` in the same folder records its hash, size and
+modification time; a file whose size or time differs is hashed again. ``paimon-features doctor``
+always hashes.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ _CHUNK = 1 << 20
 
 
 def cache_root() -> Path:
-    """The user's cache: ``PAIMON_FEATURES_CACHE``, else ``~/.cache/paimon-features``."""
+    """Return the user's cache folder: ``PAIMON_FEATURES_CACHE``, else
+    ``~/.cache/paimon-features``."""
     named = os.environ.get("PAIMON_FEATURES_CACHE")
     return Path(named).expanduser() if named else Path.home() / ".cache" / "paimon-features"
 
 
 def sha256_of(path: Path) -> str:
-    """The file's sha256 in hexadecimal."""
+    """Return the file's SHA-256 in hexadecimal."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -35,14 +37,15 @@ def sha256_of(path: Path) -> str:
 
 
 class VerifiedFolder:
-    """Files of one folder, each known by its sha256."""
+    """Files of one folder, each verified by its SHA-256."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._notes_path = folder / ".verified.json"
 
     def holds(self, name: str, sha256: str) -> bool:
-        """Whether the file is there with this hash; reads it only if it is not known yet."""
+        """Return whether the file exists and has this hash; a file that is already recorded is
+        not read."""
         fingerprint = self._fingerprint(name)
         if fingerprint is None:
             return False
@@ -54,10 +57,10 @@ class VerifiedFolder:
         return True
 
     def note(self, name: str, sha256: str) -> None:
-        """Remember that the file as it is now has this hash; harmless to repeat.
+        """Record that the file in its current state has this hash; idempotent.
 
-        Two processes that note at the same time may lose one note: the file is hashed again
-        at the next look.
+        Of two processes that record at the same time, one record may be lost: that file is
+        hashed again at the next check.
         """
         fingerprint = self._fingerprint(name)
         if fingerprint is None:
@@ -68,12 +71,12 @@ class VerifiedFolder:
             draft.write_text(json.dumps(notes, indent=1, sort_keys=True))
             draft.replace(self._notes_path)
         except OSError:
-            # a cache that somebody else filled and we may only read serves as well
+            # a read-only cache that another user has filled is usable, too
             draft.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other processes of this host from filling the folder at the same time."""
+        """Lock the folder against other processes of this host that write to it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with FileLock(self.folder / ".lock"):
             yield

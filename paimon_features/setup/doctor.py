@@ -1,7 +1,7 @@
-"""Checks of what a machine has, each with what to do where something is missing.
+"""Checks of the installation, each with a remedy if something is missing.
 
-A check tells the truth about one part and never raises. What an install does not need is not
-missing: without the extra ``flink`` nobody asks for Java.
+Each check reports on one component and never raises. What an installation does not need is
+optional: without the extra ``flink``, Java is not required.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "torch": ("torch", "training batches for torch"),
     "tensorflow": ("tensorflow", "training batches for TensorFlow"),
     "onnx": ("onnx", "fitted export --onnx"),
-    "demo": ("matplotlib", "the pictures of the demo"),
+    "demo": ("matplotlib", "plots of the demo"),
 }
-"""The module that tells whether an extra is installed, and what the extra is for."""
+"""For each extra, the module that shows whether it is installed, and its purpose."""
 
 _DISTRIBUTIONS = {"flink": "apache-flink", "tensorflow": "tensorflow-cpu", "demo": "matplotlib"}
 _ENOUGH_BYTES = 2 << 30
@@ -42,10 +42,10 @@ _ENOUGH_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What one check found; ``remedy`` is empty where there is nothing to do.
+    """The result of one check; ``remedy`` is empty if no action is needed.
 
-    ``state`` is ``ok``, ``missing`` (something here needs it), or ``optional`` (absent, and
-    nothing here needs it).
+    ``state`` is ``ok``, ``missing`` (absent, but required by this installation), or
+    ``optional`` (absent and not required).
     """
 
     name: str
@@ -55,12 +55,12 @@ class Check:
 
 
 def has_extra(extra: str) -> bool:
-    """Whether the packages of an extra are installed. Imports nothing."""
+    """Return whether the packages of an extra are installed, without importing them."""
     return importlib.util.find_spec(EXTRAS[extra][0]) is not None
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
-    """Python 3.11 or 3.12: the versions for which Flink and pyarrow have wheels."""
+    """Check for Python 3.11 or 3.12, the versions for which Flink and pyarrow provide wheels."""
     text = ".".join(map(str, version))
     if (3, 11) <= version < (3, 13):
         return Check("Python", "ok", text)
@@ -68,7 +68,7 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
 
 
 def check_extra(extra: str) -> Check:
-    """Whether an extra is installed, and in which version."""
+    """Check whether an extra is installed, and in which version."""
     name, (module, purpose) = f"extra {extra}", EXTRAS[extra]
     if not has_extra(extra):
         remedy = f"for {purpose}: pip install 'paimon-features[{extra}]'"
@@ -82,7 +82,7 @@ def check_extra(extra: str) -> Check:
 
 
 def check_java(needed: bool) -> Check:
-    """A Java that Flink runs on."""
+    """Check for a Java version that Flink supports."""
     try:
         java = find_java()
     except SetupError as error:
@@ -91,7 +91,7 @@ def check_java(needed: bool) -> Check:
 
 
 def check_jars(group: str, needed: bool) -> Check:
-    """The jars of a group, each hashed from its first byte to its last."""
+    """Check the jars of a group; every file is hashed completely."""
     absent, corrupt, size = [], [], 0
     jars = locked_jars([group])
     for jar in jars:
@@ -103,10 +103,10 @@ def check_jars(group: str, needed: bool) -> Check:
         else:
             size += path.stat().st_size
     if not absent and not corrupt:
-        found = f"{len(jars)} in {jar_folder()}, {size / 1e6:.1f} MB, every hash is right"
+        found = f"{len(jars)} in {jar_folder()}, {size / 1e6:.1f} MB, all hashes correct"
         return Check(f"jars {group}", "ok", found)
     missing = [f"not in the cache: {', '.join(absent)}"] if absent else []
-    # the file is removed first: the quick look of `jars` may take it for what it was
+    # remove the file first: `jars` may skip it, because size and time are as recorded
     remove = "".join(f"rm {text.split(' is corrupt')[0]} && " for text in corrupt)
     return Check(
         f"jars {group}",
@@ -117,7 +117,7 @@ def check_jars(group: str, needed: bool) -> Check:
 
 
 def check_redis_server() -> Check:
-    """A server that the demo and the tests can start; a project may use any other."""
+    """Check for a server that the demo and the tests can start; a project may use any other."""
     try:
         return Check("Redis-protocol server", "ok", str(find_redis_server()))
     except SetupError as error:
@@ -125,16 +125,17 @@ def check_redis_server() -> Check:
 
 
 def check_online_store(url: str, needed: bool) -> Check:
-    """Whether the project's online store answers and would rather refuse than forget."""
+    """Check that the project's online store responds and rejects writes instead of evicting
+    keys."""
     name = "online store"
     try:
         with connect(url) as connection:
-            connection.ask("PING")
-            info = str(connection.ask("INFO", "server"))
+            connection.request("PING")
+            info = str(connection.request("INFO", "server"))
             try:
-                policy = connection.ask("CONFIG", "GET", "maxmemory-policy")
+                policy = connection.request("CONFIG", "GET", "maxmemory-policy")
             except PaimonFeaturesError:
-                # services often refuse CONFIG; the materializer says so too
+                # managed services often reject CONFIG; the materializer warns about it as well
                 policy = None
     except PaimonFeaturesError as error:
         return Check(
@@ -149,26 +150,27 @@ def check_online_store(url: str, needed: bool) -> Check:
         return Check(
             name,
             "missing",
-            f"version {server}, maxmemory-policy {policy[1]}: it may drop records in silence",
-            "run: redis-cli CONFIG SET maxmemory-policy noeviction, and set it in its file",
+            f"version {server}, maxmemory-policy {policy[1]}: it may evict records silently",
+            "run: redis-cli CONFIG SET maxmemory-policy noeviction, and set it in the server's "
+            "configuration file",
         )
-    told = "" if policy else "; it does not tell its maxmemory-policy, which must be noeviction"
-    return Check(name, "ok", f"answers, version {server}{told}")
+    note = "" if policy else "; its maxmemory-policy is unknown, and must be noeviction"
+    return Check(name, "ok", f"reachable, version {server}{note}")
 
 
 def check_folder(name: str, folder: Path) -> Check:
-    """Whether files can be written in ``folder``, or where it would be made; and the space."""
+    """Check that ``folder``, or its closest existing parent, is writable and has free space."""
     place = folder
     while not place.exists():
         place = place.parent
     try:
-        # root may write anywhere by its rights and still not on a read-only disk: try it
+        # permissions alone do not suffice: root has them on a read-only file system, too
         with tempfile.TemporaryFile(dir=place) as probe:
             probe.write(b"x")
     except OSError as error:
-        return Check(name, "missing", f"{folder} cannot be written: {error}", "choose another")
+        return Check(name, "missing", f"{folder} is not writable: {error}", "choose another folder")
     free = shutil.disk_usage(place).free
-    found = f"{folder} can be written, {free / (1 << 30):.1f} GiB free"
+    found = f"{folder} is writable, {free / (1 << 30):.1f} GiB free"
     if free < _ENOUGH_BYTES:
-        return Check(name, "missing", found, "make room: at least 2 GiB")
+        return Check(name, "missing", found, "free up disk space: at least 2 GiB are required")
     return Check(name, "ok", found)

@@ -1,9 +1,9 @@
-"""The Flink jars: by coordinate and sha256 from ``jars.lock.toml`` into the user's cache.
+"""Downloads the Flink jars in ``jars.lock.toml`` (coordinates and SHA-256) to the user's cache.
 
-A jar is taken from the first place that has it with the right hash: the cache, the local Maven
-repository (``~/.m2``), the remote one. It enters the cache by a rename, so a file in the cache
-is whole or absent, an interrupted fetch goes on with the jars that are missing, and a second
-run needs no network.
+A jar is taken from the first location that has it with the expected hash: the cache, the local
+Maven repository (``~/.m2``), the remote one. It is moved to the cache by a rename, so a cached
+file is always complete, an interrupted run resumes with the missing jars, and a second run needs
+no network.
 
 >>> [jar.file_name for jar in locked_jars(["kafka"])]
 ['flink-sql-connector-kafka-5.0.0-2.2.jar']
@@ -31,13 +31,13 @@ _TIMEOUT_S = 60
 _SCRATCH = ".fetch-"
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
-"""``progress(file name, size in bytes)`` gives a context with a function to call with the
-number of bytes that each step brought."""
+"""``progress(file name, size in bytes)`` returns a context manager whose value is called with the
+number of bytes of each chunk."""
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One line of the lock file."""
+    """One entry of the lock file."""
 
     group: str
     coordinate: str
@@ -50,14 +50,14 @@ class Jar:
 
     @property
     def maven_path(self) -> Path:
-        """Where a Maven repository keeps it, relative to the repository."""
+        """The path of the jar relative to a Maven repository."""
         organisation, artifact, version = self.coordinate.split(":")
         return Path(*organisation.split("."), artifact, version, self.file_name)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchedJar:
-    """A verified jar of the cache and where it came from in this call.
+    """A verified jar in the cache, and where this call found it.
 
     ``origin`` is ``"cache"``, ``"~/.m2"`` or ``"download"``.
     """
@@ -72,29 +72,30 @@ class FetchedJar:
 
 
 def locked_jars(groups: Collection[str] | None = None) -> list[Jar]:
-    """The jars of these groups (all where it is None), in the order of the lock file.
+    """Return the jars of these groups (of all groups if None), in the order of the lock file.
 
     Raises
     ------
     SetupError
-        For a group that the lock file does not have.
+        If the lock file does not contain a group.
     """
     text = resources.files("paimon_features.setup").joinpath("jars.lock.toml").read_text("utf-8")
     jars = [Jar(**entry) for entry in tomllib.loads(text)["jar"]]
     known = list(dict.fromkeys(jar.group for jar in jars))
     unknown = sorted(set(groups or ()) - set(known))
     if unknown:
-        raise SetupError(f"there is no jar group {unknown[0]!r}; there is: {', '.join(known)}")
+        raise SetupError(f"unknown jar group {unknown[0]!r}; expected one of: {', '.join(known)}")
     return [jar for jar in jars if groups is None or jar.group in groups]
 
 
 def jar_folder(cache_dir: Path | None = None) -> Path:
-    """Where the verified jars are: ``jars`` in the user's cache, unless named."""
+    """Return the folder of verified jars; by default ``jars`` in the user's cache."""
     return cache_dir if cache_dir is not None else cache_root() / "jars"
 
 
 def missing_jars(groups: Collection[str] = DEFAULT_GROUPS) -> list[Jar]:
-    """The jars of these groups that are not in the cache with the right hash. No network."""
+    """Return the jars of these groups that are not in the cache with the expected hash; no
+    network."""
     folder = VerifiedFolder(jar_folder())
     return [jar for jar in locked_jars(groups) if not folder.holds(jar.file_name, jar.sha256)]
 
@@ -105,19 +106,19 @@ def fetch_jars(
     mirror: str | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Make sure that the jars of these groups are in the cache; return their paths.
+    """Download the jars of these groups to the cache unless present; return their paths.
 
-    Harmless to repeat, and to run in two processes at once: one waits for the other.
-    ``mirror`` is the address of a Maven repository; by default that of the environment
-    variable ``PAIMON_FEATURES_MAVEN_MIRROR``, else the central one.
+    Idempotent, and safe to run in several processes at once: one waits for the other.
+    ``mirror`` is the URL of a Maven repository; the default is the environment variable
+    ``PAIMON_FEATURES_MAVEN_MIRROR``, else the central repository.
 
     Raises
     ------
     SetupError
-        For an unknown group, or a jar that cannot be had or has another hash. The jars that
-        were already fetched stay.
+        If a group is unknown, or a jar cannot be downloaded or has another hash. Jars that were
+        already downloaded are kept.
     MissingExtraError
-        When something has to be downloaded and the extra ``flink`` is not installed.
+        If a download is necessary and the extra ``flink`` is not installed.
     """
     return [jar.path for jar in fetch_jar_details(groups, cache_dir, mirror, progress)]
 
@@ -128,7 +129,7 @@ def fetch_jar_details(
     mirror: str | None = None,
     progress: Progress | None = None,
 ) -> list[FetchedJar]:
-    """``fetch_jars``, with where each jar came from."""
+    """Like ``fetch_jars``, but return the origin of each jar as well."""
     jars = locked_jars(groups)
     folder = VerifiedFolder(jar_folder(cache_dir))
     if all(folder.holds(jar.file_name, jar.sha256) for jar in jars):
@@ -137,21 +138,22 @@ def fetch_jar_details(
     try:
         with folder.locked():
             for leftover in folder.folder.glob(f"{_SCRATCH}*"):
-                # of a process that was killed: we hold the lock, so nobody works in it
+                # left by a killed process: we hold the lock, so it is not in use
                 shutil.rmtree(leftover, ignore_errors=True)
             return [_bring(jar, folder, mirror, progress) for jar in jars]
     except OSError as error:
         raise SetupError(
-            f"the jar cache {folder.folder} cannot be written: {error}; "
-            "name another folder by PAIMON_FEATURES_CACHE"
+            f"the jar cache {folder.folder} is not writable: {error}; "
+            "set PAIMON_FEATURES_CACHE to another folder"
         ) from error
 
 
 def class_path(groups: Collection[str] = ("flink",), cache_dir: Path | None = None) -> str:
-    """The jars of these groups as a class path, for ``HADOOP_CLASSPATH``; fetched if missing.
+    """Return the jars of these groups as a class path for ``HADOOP_CLASSPATH``; download if
+    missing.
 
-    Flink puts that variable on the system class path of its JVMs, where catalogs and Hadoop
-    belong, in local mode and on a cluster alike. Set it before the first gateway starts.
+    Flink adds that variable to the system class path of its JVMs, where catalogs and Hadoop
+    must be, both in local mode and on a cluster. Set it before the first gateway starts.
     """
     return os.pathsep.join(str(path) for path in fetch_jars(groups, cache_dir))
 
@@ -162,7 +164,7 @@ def _bring(
     target = folder.folder / jar.file_name
     if folder.holds(jar.file_name, jar.sha256):
         return FetchedJar(jar, target, "cache")
-    # the throwaway folder lies beside the target, so that the rename stays in one file system
+    # the temporary folder is next to the target, so that the rename stays in one file system
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder.folder) as scratch:
         draft = Path(scratch) / jar.file_name
         if _copy_from(_local_repositories(), jar, draft):
@@ -181,12 +183,12 @@ def _local_repositories() -> Iterable[Path]:
 
 
 def _copy_from(repositories: Iterable[Path], jar: Jar, draft: Path) -> bool:
-    """Copy the jar from the first local repository that has it with the right hash."""
+    """Copy the jar from the first local repository that has it with the expected hash."""
     for repository in repositories:
         source = repository / jar.maven_path
         if source.is_file():
             shutil.copyfile(source, draft)
-            # the copy is hashed, not the source: that one may change under our hands
+            # hash the copy, not the source, which may change in the meantime
             if sha256_of(draft) == jar.sha256:
                 return True
             draft.unlink()
@@ -196,11 +198,11 @@ def _copy_from(repositories: Iterable[Path], jar: Jar, draft: Path) -> bool:
 def _download(
     jar: Jar, scratch: Path, draft: Path, mirror: str | None, progress: Progress | None
 ) -> None:
-    """Download the jar to ``draft`` and check its hash; a second and third try after a failure."""
+    """Download the jar to ``draft`` and verify its hash; a failure is retried twice."""
     source = "Maven Central" if mirror is None else f"the mirror {mirror}"
     failures: list[str] = []
     for attempt in range(_ATTEMPTS):
-        # jgo trusts whatever lies in its folder, half a file of a broken try too: a new one each
+        # jgo trusts every file in its folder, even a partial download: use a new one each time
         repository = scratch / f"try-{attempt}"
         try:
             path = _resolve(jar, repository, mirror, progress)
@@ -214,15 +216,15 @@ def _download(
         failures.append(f"expected sha256 {jar.sha256}, got {got} ({path.stat().st_size:,} bytes)")
         shutil.rmtree(repository)
     raise SetupError(
-        f"{jar.coordinate} could not be fetched from {source}, {_ATTEMPTS} times; "
-        f"at last: {failures[-1]}. A mirror is named by {MIRROR_VARIABLE}; a copy with the right "
-        f"hash at ~/.m2/repository/{jar.maven_path} is taken as well"
+        f"{jar.coordinate} could not be downloaded from {source} in {_ATTEMPTS} attempts; "
+        f"last error: {failures[-1]}. Set a mirror with {MIRROR_VARIABLE}; a copy with the correct "
+        f"hash at ~/.m2/repository/{jar.maven_path} is used as well"
     )
 
 
 def _resolve(jar: Jar, repository: Path, mirror: str | None, progress: Progress | None) -> Path:
-    """One download by jgo into an empty local repository; proxies and certificates are those
-    of the environment, as ``requests`` reads them."""
+    """Download with jgo into an empty local repository, with the proxies and certificates of the
+    environment, as ``requests`` reads them."""
     try:
         from jgo.maven import MavenContext, PythonResolver
     except ImportError as error:

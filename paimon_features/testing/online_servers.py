@@ -35,10 +35,10 @@ def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = START_TIME
     raise AssertionError(f"after {timeout_s} s still not: {what}")
 
 
-def ask(port: int, *words: str) -> Reply:
+def send_command(port: int, *words: str) -> Reply:
     """The reply of the server at a port of the loopback."""
     with connect(f"redis://127.0.0.1:{port}/0") as connection:
-        return connection.ask(*words)
+        return connection.request(*words)
 
 
 class _Servers:
@@ -97,17 +97,21 @@ class ClusterServers(_Servers):
             node.start()
         edges = [SLOTS * i // self._primaries for i in range(self._primaries + 1)]
         for i, node in enumerate(self.nodes[: self._primaries]):
-            ask(node.port, "CLUSTER", "ADDSLOTSRANGE", str(edges[i]), str(edges[i + 1] - 1))
+            send_command(
+                node.port, "CLUSTER", "ADDSLOTSRANGE", str(edges[i]), str(edges[i + 1] - 1)
+            )
             # else two nodes may claim one epoch of the configuration, and take time to agree
-            ask(node.port, "CLUSTER", "SET-CONFIG-EPOCH", str(i + 1))
+            send_command(node.port, "CLUSTER", "SET-CONFIG-EPOCH", str(i + 1))
         first = self.nodes[0]
         for node in self.nodes[1:]:
             # the bus has a port of its own: the usual one, 10,000 higher, may be taken
             bus = node._options["--cluster-port"]
-            ask(first.port, "CLUSTER", "MEET", "127.0.0.1", str(node.port), bus)
+            send_command(first.port, "CLUSTER", "MEET", "127.0.0.1", str(node.port), bus)
         wait_for(self._is_whole, "the nodes know each other")
         for node in self.nodes[self._primaries :]:
-            ask(node.port, "CLUSTER", "REPLICATE", str(ask(first.port, "CLUSTER", "MYID")))
+            send_command(
+                node.port, "CLUSTER", "REPLICATE", str(send_command(first.port, "CLUSTER", "MYID"))
+            )
         wait_for(self.is_well, "all slots are served")
         return self
 
@@ -122,11 +126,11 @@ class ClusterServers(_Servers):
         if len({self._view_of(node) for node in running}) > 1:
             return False
         for node in running:
-            if "cluster_state:ok" not in str(ask(node.port, "CLUSTER", "INFO")):
+            if "cluster_state:ok" not in str(send_command(node.port, "CLUSTER", "INFO")):
                 return False
-            if "master_link_status:down" in str(ask(node.port, "INFO", "replication")):
+            if "master_link_status:down" in str(send_command(node.port, "INFO", "replication")):
                 return False
-        slots = ask(running[0].port, "CLUSTER", "SLOTS")
+        slots = send_command(running[0].port, "CLUSTER", "SLOTS")
         assert isinstance(slots, list)
         ranges = [(int(str(s[0])), int(str(s[1]))) for s in slots if isinstance(s, list)]
         return sum(last - first + 1 for first, last in ranges) == SLOTS
@@ -134,17 +138,19 @@ class ClusterServers(_Servers):
     def flush(self) -> None:
         """Remove all keys."""
         for node in self.nodes:
-            if "role:master" in str(ask(node.port, "INFO", "replication")):
-                ask(node.port, "FLUSHALL")
+            if "role:master" in str(send_command(node.port, "INFO", "replication")):
+                send_command(node.port, "FLUSHALL")
 
     def _view_of(self, node: RedisServer) -> frozenset[tuple[str, ...]]:
         """Who is there with which slots, and since which epoch of the configuration."""
-        lines = [line.split() for line in str(ask(node.port, "CLUSTER", "NODES")).splitlines()]
+        lines = [
+            line.split() for line in str(send_command(node.port, "CLUSTER", "NODES")).splitlines()
+        ]
         return frozenset((words[0], words[6], *words[8:]) for words in lines)
 
     def _is_whole(self) -> bool:
         known = f"cluster_known_nodes:{len(self.nodes)}"
-        return all(known in str(ask(node.port, "CLUSTER", "INFO")) for node in self.nodes)
+        return all(known in str(send_command(node.port, "CLUSTER", "INFO")) for node in self.nodes)
 
 
 class SentinelServers(_Servers):
@@ -170,9 +176,11 @@ class SentinelServers(_Servers):
     def start(self) -> Self:
         """Start everything, and wait until the sentinels know the replica and each other."""
         primary, replica = (server.start() for server in self.servers)
-        ask(replica.port, "REPLICAOF", "127.0.0.1", str(primary.port))
+        send_command(replica.port, "REPLICAOF", "127.0.0.1", str(primary.port))
         wait_for(
-            lambda: "master_link_status:up" in str(ask(replica.port, "INFO", "replication")),
+            lambda: (
+                "master_link_status:up" in str(send_command(replica.port, "INFO", "replication"))
+            ),
             "the replica is in step",
         )
         for port in self.ports:
@@ -193,7 +201,8 @@ class SentinelServers(_Servers):
     def primary_port(self) -> int:
         """Where most sentinels say that the primary is."""
         said = [
-            ask(port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service) for port in self.ports
+            send_command(port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+            for port in self.ports
         ]
         ports = [int(str(reply[1])) for reply in said if isinstance(reply, list)]
         return max(set(ports), key=ports.count)
@@ -201,7 +210,8 @@ class SentinelServers(_Servers):
     def agree_on(self, port: int) -> bool:
         """Whether all sentinels name this port."""
         return all(
-            ask(s, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service) == ["127.0.0.1", str(port)]
+            send_command(s, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
+            == ["127.0.0.1", str(port)]
             for s in self.ports
         )
 
@@ -222,7 +232,7 @@ class SentinelServers(_Servers):
             self._sentinels.append(subprocess.Popen(command, stdout=log, stderr=log))
 
     def _knows_all(self, port: int) -> bool:
-        found = ask(port, "SENTINEL", "MASTER", self._service)
+        found = send_command(port, "SENTINEL", "MASTER", self._service)
         assert isinstance(found, list)
         fields = {str(name): value for name, value in zip(found[::2], found[1::2], strict=True)}
         return fields["num-slaves"] == "1" and fields["num-other-sentinels"] == "2"

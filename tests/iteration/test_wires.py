@@ -98,7 +98,7 @@ def test_a_server_that_was_emptied_fails_the_attempt_and_serves_the_next(redis_u
     generation = head.begin()
     tail.publish(generation, [entry(1)])
     with connect(redis_url) as connection:
-        connection.ask("FLUSHALL")
+        connection.request("FLUSHALL")
     tail.publish(generation, [entry(2)])
     with pytest.raises(JobError, match="lost its data"):
         head.poll(20)
@@ -115,7 +115,7 @@ def test_a_gap_and_a_lost_payload_fail_the_attempt(redis_url: str) -> None:
     generation = head.begin()
     tail.publish(generation, [entry(1)])
     with connect(redis_url) as connection:
-        connection.ask("DEL", f"iteration:{{test-0}}:{generation}:notices")
+        connection.request("DEL", f"iteration:{{test-0}}:{generation}:notices")
     tail.publish(generation, [entry(2)])
     with pytest.raises(JobError, match="lost 1 messages"):
         head.poll(20)
@@ -140,10 +140,10 @@ def test_consumed_notices_and_ended_iterations_leave_nothing_behind(redis_url: s
         for seq in range(200):
             tail.publish(generation, [entry(seq, INLINE_BYTES + 1)])
             assert payloads(head, generation, head.poll(50)) == [INLINE_BYTES + 1]
-        assert connection.ask("XLEN", f"iteration:{{test-0}}:{generation}:notices") <= 1
+        assert connection.request("XLEN", f"iteration:{{test-0}}:{generation}:notices") <= 1
         head.report({"epoch": 1})
         spec.discard(0)
-        assert connection.ask("KEYS", "*") == []
+        assert connection.request("KEYS", "*") == []
 
 
 def test_a_wire_of_another_kind_is_refused() -> None:

@@ -104,7 +104,7 @@ def test_a_server_flushed_in_mid_run_is_exact_in_the_end(
 
     def flush() -> None:
         with connect(redis_url) as connection:
-            connection.ask("FLUSHALL")
+            connection.request("FLUSHALL")
 
     for at in range(1, 14):
         stream.commit(100)

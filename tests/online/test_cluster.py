@@ -16,7 +16,7 @@ from redis.crc import key_slot
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online import OnlineSettings, OnlineStore, Write, open_store
 from paimon_features.setup.redis_server import RedisServer
-from paimon_features.testing.online_servers import ClusterServers, ask, wait_for
+from paimon_features.testing.online_servers import ClusterServers, send_command, wait_for
 from paimon_features.testing.sizes import seeds
 
 pytestmark = pytest.mark.redis
@@ -68,7 +68,7 @@ def test_each_node_receives_one_pipeline(cluster: ClusterServers, store: OnlineS
     assert store.get_many(keys) == [None] * 60
 
     def calls(node: RedisServer) -> int:
-        lines = str(ask(node.port, "INFO", "stats")).splitlines()
+        lines = str(send_command(node.port, "INFO", "stats")).splitlines()
         return next(int(line.partition(":")[2]) for line in lines if "total_reads" in line)
 
     before = [calls(node) for node in cluster.nodes[:3]]
@@ -88,7 +88,7 @@ def test_keys_are_read_and_written_while_their_slot_moves(
     model: dict[bytes, bytes] = {}
     slot = str(key_slot(keys[0]))
     source, target = (cluster.nodes[i].port for i in (1, 2))
-    ids = {port: str(ask(port, "CLUSTER", "MYID")) for port in (source, target)}
+    ids = {port: str(send_command(port, "CLUSTER", "MYID")) for port in (source, target)}
 
     def step() -> None:
         """One write, and one reading of everything, half of it unknown to the store."""
@@ -102,15 +102,15 @@ def test_keys_are_read_and_written_while_their_slot_moves(
 
     def move(source: int, target: int, between: Callable[[], None]) -> None:
         """As redis-cli moves a slot; ``between`` happens after each key."""
-        ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
-        ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
-        while here := ask(source, "CLUSTER", "GETKEYSINSLOT", slot, "100"):
+        send_command(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+        send_command(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+        while here := send_command(source, "CLUSTER", "GETKEYSINSLOT", slot, "100"):
             assert isinstance(here, list)
             between()
             key = str(rng.choice(here))
-            ask(source, "MIGRATE", "127.0.0.1", str(target), key, "0", "1000")
+            send_command(source, "MIGRATE", "127.0.0.1", str(target), key, "0", "1000")
         for node in (target, source, cluster.nodes[0].port):
-            ask(node, "CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+            send_command(node, "CLUSTER", "SETSLOT", slot, "NODE", ids[target])
         # a node that has not heard of an epoch may claim the slot by an older one for ever
         wait_for(cluster.is_well, "all nodes agree")
 
@@ -185,7 +185,7 @@ def test_readers_continue_after_a_failover(cluster: ClusterServers, store: Onlin
             os.kill(first.pid, signal.SIGKILL)
             wait_for(lambda: not first.running, "the node is gone")
             wait_for(
-                lambda: "role:master" in str(ask(replica.port, "INFO", "replication")),
+                lambda: "role:master" in str(send_command(replica.port, "INFO", "replication")),
                 "the replica is promoted",
             )
             wait_for(cluster.is_well, "the cluster is well")
@@ -202,5 +202,7 @@ def test_readers_continue_after_a_failover(cluster: ClusterServers, store: Onlin
     assert marker is not None
     wait_for(cluster.is_well, "the cluster is well")
     # back to the roles of before
-    ask(first.port, "CLUSTER", "FAILOVER", "TAKEOVER")
-    wait_for(lambda: "role:slave" in str(ask(replica.port, "INFO", "replication")), "roles")
+    send_command(first.port, "CLUSTER", "FAILOVER", "TAKEOVER")
+    wait_for(
+        lambda: "role:slave" in str(send_command(replica.port, "INFO", "replication")), "roles"
+    )

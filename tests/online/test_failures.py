@@ -20,7 +20,7 @@ import pytest
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online import OnlineSettings, OnlineStore, Write, open_store
 from paimon_features.setup.redis_server import RedisServer
-from paimon_features.testing.online_servers import ask, free_ports, wait_for
+from paimon_features.testing.online_servers import free_ports, send_command, wait_for
 
 pytestmark = pytest.mark.redis
 
@@ -75,7 +75,7 @@ def test_a_killed_server_is_an_error_until_it_restarts(server: RedisServer, keep
         run, _ = store.run_and_values([b"k"])
         store.compare_and_set_many([Write(b"k", None, b"v")])
         if keep:
-            ask(server.port, "SAVE")
+            send_command(server.port, "SAVE")
         kill(server)
         seconds_of_error(lambda: store.get_many([b"k"]), "refused")
         # once the breaker is open, calls fail without waiting for the server
@@ -123,7 +123,7 @@ def test_a_slow_reply_is_accepted_until_the_deadline(server: RedisServer) -> Non
     with closing(quick(server.port)) as store:
         store.get_many([b"k"])
         for pause_ms, fails in ((100, False), (900, True), (50, False)):
-            ask(server.port, "CLIENT", "PAUSE", str(pause_ms), "ALL")
+            send_command(server.port, "CLIENT", "PAUSE", str(pause_ms), "ALL")
             if fails:
                 seconds_of_error(lambda: store.get_many([b"k"]), "timeout 300 ms")
                 wait_for(reads(store, None), "it is read")
@@ -155,14 +155,14 @@ def test_a_full_server_serves_reads_and_accepts_writes_after_more_memory(
 ) -> None:
     with closing(quick(server.port, write_timeout="10s")) as store:
         store.compare_and_set_many([Write(b"k", None, b"v")])
-        ask(server.port, "CONFIG", "SET", "maxmemory", "1mb")
+        send_command(server.port, "CONFIG", "SET", "maxmemory", "1mb")
         writes = [Write(b"%d" % i, None, b"x" * 10_000) for i in range(1000)]
         with pytest.raises(OnlineStoreError, match="is full"):
             store.compare_and_set_many(writes)
         with pytest.raises(OnlineStoreError, match="is full; increase its memory"):
             store.check()
         assert store.get_many([b"k"]) == [b"v"]
-        ask(server.port, "CONFIG", "SET", "maxmemory", "0")
+        send_command(server.port, "CONFIG", "SET", "maxmemory", "0")
         store.check()
         there = [value is not None for value in store.get_many([w.key for w in writes])]
         assert store.compare_and_set_many(writes) == [not was for was in there]
@@ -171,12 +171,14 @@ def test_a_full_server_serves_reads_and_accepts_writes_after_more_memory(
 def test_a_server_that_cannot_persist_reports_the_remedy(server: RedisServer) -> None:
     with closing(quick(server.port)) as store:
         store.compare_and_set_many([Write(b"k", None, b"v")])
-        ask(server.port, "CONFIG", "SET", "save", "3600 1")
+        send_command(server.port, "CONFIG", "SET", "save", "3600 1")
         assert server._folder is not None
         shutil.rmtree(server._folder)
         with suppress(OnlineStoreError):
-            ask(server.port, "BGSAVE")
-        wait_for(lambda: "bgsave_status:err" in str(ask(server.port, "INFO")), "saving fails")
+            send_command(server.port, "BGSAVE")
+        wait_for(
+            lambda: "bgsave_status:err" in str(send_command(server.port, "INFO")), "saving fails"
+        )
         for call in (
             store.check,
             lambda: store.compare_and_set_many([Write(b"k", b"v", b"w")]),
@@ -186,14 +188,14 @@ def test_a_server_that_cannot_persist_reports_the_remedy(server: RedisServer) ->
                 call()
         assert store.get_many([b"k"]) == [b"v"]
         server._folder.mkdir()
-        ask(server.port, "CONFIG", "SET", "save", "")
+        send_command(server.port, "CONFIG", "SET", "save", "")
 
 
 def test_a_replica_serves_reads_and_rejects_writes(server: RedisServer) -> None:
     with RedisServer() as replica:
         with closing(quick(server.port)) as store:
             store.compare_and_set_many([Write(b"k", None, b"v")])
-        ask(replica.port, "REPLICAOF", "127.0.0.1", str(server.port))
+        send_command(replica.port, "REPLICAOF", "127.0.0.1", str(server.port))
         with closing(quick(replica.port)) as store:
             wait_for(lambda: store.get_many([b"k"]) == [b"v"], "the replica is in step")
             with pytest.raises(OnlineStoreError, match=f"replica of 127.0.0.1:{server.port}.*sent"):
@@ -202,7 +204,7 @@ def test_a_replica_serves_reads_and_rejects_writes(server: RedisServer) -> None:
                 store.compare_and_set_many([Write(b"k", b"v", b"w")])
             # what was read from it before is no base for writing once it is a primary
             run, _ = store.run_and_values([b"k"])
-            ask(replica.port, "REPLICAOF", "NO", "ONE")
+            send_command(replica.port, "REPLICAOF", "NO", "ONE")
             with pytest.raises(OnlineStoreError, match="replaced"):
                 store.compare_and_set_many([Write(b"k", b"v", b"w")], run)
             assert store.compare_and_set_many([Write(b"k", b"v", b"w")]) == [True]
@@ -210,7 +212,7 @@ def test_a_replica_serves_reads_and_rejects_writes(server: RedisServer) -> None:
 
 
 def test_a_server_that_evicts_keys_is_rejected(server: RedisServer) -> None:
-    ask(server.port, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+    send_command(server.port, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     with closing(quick(server.port)) as store, pytest.raises(OnlineStoreError, match="noeviction"):
         store.check()
 
@@ -271,7 +273,7 @@ def test_calls_beyond_the_pool_size_wait(server: RedisServer) -> None:
         store.compare_and_set_many([Write(b"k", None, b"v")])
         found = list(pool.map(lambda _: store.get_many([b"k"]), range(500)))
         assert found == [[b"v"]] * 500
-        assert "connected_clients:3" in str(ask(server.port, "INFO", "clients"))
+        assert "connected_clients:3" in str(send_command(server.port, "INFO", "clients"))
         os.kill(server.pid, signal.SIGSTOP)
         try:
             calls = [pool.submit(store.get_many, [b"k"]) for _ in range(4)]
@@ -330,7 +332,7 @@ def test_readers_see_no_wrong_value_while_the_server_dies_and_stops(server: Redi
                     os.kill(server.pid, signal.SIGCONT)
                 else:
                     with suppress(OnlineStoreError):
-                        ask(server.port, "SAVE")
+                        send_command(server.port, "SAVE")
                     kill(server)
                     server.start()
                 before = sum(answered)

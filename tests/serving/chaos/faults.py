@@ -12,7 +12,7 @@ from typing import Protocol
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.setup.redis_server import RedisServer
-from paimon_features.testing.online_servers import SentinelServers, ask, wait_for
+from paimon_features.testing.online_servers import SentinelServers, send_command, wait_for
 from tests.serving.chaos.processes import Follower, Proxy, Server
 from tests.serving.chaos.shop import Shop
 
@@ -44,7 +44,7 @@ def killed_and_empty(scene: Scene) -> None:
 
 def killed_and_older(scene: Scene) -> None:
     """It comes back as it was some time ago."""
-    ask(scene.redis.port, "SAVE")
+    send_command(scene.redis.port, "SAVE")
     if scene.rng.random() < 0.3:
         scene.follower.kill()  # it begins to build anew, and is killed meanwhile
         scene.shop.new_generation()
@@ -66,30 +66,32 @@ def slow(scene: Scene) -> None:
         time.sleep(1.5)
         scene.proxy.delay_s = 0
     elif scene.rng.random() < 0.5:
-        ask(scene.redis.port, "CLIENT", "PAUSE", str(scene.rng.randrange(200, 1_500)), "ALL")
+        send_command(
+            scene.redis.port, "CLIENT", "PAUSE", str(scene.rng.randrange(200, 1_500)), "ALL"
+        )
     else:
-        ask(scene.redis.port, "DEBUG", "SLEEP", f"{scene.rng.uniform(0.2, 0.9):.2f}")
+        send_command(scene.redis.port, "DEBUG", "SLEEP", f"{scene.rng.uniform(0.2, 0.9):.2f}")
 
 
 def full(scene: Scene) -> None:
-    ask(scene.redis.port, "CONFIG", "SET", "maxmemory", "1mb")
+    send_command(scene.redis.port, "CONFIG", "SET", "maxmemory", "1mb")
     time.sleep(scene.rng.uniform(0.5, 5))
-    ask(scene.redis.port, "CONFIG", "SET", "maxmemory", "0")
+    send_command(scene.redis.port, "CONFIG", "SET", "maxmemory", "0")
 
 
 def read_only(scene: Scene) -> None:
-    ask(scene.redis.port, "CONFIG", "SET", "min-replicas-to-write", "1")
+    send_command(scene.redis.port, "CONFIG", "SET", "min-replicas-to-write", "1")
     time.sleep(scene.rng.uniform(0.5, 5))
-    ask(scene.redis.port, "CONFIG", "SET", "min-replicas-to-write", "0")
+    send_command(scene.redis.port, "CONFIG", "SET", "min-replicas-to-write", "0")
 
 
 def flushed(scene: Scene) -> None:
-    ask(scene.redis.port, "FLUSHALL")
+    send_command(scene.redis.port, "FLUSHALL")
 
 
 def connections_reset(scene: Scene) -> None:
     for _ in range(scene.rng.randrange(1, 6)):
-        ask(scene.redis.port, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+        send_command(scene.redis.port, "CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         time.sleep(scene.rng.uniform(0, 0.3))
     if scene.proxy is not None:
         scene.proxy.cut = scene.rng.choice((0.05, 0.5))
@@ -156,7 +158,7 @@ def primary_paused(scene: Scene) -> None:
 
 def failed_over(scene: Scene) -> None:
     old, _ = _primary(scene)
-    ask(scene.sentinels.ports[0], "SENTINEL", "FAILOVER", "features")
+    send_command(scene.sentinels.ports[0], "SENTINEL", "FAILOVER", "features")
     _failed_over(scene, old)
 
 
@@ -188,7 +190,7 @@ def _stopped(pid: int):  # type: ignore[no-untyped-def]
 def _store_flushed(scene: Scene) -> None:
     port = scene.redis.port if scene.redis is not None else scene.sentinels.primary_port()
     with contextlib.suppress(OnlineStoreError):
-        ask(port, "FLUSHALL")
+        send_command(port, "FLUSHALL")
 
 
 def _primary(scene: Scene) -> tuple[int, RedisServer]:
@@ -199,7 +201,7 @@ def _primary(scene: Scene) -> tuple[int, RedisServer]:
     one, other = sentinels.servers
     primary, replica = (one, other) if one.port == old else (other, one)
     wait_for(
-        lambda: "master_link_status:up" in str(ask(replica.port, "INFO", "replication")),
+        lambda: "master_link_status:up" in str(send_command(replica.port, "INFO", "replication")),
         "the replica is in step",
         30,
     )

@@ -359,9 +359,9 @@ def test_the_log_says_why_reads_are_refused_and_that_they_are_answered_again(
 ) -> None:
     server = run()
     with connect(redis_url) as redis:
-        redis.ask("RENAME", "pf:{shop:clicks}#state", "aside")
+        redis.request("RENAME", "pf:{shop:clicks}#state", "aside")
         assert [server.read()[0] for _ in range(5)] == [503] * 5
-        redis.ask("RENAME", "aside", "pf:{shop:clicks}#state")
+        redis.request("RENAME", "aside", "pf:{shop:clicks}#state")
     until(lambda: server.read()[0] == 200 and "answered again" in server.log.read_text())
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     told = [line["message"] for line in lines if "message" in line]
