@@ -140,7 +140,7 @@ def test_wrong_use_is_told_with_what_helps(project: Project) -> None:
     assert "no column of view 'retail_statistics' 'cost'" in run(
         *fit, "--columns", "cost", code=2
     ).output  # fmt: skip
-    assert "has no keys, and so no features of entities" in run(
+    assert "has no keys, and therefore no features of entities" in run(
         *fit, "--features", "count_amount", code=2
     ).output  # fmt: skip
     assert "pf.statistics_view(..., retail, [pf.Numbers(\"unit_price\")])" in run(
