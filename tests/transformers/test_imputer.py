@@ -111,7 +111,7 @@ def test_wrong_use_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: Imputer(fill_value=1), "fill_value=1 is for 'constant', not 'mean'"),
         (lambda: Imputer("mean", grid=[0.0]), "grid= is for 'median', not 'mean'"),
         (lambda: Imputer("constant", fill_value=math.inf), "expected a finite number or a text"),
-        (lambda: Imputer().fit([[1.7e308], [-1.7e308]]), "column 0 has values whose range is bey"),
+        (lambda: Imputer().fit([[1.7e308], [-1.7e308]]), "column 0 has values whose range exc"),
     ):
         with pytest.raises(TransformError, match=message):
             make()
