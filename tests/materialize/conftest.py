@@ -1,4 +1,4 @@
-"""A tile table of clicks, a stream of them, and the stores that they are brought to."""
+"""A tile table of clicks, a stream of clicks, and the stores to materialize to."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def store(request: pytest.FixtureRequest) -> OnlineStore:
 
 @pytest.fixture
 def stored(store: OnlineStore) -> Stored:
-    """What ``store`` holds of the view ``clicks``."""
+    """The records of the view ``clicks`` in ``store``."""
     return Stored(store, "clicks")

@@ -1,4 +1,4 @@
-"""How the snapshots of one pass are cut into runs that fit into memory."""
+"""Splitting the snapshots of a pass into runs that fit into memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def file(rows: int) -> DataFile:
     behind=st.integers(0, 3),
     max_rows=st.integers(1, 20),
 )
-def test_runs_hold_whole_snapshots_and_as_few_as_fit(
+def test_runs_consist_of_complete_snapshots_within_the_limit(
     commits: list[tuple[int, list[int]]], behind: int, max_rows: int
 ) -> None:
     at, files = 0, Files()
@@ -27,7 +27,7 @@ def test_runs_hold_whole_snapshots_and_as_few_as_fit(
         files += [(at, file(rows)) for rows in sizes]
     cut = list(groups(files, at + behind, max_rows))
     assert [pair for group, _ in cut for pair in group] == files
-    # a marker moved to the end of a run leaves nothing of it behind, and takes nothing ahead
+    # with the marker at the end of a run, exactly the snapshots of the run are applied
     ends = [up_to for _, up_to in cut]
     assert ends == sorted(set(ends))
     assert ends[-1] == at + behind

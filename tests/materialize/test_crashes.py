@@ -1,4 +1,4 @@
-"""Whatever dies, the store or a materializer, the records are exact in the end."""
+"""After crashes of the store or a materializer, the records are exact again."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ from paimon_features.testing.tile_lake import TileLake
 VIEW = clicks_view()
 
 
-def test_a_rebuild_that_died_is_not_continued_but_done_again(
-    lake: TileLake, stream: ClickStream
-) -> None:
+def test_an_interrupted_rebuild_is_restarted(lake: TileLake, stream: ClickStream) -> None:
     class DyingStore(MemoryStore):
         calls_left = 10**9
 
@@ -52,7 +50,7 @@ def test_a_rebuild_that_died_is_not_continued_but_done_again(
 
 
 class Interrupted:
-    """A store in front of another one that lets something happen before the n-th write."""
+    """A proxy of a store that calls a function before the n-th write."""
 
     def __init__(self, store: OnlineStore, at: int, event: Callable[[], None]) -> None:
         self._store, self._at, self._event = store, at, event
@@ -69,7 +67,7 @@ class Interrupted:
 
 @pytest.mark.redis
 @pytest.mark.parametrize("flush", [True, False])
-def test_a_server_restarted_in_mid_run_is_exact_in_the_end(
+def test_records_are_exact_after_a_server_restart(
     lake: TileLake, stream: ClickStream, monkeypatch: pytest.MonkeyPatch, flush: bool
 ) -> None:
     monkeypatch.setattr(apply, "BATCH_RECORDS", 5)
@@ -92,14 +90,14 @@ def test_a_server_restarted_in_mid_run_is_exact_in_the_end(
 
 
 @pytest.mark.redis
-def test_a_server_flushed_in_mid_run_is_exact_in_the_end(
+def test_records_are_exact_after_a_flush(
     lake: TileLake,
     stream: ClickStream,
     redis_url: str,
     redis_store: OnlineStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    #  FLUSHALL is no restart: the run stays the same, so only what is gone can tell
+    #  FLUSHALL is no restart: the run id is unchanged, only the missing keys reveal it
     monkeypatch.setattr(apply, "BATCH_RECORDS", 5)
 
     def flush() -> None:
@@ -115,17 +113,17 @@ def test_a_server_flushed_in_mid_run_is_exact_in_the_end(
                     break
             except OnlineStoreError:
                 continue
-        # one more: what was flushed after the last look is noticed by the next one
+        # once more: a flush after the last check is detected by the next one
         assert worker.run_once().caught_up
         assert wrong_answers(VIEW, redis_store, stream.events, stream.now_ms) == []
 
 
-def test_a_store_that_comes_back_with_an_older_state_is_exact_in_the_end(
+def test_records_are_exact_after_a_restore_of_an_older_state(
     lake: TileLake, stream: ClickStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     #  dump of the server    v                        comes back
     #  records          |----|--a--b--|               |----|     a, b lost
-    #  marker           |----|--------|  must not be moved on by what was applied before
+    #  marker           |----|--------|  must not be advanced for earlier writes
     monkeypatch.setattr(apply, "BATCH_RECORDS", 5)
     store = MemoryStore()
     stream.commit(100)
@@ -148,7 +146,7 @@ def test_a_store_that_comes_back_with_an_older_state_is_exact_in_the_end(
 
 
 class BackInTime:
-    """A store whose n-th deletion is done after the server has come back with what it held."""
+    """A store whose n-th deletion is executed after the server was restored from its dump."""
 
     def __init__(self, store: MemoryStore, at: int) -> None:
         self._store, self._at = store, at
@@ -175,9 +173,7 @@ class BackInTime:
         return getattr(self._store, name)
 
 
-def test_a_sweep_takes_no_record_of_an_epoch_that_came_back(
-    lake: TileLake, stream: ClickStream
-) -> None:
+def test_a_sweep_removes_no_record_of_a_restored_epoch(lake: TileLake, stream: ClickStream) -> None:
     #  the old epoch    read ------------- swept, and the deletion is sent again
     #  the server            | dump     v              | the dump is back: it is read again
     store = MemoryStore()
@@ -191,7 +187,7 @@ def test_a_sweep_takes_no_record_of_an_epoch_that_came_back(
         try:
             assert wrong_answers(VIEW, store, events, stream.now_ms) == []
         except StoreNotReadyError:
-            refused += 1  # the markers went: nothing is read, and the view is built anew
+            refused += 1  # the markers are lost: nothing is read, and the view is rebuilt
         assert lake.materializer(store).run_once().caught_up
         assert wrong_answers(VIEW, store, stream.events, stream.now_ms) == []
         events = list(stream.events)
@@ -199,7 +195,7 @@ def test_a_sweep_takes_no_record_of_an_epoch_that_came_back(
 
 
 @pytest.mark.parametrize("what", ["state", "marker", "everything"])
-def test_what_the_store_lost_is_built_anew(
+def test_lost_records_are_rebuilt(
     lake: TileLake, stream: ClickStream, store: OnlineStore, stored: Stored, what: str
 ) -> None:
     stream.commit(100)
@@ -219,7 +215,7 @@ def test_what_the_store_lost_is_built_anew(
 
 
 @pytest.mark.redis
-def test_following_waits_for_a_server_that_is_away(lake: TileLake, stream: ClickStream) -> None:
+def test_following_waits_for_an_unavailable_server(lake: TileLake, stream: ClickStream) -> None:
     stream.commit()
     troubles: list[OnlineStoreError] = []
     stop = threading.Event()
@@ -251,7 +247,7 @@ def test_following_waits_for_a_server_that_is_away(lake: TileLake, stream: Click
 
 
 @pytest.mark.redis
-def test_a_materializer_killed_at_ten_random_moments_is_exact(
+def test_records_are_exact_after_ten_kills_at_random_moments(
     lake: TileLake, stream: ClickStream, redis_url: str, redis_store: OnlineStore
 ) -> None:
     # processes are forked from one that has imported everything, and die by SIGKILL
@@ -277,7 +273,7 @@ def test_a_materializer_killed_at_ten_random_moments_is_exact(
             worker.join()
             worker.close()
         unfinished += set(stored.applied()) != {newest}
-    assert unfinished > 3  # else the moments were no test
+    assert unfinished > 3  # otherwise the moments tested nothing
     last = lake.materializer(redis_store)
     assert last.run_once().caught_up
     assert stored.epochs() == {stored.state().epoch}

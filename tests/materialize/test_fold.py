@@ -1,4 +1,4 @@
-"""Folding rows into records equals the naive dictionary of cells, however it is cut."""
+"""Folding rows into records equals a naive dictionary of cells for any split of the snapshots."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cells_of(layout: RecordLayout, record: bytes) -> dict[tuple[int, int], dict[
     columns = layout.columns(decoded.cells, names)
     out = {}
     keys = decoded.cells.rows["key"].tolist()
-    assert keys == sorted(set(keys)), "cells ascend and come once"
+    assert keys == sorted(set(keys)), "cells are ascending and unique"
     for i, key in enumerate(keys):
         cell = (key >> LEVEL_SHIFT, (key & ((1 << LEVEL_SHIFT) - 1)) - INDEX_BIAS)
         out[cell] = {n: columns[n].values[i] if columns[n].mask[i] else None for n in names}
@@ -59,7 +59,7 @@ def assert_equal(layout: RecordLayout, record: bytes, naive: ReferenceRecord) ->
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_any_cut_of_the_snapshots_gives_the_naive_record(seed: int) -> None:
+def test_any_split_of_the_snapshots_results_in_the_naive_record(seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng)
     compiled, layout = view.compiled, RecordLayout(view.compiled)
@@ -76,7 +76,7 @@ def test_any_cut_of_the_snapshots_gives_the_naive_record(seed: int) -> None:
     naive: dict[bytes, ReferenceRecord] = {}
     high_ms = -(2**62)
     applied = 0
-    # passes overlap at random: some start anew from the beginning, as after a crash
+    # passes overlap at random: some restart from the beginning, as after a crash
     while applied < snapshot:
         target = min(snapshot, applied + rng.randint(1, 6))
         since = rng.choice((0, applied, max(0, applied - 3)))
@@ -127,7 +127,7 @@ VIEW = FeatureView(
 )
 
 
-def test_parts_of_a_large_delta_hold_each_entity_once_and_whole() -> None:
+def test_parts_of_a_large_delta_contain_each_entity_once_and_completely() -> None:
     events = [
         {"user": u, "t": 1000 * u + i, "n": i, "word": "x"} for u in range(50) for i in (1, 2)
     ]
@@ -140,7 +140,7 @@ def test_parts_of_a_large_delta_hold_each_entity_once_and_whole() -> None:
     assert all(part.entities for part in parts)
 
 
-def test_a_record_that_is_ahead_takes_only_what_it_lacks() -> None:
+def test_only_missing_snapshots_are_applied_to_a_record_that_is_ahead() -> None:
     # record at 5 (applied 4, 5), then the pass (3, 7] again
     layout = RecordLayout(VIEW.compiled)
     commits = [

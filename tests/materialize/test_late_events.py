@@ -1,4 +1,4 @@
-"""Lateness without a bound, and events that are taken back, up to the online store."""
+"""Unbounded lateness and retracted events, from the lake to the online store."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paimon_features.testing.tile_lake import TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS
 
 
-def test_an_event_that_is_years_late_is_in_its_tile_and_in_the_lifetime_at_once(
+def test_an_event_years_late_enters_its_tile_and_the_lifetime(
     lake: TileLake, stream: ClickStream, store: OnlineStore
 ) -> None:
     #  tiles    -20 years      -1 year         now
@@ -34,9 +34,7 @@ def test_an_event_that_is_years_late_is_in_its_tile_and_in_the_lifetime_at_once(
         assert wrong_answers(lake.view, store, stream.events) == []
 
 
-def test_a_withdrawal_takes_its_event_back_wherever_it_is(
-    tmp_path: Path, store: OnlineStore
-) -> None:
+def test_a_retraction_removes_its_event_from_any_tile(tmp_path: Path, store: OnlineStore) -> None:
     source = replace(CLICKS, schema={**CLICKS.schema, "op": String}, retraction="op")
     view = FeatureView(
         "clicks", source, USER, [Sum("n", windows=["10min", "1d", None]), Count(windows=["12d"])]

@@ -1,4 +1,4 @@
-"""The materializer is exact and idempotent, alone, in shards, and beside others."""
+"""The materializer is exact and idempotent, alone, in shards, and next to others."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_applying_a_snapshot_again_changes_nothing(
     stream.commit()
     materializer.run_once()
     after = stored.records()
-    # as after a crash: records are written, the markers say otherwise
+    # as after a crash: records are written, but markers are not
     stored.put(before_markers)
     assert materializer.run_once().records == 0
     assert stored.records() == after != before
@@ -70,7 +70,7 @@ def test_a_long_stream_is_exact_after_every_pass(
     assert stored.state().building is None
 
 
-def test_a_rebuild_equals_what_following_made(
+def test_a_rebuild_equals_the_result_of_following(
     lake: TileLake, stream: ClickStream, store: OnlineStore
 ) -> None:
     built = MemoryStore()
@@ -83,7 +83,7 @@ def test_a_rebuild_equals_what_following_made(
     assert wrong_answers(VIEW, built, stream.events) == []
 
 
-# -- beside another one --------------------------------------------------------------------
+# -- next to another one -------------------------------------------------------------------
 
 
 @pytest.mark.redis
@@ -136,7 +136,7 @@ def test_a_second_materializer_waits_for_the_lease_and_takes_it_over(
     time.sleep(1.6)  # the first one is dead
     assert second.run_once().caught_up
     second.close()
-    assert first.run_once().caught_up  # what is given back need not run out
+    assert first.run_once().caught_up  # a released lease does not have to expire
     assert wrong_answers(VIEW, store, stream.events) == []
 
 
@@ -192,11 +192,11 @@ def test_shards_build_together_and_follow_their_own_buckets(
     assert wrong_answers(VIEW, store, stream.events) == []
 
 
-def test_another_number_of_shards_takes_over_the_hold_on_snapshots(
+def test_another_number_of_shards_takes_over_the_consumers(
     lake: TileLake, stream: ClickStream
 ) -> None:
     #  one shard      holds 1
-    #  three shards   hold 1 .. 2; nobody would let go of the first hold
+    #  three shards   hold 1 .. 2; no shard would release the first consumer
     store = MemoryStore()
     stream.commit()
     lake.materializer(store).run_once()
@@ -210,21 +210,21 @@ def test_another_number_of_shards_takes_over_the_hold_on_snapshots(
     assert wrong_answers(VIEW, store, stream.events) == []
 
 
-def test_a_shard_that_cannot_be_is_refused(lake: TileLake) -> None:
+def test_an_invalid_shard_is_rejected(lake: TileLake) -> None:
     with pytest.raises(ConfigurationError, match="2/2"):
         lake.materializer(MemoryStore(), shard=(2, 2))
 
 
-def test_another_definition_of_the_tiles_is_refused(lake: TileLake) -> None:
+def test_another_definition_of_the_tiles_is_rejected(lake: TileLake) -> None:
     lake.record = replace(lake.record, fingerprint="other")
     with pytest.raises(GenerationError, match="differs from generation 1"):
         lake.materializer(MemoryStore()).run_once()
 
 
-def test_of_two_definitions_of_the_windows_the_one_started_last_is_served(
+def test_the_last_started_of_two_window_definitions_is_served(
     lake: TileLake, stream: ClickStream, store: OnlineStore, stored: Stored
 ) -> None:
-    #  the tiles are the same, the records are not: each would build its own again and again
+    #  equal tiles, different records: each would rebuild its own again and again
     stream.commit()
     old = lake.materializer(store)
     old.run_once()
@@ -241,7 +241,7 @@ def test_of_two_definitions_of_the_windows_the_one_started_last_is_served(
     assert wrong_answers(wider, store, stream.events) == []
 
 
-def test_a_materializer_says_how_far_it_is(lake: TileLake, stream: ClickStream) -> None:
+def test_a_materializer_reports_its_progress(lake: TileLake, stream: ClickStream) -> None:
     seen: list[Progress] = []
     stream.commit(100)
     stream.commit(100)

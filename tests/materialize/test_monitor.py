@@ -1,4 +1,4 @@
-"""Who watches a materializer sees what it did, that it lives, and why it is not well."""
+"""Monitoring of a materializer: metrics, liveness, and reasons for not being ready."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def metrics(address: str) -> dict[str, float]:
     return found
 
 
-def test_what_was_followed_is_counted(
+def test_metrics_count_what_was_materialized(
     lake: TileLake, stream: ClickStream, monitor: Monitor, address: str
 ) -> None:
     assert health(address, "live")[0] == 200
@@ -100,7 +100,7 @@ def test_what_was_followed_is_counted(
     assert told["views"][VIEW]["applied_snapshot"] == 3
 
 
-def test_a_store_that_is_away_is_not_ready_but_lives(
+def test_with_an_unavailable_store_it_is_live_but_not_ready(
     lake: TileLake, monitor: Monitor, address: str
 ) -> None:
     monitor.passed(lake.materializer(MemoryStore()).run_once())
@@ -112,7 +112,7 @@ def test_a_store_that_is_away_is_not_ready_but_lives(
     assert metrics(address)["store_errors_total"] == 1
 
 
-def test_a_materializer_that_is_silent_for_long_is_not_alive(
+def test_a_materializer_without_progress_is_not_live(
     time: Time, monitor: Monitor, address: str
 ) -> None:
     time.now_s += SILENT_AFTER_S - 1
@@ -122,12 +122,12 @@ def test_a_materializer_that_is_silent_for_long_is_not_alive(
     assert (code, told["views"][VIEW]["silent_s"]) == (503, SILENT_AFTER_S + 1)
 
 
-def test_other_paths_are_told_what_there_is(address: str) -> None:
+def test_unknown_paths_list_the_available_ones(address: str) -> None:
     code, text = get(address, "/")
     assert (code, text) == (404, b"available: /metrics, /health/live, /health/ready\n")
 
 
 @pytest.mark.parametrize("wrong", ["", "9464x", "127.0.0.1:99999", "203.0.113.7:0", "a:b"])
-def test_an_address_that_cannot_be_listened_at_is_refused(monitor: Monitor, wrong: str) -> None:
+def test_an_unusable_listen_address_is_rejected(monitor: Monitor, wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="listen"):
         MonitorServer(monitor, wrong)

@@ -1,4 +1,4 @@
-"""What each kind of snapshot means for the online store."""
+"""The effect of each kind of snapshot on the online store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def file(
     return DataFile(bucket, {"tile_day": day}, "path", level, kind, 1, 1, 0)
 
 
-def test_appends_are_applied_bucket_by_bucket_and_foreign_buckets_left_out() -> None:
+def test_appends_are_applied_by_bucket_without_foreign_buckets() -> None:
     files = [file(0), file(1), file(2), file(0, day=5)]
     assert added_files(VIEW, delta("APPEND", *files), HIGH_MS) == {
         0: [files[0], files[3]],
@@ -42,13 +42,13 @@ def test_compactions_and_statistics_change_nothing(kind: str) -> None:
 
 
 @pytest.mark.parametrize("odd", [file(1, level=1), file(1, kind="DELETE")])
-def test_an_append_that_is_no_plain_append_needs_a_rebuild(odd: DataFile) -> None:
+def test_an_append_with_deletions_or_compacted_files_requires_a_rebuild(odd: DataFile) -> None:
     with pytest.raises(RebuildNeeded, match="snapshot 7 is an append"):
         added_files(VIEW, delta("APPEND", file(), odd), HIGH_MS)
     assert added_files(VIEW, delta("APPEND", odd), {0: 0}) == {}
 
 
-def test_the_expiry_of_days_that_no_window_reaches_changes_nothing() -> None:
+def test_the_expiry_of_days_outside_every_window_changes_nothing() -> None:
     #   day   |-----| ... oldest needed |-----------| high
     oldest = oldest_needed(VIEW, START_MS)
     assert oldest % DAY_MS == 0
@@ -58,7 +58,7 @@ def test_the_expiry_of_days_that_no_window_reaches_changes_nothing() -> None:
     needed = file(0, kind="DELETE", day=last + 1)
     with pytest.raises(RebuildNeeded, match=f"overwrites day {last + 1}"):
         added_files(VIEW, delta("OVERWRITE", gone, needed), HIGH_MS)
-    # by the bucket's own high mark
+    # by the high mark of the bucket
     later = file(1, kind="DELETE", day=last + 100)
     assert added_files(VIEW, delta("OVERWRITE", gone, later), HIGH_MS) == {}
     with pytest.raises(RebuildNeeded):
@@ -67,7 +67,7 @@ def test_the_expiry_of_days_that_no_window_reaches_changes_nothing() -> None:
         added_files(clicks_view().compiled, delta("OVERWRITE", gone), HIGH_MS)
 
 
-def test_an_unknown_kind_needs_a_rebuild() -> None:
+def test_an_unknown_kind_requires_a_rebuild() -> None:
     with pytest.raises(RebuildNeeded, match="unknown kind 'REWRITE'"):
         added_files(VIEW, delta("REWRITE"), HIGH_MS)
 
@@ -75,7 +75,7 @@ def test_an_unknown_kind_needs_a_rebuild() -> None:
 @pytest.mark.parametrize(
     "change", [{"commit_user": "other"}, {"commit_identifier": 4}, {"time_ms": 1_001}]
 )
-def test_two_commits_with_one_number_have_different_identities(change: dict[str, Any]) -> None:
+def test_commits_with_equal_numbers_have_different_identities(change: dict[str, Any]) -> None:
     import dataclasses
 
     one = delta("APPEND").snapshot

@@ -1,4 +1,4 @@
-"""A rebuild from rolled-up tiles makes the records that one from tiles makes."""
+"""A rebuild from rolled-up tiles results in the same records as one from tiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paimon_features.testing.tile_lake import TileLake
 from paimon_features.windows import DAY_MS
 
 
-def test_old_days_come_from_rollups_and_every_answer_is_right(
+def test_old_days_are_read_from_rollups_and_records_are_exact(
     lake: TileLake, stream: ClickStream
 ) -> None:
     old = [

@@ -1,4 +1,4 @@
-"""A tile table that changes its course: exact, or built anew, or refused."""
+"""Rollbacks, expiry and overwrites of a tile table: exact, rebuilt, or rejected."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONSUMER = "materialize-shop-clicks-0-of-1"
 
 
 def expire_day(lake: TileLake, day_ms: int) -> None:
-    """Delete a day's partition; the commit is an OVERWRITE, as that of Paimon's expiry."""
+    """Delete a day's partition; the commit is an OVERWRITE, like Paimon's expiry."""
     commit = lake.lake.table(lake.record.table).new_batch_write_builder().new_commit()
     commit.truncate_partitions([{"tile_day": day_ms // DAY_MS}])
     newest = latest_snapshot(lake.lake, lake.record.table)
@@ -44,7 +44,7 @@ def expire_day(lake: TileLake, day_ms: int) -> None:
 
 
 def commit_in_one_snapshot(lake: TileLake, groups: list[list[Event]]) -> None:
-    """One commit with a level-0 file per group, so that keys come in several files."""
+    """One commit with a level-0 file per group, so that keys occur in several files."""
     table = lake.lake.table(lake.record.table)
     writers = [table.new_stream_write_builder()._with_commit_user("u").new_write() for _ in groups]
     messages = []
@@ -75,7 +75,7 @@ def test_one_key_in_several_files_of_a_snapshot_counts_once_per_row(
     assert wrong_answers(VIEW, store, [e for events in groups for e in events]) == []
 
 
-def test_a_rolled_back_table_is_built_anew(
+def test_a_rolled_back_table_is_rebuilt(
     lake: TileLake, stream: ClickStream, store: OnlineStore, stored: Stored
 ) -> None:
     materializer = lake.materializer(store)
@@ -96,10 +96,10 @@ def test_a_rolled_back_table_is_built_anew(
 
 
 @pytest.mark.parametrize("commits_after", [0, 1, 2])
-def test_a_rollback_that_nobody_told_of_is_noticed(
+def test_an_unannounced_rollback_is_detected(
     lake: TileLake, stream: ClickStream, store: OnlineStore, stored: Stored, commits_after: int
 ) -> None:
-    # snapshot numbers are given out again; the applied one is another one by then, or gone
+    # snapshot numbers are reused; the applied one is a different one now, or missing
     materializer = lake.materializer(store)
     stream.commit()
     kept = list(stream.events)
@@ -115,7 +115,7 @@ def test_a_rollback_that_nobody_told_of_is_noticed(
     assert wrong_answers(VIEW, store, stream.events) == []
 
 
-def test_an_expired_snapshot_is_no_gap_but_a_rebuild(
+def test_an_expired_snapshot_causes_a_rebuild(
     lake: TileLake, stream: ClickStream, store: OnlineStore, stored: Stored
 ) -> None:
     materializer = lake.materializer(store)
@@ -133,10 +133,10 @@ def test_an_expired_snapshot_is_no_gap_but_a_rebuild(
     assert wrong_answers(VIEW, store, stream.events) == []
 
 
-def test_a_data_file_that_expired_while_it_was_wanted_is_a_rebuild(
+def test_a_data_file_that_expires_before_it_is_read_causes_a_rebuild(
     lake: TileLake, stream: ClickStream, store: OnlineStore, stored: Stored
 ) -> None:
-    #  planned from the delta of 2, which a compaction and expiry take away before it is read:
+    #  planned from the delta of 2, which compaction and expiry remove before it is read:
     #  the same rows are in a newer file
     materializer = lake.materializer(store)
     stream.commit()
@@ -160,7 +160,7 @@ def test_a_data_file_that_expired_while_it_was_wanted_is_a_rebuild(
 
 @pytest.mark.flink
 @pytest.mark.redis
-def test_what_flink_compacts_and_drops_changes_nothing(
+def test_compaction_and_expiry_by_flink_change_nothing(
     tmp_path: Path, redis_store: OnlineStore, flink_sql: Callable[..., None]
 ) -> None:
     #  snapshots   APPEND ...   | COMPACT, OVERWRITE by Flink |   APPEND
@@ -196,7 +196,7 @@ def test_what_flink_compacts_and_drops_changes_nothing(
     assert wrong_answers(view, redis_store, stream.events) == []
 
 
-def test_a_consumer_holds_the_applied_snapshot_and_comes_back_when_deleted(
+def test_a_consumer_protects_the_applied_snapshot_and_is_recreated_if_deleted(
     lake: TileLake, stream: ClickStream
 ) -> None:
     materializer = lake.materializer(MemoryStore())
@@ -242,7 +242,7 @@ def test_an_expired_partition_is_never_skipped_under_a_lifetime(
     assert wrong_answers(VIEW, store, new, START_MS + 1) == []
 
 
-def test_a_retraction_in_a_delta_stops_with_an_error(
+def test_a_delete_row_in_a_delta_is_an_error(
     lake: TileLake, stream: ClickStream, store: OnlineStore, stored: Stored
 ) -> None:
     materializer = lake.materializer(store)

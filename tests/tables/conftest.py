@@ -1,4 +1,4 @@
-"""A lake in a temporary folder, random tile rows with their naive merge, and a real Flink."""
+"""A lake in a temporary folder, random tile rows with a naive merge, and a real Flink."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lake(tmp_path: Path) -> Lake:
 
 @dataclass
 class Tiles:
-    """Random rows of a tile table and, kept beside them, what they have to merge to."""
+    """Random rows of a tile table, and the expected result of merging them."""
 
     spec: TableSpec
     seed: int = 0
@@ -95,7 +95,7 @@ def tiles(lake: Lake) -> Tiles:
 def by_key(table: pa.Table) -> dict[tuple[Any, ...], dict[str, Any]]:
     rows = table.to_pylist()
     result = {tuple(r[k] for k in KEYS): {n: r[n] for n, _, _ in PARTIALS} for r in rows}
-    assert len(result) == len(rows), "a key came twice"
+    assert len(result) == len(rows), "duplicate key"
     return result
 
 
@@ -106,5 +106,5 @@ def _by_key() -> Callable[[pa.Table], dict[tuple[Any, ...], dict[str, Any]]]:
 
 @pytest.fixture
 def flink(lake: Lake, flink_sql: Callable[..., None]) -> Callable[..., None]:
-    """Runs SQL statements in a Flink of its own, in the database ``features`` of the lake."""
+    """Runs SQL statements in a separate Flink, in the database ``features`` of the lake."""
     return functools.partial(flink_sql, lake.warehouse)

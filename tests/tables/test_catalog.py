@@ -1,4 +1,4 @@
-"""The lake: making, finding, checking and dropping tables."""
+"""The lake: creating, opening, validating and dropping tables."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_creating_a_table_again_does_nothing_unless_forbidden(lake: Lake) -> Non
         lake.create(registry_spec(), ignore_existing=False)
 
 
-def test_an_existing_table_that_differs_is_refused_with_every_difference(lake: Lake) -> None:
+def test_an_existing_table_that_differs_is_rejected_with_every_difference(lake: Lake) -> None:
     lake.create(tiles_spec("tiles", {"k": Int64}, [("p_a", Int64, "sum")], 4))
     other = tiles_spec("tiles", {"k": String}, [("p_a", Int64, "max"), ("p_b", Int64, "sum")], 8)
     with pytest.raises(TableError) as caught:
@@ -76,13 +76,13 @@ def test_another_key_or_partition_is_a_difference(lake: Lake) -> None:
         lake.create(TableSpec("t", columns, ("a", "b"), (), {"bucket": "1"}))
 
 
-def test_an_unknown_table_is_named_with_those_there_are(lake: Lake) -> None:
+def test_an_unknown_table_is_rejected_with_the_known_ones(lake: Lake) -> None:
     lake.create(registry_spec())
     with pytest.raises(UnknownNameError, match="no table 'tiles'; there is: registry"):
         lake.table("tiles")
 
 
-def test_properties_live_with_the_table_and_are_seen_by_another_lake(lake: Lake) -> None:
+def test_properties_are_stored_in_the_table(lake: Lake) -> None:
     lake.create(registry_spec())
     other = Lake.open(lake.warehouse, lake.database)
     assert other.properties("registry") == {}
@@ -91,7 +91,7 @@ def test_properties_live_with_the_table_and_are_seen_by_another_lake(lake: Lake)
     assert other.properties("registry") == {"source": "events_retail@7"}
 
 
-def test_a_table_that_another_process_made_anew_is_seen_anew(lake: Lake) -> None:
+def test_a_table_recreated_by_another_process_is_reloaded(lake: Lake) -> None:
     other = Lake.open(lake.warehouse, lake.database)
     lake.create(TableSpec("t", {"a": Int64}))
     assert other.schema("t").names == ["a"]
@@ -107,7 +107,7 @@ def test_a_warehouse_is_a_path_or_a_file_address(tmp_path: Path) -> None:
         Lake.open("gs://bucket/x", "features")
 
 
-def test_the_side_folder_is_no_database_and_no_table(lake: Lake) -> None:
+def test_the_side_folder_is_neither_a_database_nor_a_table(lake: Lake) -> None:
     lake.create(registry_spec())
     lake.side_folder.mkdir(exist_ok=True)
     assert lake.catalog.list_databases() == ["features"]

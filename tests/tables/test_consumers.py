@@ -1,4 +1,4 @@
-"""Consumers hold the snapshots that a reader still needs."""
+"""Consumers protect the snapshots that a reader still needs from expiry."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_a_consumer_is_a_file_of_the_table_that_moves_forward(lake: Lake, table:
     path = Path(lake.path(table), "consumer", "consumer-spend-0")
     assert '"nextSnapshot": 2' in path.read_text()
     advance_consumer(lake, table, "spend-0", 4)
-    advance_consumer(lake, table, "spend-0", 3)  # a late call takes nothing back
+    advance_consumer(lake, table, "spend-0", 3)  # a late call does not move it back
     assert consumers(lake, table) == {"spend-0": 4}
     delete_consumer(lake, table, "spend-0")
     delete_consumer(lake, table, "spend-0")
     assert consumers(lake, table) == {}
 
 
-def test_a_consumer_that_dies_while_it_moves_leaves_the_old_hold_whole(
+def test_a_crash_while_advancing_a_consumer_keeps_its_old_position(
     lake: Lake, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     register_consumer(lake, table, "spend", 2)
@@ -54,12 +54,12 @@ def test_a_consumer_that_dies_while_it_moves_leaves_the_old_hold_whole(
         patched.setattr(os, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
             advance_consumer(lake, table, "spend", 3)
-    assert consumers(lake, table) == {"spend": 2}  # what was begun is no consumer, too
+    assert consumers(lake, table) == {"spend": 2}  # an unfinished file is not a consumer, either
     advance_consumer(lake, table, "spend", 3)
     assert consumers(lake, table) == {"spend": 3}
 
 
-def test_a_consumer_that_flink_left_half_written_holds_all_there_is(lake: Lake, table: str) -> None:
+def test_a_partially_written_consumer_protects_every_snapshot(lake: Lake, table: str) -> None:
     register_consumer(lake, table, "tiles-spend", 3)
     os.remove(f"{lake.path(table)}/snapshot/snapshot-1")
     Path(lake.path(table), "consumer", "consumer-tiles-spend").write_text("")
@@ -68,9 +68,7 @@ def test_a_consumer_that_flink_left_half_written_holds_all_there_is(lake: Lake, 
     assert consumers(lake, table) == {"tiles-spend": 3}
 
 
-def test_several_that_move_one_consumer_at_the_same_time_leave_it_whole(
-    lake: Lake, table: str
-) -> None:
+def test_concurrent_advances_of_a_consumer_keep_it_valid(lake: Lake, table: str) -> None:
     register_consumer(lake, table, "spend", 1)
     with ThreadPoolExecutor(4) as movers:
         moves = [
@@ -81,7 +79,7 @@ def test_several_that_move_one_consumer_at_the_same_time_leave_it_whole(
     assert consumers(lake, table)["spend"] in (1, 2, 3)
 
 
-def test_a_hold_on_an_expired_snapshot_is_refused_and_leaves_the_old_one(
+def test_a_consumer_at_an_expired_snapshot_is_rejected_and_unchanged(
     lake: Lake, table: str
 ) -> None:
     os.remove(f"{lake.path(table)}/snapshot/snapshot-1")
@@ -94,7 +92,7 @@ def test_a_hold_on_an_expired_snapshot_is_refused_and_leaves_the_old_one(
     assert consumers(lake, table) == {"spend": 4}
 
 
-def test_an_empty_table_can_be_held_from_its_first_snapshot(lake: Lake) -> None:
+def test_an_empty_table_can_have_a_consumer(lake: Lake) -> None:
     lake.create(TableSpec("empty", {"a": Int64}))
     register_consumer(lake, "empty", "spend", 1)
     assert consumers(lake, "empty") == {"spend": 1}

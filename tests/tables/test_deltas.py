@@ -1,4 +1,4 @@
-"""Deltas: the files of one snapshot, and what is in them."""
+"""Deltas: the files of one snapshot, and their rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from paimon_features.tables.writer import append_arrow
 ByKey = Callable[[pa.Table], dict[tuple[Any, ...], dict[str, Any]]]
 
 
-def test_the_deltas_together_hold_every_row_once(lake: Lake, tiles: Any) -> None:
+def test_the_deltas_together_contain_every_row_once(lake: Lake, tiles: Any) -> None:
     name = tiles.spec.name
     for count in (50, 80):
         append_arrow(lake, name, tiles.rows(count))
@@ -47,7 +47,7 @@ def test_the_deltas_together_hold_every_row_once(lake: Lake, tiles: Any) -> None
             assert os.path.getsize(file.path) == file.size
 
 
-def test_a_file_holds_only_entities_of_its_bucket(lake: Lake, tiles: Any) -> None:
+def test_a_file_contains_only_entities_of_its_bucket(lake: Lake, tiles: Any) -> None:
     append_arrow(lake, tiles.spec.name, tiles.rows(200))
     for bucket, files in read_delta(lake, tiles.spec.name, 1).by_bucket().items():
         for file in files:
@@ -69,7 +69,7 @@ def test_the_live_files_are_those_of_all_snapshots_up_to_one(lake: Lake, tiles: 
         assert sorted(f.path for f in one) == sorted(f.path for f in live if f.bucket == 1)
 
 
-def test_a_bucket_raw_and_folded_is_the_bucket_merged(
+def test_folding_the_raw_files_of_a_bucket_equals_its_merged_read(
     lake: Lake, tiles: Any, by_key: ByKey
 ) -> None:
     name, keys = tiles.spec.name, list(tiles.spec.primary_key)
@@ -132,7 +132,7 @@ def test_a_row_other_than_an_insert_stops_the_reader(tmp_path: Path, kind: int, 
     assert read_file(file, ["p_n"], insert_only=False).num_rows == 3
 
 
-def test_a_column_that_a_file_is_too_old_for_is_null(tmp_path: Path) -> None:
+def test_a_column_added_after_a_file_is_null(tmp_path: Path) -> None:
     path = str(tmp_path / "data.parquet")
     pq.write_table(pa.table({"a": [1, 2]}), path)
     table = read_file(DataFile(0, {}, path, 0, "ADD", 2, 0, 0), ["b", "a"])

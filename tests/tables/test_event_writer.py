@@ -1,4 +1,4 @@
-"""Events written from Python: good rows once, bad rows aside with their reason."""
+"""Events written from Python: valid rows once, rejected rows with their reason."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rows(*events: tuple[object, ...]) -> pa.Table:
     return pa.table({name: [event[i] for event in events] for i, name in enumerate(names)})
 
 
-def test_good_rows_get_their_day_and_the_time_of_writing(lake: Lake, writer: EventWriter) -> None:
+def test_valid_rows_get_their_day_and_the_time_of_writing(lake: Lake, writer: EventWriter) -> None:
     #  day     -2        -1         0         1
     #           [---------)[---------)[--------)
     #  events           a  b        c d
@@ -59,7 +59,7 @@ def test_good_rows_get_their_day_and_the_time_of_writing(lake: Lake, writer: Eve
         ((1, -math.inf, "x", 5), "not_finite"),
     ],
 )
-def test_a_bad_row_goes_aside_with_its_reason_and_the_others_stay(
+def test_an_invalid_row_is_rejected_with_its_reason_and_others_written(
     lake: Lake, writer: EventWriter, event: tuple[object, ...], reason: str
 ) -> None:
     report = writer.write(rows((1, 1.0, "good", 5), event, (2, None, None, NOW_MS + DAY_MS)))
@@ -95,7 +95,7 @@ def test_a_repeated_write_adds_nothing(lake: Lake, writer: EventWriter) -> None:
     assert read_arrow(lake, "rejected_retail").num_rows == 1
 
 
-def test_columns_that_are_not_the_sources_are_no_matter_of_rows(writer: EventWriter) -> None:
+def test_missing_or_undeclared_columns_are_an_error(writer: EventWriter) -> None:
     with pytest.raises(TableError, match="missing: time_ms, not declared: extra"):
         writer.write(
             rows((1, 1.0, "x", 5)).rename_columns(["customer_id", "price", "note", "extra"])
@@ -122,7 +122,7 @@ def test_finer_times_are_rounded_down_below_zero_too(lake: Lake) -> None:
     assert got.to_pylist() == [-1, 1]
 
 
-def test_a_time_column_that_is_not_there_is_named(lake: Lake, writer: EventWriter) -> None:
+def test_a_missing_time_column_is_named(lake: Lake, writer: EventWriter) -> None:
     with pytest.raises(UnknownNameError, match="'when'"):
         EventWriter(lake, "events_retail", "when", lambda: 0)
 
@@ -137,7 +137,7 @@ ORDERS = EventSource(
 )
 
 
-def test_of_the_rows_with_one_id_within_the_horizon_the_first_is_the_event(lake: Lake) -> None:
+def test_the_first_of_rows_with_equal_ids_within_the_horizon_is_kept(lake: Lake) -> None:
     #  clock    0            1 h - 1 ms          1 h
     #           a a' b       a (again)           a (another)
     lake.create(events_spec(ORDERS.table, ORDERS.schema))
@@ -162,7 +162,7 @@ def test_of_the_rows_with_one_id_within_the_horizon_the_first_is_the_event(lake:
     assert sorted(json.loads(row["raw"])["n"] for row in aside) == [2, 5, 6, 7, 8]
 
 
-def test_the_repeat_of_a_write_finds_no_duplicates_in_itself(lake: Lake) -> None:
+def test_a_repeated_write_does_not_count_its_own_rows_as_duplicates(lake: Lake) -> None:
     lake.create(events_spec(ORDERS.table, ORDERS.schema))
     writer = EventWriter.of(lake, ORDERS, lambda: NOW_MS)
     table = pa.table({"order_id": ["a", "b"], "n": [1, 2], "gone": [False, False], "t": [0, 0]})

@@ -1,4 +1,4 @@
-"""Versions of fitted transformers in the lake: each once, in order, for ever."""
+"""Versions of fitted transformers in the lake: unique, ordered, immutable."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def save(lake: Lake, transformer: Any, name: str = "amount", on: Any = ON) -> in
     return save_fitted(lake, name, transformer, fitted_on=on, now_ms=1_000).version
 
 
-def test_versions_count_up_and_stay_as_they_were(lake: Lake) -> None:
+def test_versions_increase_and_are_immutable(lake: Lake) -> None:
     first = scaler(1, 2)
     assert save(lake, first) == 1
-    first.partial_fit([[9.0]])  # the saved one does not move with it
+    first.partial_fit([[9.0]])  # the saved version does not change with it
     assert save(lake, first) == 2
     assert save(lake, OneHotEncoder().fit([["a"]])) == 3
     assert save(lake, scaler(5), "other") == 1
@@ -61,16 +61,16 @@ def test_versions_count_up_and_stay_as_they_were(lake: Lake) -> None:
     assert row["digest"] == load_fitted(lake, "amount", 1).digest
 
 
-def test_a_repeat_makes_no_second_version(lake: Lake) -> None:
+def test_saving_an_equal_transformer_creates_no_version(lake: Lake) -> None:
     assert [save(lake, scaler(1, 2)) for _ in range(3)] == [1, 1, 1]
     newest = latest_snapshot(lake, "fitted_amount")
     assert newest is not None
     assert newest.id == 1
-    assert save(lake, scaler(1, 2), on={}) == 2  # fitted on something else
-    assert save(lake, scaler(1, 2)) == 3  # an older version comes back as a new one
+    assert save(lake, scaler(1, 2), on={}) == 2  # fitted on other data
+    assert save(lake, scaler(1, 2)) == 3  # an older state is saved as a new version
 
 
-def test_a_crash_behind_the_commit_leaves_one_version(
+def test_a_crash_after_the_commit_leaves_one_version(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = writer._commit
@@ -87,7 +87,7 @@ def test_a_crash_behind_the_commit_leaves_one_version(
     assert read_arrow(lake, "fitted_amount").num_rows == 1
 
 
-def test_threads_that_save_at_once_get_a_version_each(lake: Lake) -> None:
+def test_concurrent_threads_each_save_a_version(lake: Lake) -> None:
     found: dict[int, int] = {}
     threads = [
         threading.Thread(target=lambda n=n: found.update({n: save(lake, scaler(n, n + 1))}))
@@ -108,7 +108,7 @@ def _saves(warehouse: str, start: int) -> None:
         save(lake, scaler(start + n, 1000))
 
 
-def test_processes_that_save_at_once_lose_no_version(lake: Lake, warehouse: Path) -> None:
+def test_concurrent_processes_lose_no_version(lake: Lake, warehouse: Path) -> None:
     other = multiprocessing.get_context("spawn").Process(target=_saves, args=(str(warehouse), 100))
     other.start()
     while not lake.exists("fitted_amount") and other.is_alive():
@@ -121,14 +121,14 @@ def test_processes_that_save_at_once_lose_no_version(lake: Lake, warehouse: Path
     assert len({v.digest for v in found}) == 6
 
 
-def test_a_table_that_a_job_owns_is_left_alone(lake: Lake) -> None:
+def test_a_table_owned_by_a_job_is_not_modified(lake: Lake) -> None:
     job = FlinkJobHolder("http://127.0.0.1:9", "ab" * 16)
     acquire(lake, "fitted_amount", job, "fit")
     with pytest.raises(OwnershipError, match="fitted_amount"):
         save(lake, scaler(1))
 
 
-def test_wrong_names_versions_and_rows_are_told(lake: Lake) -> None:
+def test_invalid_names_versions_and_rows_are_rejected(lake: Lake) -> None:
     save(lake, scaler(1, 2))
     with pytest.raises(UnknownNameError, match="no fitted transformer 'amont'; there is: amount"):
         load_fitted(lake, "amont")

@@ -1,4 +1,4 @@
-"""Tables that a real Flink wrote: read, followed and protected from Python."""
+"""Tables written by a real Flink: read, followed and protected from expiry in Python."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def insert(name: str, tiles: Any, count: int) -> str:
     return f"INSERT INTO {quote(name)} VALUES {', '.join(rows)}"
 
 
-def test_what_flink_wrote_reads_as_the_naive_merge_and_expires_behind_a_consumer(
+def test_tables_of_flink_equal_the_naive_merge_and_expire_up_to_a_consumer(
     lake: Lake, tiles: Any, by_key: ByKey, flink: Callable[..., None]
 ) -> None:
     name = tiles.spec.name
@@ -54,7 +54,7 @@ def test_what_flink_wrote_reads_as_the_naive_merge_and_expires_behind_a_consumer
             *(insert(name, tiles, 50) for _ in range(4)),
         ]
     )
-    # one spec makes the same table from both sides
+    # one spec results in the same table in Flink and in Python
     lake.create(other, ignore_existing=True)
     lake.create(registry_spec(), ignore_existing=True)
 
@@ -95,7 +95,7 @@ def test_what_flink_wrote_reads_as_the_naive_merge_and_expires_behind_a_consumer
     assert by_key(read_arrow(lake, name)) == tiles.merged
 
 
-def test_a_streaming_job_commits_by_checkpoint_and_makes_hourly_tags(
+def test_a_streaming_job_commits_by_checkpoint_and_creates_hourly_tags(
     lake: Lake, tiles: Any, flink: Callable[..., None]
 ) -> None:
     name = tiles.spec.name
@@ -130,7 +130,7 @@ def test_files_written_from_sorted_rows_are_read_merged_and_compacted_by_flink(
 ) -> None:
     name = tiles.spec.name
     tiles.rows(60)
-    # one row a key, as an engine gives them that has merged already
+    # one row per key, as written by an engine that has merged them
     keys = ("tile_day", "customer_id", "country", "tile_start")
     rows = [dict(zip(keys, key, strict=True)) | tiles.merged[key] for key in sorted(tiles.merged)]
     ordered = pa.Table.from_pylist(rows, lake.schema(name))

@@ -1,4 +1,4 @@
-"""Generation records survive, and switching them is one step."""
+"""Generation records are persistent, and switching generations is atomic."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def record(generation: int, **fields: object) -> GenerationRecord:
     return replace(base, **fields)  # type: ignore[arg-type]
 
 
-def test_a_record_comes_back_as_it_was_saved(lake: Lake) -> None:
+def test_a_record_round_trips(lake: Lake) -> None:
     saved = record(
         1,
         job={"rest_url": "http://x", "job_id": "0af1"},
@@ -38,7 +38,7 @@ def test_a_record_comes_back_as_it_was_saved(lake: Lake) -> None:
     assert generations.load(again, "other") == []
 
 
-def test_activating_a_generation_retires_the_one_before(lake: Lake) -> None:
+def test_activating_a_generation_retires_the_previous_one(lake: Lake) -> None:
     for generation in (2, 1):
         generations.save(lake, record(generation))
     assert generations.active(lake, "spend") is None
@@ -55,7 +55,7 @@ def test_two_active_generations_cannot_be_saved(lake: Lake) -> None:
         generations.save(lake, record(2, state="active"))
 
 
-def test_an_unknown_generation_is_named_with_those_there_are(lake: Lake) -> None:
+def test_an_unknown_generation_is_rejected_with_the_known_ones(lake: Lake) -> None:
     generations.save(lake, record(1))
     for call in (
         lambda: generations.get(lake, "spend", 3),
@@ -66,7 +66,7 @@ def test_an_unknown_generation_is_named_with_those_there_are(lake: Lake) -> None
             call()
 
 
-def test_updates_of_different_fields_at_once_are_all_kept(lake: Lake) -> None:
+def test_concurrent_updates_of_different_fields_are_all_kept(lake: Lake) -> None:
     generations.save(lake, record(1))
     changes: list[dict[str, object]] = [
         {"backfilled": True}, {"commit_user": "u"}, {"resume_path": "/c"}, {"handover_snapshot": 3}
@@ -95,7 +95,7 @@ def test_all_but_the_active_generation_can_be_removed(lake: Lake) -> None:
     assert [r.generation for r in generations.load(lake, "spend")] == [2]
 
 
-def test_a_broken_record_is_an_error_and_not_an_empty_one(lake: Lake) -> None:
+def test_a_corrupt_record_is_an_error(lake: Lake) -> None:
     generations.save(lake, record(1))
     path = lake.side_folder / "generations" / "features.spend.json"
     path.write_text(path.read_text()[:20])

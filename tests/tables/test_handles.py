@@ -1,4 +1,4 @@
-"""What pypaimon's tables and read builders ask for is understood, or refused."""
+"""Requests of pypaimon's tables and read builders are translated or rejected."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_projection_and_pins_are_kept(lake: Lake) -> None:
             TableRead.of(table.copy(options))
 
 
-def test_what_a_reader_cannot_do_is_refused(lake: Lake) -> None:
+def test_unsupported_reads_are_rejected(lake: Lake) -> None:
     table = lake.table("t")
     p = table.new_read_builder().new_predicate_builder()
 

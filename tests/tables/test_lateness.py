@@ -1,4 +1,4 @@
-"""How late events come, against a loop over all of them."""
+"""Statistics of lateness, compared with a loop over all events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOURCE = EventSource("clicks", {"t": Int64}, event_time="t")
 
 @pytest.fixture
 def lates(lake: Lake) -> list[int]:
-    """Events of every lateness, edges and one beside them, in several commits."""
+    """Events of every lateness, on edges and next to them, in several commits."""
     rng = random.Random(3)
     lake.create(events_spec(SOURCE.table, SOURCE.schema))
     values = [edge + step for edge in EDGES_MS for step in (-1, 0, 1)]
@@ -56,14 +56,14 @@ def test_buckets_are_counted_exactly_and_quantiles_within_a_sixteenth(
         assert exact <= ms <= exact * (1 + 1 / 16)
 
 
-def test_a_part_of_the_events_by_ingestion_or_day(lake: Lake, lates: list[int]) -> None:
+def test_events_are_selected_by_ingestion_time_or_day(lake: Lake, lates: list[int]) -> None:
     assert lateness(lake, SOURCE, ingested_from_ms=DAY_MS).events == len(lates)
     assert lateness(lake, SOURCE, ingested_from_ms=DAY_MS + 1).events == 0
     today = lateness(lake, SOURCE, event_days=(1, None))
     assert (today.events, today.least_ms, today.greatest_ms) == (2, -1, 0)
 
 
-def test_without_events_there_is_nothing_to_tell(lake: Lake) -> None:
+def test_without_events_there_are_no_statistics(lake: Lake) -> None:
     lake.create(events_spec(SOURCE.table, SOURCE.schema))
     found = lateness(lake, SOURCE)
     assert (found.events, found.quantiles_ms, found.greatest_ms) == (0, (), None)

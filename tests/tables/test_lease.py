@@ -1,4 +1,5 @@
-"""One committing owner per table: refused while it lives, taken over when it is dead."""
+"""One committing owner per table: others are rejected while it lives and take over when it is
+dead."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ sys.stdin.read()
 
 @pytest.fixture
 def other(lake: Lake) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds the lease on ``tiles``."""
+    """Another process that owns the lease on ``tiles``."""
     process = subprocess.Popen(
         [sys.executable, "-c", _HOLD, lake.warehouse],
         stdin=subprocess.PIPE,
@@ -52,7 +53,7 @@ def other(lake: Lake) -> Iterator[subprocess.Popen[str]]:
     process.stdout.close()
 
 
-def test_a_second_process_is_refused_until_the_first_is_killed(
+def test_a_second_process_is_rejected_until_the_first_is_killed(
     lake: Lake, other: subprocess.Popen[str]
 ) -> None:
     with pytest.raises(OwnershipError) as caught:
@@ -69,21 +70,19 @@ def test_a_second_process_is_refused_until_the_first_is_killed(
     assert holders(lake) == []
 
 
-def test_a_killed_process_that_no_one_waited_for_counts_as_dead(
-    lake: Lake, other: subprocess.Popen[str]
-) -> None:
+def test_a_zombie_process_counts_as_dead(lake: Lake, other: subprocess.Popen[str]) -> None:
     os.kill(other.pid, signal.SIGKILL)
     while not Path(f"/proc/{other.pid}/stat").read_text().rpartition(")")[2].startswith(" Z"):
         pass
     acquire(lake, "tiles").release()
 
 
-def test_another_process_with_the_same_number_is_not_the_holder(
+def test_another_process_with_the_same_id_is_not_the_owner(
     lake: Lake, other: subprocess.Popen[str]
 ) -> None:
     path = lake.side_folder / "leases" / "features.tiles.json"
     record = json.loads(path.read_text())
-    record["holder"]["started"] -= 1  # so it is an earlier process that had this number
+    record["holder"]["started"] -= 1  # so the record is of an earlier process with this id
     path.write_text(json.dumps(record))
     acquire(lake, "tiles").release()
 
@@ -98,35 +97,35 @@ def test_an_operator_can_release_a_lease_by_force(lake: Lake, other: subprocess.
 
 def test_the_start_of_a_process_is_known_without_proc(other: subprocess.Popen[str]) -> None:
     if shutil.which("ps") is None:
-        pytest.skip("there is no ps on this host")
+        pytest.skip("ps is not installed")
     started = lease._process_start_of_ps(other.pid)
     assert started is not None
     assert started == lease._process_start_of_ps(other.pid)
     other.kill()
     deadline = time.monotonic() + 10
-    while lease._process_start_of_ps(other.pid) is not None:  # also as a zombie it has no start
+    while lease._process_start_of_ps(other.pid) is not None:  # a zombie has no start time, either
         assert time.monotonic() < deadline
     other.wait()
     assert lease._process_start_of_ps(other.pid) is None
 
 
-def test_leases_on_other_tables_do_not_matter(lake: Lake) -> None:
+def test_leases_on_other_tables_are_independent(lake: Lake) -> None:
     with acquire(lake, "a"), acquire(lake, "b"):
         assert [record.table for record in holders(lake)] == ["a", "b"]
 
 
-def test_the_holder_may_acquire_again_and_its_old_lease_ends(lake: Lake) -> None:
+def test_the_owner_may_acquire_again_which_ends_its_old_lease(lake: Lake) -> None:
     first = acquire(lake, "tiles")
     second = acquire(lake, "tiles")
     with pytest.raises(OwnershipError, match="no longer held"):
         first.check()
-    first.release()  # must not take the second one with it
+    first.release()  # must not release the second one
     second.check()
     second.release()
     assert lease.holder_of(lake, "tiles") is None
 
 
-def test_a_holder_on_another_host_counts_as_alive(lake: Lake) -> None:
+def test_an_owner_on_another_host_counts_as_alive(lake: Lake) -> None:
     elsewhere = replace(ProcessHolder.current(), host="elsewhere", pid=1)
     acquire(lake, "tiles", elsewhere)
     with pytest.raises(OwnershipError, match="on another host, whose processes are unknown here"):
@@ -140,7 +139,7 @@ def test_a_process_from_before_a_restart_of_the_host_is_dead(lake: Lake) -> None
 
 @pytest.fixture
 def cluster() -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
-    """Flink's REST interface as far as a lease asks it: job id -> (status, state)."""
+    """The part of Flink's REST API that a lease uses: job id -> (status, state)."""
     jobs: dict[str, tuple[int, str]] = {}
 
     class Handler(BaseHTTPRequestHandler):
@@ -176,7 +175,7 @@ def cluster() -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
         ((404, ""), None),
     ],
 )
-def test_a_job_holds_its_lease_as_long_as_its_cluster_says(
+def test_a_job_owns_its_lease_as_long_as_its_cluster_reports_it(
     lake: Lake,
     cluster: tuple[str, dict[str, tuple[int, str]]],
     answer: tuple[int, str],
@@ -185,7 +184,7 @@ def test_a_job_holds_its_lease_as_long_as_its_cluster_says(
     url, jobs = cluster
     client = acquire(lake, "tiles", purpose="submit")
     client.transfer(FlinkJobHolder(url, "0af1"))
-    client.release()  # the client ends; the lease is the job's now
+    client.release()  # the client ends; the job owns the lease now
     jobs["0af1"] = answer
     if alive is None:
         acquire(lake, "tiles").release()
@@ -194,7 +193,7 @@ def test_a_job_holds_its_lease_as_long_as_its_cluster_says(
             acquire(lake, "tiles")
 
 
-def test_a_job_on_its_way_holds_its_lease_while_its_client_lives(
+def test_a_job_being_submitted_owns_its_lease_while_its_client_lives(
     lake: Lake, cluster: tuple[str, dict[str, tuple[int, str]]], other: subprocess.Popen[str]
 ) -> None:
     #  client   submits -------+ killed
@@ -213,7 +212,7 @@ def test_a_job_on_its_way_holds_its_lease_while_its_client_lives(
     acquire(lake, "more").release()
 
 
-def test_a_cluster_that_does_not_answer_keeps_the_lease_unless_its_process_is_gone(
+def test_an_unreachable_cluster_keeps_the_lease_unless_its_process_has_ended(
     lake: Lake,
 ) -> None:
     job = FlinkJobHolder("http://127.0.0.1:9", "0af1")
@@ -226,14 +225,14 @@ def test_a_cluster_that_does_not_answer_keeps_the_lease_unless_its_process_is_go
     acquire(lake, "tiles").release()
 
 
-def test_handing_on_a_lease_that_is_no_longer_held_is_refused(lake: Lake) -> None:
+def test_handing_over_a_lost_lease_is_rejected(lake: Lake) -> None:
     held = acquire(lake, "tiles")
     held.release()
     with pytest.raises(OwnershipError, match="it is held by no one"):
         held.transfer(FlinkJobHolder("http://127.0.0.1:9", "0af1"))
 
 
-def test_many_processes_at_once_give_one_owner(lake: Lake) -> None:
+def test_of_many_concurrent_processes_one_becomes_the_owner(lake: Lake) -> None:
     command = [sys.executable, "-c", _HOLD, lake.warehouse]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     running = [

@@ -1,4 +1,4 @@
-"""Commits made of parts: nobody sees a part before all are published together."""
+"""Commits in parts: no part is visible before all are published together."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_parts_replace_their_partitions_together_and_no_others(lake: Lake) -> No
     assert [each.id for each in snapshots(lake, "scores")] == [1, 2]
 
 
-def test_who_commits_behind_another_changes_nothing(lake: Lake) -> None:
+def test_a_commit_on_an_outdated_snapshot_changes_nothing(lake: Lake) -> None:
     first, second = (write_part(lake, "scores", rows(1, n)) for n in (1, 2))
     replace_partitions(lake, "scores", [first], after=0, commit_user="a", properties={})
     with pytest.raises(TableError, match="is at snapshot 1, expected 0"):
@@ -53,13 +53,13 @@ def test_who_commits_behind_another_changes_nothing(lake: Lake) -> None:
     assert found(lake) == {1: [1]}
 
 
-def test_a_commit_of_no_rows_is_refused(lake: Lake) -> None:
+def test_a_commit_without_rows_is_rejected(lake: Lake) -> None:
     empty = pickle.dumps([])
     with pytest.raises(TableError, match="a commit of no rows replaces no partition"):
         replace_partitions(lake, "scores", [empty], after=0, commit_user="a", properties={})
 
 
-def test_rows_that_do_not_fit_are_refused_before_anything_is_written(lake: Lake) -> None:
+def test_rows_of_another_schema_are_rejected_before_writing(lake: Lake) -> None:
     with pytest.raises(TableError, match="has no column 'm'"):
         write_part(lake, "scores", pa.table({"part": [1], "m": [1]}))
     assert not list(Path(lake.path("scores")).rglob("*.parquet"))

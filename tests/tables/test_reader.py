@@ -22,7 +22,7 @@ ByKey = Callable[[pa.Table], dict[tuple[Any, ...], dict[str, Any]]]
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_an_aggregation_table_reads_as_the_naive_merge_after_every_commit(
+def test_an_aggregation_table_equals_the_naive_merge_after_every_commit(
     lake: Lake, tiles: Any, by_key: ByKey, native: bool
 ) -> None:
     states = []
@@ -34,13 +34,13 @@ def test_an_aggregation_table_reads_as_the_naive_merge_after_every_commit(
         assert by_key(table) == state
 
 
-def test_the_native_route_is_the_one_that_runs(lake: Lake, tiles: Any) -> None:
+def test_the_native_reader_is_used(lake: Lake, tiles: Any) -> None:
     pytest.importorskip("pypaimon_rust")
     assert read_route(lake, tiles.spec.name) == "native"
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_filters_are_exact_to_the_row(lake: Lake, tiles: Any, by_key: ByKey, native: bool) -> None:
+def test_filters_are_exact(lake: Lake, tiles: Any, by_key: ByKey, native: bool) -> None:
     append_arrow(lake, tiles.spec.name, tiles.rows(200))
     append_arrow(lake, tiles.spec.name, tiles.rows(200))
     got = read_arrow(
@@ -63,7 +63,7 @@ def test_the_buckets_are_a_partition_of_the_table(lake: Lake, tiles: Any, by_key
     assert all(parts)
 
 
-def test_batches_hold_the_same_rows_and_the_asked_columns(lake: Lake, tiles: Any) -> None:
+def test_batches_contain_the_same_rows_and_the_requested_columns(lake: Lake, tiles: Any) -> None:
     append_arrow(lake, tiles.spec.name, tiles.rows(300))
     columns = ["p_n", "country"]
     batches = list(iter_batches(lake, tiles.spec.name, columns))
@@ -90,7 +90,7 @@ def test_an_append_table_keeps_equal_rows(lake: Lake) -> None:
     assert value.column("v").to_pylist() == [1] * 4
 
 
-def test_filtering_on_a_value_that_is_merged_later_is_refused(lake: Lake, tiles: Any) -> None:
+def test_a_filter_on_a_merged_column_is_rejected(lake: Lake, tiles: Any) -> None:
     with pytest.raises(TableError, match="cannot filter on 'p_n'"):
         read_arrow(lake, tiles.spec.name, where={"p_n": [1]})
 
@@ -104,7 +104,7 @@ def test_an_unknown_column_or_snapshot_is_named(lake: Lake, tiles: Any) -> None:
 
 
 @pytest.mark.parametrize("native", [True, False])
-def test_a_snapshot_that_expires_in_mid_read_is_an_error(lake: Lake, native: bool) -> None:
+def test_a_snapshot_that_expires_during_a_read_is_an_error(lake: Lake, native: bool) -> None:
     lake.create(TableSpec("t", {"a": Int64}))
     for value in range(3):
         append_arrow(lake, "t", pa.table({"a": [value]}))
@@ -122,5 +122,5 @@ def test_a_tag_keeps_a_snapshot_readable(lake: Lake, native: bool) -> None:
     for value in (1, 2):
         append_arrow(lake, "t", pa.table({"a": [value]}))
     lake.table("t").create_tag("kept", 1)
-    os.remove(f"{lake.path('t')}/snapshot/snapshot-1")  # as expiry does
+    os.remove(f"{lake.path('t')}/snapshot/snapshot-1")  # like expiry
     assert read_arrow(lake, "t", snapshot_id=1, native=native).column("a").to_pylist() == [1]

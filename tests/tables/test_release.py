@@ -1,4 +1,4 @@
-"""Events from the future: they wait, and enter once when their time has come, come what may."""
+"""Events with future timestamps: held, then released exactly once, in spite of crashes."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ids(lake: Lake) -> list[int]:
     return sorted(read_arrow(lake, SOURCE.table, ["id"]).column("id").to_pylist())
 
 
-def test_an_event_waits_until_the_clock_is_within_the_skew_of_it(
+def test_an_event_is_held_until_it_is_within_the_allowed_skew(
     lake: Lake, writer: EventWriter
 ) -> None:
     #  clock    now        +1 ms                      +1 h
@@ -78,7 +78,7 @@ def test_an_event_waits_until_the_clock_is_within_the_skew_of_it(
     assert (row["note"], row["ingest_time_ms"]) == ("ü", NOW_MS + 1)
 
 
-def test_values_of_every_type_come_back_as_they_were(lake: Lake) -> None:
+def test_values_of_every_type_round_trip(lake: Lake) -> None:
     kinds = {
         "t": Int64, "i": Int64, "small": Int32, "x": Float64, "y": Float32, "d": Decimal(38, 9),
         "word": String, "flag": Bool, "raw": Bytes, "day": Date, "at": Timestamp,
@@ -100,7 +100,9 @@ def test_values_of_every_type_come_back_as_they_were(lake: Lake) -> None:
     assert got == table.to_pylist()
 
 
-def test_equal_rows_enter_as_often_as_they_came(lake: Lake, writer: EventWriter) -> None:
+def test_equal_rows_are_released_as_often_as_they_were_held(
+    lake: Lake, writer: EventWriter
+) -> None:
     row = (7, NOW_MS + HOUR_MS)
     writer.write(sales(row, row))
     assert release_due(lake, SOURCE, NOW_MS + HOUR_MS).events == 2
@@ -109,7 +111,7 @@ def test_equal_rows_enter_as_often_as_they_came(lake: Lake, writer: EventWriter)
     assert ids(lake) == [7, 7, 7]
 
 
-def test_a_duplicate_that_waited_does_not_enter(lake: Lake, writer: EventWriter) -> None:
+def test_a_held_duplicate_is_not_released(lake: Lake, writer: EventWriter) -> None:
     source = replace(SOURCE, event_id="id", dedup_horizon="1d")
     with_ids = EventWriter.of(lake, source, lambda: NOW_MS)
     with_ids.write(sales((1, NOW_MS + HOUR_MS), (1, NOW_MS + HOUR_MS), (2, NOW_MS + HOUR_MS)))
@@ -122,7 +124,7 @@ def test_a_duplicate_that_waited_does_not_enter(lake: Lake, writer: EventWriter)
     assert reasons == {"time_in_future": 3, "released": 1, "duplicate": 2}
 
 
-def test_a_release_that_was_cut_off_anywhere_is_finished_by_the_next(
+def test_a_release_interrupted_at_any_step_is_completed_by_the_next(
     lake: Lake, writer: EventWriter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = random.Random(7)
@@ -136,7 +138,7 @@ def test_a_release_that_was_cut_off_anywhere_is_finished_by_the_next(
             raise OSError("killed")
         snapshot = real(*args, **options)
         if after:
-            raise OSError("killed behind its commit")
+            raise OSError("killed after its commit")
         return snapshot
 
     monkeypatch.setattr(module, "append_arrow", fails)

@@ -1,4 +1,4 @@
-"""A rollback gives snapshot numbers out again, so it counts the incarnation up."""
+"""A rollback reuses snapshot numbers, so it increments the incarnation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def total(lake: Lake, name: str) -> int:
     return int(sum(read_arrow(lake, name).column("p_n").to_pylist()))
 
 
-def test_the_table_is_as_it_was_and_the_incarnation_grows(
+def test_a_rollback_restores_the_table_and_increments_the_incarnation(
     lake: Lake, tiles: Any, record: GenerationRecord
 ) -> None:
     updated = rollback(lake, record, 2)
@@ -40,15 +40,15 @@ def test_the_table_is_as_it_was_and_the_incarnation_grows(
     append_arrow(lake, record.table, tiles.rows(7))
     newest = latest_snapshot(lake, record.table)
     assert newest is not None
-    assert newest.id == 3  # the number is given out again
+    assert newest.id == 3  # the number is reused
     assert total(lake, record.table) == 27
 
 
-def test_a_rollback_below_a_tag_or_consumer_is_refused(
+def test_a_rollback_before_a_tag_or_consumer_is_rejected(
     lake: Lake, record: GenerationRecord
 ) -> None:
     lake.table(record.table).create_tag("training-churn", 3)
-    lake.table(record.table).create_tag("2011-12-09 10", 4)  # as Paimon's hourly ones
+    lake.table(record.table).create_tag("2011-12-09 10", 4)  # like Paimon's hourly tags
     register_consumer(lake, record.table, "online-0", 5)
     with pytest.raises(TableError) as caught:
         rollback(lake, record, 2)

@@ -96,7 +96,7 @@ def test_the_snapshot_of_a_time_is_the_newest_at_or_before_it(lake: Lake, table:
         assert snapshot_as_of(lake, table, moment) == (naive[-1] if naive else None)
 
 
-def test_a_time_whose_snapshot_has_expired_is_refused(lake: Lake, table: str) -> None:
+def test_a_time_whose_snapshot_has_expired_is_rejected(lake: Lake, table: str) -> None:
     commit(lake, 4)
     times = [s.time_ms for s in snapshots(lake, table)]
     lake.table(table).create_tag("kept", 1)
@@ -105,7 +105,7 @@ def test_a_time_whose_snapshot_has_expired_is_refused(lake: Lake, table: str) ->
         snapshot_as_of(lake, table, times[0])
     lake.table(table).create_tag("kept_too", 3)
     expire(lake, 3)
-    found = snapshot_as_of(lake, table, times[2])  # nothing came between 3 and 4
+    found = snapshot_as_of(lake, table, times[2])  # there is no snapshot between 3 and 4
     assert found is not None
     assert found.id == 3
 
@@ -125,6 +125,6 @@ def test_the_newest_snapshot_does_not_depend_on_the_hint_file(
     assert newest.id == 3
 
 
-def test_a_name_that_is_no_table_is_no_empty_table(lake: Lake) -> None:
+def test_an_unknown_table_is_not_an_empty_table(lake: Lake) -> None:
     with pytest.raises(UnknownNameError):
         latest_snapshot(lake, "nope")

@@ -1,4 +1,4 @@
-"""What the tables look like, in Flink SQL and for pypaimon."""
+"""Table specs as Flink SQL and as pypaimon schemas."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_option_values_are_quoted_as_sql_text() -> None:
         (lambda: TableSpec("Bad Name", {"a": Int64}), "lower-case"),
     ],
 )
-def test_a_spec_that_cannot_be_says_why(make: object, message: str) -> None:
+def test_an_invalid_spec_is_rejected_with_the_reason(make: object, message: str) -> None:
     with pytest.raises(DefinitionError, match=message):
         make()  # type: ignore[operator]
 

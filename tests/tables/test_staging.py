@@ -1,4 +1,4 @@
-"""Staging tables: there for a while, gone afterwards, also those of a process that was killed."""
+"""Staging tables are temporary, and are also dropped after a process was killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from paimon_features.tables import Lake
 from paimon_features.tables.staging import Staging, drop_leftovers
 
 
-def test_they_are_gone_behind_the_block_however_it_ends(tmp_path: Path) -> None:
+def test_staging_tables_are_dropped_at_the_end_of_the_context(tmp_path: Path) -> None:
     lake = Lake.open(tmp_path, "features")
     names = []
 
@@ -29,7 +29,7 @@ def test_they_are_gone_behind_the_block_however_it_ends(tmp_path: Path) -> None:
     assert not lake.lock_path(names[0]).exists()
 
 
-def test_those_of_a_process_that_was_killed_are_dropped_and_those_of_a_living_one_stay(
+def test_staging_tables_of_dead_processes_are_dropped_and_others_kept(
     tmp_path: Path,
 ) -> None:
     text = f"""

@@ -1,4 +1,4 @@
-"""Warehouses that are no folders: a real S3 protocol, its faults, and what options mean."""
+"""Remote warehouses: the real S3 protocol, its faults, and the storage options."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def fill(lake: Lake, table: str = "points") -> str:
 
 
 def round_trip(lake: Lake, reading: Lake) -> None:
-    """Everything that reading a table takes, by a lake that made none of it."""
+    """Read a table in every way, with a lake that did not create it."""
     table = fill(lake)
     assert reading.list() == [table]
     assert [found.id for found in snapshots(reading, table)] == [1, 2]
@@ -81,7 +81,7 @@ def round_trip(lake: Lake, reading: Lake) -> None:
     assert reading.list() == []
 
 
-def test_a_lake_on_s3_is_written_and_read_like_one_in_a_folder(
+def test_a_lake_on_s3_equals_one_in_a_folder(
     store: ObjectStore, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     place = address(request)
@@ -90,13 +90,13 @@ def test_a_lake_on_s3_is_written_and_read_like_one_in_a_folder(
     assert {path.name for path in tmp_path.iterdir()} >= {"locks"}
 
 
-def test_oss_is_reached_by_its_own_names(
+def test_oss_options_have_their_own_names(
     store: ObjectStore,
     tmp_path: Path,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # the server has no host name of its own per bucket, as OSS has: hence the path style
+    # unlike OSS, the server has no host name per bucket: hence the path style
     place = address(request, "oss")
     options = {
         "fs.oss.endpoint": store.endpoint,
@@ -112,7 +112,7 @@ def test_oss_is_reached_by_its_own_names(
     round_trip(lake, Lake.open(place, "features"))
 
 
-def test_any_file_system_of_fsspec_or_arrow_can_hold_a_lake(tmp_path: Path) -> None:
+def test_any_file_system_of_fsspec_or_arrow_can_be_a_warehouse(tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     lake = Lake.open("memory://lake", "features", filesystem=memory, side_folder=tmp_path)
     round_trip(lake, Lake.open("memory://lake", "features", filesystem=memory))
@@ -126,7 +126,7 @@ def test_any_file_system_of_fsspec_or_arrow_can_hold_a_lake(tmp_path: Path) -> N
         Lake.open("any://lake", "features", filesystem=folder, options={"endpoint": "x"})
 
 
-def test_the_environment_is_honoured_and_options_win(
+def test_options_override_the_environment(
     store: ObjectStore, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("S3_ENDPOINT", store.endpoint.removeprefix("http://"))
@@ -197,7 +197,7 @@ def test_options_and_environment_become_arguments_of_arrow(
     place = f"{scheme}://bucket/lake"
     arguments = s3_arguments(place, settings(place, options))
     assert {name: arguments.get(name) for name in expected} == expected
-    make_filesystem(place, settings(place, options))  # Arrow takes them
+    make_filesystem(place, settings(place, options))  # Arrow accepts them
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_options_and_environment_become_arguments_of_arrow(
         ("oss://bucket/lake", {}, "OSS requires an endpoint"),
     ],
 )
-def test_settings_that_cannot_be_right_are_refused_before_anything_is_sent(
+def test_invalid_settings_are_rejected_before_any_request(
     store: ObjectStore, place: str, options: dict[str, str], message: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
@@ -225,7 +225,7 @@ def test_settings_that_cannot_be_right_are_refused_before_anything_is_sent(
     assert store.requests == []
 
 
-def test_a_bucket_or_credentials_or_a_server_that_are_not_there_are_named(
+def test_missing_buckets_credentials_and_servers_are_reported(
     store: ObjectStore,
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"no bucket 'nowhere' at {store.endpoint}"):
@@ -237,7 +237,7 @@ def test_a_bucket_or_credentials_or_a_server_that_are_not_there_are_named(
         Lake.open("s3://bucket/x", "features", options=nobody)
 
 
-def test_hdfs_goes_through_hadoops_own_library_and_its_lack_is_explained(
+def test_hdfs_uses_libhdfs_and_reports_if_it_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[dict[str, Any]] = []
@@ -281,7 +281,7 @@ def test_a_remote_lake_without_a_side_folder_is_read_only(
         reading.require_folder("a Flink job")
 
 
-def test_what_fails_in_passing_is_tried_again_a_bounded_number_of_times(
+def test_transient_errors_are_retried_a_bounded_number_of_times(
     store: ObjectStore, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     place = address(request)
@@ -301,7 +301,7 @@ def test_what_fails_in_passing_is_tried_again_a_bounded_number_of_times(
     assert store.failures == 0
 
 
-def test_a_table_that_changed_its_schema_or_was_made_anew_is_seen(
+def test_a_changed_schema_or_recreated_table_is_detected(
     store: ObjectStore, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     place = address(request)

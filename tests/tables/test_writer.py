@@ -1,4 +1,4 @@
-"""Commits from Python: each of them once, none lost between processes."""
+"""Commits from Python: exactly once, and none lost between processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_append_is_one_snapshot(lake: Lake, table: str) -> None:
     assert values(lake) == [1, 2]
 
 
-def test_what_a_user_has_committed_is_not_committed_again(lake: Lake, table: str) -> None:
+def test_a_repeated_commit_of_a_user_is_skipped(lake: Lake, table: str) -> None:
     for identifier in (0, 1, 0, 1, 2, 1):
         append_arrow(
             lake, table, rows(identifier), commit_user="run/1", commit_identifier=identifier
@@ -54,7 +54,7 @@ def test_what_a_user_has_committed_is_not_committed_again(lake: Lake, table: str
     assert committed_identifiers(lake, table, "run/3") is None
 
 
-def test_it_is_not_committed_again_when_its_snapshots_have_expired(lake: Lake, table: str) -> None:
+def test_a_repeated_commit_is_skipped_after_its_snapshots_expired(lake: Lake, table: str) -> None:
     append_arrow(lake, table, rows(1), commit_user="run", commit_identifier=5)
     append_arrow(lake, table, rows(2))
     os.remove(f"{lake.path(table)}/snapshot/snapshot-1")
@@ -82,7 +82,7 @@ def test_a_rolled_back_commit_is_committed_again(lake: Lake, table: str) -> None
     assert values(lake) == [1, 2, 3]
 
 
-def test_an_error_after_the_commit_was_published_is_no_failure(
+def test_an_error_after_publishing_is_not_a_failed_commit(
     lake: Lake, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = writer._commit
@@ -109,7 +109,7 @@ def test_an_empty_table_commits_nothing(lake: Lake, table: str) -> None:
     assert list(snapshots(lake, table)) == []
 
 
-def test_columns_are_taken_by_name_and_cast_where_nothing_is_lost(lake: Lake) -> None:
+def test_columns_are_matched_by_name_and_cast_if_lossless(lake: Lake) -> None:
     lake.create(TableSpec("t", {"a": Int64, "b": Int64}))
     append_arrow(lake, "t", pa.table({"b": pa.array([2], pa.int8()), "a": [1]}))
     assert read_arrow(lake, "t").to_pylist() == [{"a": 1, "b": 2}]
@@ -121,7 +121,7 @@ def test_columns_are_taken_by_name_and_cast_where_nothing_is_lost(lake: Lake) ->
         append_arrow(lake, "t", rows(1), commit_user="x")
 
 
-def test_a_null_key_is_refused(lake: Lake, tiles: Any) -> None:
+def test_a_null_key_is_rejected(lake: Lake, tiles: Any) -> None:
     table = tiles.rows(3)
     nulls = pa.nulls(3, pa.int64())
     table = table.set_column(table.column_names.index("customer_id"), "customer_id", nulls)
@@ -141,7 +141,7 @@ for value in range(30):
 """
 
 
-def test_two_processes_that_commit_at_once_lose_nothing(lake: Lake) -> None:
+def test_concurrent_commits_of_two_processes_are_all_kept(lake: Lake) -> None:
     lake.create(registry_spec())
     command = [sys.executable, "-c", _COMMITS, lake.warehouse]
     root = str(Path(__file__).parents[2])

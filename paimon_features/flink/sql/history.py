@@ -1,8 +1,10 @@
 """The point-in-time join as SQL text: rows JOIN tiles, and rows JOIN events at the windows' edges.
 
-SQL knows no windows here. Each row comes with the bounds that NumPy made of them (``Rows`` of
-``history_rows``), and is answered by partials, which the client finishes as those of the local
-join. So the join itself is a second, independent one, and what windows mean stands in one place.
+The SQL does not evaluate window definitions. Each row is staged with bounds that NumPy computed
+(``rows_to_stage`` of ``history_rows``); the result is partials, which the client finishes like
+those of
+the local join. The join itself is therefore an independent implementation, while window semantics
+are defined in one place.
 
 ::
 
@@ -12,12 +14,12 @@ join. So the join itself is a second, independent one, and what windows mean sta
     tiles     row 7, ref | newest | partials of window 0 | partials of window 1
     edges     row 7, span 0 | partials of the events
 
-Days that no window of a row cuts are merged first, once for all rows, so that a row meets at most
-the days of its windows and the tiles of a few of them.
+The tiles of complete days are merged first, once for all rows, so that a row joins at most the
+days of its windows and the tiles of the few days that a window bound cuts.
 
-What decays is brought to a common time, ``ref``, before it is added. Far from it a weight would
-be zero, so there is a ``ref`` every ``BLOCK_HALF_LIVES`` half-lives back from the row, and a line
-of tiles for each: the client brings them together, like tiles.
+Decayed partials are rescaled to a common reference time, ``ref``, before they are added. Far from
+it a weight would underflow to zero. Therefore there is a ``ref`` every ``BLOCK_HALF_LIVES``
+half-lives before the row, with one output row for each, which the client merges like tiles.
 """
 
 from __future__ import annotations
@@ -43,47 +45,47 @@ from paimon_features.windows import DAY_MS, Window
 CHUNK, ROW, REF, NEWEST, SPAN = "chunk", "row_id", "ref_ms", "newest", "span"
 LOW, HIGH = "low", "high"
 BLOCK_HALF_LIVES = 400
-"""2^-400 is the least weight that is given; a tile's own partials go down to 2^-500."""
+"""The smallest weight is 2^-400; partials within a tile have weights down to 2^-500."""
 BYTES_SEPARATOR = "\u0100"
-"""Between bytes that are written as the characters U+0000 to U+00FF."""
+"""Separates byte strings that are encoded as the characters U+0000 to U+00FF."""
 MAX_DAY_RANGES = 16
-"""Conditions nest in what Flink sends to its tasks: a few hundred overflow the stack."""
+"""Flink serializes conditions as nested objects: a few hundred overflow the stack."""
 
 _ENTERS = 1
 
 
 @dataclass(frozen=True)
 class JoinLayout:
-    """Which columns the three tables have for some features of a view."""
+    """The columns of the three tables for some features of a view."""
 
     view: CompiledView
     features: tuple[CompiledFeature, ...]
 
     @cached_property
     def windows(self) -> dict[Window, list[CompiledFeature]]:
-        """The windows that are asked for, in order, with their features."""
+        """The requested windows, in order, with their features."""
         return by_window(self.features)
 
     @cached_property
     def partials(self) -> tuple[Partial, ...]:
-        """What is needed of the view's partials, for any window."""
+        """The partials of the view that any window needs."""
         needed = {EVENT_TIME_MAX.name}.union(*(f.partials for f in self.features))
         return tuple(p for p in self.view.partials if p.name in needed)
 
     def partials_of(self, window: Window) -> list[tuple[int, Partial]]:
-        """The partials that a window needs, and their numbers."""
+        """Return the partials that a window needs, with their positions in ``partials``."""
         names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in self.windows[window]))
         return [(number, p) for number, p in enumerate(self.partials) if p.name in names]
 
     @cached_property
     def spans(self) -> WindowEdges:
-        """Which spans of raw events there are: those of no rows."""
+        """The spans of raw events, without values for rows."""
         none = np.zeros(0, np.int64)
         return WindowEdges(self.view, self.windows, none, none)
 
     @cached_property
     def ends(self) -> dict[tuple[int, int], Window]:
-        """A window for each way to end; most end alike."""
+        """One window for each distinct end; most windows have the same end."""
         found: dict[tuple[int, int], Window] = {}
         for window in self.windows:
             found.setdefault(end_of(window), window)
@@ -91,21 +93,21 @@ class JoinLayout:
 
     @cached_property
     def block_ms(self) -> int | None:
-        """How far apart two times are that decay counts from; None where nothing decays."""
+        """Milliseconds between two reference times of decay; None if nothing decays."""
         lives = [p.half_life_ms for p in self.partials if p.half_life_ms is not None]
         return BLOCK_HALF_LIVES * min(lives) if lives else None
 
     @cached_property
     def by_days(self) -> bool:
-        """Whether days that no window cuts are merged first, so that a row meets a day and not
-        all of its tiles. Decay has to reach over a day for that."""
+        """Whether the tiles of complete days are merged first, so that a row joins a day instead of
+        all of its tiles. This requires reference times of decay at least a day apart."""
         long = self.view.longest_ms is None or self.view.longest_ms > 2 * DAY_MS
         decays = self.block_ms is not None and self.block_ms < DAY_MS
         return long and not decays and self.view.tile_ms < DAY_MS
 
     @cached_property
     def cut_by(self) -> list[str]:
-        """The columns of times that may cut a day: what lies in that day is told by its tiles."""
+        """The columns of times that may cut a day; such a day is read from its tiles."""
         if not self.by_days:
             return []
         starts = [f"start_{i}" for i, w in enumerate(self.windows) if w.start_step_ms % DAY_MS]
@@ -116,7 +118,7 @@ class JoinLayout:
 
     @property
     def rows_columns(self) -> dict[str, DataType]:
-        """Of the rows: where they are from, keys, bounds of windows and of spans."""
+        """Columns of the rows: position, keys, bounds of windows and of spans."""
         columns: dict[str, DataType] = {CHUNK: Int32, ROW: Int64}
         columns.update({f"k{i}": kind for i, kind in enumerate(self.view.keys.values())})
         columns.update({LOW: Int64, HIGH: Int64})
@@ -129,7 +131,7 @@ class JoinLayout:
 
     @property
     def tiles_columns(self) -> dict[str, DataType]:
-        """Of what tiles give: of each row, and each time that decay counts from."""
+        """Columns of the result from tiles, for each row and reference time of decay."""
         columns: dict[str, DataType] = {CHUNK: Int32, ROW: Int64, REF: Int64, NEWEST: Int64}
         for i, window in enumerate(self.windows):
             columns.update({f"w{i}_{n}": gathered(p) for n, p in self.partials_of(window)})
@@ -137,19 +139,20 @@ class JoinLayout:
 
     @property
     def edges_columns(self) -> dict[str, DataType]:
-        """Of what raw events give: of each row and span."""
+        """Columns of the result from raw events, for each row and span."""
         columns: dict[str, DataType] = {CHUNK: Int32, ROW: Int64, SPAN: Int32}
         columns.update({f"p{n}": gathered(p) for n, p in enumerate(self.partials)})
         return columns
 
 
 def end_of(window: Window) -> tuple[int, int]:
-    """Windows that are equal in this end alike."""
+    """Return what determines the end of a window, for grouping."""
     return window.offset_ms, window.end_step_ms
 
 
 def gathered(partial: Partial) -> DataType:
-    """The type in which a partial comes back: bytes as text, several of them in one."""
+    """Return the column type of a gathered partial: several byte strings are encoded in one
+    string."""
     return String if partial.merge is Merge.REGISTERS else partial.type
 
 
@@ -161,10 +164,10 @@ def tiles_sql(
     pin: Mapping[str, str],
     days: tuple[int, int],
 ) -> str:
-    """The statement that merges, for each row and window, the tiles that lie in it whole.
+    """Return the statement that merges, for each row and window, the tiles completely inside it.
 
-    ``pin`` are the options that choose the snapshot of the table ``tiles``, ``days`` the first
-    and the last of its days that can matter.
+    ``pin`` are the options that select the snapshot of the table ``tiles``; ``days`` are the first
+    and the last relevant day, inclusive.
     """
     source = _tiles(layout, tiles, pin, days)
     if not layout.by_days:
@@ -175,7 +178,7 @@ def tiles_sql(
     cut_days = (
         f"(SELECT *, CASE n {day_of} END AS `__cut` FROM {quote(rows)}, "
         f"(VALUES {', '.join(f'({i})' for i in cut)}) AS days(n)\n"
-        # most days are cut by several windows; one that is told before is null
+        # most days are cut by several windows; a repeated day is null
         f"    WHERE CASE n {day_of} END IS NOT NULL)"
     )
     on = [f"t.{quote(TILE_DAY)} = a.`__cut`"]
@@ -188,7 +191,7 @@ def tiles_sql(
 
 
 def _tiles(layout: JoinLayout, table: str, pin: Mapping[str, str], days: tuple[int, int]) -> str:
-    """The tiles of some days, from when to when, and their partials."""
+    """Return the query for the tiles of some days: start, end and partials."""
     start = quote(TILE_START)
     columns = [quote(key) for key in layout.view.keys]
     columns += [quote(TILE_DAY), f"{start} AS `__start`"]
@@ -201,7 +204,7 @@ def _tiles(layout: JoinLayout, table: str, pin: Mapping[str, str], days: tuple[i
 
 
 def _whole_days(layout: JoinLayout, tiles: str) -> str:
-    """The same of days: the tiles of each, merged; what decays counts from the day's end."""
+    """Return the same for days: the merged tiles of each, decayed to the end of the day."""
     day = f"CAST({quote(TILE_DAY)} AS BIGINT)"
     by = ", ".join([*(quote(key) for key in layout.view.keys), quote(TILE_DAY)])
     columns = [by, f"{day} * {DAY_MS} AS `__start`", f"({day} + 1) * {DAY_MS} AS `__end`"]
@@ -212,7 +215,7 @@ def _whole_days(layout: JoinLayout, tiles: str) -> str:
 
 
 def _merged(layout: JoinLayout, rows: str, tiles: str, on: Sequence[str]) -> str:
-    """The query that merges, for each row and window, of ``tiles`` (or days) what is in it."""
+    """Return the query that merges, for each row and window, the ``tiles`` (or days) inside it."""
     ref = "CAST(0 AS BIGINT)"
     if layout.block_ms is not None:
         ref = f"a.{HIGH} - (a.{HIGH} - t.`__end`) / {layout.block_ms} * {layout.block_ms}"
@@ -236,7 +239,7 @@ def _merged(layout: JoinLayout, rows: str, tiles: str, on: Sequence[str]) -> str
 
 
 def _decayed(partial: Partial, value: str, end: str, later: str) -> str:
-    """A partial that counts from ``end``, brought to a later time; one that decays not as it is."""
+    """Rescale a partial decayed to ``end`` to a later time; others are unchanged."""
     if partial.half_life_ms is None:
         return value
     age = f"CAST({end} - ({later}) AS DOUBLE) / {float(partial.half_life_ms)!r}E0"
@@ -246,10 +249,10 @@ def _decayed(partial: Partial, value: str, end: str, later: str) -> str:
 def edges_sql(
     layout: JoinLayout, rows: str, target: str, pin: Mapping[str, str], days: Sequence[int] | None
 ) -> str:
-    """The statement that merges, for each row and span, the raw events in it.
+    """Return the statement that merges, for each row and span, the raw events in it.
 
-    They become partials by the expressions of the tile job, and enter by its rules. ``days`` are
-    those whose events can matter, ascending; None where the events table has no days.
+    Partials are computed with the expressions of the tile job, from the events that its rules
+    accept. ``days`` are the relevant days, ascending; None if the events table has no day column.
     """
     view = layout.view
     time = quote(view.source.event_time)
@@ -264,7 +267,7 @@ def edges_sql(
         f"CASE n {' '.join(f'WHEN {i} THEN {name}_{i}' for i in numbers)} END AS `__{name}`"
         for name in ("tile", "from", "until")
     )
-    # the rows are read once, however many spans there are
+    # the rows are read once for any number of spans
     spans = (
         f"SELECT {CHUNK}, {ROW}, n AS {SPAN}, {keys}, {bounds}\n"
         f"    FROM {quote(rows)}, (VALUES {', '.join(f'({i})' for i in numbers)}) AS spans(n)"
@@ -295,7 +298,7 @@ def edges_sql(
 
 
 def merge_sql(partial: Partial, value: str) -> str:
-    """SQL of the aggregate that merges a partial; lists and sketches are only joined."""
+    """Return the SQL aggregate that merges a partial; lists and sketches are only concatenated."""
     if partial.merge in (Merge.SUM, Merge.DECAYED_SUM):
         return f"SUM({value})"
     if partial.merge in (Merge.MIN, Merge.MAX):
@@ -306,7 +309,7 @@ def merge_sql(partial: Partial, value: str) -> str:
 
 
 def text_sql(partial: Partial, value: str) -> str:
-    """SQL of a partial in the type in which it is gathered."""
+    """Return the SQL of a partial in the type of its gathered column."""
     if partial.merge is Merge.REGISTERS:
         return f"DECODE({value}, 'ISO-8859-1')"
     return value
@@ -321,7 +324,7 @@ def _of_days(days: Sequence[int] | None) -> str:
 
 
 def day_ranges(days: Sequence[int], limit: int) -> list[tuple[int, int]]:
-    """At most so many ranges that hold all the days (ascending), and few others.
+    """Return at most this many ranges that contain all the days (ascending) and few others.
 
     >>> day_ranges([1, 2, 3, 7, 9], 2)
     [(1, 3), (7, 9)]

@@ -1,4 +1,4 @@
-"""What NumPy does of the join on Flink: bounds before it, finished values behind it."""
+"""The NumPy part of the join on Flink: bounds before it, finished values after it."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from paimon_features.windows import DAY_MS, ceil_ms, floor_ms
 
 _NO_DAY = 2**40
 BLOCK_ROWS = 1 << 17
-"""Rows that are finished at a time."""
+"""Number of rows that are finished at a time."""
 
 
 @dataclass
 class NeededDays:
-    """What the rows that were staged need: days of tiles and of events, since 1970."""
+    """The days of tiles and of events that the staged rows need, in days since 1970."""
 
     rows: int = 0
     low_ms: int = 0
@@ -45,7 +45,7 @@ class NeededDays:
 
     @property
     def tile_days(self) -> tuple[int, int] | None:
-        """First and last day of the tiles that can matter, if any can."""
+        """First and last relevant day of tiles (inclusive); None if there is none."""
         if self.high_ms <= self.low_ms:
             return None
         return self.low_ms // DAY_MS, (self.high_ms - 1) // DAY_MS
@@ -54,9 +54,8 @@ class NeededDays:
 def rows_to_stage(
     layout: JoinLayout, chunk: int, keys: pa.Table, as_of_ms: Ints, needed: NeededDays
 ) -> pa.Table:
-    """The rows of a chunk with their bounds; those with a null key are left out.
-
-    A row that nothing can answer is left out, too: it is MISSING.
+    """Return the rows of a chunk with their bounds, without those that have a null key: these are
+    MISSING.
     """
     view = layout.view
     known = np.ones(len(as_of_ms), np.bool_)
@@ -84,7 +83,7 @@ def rows_to_stage(
     for i, name in enumerate(layout.cut_by):
         times = np.asarray(columns[name])
         days = times // DAY_MS
-        # a border of days cuts none; a day that is cut twice is read once
+        # a time at midnight cuts no day; a day that is cut twice is read once
         cuts = times % DAY_MS > 0
         for other in seen:
             cuts &= days != other
@@ -109,7 +108,7 @@ def rows_to_stage(
 def finish_features(
     layout: JoinLayout, as_of_ms: Ints, tiles: pa.Table, edges: pa.Table
 ) -> pa.Table:
-    """The features of a chunk's rows, from what Flink gathered for them; as ``ViewJoin.table``."""
+    """Return the features of a chunk's rows from the partials of Flink, like ``ViewJoin.table``."""
     sheet = ResultBuilder(layout.view, layout.features, len(as_of_ms))
     sides = _Gathered(tiles, (ROW, REF)), _Gathered(edges, (ROW, SPAN))
     for start in range(0, len(as_of_ms), BLOCK_ROWS):
@@ -124,20 +123,20 @@ def finish_features(
 
 
 class _Gathered:
-    """One of the two tables, in the order of its rows."""
+    """One of the two result tables, sorted by row."""
 
     def __init__(self, table: pa.Table, by: Sequence[str]) -> None:
         self._table = table.sort_by([(name, "ascending") for name in by])
         self._rows: Ints = self._table.column(ROW).to_numpy()
 
     def between(self, start: int, stop: int) -> pa.Table:
-        """What there is of the rows ``[start, stop)``."""
+        """Return the part for the rows ``[start, stop)``."""
         low, high = np.searchsorted(self._rows, [start, stop])
         return self._table.slice(low, high - low)
 
 
 class _Block:
-    """Rows that are finished at a time, and what was gathered for them."""
+    """A block of rows to finish, with the partials gathered for them."""
 
     def __init__(
         self, layout: JoinLayout, start: int, stop: int, tiles: pa.Table, edges: pa.Table
@@ -152,7 +151,8 @@ class _Block:
         ]
 
     def newest(self) -> Ints:
-        """Time of each row's newest event before the view's horizon, that is not too old."""
+        """Return the time of each row's newest event before the view's horizon and within
+        retention."""
         found = np.full(self._count, NEVER_MS, np.int64)
         np.maximum.at(found, self._tile_rows, self._tiles.column(NEWEST).to_numpy())
         if self._layout.spans.newest is not None:
@@ -163,7 +163,8 @@ class _Block:
         return found
 
     def merged(self, number: int) -> dict[str, Column]:
-        """The partials of a window: lines of tiles, and of raw events, folded to one a row."""
+        """Return the partials of a window, from tiles and raw events, merged to one line per
+        row."""
         layout = self._layout
         window = list(layout.windows)[number]
         numbered = layout.partials_of(window)
@@ -180,7 +181,7 @@ class _Block:
         return fold([p for _, p in numbered], columns, offsets, layout.view.tile_ms)
 
     def _window(self, number: int) -> _Lines:
-        """The lines that hold tiles of a window, with its partials, decayed as those of tiles."""
+        """Return the lines with tiles of a window and its partials, decayed like those of tiles."""
         layout = self._layout
         numbered = layout.partials_of(list(layout.windows)[number])
         newest = next(n for n, p in numbered if p.name == EVENT_TIME_MAX.name)
@@ -204,11 +205,11 @@ class _Lines:
 
 
 def _column(partial: Partial, array: pa.ChunkedArray) -> Column:
-    """A gathered partial as the lake has it."""
+    """Decode a gathered partial to its format in the lake."""
     column = Column.from_arrow(array)
     if partial.merge is not Merge.REGISTERS:
         return column
-    # several sketches in one text become one
+    # one string may contain several sketches: merge them
     parts = list(_sketches(column))
     offsets = np.cumsum([0, *map(len, parts)])
     pieces = np.empty(int(offsets[-1]), np.object_)
