@@ -141,10 +141,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_random(item: pytest.Item) -> bool:
-    # Hypothesis puts its own marker on later than this is asked
+    # Hypothesis sets its own marker later than collection
     if hypothesis.is_hypothesis_test(getattr(item, "obj", None)):
         return True
-    if hasattr(getattr(item, "function", None), "folded_seeds"):
+    # a loop over ``seeds(...)``, in the test itself or by ``every_seed``
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    if code is not None and "seeds" in code.co_names:
         return True
     of_pytest = getattr(item, "callspec", None)
     return of_pytest is not None and "seed" in of_pytest.params

@@ -6,10 +6,10 @@ import random
 from collections import Counter
 
 from paimon_features.iteration import ReferenceExecutor
+from paimon_features.testing.sizes import every_seed
 from tests.iteration.interpreter import Outcome, TooLongError, interpret
 from tests.iteration.programs import Program, random_program
 from tests.iteration.translation import builder
-from tests.seeded import for_seeds
 
 
 def some_program(rng: random.Random) -> tuple[Program, Outcome]:
@@ -37,7 +37,7 @@ def check(program: Program, right: Outcome, outputs: dict[str, list[tuple[int, i
         assert found == expected, f"output {number} up to epoch {right.last}"
 
 
-@for_seeds(60)
+@every_seed(60)
 def test_a_random_program_equals_the_naive_interpreter(seed: int) -> None:
     rng = random.Random(seed)
     program, right = some_program(rng)

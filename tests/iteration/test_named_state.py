@@ -10,7 +10,7 @@ import pytest
 from paimon_features.errors import JobError
 from paimon_features.iteration.operators.context import NO_KEY, FunctionContext
 from paimon_features.iteration.state_backend import MemoryState, StateCache, decode_key, encode_key
-from tests.seeded import for_seeds
+from paimon_features.testing.sizes import every_seed
 
 
 def context(cache: StateCache, keyed: bool = True, epoch: int | None = None) -> FunctionContext:
@@ -19,7 +19,7 @@ def context(cache: StateCache, keyed: bool = True, epoch: int | None = None) -> 
 
 
 @pytest.mark.parametrize("limit", [2, 100_000])
-@for_seeds(30)
+@every_seed(30)
 def test_states_agree_with_python_containers_over_flushes_and_restores(
     seed: int, limit: int
 ) -> None:

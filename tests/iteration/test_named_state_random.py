@@ -9,7 +9,7 @@ import pytest
 
 from paimon_features.iteration.operators.context import NO_KEY, FunctionContext
 from paimon_features.iteration.state_backend import MemoryState, StateCache
-from tests.seeded import for_seeds
+from paimon_features.testing.sizes import every_seed
 
 KEYS = (NO_KEY, "a", 1, (2, "b"))
 NAMES = range(6)
@@ -64,7 +64,7 @@ def one_step(rng: random.Random, ctx: FunctionContext, naive: Naive, key: Any) -
 
 
 @pytest.mark.parametrize("family", ["all", "round"])
-@for_seeds(20)
+@every_seed(20)
 def test_states_are_as_plain_collections(seed: int, family: str) -> None:
     """With a cache of few values, flushes at any time, and restores."""
     rng = random.Random(seed)

@@ -16,9 +16,9 @@ from paimon_features.iteration import (
 from paimon_features.iteration.dataflow import Partition
 from paimon_features.iteration.execution_plan import ExecutionPlan
 from paimon_features.iteration.program import JobBuilder, build_program
+from paimon_features.testing.sizes import every_seed
 from tests.iteration.test_naive_differential import some_program
 from tests.iteration.translation import builder
-from tests.seeded import for_seeds
 
 
 def planned(build: Any) -> ExecutionPlan:
@@ -105,7 +105,7 @@ def test_a_way_around_through_another_stage_keeps_two_neighbours_apart() -> None
     assert all(source < target for source, target in plan.edges)
 
 
-@for_seeds(100)
+@every_seed(100)
 def test_the_plan_of_any_program_is_consistent(seed: int) -> None:
     program, _ = some_program(random.Random(f"plan {seed}"))
     plan = planned(builder(program))

@@ -21,10 +21,10 @@ from paimon_features.iteration.operators import tail
 from paimon_features.iteration.reference.attempt import InjectedFailure
 from paimon_features.iteration.sources import split_batches
 from paimon_features.tables import Lake, TableSpec, append_arrow
+from paimon_features.testing.sizes import every_seed
 from tests.iteration.loops import bounded
 from tests.iteration.test_naive_differential import check, some_program
 from tests.iteration.translation import builder
-from tests.seeded import for_seeds
 
 
 def same(value: Any) -> Any:
@@ -84,7 +84,7 @@ def test_an_error_of_a_function_says_where_it_happened() -> None:
 
 
 @pytest.mark.parametrize("small", [0, 60])
-@for_seeds(25)
+@every_seed(25)
 def test_feedback_that_is_too_large_for_a_snapshot_is_not_lost(
     seed: int, small: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,13 +21,12 @@ from paimon_features.iteration.reference.attempt import (
 )
 from paimon_features.iteration.reference.queue_wire import QueueWire
 from paimon_features.iteration.state_backend import MemoryState
-from paimon_features.testing.sizes import seeds
+from paimon_features.testing.sizes import every_seed, seeds
 from tests.iteration.faults import POINTS, PROGRAMS, FailOnce, failing
 from tests.iteration.interpreter import interpret
 from tests.iteration.programs import Node, Program, Source
 from tests.iteration.test_naive_differential import check, some_program
 from tests.iteration.translation import builder
-from tests.seeded import for_seeds
 
 
 def failing_executor(rng: random.Random) -> ReferenceExecutor:
@@ -42,7 +41,7 @@ def failing_executor(rng: random.Random) -> ReferenceExecutor:
     )
 
 
-@for_seeds(60)
+@every_seed(60)
 def test_a_random_program_with_failures_has_the_same_results(seed: int) -> None:
     """S27, S28, S29."""
     rng = random.Random(f"failures {seed}")
@@ -82,7 +81,7 @@ def test_a_function_that_fails_at_any_point_is_called_again(
         assert marker.exists()
 
 
-@for_seeds(12)
+@every_seed(12)
 def test_many_records_on_their_way_back_survive_failure_after_failure(seed: int) -> None:
     """S27: a checkpoint cuts the loop between any two feedback entries of a tail."""
     program = Program(
@@ -189,7 +188,7 @@ class Haunted:
             return False
 
 
-@for_seeds(20)
+@every_seed(20)
 def test_writes_of_tasks_of_old_attempts_are_never_read(seed: int) -> None:
     """S27: generations keep attempts apart."""
     rng = random.Random(f"zombies {seed}")
