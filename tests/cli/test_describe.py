@@ -113,7 +113,7 @@ def test_a_generation_is_switched_to_and_back_and_then_dropped(project: Project)
     commit(newer)
     assert run("switch", "activity").exit_code == 0
     back = run("switch", "activity", "--to", "1")
-    assert "describes other tiles than generation 1 holds" in back.stderr
+    assert "describes other tiles than generation 1 contains" in back.stderr
     assert generations.active(newer.lake, "activity").generation == 1  # type: ignore[union-attr]
     run("switch", "activity")
     read = run("drop", "feature-view", "activity", "--generation", "2", "--yes")

@@ -130,7 +130,7 @@ def test_interactions_are_looked_up_with_their_inputs(project: Project) -> None:
     ]
     for wrong, message in (
         (["--request", "cost=4"], "--request cost=4: expected NAME=VALUE with NAME: price"),
-        (["--request", "price=much"], "'much' is no Float64"),
+        (["--request", "price=much"], "'much' is not a valid Float64"),
         ([], "the request has no input 'price'"),
     ):
         assert message in run("lookup", "model", *keys, *wrong, code=2).output

@@ -99,7 +99,7 @@ def test_a_rebuild_can_be_asked_for(project: Project) -> None:
     run("materialize")
     done = run("materialize", "--rebuild")
     assert done.exit_code == 0
-    assert "building anew (requested)" in done.output
+    assert "rebuilding (requested)" in done.output
     last = json.loads(run("materialize", "--rebuild", "--json").output.splitlines()[-1])
     assert (last["caught_up"], last["tiles"], last["pending"]) == (True, 2, 0)
 
@@ -110,7 +110,7 @@ def test_wrong_use_exits_with_two_and_says_what_is_right(project: Project) -> No
         (("materialize", "--shard", "4/4"), "0 <= i < n"),
         (("lookup", "churn", "--entity", "customer_id=1"), "there is: churn_v1"),
         (("lookup", "churn_v1", "--entity", "customer=1"), "KEY: customer_id"),
-        (("lookup", "churn_v1", "--entity", "customer_id=x"), "'x' is no Int64"),
+        (("lookup", "churn_v1", "--entity", "customer_id=x"), "'x' is not a valid Int64"),
     ):
         done = CliRunner().invoke(cli, arguments)
         assert done.exit_code == 2, (arguments, done.output)
@@ -155,7 +155,7 @@ def test_once_interrupted_gives_its_leases_back(
         patched.setattr(Materializer, "run_once", interrupted)
         done = CliRunner().invoke(cli, ["materialize"])
     assert done.exit_code == 1
-    assert "customer_spend: stopped; the next run goes on from here" in done.output
+    assert "customer_spend: stopped; the next run resumes from here" in done.output
     commit(project, [event(12346, NOW)])
     started = time.monotonic()
     assert run("materialize").exit_code == 0

@@ -47,7 +47,7 @@ def test_init_never_overwrites_and_writes_nothing_then(tmp_path: Path) -> None:
     (tmp_path / "features.py").write_text("# mine")
     answer = CliRunner().invoke(cli, ["init", str(tmp_path)])
     assert answer.exit_code == 2
-    assert f"{tmp_path} already holds features.py; nothing was written" in answer.stderr
+    assert f"{tmp_path} already contains features.py; nothing was written" in answer.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["features.py"]
     assert (tmp_path / "features.py").read_text() == "# mine"
 

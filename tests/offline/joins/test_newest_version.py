@@ -268,8 +268,8 @@ def test_a_service_mixes_windows_and_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"columns": ["colour"]}, "'colour' is no column of source 'profiles'"),
-        ({"columns": ["user"]}, "'user' is no column .* that can be a feature"),
+        ({"columns": ["colour"]}, "column 'colour' of source 'profiles' cannot be a feature"),
+        ({"columns": ["user"]}, "column 'user' of source 'profiles' cannot be a feature"),
         ({"columns": []}, r"columns=\[\]; expected the names"),
         ({"columns": ["plan", "plan"]}, "each once"),
         ({"edge": "left"}, "edge='left'; expected 'closed' or 'open'"),
