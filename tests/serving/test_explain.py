@@ -270,7 +270,7 @@ def test_what_cannot_be_read_is_not_explained(tmp_path: Path) -> None:
         explain(fetcher, "w", {"user": 7}, NOW)
     with pytest.raises(UnknownNameError, match="no feature 'v:y'; there is: v:sum_x_1h"):
         explain(fetcher, "v", {"user": 7}, NOW, features=["y"])
-    with pytest.raises(RequestError, match="no entity key 'user'"):
+    with pytest.raises(RequestError, match="missing entity key 'user'"):
         explain(fetcher, "v", {"shop": 7}, NOW)
     with pytest.raises(RequestError, match="before the newest applied event"):
         explain(fetcher, "v", {"user": 7}, NOW - 30 * DAY_MS)
