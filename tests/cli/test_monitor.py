@@ -186,7 +186,7 @@ def test_the_table_shows_both_ranges_and_files_are_written(shop: Shop, tmp_path:
     ).output  # fmt: skip
 
 
-def test_wrong_use_is_told(shop: Shop) -> None:
+def test_wrong_use_is_rejected(shop: Shop) -> None:
     assert "no feature view or table 'keep'" in run("monitor", "keep", code=2).output
     assert "--range 5: expected A..B" in run("monitor", "kept", "--range", "5", code=2).output
     assert "is empty; its end is exclusive" in run(

@@ -21,7 +21,7 @@ from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.flink.feed import Feed
 from tests.flink.session_cluster import SessionCluster
 
-# many short jobs: code that runs for a second is not worth the second compiler
+# many short jobs: the optimizing compiler does not pay off within a second
 os.environ.setdefault("JVM_ARGS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 CHECKPOINT_INTERVAL_MS = 300
@@ -80,7 +80,7 @@ def features() -> str:
 
 @pytest.fixture
 def project(tmp_path: Path, features: str) -> Project:
-    """A project with the view ``spend``, applied, its tables empty."""
+    """A project with the view ``spend``, applied, with empty tables."""
     folder = tmp_path / "shop"
     folder.mkdir()
     (folder / "features.py").write_text(features)
@@ -105,10 +105,11 @@ def target(project: Project) -> TileTarget:
 
 @pytest.fixture
 def purchases(spend: FeatureView) -> Callable[[int, int], pa.Table]:
-    """Makes events from a seed and a number."""
+    """Generates events from a seed and a number of events."""
 
     def make(seed: int, count: int) -> pa.Table:
-        """In random order: edges of tiles, before 1970, late by months, ties, duplicates, no key,
+        """Events in random order: edges of tiles, before 1970, late by months, ties, duplicates,
+        no key,
         absurd and missing times, values at their bounds and beyond."""
         rng = random.Random(seed)
         rows = []
@@ -143,7 +144,7 @@ def feed(target: TileTarget, spend: FeatureView, purchases: Callable[[int, int],
 
 @pytest.fixture
 def target_of(tmp_path: Path) -> Callable[[str, FeatureView], TileTarget]:
-    """Makes a lake of its own with the tables of any view, in a folder of that name."""
+    """Creates a separate lake with the tables of any view, in a folder of that name."""
 
     def make(folder: str, view: FeatureView) -> TileTarget:
         lake = Lake.open(tmp_path / folder / "lake", "features")

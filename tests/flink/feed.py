@@ -1,4 +1,4 @@
-"""Events for a tile job of ``spend``, and whether its tiles are those of all of them."""
+"""Commits events for a tile job of ``spend``, and compares its tiles with the oracle's."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from paimon_features.testing.tile_jobs import (
 )
 
 Purchases = Callable[[int, int], pa.Table]
-"""Makes events from a seed and a number."""
+"""Generates events from a seed and a number of events."""
 
 
 class Feed:
-    """Commits events and remembers them."""
+    """Commits events and records them."""
 
     def __init__(self, target: TileTarget, view: FeatureView, make: Purchases) -> None:
         self.target, self.view, self.make = target, view, make
         self.events: list[pa.Table] = []
 
     def commit(self, count: int = 50) -> None:
-        """One commit of so many events and some duplicates."""
+        """Commit this many events and some duplicates."""
         self.events.append(self.make(len(self.events), count))
         append_events(self.target.lake, self.view, self.events[-1])
 
     def assert_exact(self) -> None:
-        """The tiles and the counts of skipped rows are the oracle's, each event once."""
+        """Assert that tiles and counts of skipped rows equal the oracle's, each event once."""
         rows = event_rows(pa.concat_tables(self.events))
         tiles, skipped = self.target.tables
         assert wrong_tiles(self.target.lake, self.view, tiles, rows) == []

@@ -1,4 +1,4 @@
-"""Every aggregate through a real tile job: several commits, compaction, both ways of reading."""
+"""Every aggregate through a real tile job: several commits, compaction, both read paths."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ VISITS = FeatureView(
 
 
 def by_duckdb(target: TileTarget) -> None:
-    """A first commit: cheaper than a second job, and both engines' tiles have to merge."""
+    """A first commit: cheaper than a second job, and tiles of both engines must merge."""
     local_backfill.backfill(target)
 
 
@@ -92,7 +92,7 @@ def compact(target: TileTarget) -> None:
     env.execute_sql(f"CALL sys.compact(`table` => '{name}', compact_strategy => 'full')").wait()
 
 
-def test_tiles_of_every_aggregate_are_the_oracles_before_and_after_compaction(
+def test_tiles_of_every_aggregate_equal_the_oracle_before_and_after_compaction(
     target_of: TargetOf,
 ) -> None:
     target = target_of("everything", EVERYTHING)
@@ -106,8 +106,8 @@ def test_tiles_of_every_aggregate_are_the_oracles_before_and_after_compaction(
     assert wrong_tiles(target.lake, EVERYTHING, target.tables[0], rows) == []
 
 
-def test_a_tile_of_thousands_of_values_is_read_alike_by_both_routes(target_of: TargetOf) -> None:
-    # so many that the lake keeps a bitmap instead of an array
+def test_a_tile_of_thousands_of_values_is_equal_on_both_read_paths(target_of: TargetOf) -> None:
+    # enough values for a bitmap instead of an array in the lake
     target = target_of("visits", VISITS)
     pages = np.arange(12_000) * 7919
     items = encode_items([Column(np.arange(12_000)), Column(pages)], [Int64, Int64]).tolist()

@@ -1,4 +1,4 @@
-"""The whole circle: what a running training feeds back changes what it draws, by the tile job."""
+"""The feedback loop: feedback of a running training changes its samples through the tile job."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ difficulty = difficulty_view(loop, half_life="1h")
 
 @pytest.fixture
 def churn(tmp_path: Path) -> Project:
-    """A project with a table to train on and the difficulty of its rows, nothing fed back yet."""
+    """A project with a training table and a difficulty of its rows, without feedback yet."""
     (tmp_path / "features.py").write_text(DEFINITIONS)
     (tmp_path / "paimon-features.toml").write_text(
         '[project]\nname = "churn"\n[flink]\ncheckpoint_interval = "1s"\nparallelism = 1\n'
@@ -69,15 +69,15 @@ def tile_job(target: TileTarget) -> Iterator[None]:
             yield
         finally:
             while not job.done():
-                with suppress(JobError, UnknownNameError):  # it may be about to start
+                with suppress(JobError, UnknownNameError):  # it may be starting
                     cancel(target)
                     break
                 time.sleep(0.2)
             assert job.result().state == "STOPPED"
 
 
-def test_feedback_changes_what_a_running_training_draws(churn: Project) -> None:
-    #  step       0 1 2 ... 5 ... 10 ...         every fifth: are there new scores?
+def test_feedback_changes_the_samples_of_a_running_training(churn: Project) -> None:
+    #  step       0 1 2 ... 5 ... 10 ...         every fifth step checks for new scores
     #  feedback   w w w     w                    event times of an hour ago: only tiles have them
     #  tile job   ---c-----c-----c---            a checkpoint a second
     #  scores               | has step 0 ..      the circle of those steps is closed
@@ -118,13 +118,13 @@ def test_feedback_changes_what_a_running_training_draws(churn: Project) -> None:
                 counts.append(int((ids == hard).sum()))
                 feedback.write({"sample_id": ids}, losses, step, losses < 0.4)
                 written[step] = time.monotonic()
-                # until what was drawn by new scores has come back itself
+                # until feedback about samples drawn with new scores has arrived
                 if len({one.snapshot_id for one in drawn if one.snapshot_id}) >= 4:
                     break
                 assert time.monotonic() < until, "the circle was not closed"
                 time.sleep(0.05)
         fed_back = read_arrow(churn.lake, "feedback_churn")
-        while True:  # until the tiles have all of it
+        while True:  # until the tiles contain all feedback
             last = read_difficulty(churn, view, samples, now_ms())
             if sum(last.features["presentations"].to_pylist()) == len(fed_back):
                 break
@@ -132,12 +132,12 @@ def test_feedback_changes_what_a_running_training_draws(churn: Project) -> None:
             time.sleep(0.1)
     latency_s = [closed[step] - written[step] for step in closed]
     print(f"{len(closed)} steps came back, after {min(latency_s):.1f} to {max(latency_s):.1f} s")
-    # the job starts while the training runs: the first steps waited for that
+    # the job starts during the training: the first steps waited for it
     assert min(latency_s) < 10
-    # the sample that is hard is drawn more often than one in forty
+    # the difficult sample is drawn more often than one time in forty
     first = next(n for n, one in enumerate(drawn) if one.snapshot_id) * 5 + 5
     assert np.mean(counts[first:]) > 3 * 16 / ROWS
-    # and what came of it all is what the oracle makes of the feedback
+    # the final scores equal the oracle's over the feedback
     rows = event_rows(fed_back)
     found = {row["sample_id"]: row for row in last.features.to_pylist()}
     for sample in samples["sample_id"].to_pylist():

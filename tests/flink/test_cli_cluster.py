@@ -1,4 +1,4 @@
-"""``cluster`` as a user types it, where none runs; a real one has tests of its own."""
+"""The command ``cluster`` without a running cluster; test_cluster_flink has a real one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["cluster", *arguments])
 
 
-def test_the_help_shows_the_life_of_a_cluster() -> None:
+def test_the_help_shows_the_life_cycle_of_a_cluster() -> None:
     lines = [line.strip() for line in run("--help").output.splitlines()]
     at = lines.index("paimon-features cluster start --slots 8")
     assert lines[at : at + 4] == [
@@ -37,7 +37,7 @@ def test_the_help_shows_the_life_of_a_cluster() -> None:
         assert f"paimon-features cluster {command}" in run(command, "--help").output
 
 
-def test_without_a_cluster_status_exits_with_one_and_stop_is_harmless() -> None:
+def test_without_a_cluster_status_exits_with_one_and_stop_does_nothing() -> None:
     found = run("status")
     assert (found.exit_code, found.stdout) == (
         1,
@@ -51,7 +51,7 @@ def test_without_a_cluster_status_exits_with_one_and_stop_is_harmless() -> None:
     assert json.loads(run("stop", "--json").stdout) == {"stopped_pids": []}
 
 
-def test_sizes_that_cannot_work_are_told_by_name_before_anything_starts() -> None:
+def test_invalid_sizes_are_rejected_by_name_before_anything_starts() -> None:
     for option, value, said in (
         ("--task-managers", "0", "task_managers = 0; expected at least 1"),
         ("--slots", "0", "slots = 0; expected at least 1"),
@@ -71,7 +71,7 @@ def test_outside_a_project_there_is_no_cluster(
     assert "'paimon-features init' makes a project" in done.stderr
 
 
-def test_the_sizes_that_are_given_make_the_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_options_determine_the_cluster_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[ClusterShape | None] = []
 
     def start(self: LocalCluster, shape: ClusterShape | None = None) -> ClusterRecord | None:
@@ -84,7 +84,7 @@ def test_the_sizes_that_are_given_make_the_shape(monkeypatch: pytest.MonkeyPatch
     assert shapes == [None, ClusterShape(slots=3, task_manager_mb=1500)]
 
 
-def test_a_status_shows_jobs_and_what_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_shows_jobs_and_lost_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     job = JobSummary("ab" * 16, "ingest retail", "RUNNING", 1_291_191_960_000, None)
     found = ClusterStatus("127.0.0.1:8081", 8, 7, (11,), (12,), (job,), "/log", running=True)
     monkeypatch.setattr(LocalCluster, "status", lambda self: found)

@@ -1,4 +1,4 @@
-"""``ingest`` as a user types it, up to the job; the job has tests of its own."""
+"""The command ``ingest`` up to the job, which has separate tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["ingest", *arguments])
 
 
-def test_the_help_shows_each_way_in_and_says_what_is_not_tested() -> None:
+def test_the_help_shows_every_input_and_what_is_not_tested() -> None:
     text = " ".join(run("--help").output.split())
     for said in (
         "paimon-features ingest retail events.parquet",
@@ -88,7 +88,7 @@ def test_wrong_use_exits_with_two_before_anything_starts(
     assert done.stdout == ""
 
 
-def test_a_cluster_that_does_not_answer_is_a_failure_of_the_outside() -> None:
+def test_an_unreachable_cluster_is_an_external_failure() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = "{}:{}".format(*probe.getsockname())
@@ -97,7 +97,7 @@ def test_a_cluster_that_does_not_answer_is_a_failure_of_the_outside() -> None:
     assert f"the cluster http://{address} does not answer" in done.stderr
 
 
-def test_a_source_that_is_not_applied_says_what_to_run(tmp_path: Path) -> None:
+def test_a_source_that_is_not_applied_is_rejected_with_the_command_to_run(tmp_path: Path) -> None:
     (tmp_path / "features.py").write_text(FEATURES.replace('"clicks"', '"taps"'))
     done = run("taps", "a.csv")
     assert done.exit_code == 2
@@ -122,7 +122,7 @@ RESULT = IngestResult(
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the command asks for; the job gives RESULT."""
+    """The arguments of the job, which is replaced and returns RESULT."""
     seen: dict[str, Any] = {}
 
     def ingest_files(*arguments: Any, **options: Any) -> IngestResult:
@@ -133,7 +133,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return seen
 
 
-def test_a_run_is_told_with_its_rate_and_every_reason_with_an_example(
+def test_a_run_is_reported_with_its_rate_and_an_example_per_reason(
     asked: dict[str, Any],
 ) -> None:
     done = run("clicks", "a.csv", "empty", "--column", "id=Id", "--again")
@@ -153,7 +153,7 @@ def test_a_run_is_told_with_its_rate_and_every_reason_with_an_example(
     assert (asked["source"], asked["mapping"], asked["again"]) == ("clicks", {"id": "Id"}, True)
 
 
-def test_json_is_one_document_with_everything_in_it(asked: dict[str, Any]) -> None:
+def test_json_output_is_one_complete_document(asked: dict[str, Any]) -> None:
     document = json.loads(run("clicks", "a.csv", "--json").stdout)
     assert document == {
         "run_id": "17b3",

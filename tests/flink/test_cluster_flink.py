@@ -1,4 +1,4 @@
-"""A real session cluster of this machine: started, used, damaged and stopped."""
+"""A real session cluster on this host: started, used, damaged and stopped."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SHAPE = ClusterShape(task_managers=1, slots=4, task_manager_mb=1200, job_manager
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """A running cluster, with its project around it."""
+    """A running cluster in a project."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
     local = LocalCluster(folder / ".paimon-features")
@@ -59,7 +59,7 @@ def run(cluster: LocalCluster, *arguments: str) -> Result:
 
 
 def listening(pid: int) -> set[str]:
-    """The addresses at which a process listens."""
+    """The addresses on which a process listens."""
     sockets = set()
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         try:
@@ -96,7 +96,7 @@ def test_a_started_cluster_has_its_slots_and_shows_where_it_is(cluster: LocalClu
     assert "slots    4 free of 4" in shown.output
 
 
-def test_a_second_start_is_harmless_and_one_of_another_shape_is_refused(
+def test_a_second_start_does_nothing_and_another_shape_is_rejected(
     cluster: LocalCluster,
 ) -> None:
     before = cluster.status()
@@ -109,7 +109,7 @@ def test_a_second_start_is_harmless_and_one_of_another_shape_is_refused(
     assert cluster.status().pids == before.pids
 
 
-def test_it_keeps_to_its_own_folder_and_to_the_loopback_interface(cluster: LocalCluster) -> None:
+def test_a_cluster_uses_only_its_folder_and_the_loopback_interface(cluster: LocalCluster) -> None:
     made = {path.name for path in cluster.folder.iterdir()}
     assert {"cluster.json", "conf", "log", "pid"} <= made
     for pid in cluster.status().pids:
@@ -118,7 +118,7 @@ def test_it_keeps_to_its_own_folder_and_to_the_loopback_interface(cluster: Local
         assert all(ipaddress.ip_address(address).is_loopback for address in addresses), addresses
 
 
-def test_files_are_ingested_by_a_job_that_owns_the_tables_itself(
+def test_files_are_ingested_by_a_job_that_owns_its_tables(
     cluster: LocalCluster, lake: Lake, tmp_path: Path
 ) -> None:
     address = cluster.status().address
@@ -139,7 +139,7 @@ def test_files_are_ingested_by_a_job_that_owns_the_tables_itself(
     assert [job.state for job in cluster.status().jobs] == ["FINISHED"]
 
 
-def test_a_detached_stream_is_stopped_with_a_savepoint_from_which_the_next_goes_on(
+def test_a_detached_stream_resumes_from_its_savepoint(
     cluster: LocalCluster, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inbox = tmp_path / "inbox"
@@ -179,7 +179,7 @@ def test_a_detached_stream_is_stopped_with_a_savepoint_from_which_the_next_goes_
     assert sorted(found) == list(range(1_000))
 
 
-def test_historical_features_are_joined_there_and_ctrl_c_cancels_the_job(
+def test_historical_features_run_on_the_cluster_and_ctrl_c_cancels_the_job(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = cluster.record()
@@ -218,7 +218,7 @@ def test_a_lost_process_is_reported_and_stop_ends_the_rest(cluster: LocalCluster
     assert (again.exit_code, again.output) == (0, "no cluster runs\n")
 
 
-def test_a_cluster_that_does_not_come_up_leaves_no_process(
+def test_a_cluster_that_fails_to_start_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[subprocess.Popen[bytes]] = []
@@ -239,24 +239,24 @@ def test_a_cluster_that_does_not_come_up_leaves_no_process(
     assert not local.status().running
 
 
-def test_a_start_script_that_fails_is_quoted(tmp_path: Path) -> None:
+def test_the_output_of_a_failed_start_script_is_reported(tmp_path: Path) -> None:
     script = tmp_path / "jobmanager.sh"
     script.write_text("echo no Java here; exit 3")
     with pytest.raises(JobError, match="jobmanager.sh start failed: no Java here"):
         module._run([script], dict(os.environ))
 
 
-def test_a_size_that_flink_cannot_work_with_is_refused() -> None:
+def test_a_size_that_flink_does_not_support_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="task_manager_mb = 512; expected at least 1024"):
         ClusterShape(task_manager_mb=512)
 
 
-def test_processes_of_several_hosts_find_each_other_and_end_with_their_signal(
+def test_processes_of_several_hosts_connect_and_end_on_sigterm(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
     rng = random.Random()
-    # its own address on the loopback: the ports are Flink's usual ones
+    # a separate loopback address, because the ports are Flink's defaults
     host = f"127.{rng.randint(1, 250)}.{rng.randint(1, 250)}.{rng.randint(1, 250)}"
     command = [sys.executable, "-c", "from paimon_features.cli import main; main()", "cluster"]
     place = ["--address", host, "--host", host, "--listen", host, "--project", str(tmp_path)]

@@ -1,4 +1,4 @@
-"""Historical features by Flink, beside the oracle and beside the local join."""
+"""Historical features on Flink, compared with the oracle and the local join."""
 
 from __future__ import annotations
 
@@ -106,11 +106,11 @@ MERGED_BY_DAY = replace(
     ],
     ttl=None,
 )
-"""Its windows begin within days, and what lies between is merged by day."""
+"""Its windows start within days, and the complete days in between are merged."""
 
 
 def make_lake(folder: Path, view: FeatureView, parts: Iterable[pa.Table]) -> Lake:
-    """A lake in which each part is a commit of events and one of tiles."""
+    """A lake with a commit of events and one of tiles for each part."""
     lake = Lake.open(folder, "features")
     apply_plan(lake, Definitions.of([view]), now_ms=0)
     for part in parts:
@@ -145,7 +145,7 @@ def test_every_aggregate_equals_the_oracle(
     events = random_events(rng, view, 250)
     lake = make_lake(tmp_path, view, [events.slice(0, 100), events.slice(100)])
     keys, as_of_ms = random_rows(rng, view, events, 100)
-    # what is thousands of half-lives old, and many rows of one entity
+    # events thousands of half-lives old, and many rows of one entity
     as_of_ms += [max(as_of_ms) + 30 * DAY_MS + i * HOUR_MS for i in range(20)]
     one = keys.slice(5, 1).take(pa.array([0] * 20))
     keys = pa.concat_tables([keys, one])
@@ -177,7 +177,7 @@ def test_every_kind_of_window_equals_the_oracle_as_of_any_commit(
     assert not wrong(cell, cell.questions, given, batches=2)
 
 
-def test_nothing_to_read_needs_no_job(
+def test_an_empty_request_runs_no_job(
     tmp_path: Path, engine: FlinkHistoryEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(history, "run", lambda *_, **__: pytest.fail("a job was started"))
@@ -192,7 +192,7 @@ def test_nothing_to_read_needs_no_job(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_what_ends_it_early_leaves_no_tables(
+def test_an_interrupted_join_leaves_no_tables(
     tmp_path: Path,
     engine: FlinkHistoryEngine,
     monkeypatch: pytest.MonkeyPatch,
@@ -276,7 +276,7 @@ def shop(tmp_path: Path) -> Project:
     return project
 
 
-def test_a_project_gives_the_same_by_call_command_and_training_set(
+def test_method_command_and_training_set_return_the_same_features(
     shop: Project, tmp_path: Path
 ) -> None:
     rng = random.Random(4)
@@ -291,7 +291,7 @@ def test_a_project_gives_the_same_by_call_command_and_training_set(
     here = shop.get_historical_features("all", rows, statuses=True)
     told: list[str] = []
     steps: list[tuple[int, int]] = []
-    # so little memory that rows and answers go through several chunks
+    # so little memory that rows and results are processed in several chunks
     there = shop.get_historical_features(
         "all",
         pa.RecordBatchReader.from_batches(rows.schema, iter(rows.to_batches(200))),
@@ -320,7 +320,7 @@ def test_a_project_gives_the_same_by_call_command_and_training_set(
     assert staging(shop.lake) == []
 
 
-def test_wrong_use_is_told(shop: Project) -> None:
+def test_wrong_use_is_rejected(shop: Project) -> None:
     rows = {"customer_id": [1], "event_time_ms": [0]}
     with pytest.raises(RequestError, match="'local' or 'flink'"):
         shop.get_historical_features("spend", rows, engine="spark")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is known of a job that cannot be asked, without Flink."""
+"""The state of a job on an unreachable cluster, without Flink."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JOB_ID = "a" * 32
 
 
 def recorded(target: TileTarget, process: ProcessHolder | None) -> dict[str, Any]:
-    """A stream of the view as the record names it, on a cluster that does not answer."""
+    """A stream of the view as recorded, on an unreachable cluster."""
     return {
         "kind": "stream",
         "job_id": JOB_ID,
@@ -41,7 +41,7 @@ def recorded(target: TileTarget, process: ProcessHolder | None) -> dict[str, Any
 
 @pytest.fixture
 def cluster() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that stands for a cluster."""
+    """A process that represents a cluster."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         with suppress(ProcessLookupError):
@@ -55,7 +55,7 @@ def test_a_job_that_was_never_started_is_not_listed(project: Project, target: Ti
         cancel(target)
 
 
-def test_a_job_is_lost_with_the_process_of_its_cluster(
+def test_a_job_is_lost_if_the_process_of_its_cluster_has_ended(
     target: TileTarget, cluster: subprocess.Popen[bytes]
 ) -> None:
     target.update(job=recorded(target, ProcessHolder.of(cluster.pid)))
@@ -65,7 +65,7 @@ def test_a_job_is_lost_with_the_process_of_its_cluster(
     assert job_state(target.lake, target.record()) == "LOST"
 
 
-def test_a_job_whose_cluster_does_not_answer_keeps_its_tables_until_they_are_released(
+def test_a_job_on_an_unreachable_cluster_owns_its_tables_until_released(
     project: Project, target: TileTarget
 ) -> None:
     target.update(job=recorded(target, None))
@@ -90,16 +90,16 @@ def test_a_job_whose_cluster_does_not_answer_keeps_its_tables_until_they_are_rel
     assert '"state": "LOST"' in again.stdout
 
 
-def test_a_recorded_job_keeps_its_tables_though_the_lease_was_not_handed_over(
+def test_a_recorded_job_owns_its_tables_even_without_a_lease_handover(
     target: TileTarget,
 ) -> None:
-    # its client died between the two steps
+    # its client was killed between the two steps
     target.update(job=recorded(target, None))
     with pytest.raises(OwnershipError, match="which is UNKNOWN"):
         submit(target, bounded=True)
 
 
-def test_only_tables_that_there_are_can_be_released(project: Project) -> None:
+def test_only_existing_tables_can_be_released(project: Project) -> None:
     told = CliRunner().invoke(cli, ["jobs", "--release", "tiles", "--project", str(project.root)])
     assert told.exit_code == 2
     assert "tiles_spend_g1" in told.output

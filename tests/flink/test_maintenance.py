@@ -1,4 +1,4 @@
-"""Which partitions are worth compacting."""
+"""The selection of partitions to compact."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ def file(day: int | None, bucket: int, level: int = 0) -> DataFile:
     return DataFile(bucket, partition, "f.parquet", level, "ADD", 1, 1, 0)
 
 
-def test_a_bucket_of_several_files_is_compacted_and_one_of_one_file_is_not() -> None:
+def test_only_buckets_of_several_files_are_compacted() -> None:
     files = [file(1, 0), file(1, 1), file(2, 0), file(2, 0)]
     assert to_compact(files, keyed=False) == [(("tile_day", 2),)]
 
 
-def test_a_file_that_was_never_merged_is_compacted_where_there_is_a_key() -> None:
+def test_a_single_unmerged_file_is_compacted_in_primary_key_tables() -> None:
     files = [file(1, 0, level=5), file(2, 0, level=0)]
     assert to_compact(files, keyed=True) == [(("tile_day", 2),)]
     assert to_compact(files, keyed=False) == []
 
 
-def test_a_table_without_partitions_is_compacted_as_a_whole() -> None:
+def test_a_table_without_partitions_is_compacted_completely() -> None:
     assert to_compact([file(None, 0), file(None, 0)], keyed=False) == [()]
     assert compact_sql("a.b", False, [()]) == (
         "CALL sys.compact(`table` => 'a.b', options => 'compaction.min.file-num=2')"

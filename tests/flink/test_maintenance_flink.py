@@ -1,4 +1,4 @@
-"""Maintenance makes tables small and changes nothing that is read from them."""
+"""Maintenance reduces the size of tables without changing their rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.flink.feed import Feed
 pytestmark = pytest.mark.flink
 
 
-def test_a_maintained_table_holds_the_same_and_its_job_goes_on_exactly(
+def test_maintenance_preserves_rows_and_its_job_continues_exactly(
     project: Project, target: TileTarget, feed: Feed
 ) -> None:
     tiles, events = target.tables[0], target.events
@@ -63,7 +63,7 @@ def test_a_maintained_table_holds_the_same_and_its_job_goes_on_exactly(
     assert list(tables) == [tiles]
 
 
-def test_a_table_that_only_python_writes_is_brought_to_one_file_and_one_snapshot(
+def test_a_table_written_by_python_is_compacted_to_one_file_and_snapshot(
     project: Project, target: TileTarget, feed: Feed
 ) -> None:
     row = feed.make(0, 1).append_column("event_day", pa.array([3, 3], pa.int32())[:1])
@@ -75,7 +75,7 @@ def test_a_table_that_only_python_writes_is_brought_to_one_file_and_one_snapshot
     assert read_arrow(target.lake, target.events).num_rows == 60
 
 
-def test_a_table_that_is_being_written_is_left_out_and_told(
+def test_a_table_with_a_running_writer_is_skipped_and_reported(
     project: Project, target: TileTarget, feed: Feed
 ) -> None:
     feed.commit()
@@ -89,6 +89,6 @@ def test_a_table_that_is_being_written_is_left_out_and_told(
     assert done["after"] == done["before"]
 
 
-def test_an_unknown_table_is_refused_with_what_there_is(project: Project) -> None:
+def test_maintenance_of_an_unknown_table_is_rejected_with_the_known_ones(project: Project) -> None:
     with pytest.raises(UnknownNameError, match="events_retail"):
         maintain(project, ["event_retail"])

@@ -1,4 +1,4 @@
-"""The differential matrix of windows over tiles that Flink makes, as a batch and as a stream."""
+"""The differential matrix of windows over tiles computed by Flink, in batch and streaming."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TargetOf = Callable[[str, FeatureView], TileTarget]
         ("stream", ["exact"], "1ms", True),
     ],
 )
-def test_flinks_tiles_answer_every_cell_like_the_oracle(
+def test_features_from_flink_tiles_equal_the_oracle_in_every_cell(
     target_of: TargetOf, mode: str, kinds: Sequence[Kind], tile: str, withdrawn: bool
 ) -> None:
     # the tile job does not know windows: one job makes the tiles for all kinds, grains and orders

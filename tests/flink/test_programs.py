@@ -1,4 +1,4 @@
-"""The programs that Flink runs: files that are found, and a project's own ``jobs`` is untouched."""
+"""The programs that Flink runs: their files, and no conflict with a project's package ``jobs``."""
 
 from __future__ import annotations
 

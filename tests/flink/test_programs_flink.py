@@ -1,4 +1,4 @@
-"""The programs by Flink's own ``flink run -py`` on a session cluster."""
+"""The programs run by ``flink run -py`` on a session cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def flink_run(cluster: SessionCluster, name: str, *arguments: str) -> dict[str, Any]:
-    """Run a program to its end; returns the document that it prints last."""
+    """Run a program to its end and return the last document that it prints."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "paimon_features.flink", "run", "-m", cluster.address),
@@ -45,7 +45,7 @@ def flink_run(cluster: SessionCluster, name: str, *arguments: str) -> dict[str, 
     return document
 
 
-def test_files_are_ingested_and_become_tiles_each_event_once(
+def test_files_are_ingested_and_tiled_exactly_once(
     project: Project,
     target: TileTarget,
     feed: Feed,

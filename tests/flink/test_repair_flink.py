@@ -1,4 +1,4 @@
-"""Repair on Flink: tiles that were tampered with are the events' again, and the job goes on."""
+"""Repair on Flink: corrupted tiles equal those of the events again, and the job continues."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ALWAYS = (-400, 20_000)
 
 
 def tamper(target: TileTarget, rows: pa.Table) -> None:
-    """Commit rows to the tile table in the name of its job, as a mistake of ours would."""
+    """Commit rows to the tile table as its job, like a bug would."""
     append_arrow(
         target.lake,
         target.tables[0],
@@ -50,7 +50,7 @@ def newest(target: TileTarget) -> int:
     return found.id
 
 
-def test_a_table_that_was_tampered_with_is_repaired_and_its_job_goes_on_exactly(
+def test_a_corrupted_table_is_repaired_and_its_job_continues_exactly(
     target: TileTarget, feed: Feed, spend: FeatureView
 ) -> None:
     #  tile job  |--- 1st ---|                       |- 2nd, by the repair -|   |- 3rd, resumed -|
@@ -119,7 +119,7 @@ def _assert_online(spend: FeatureView, feed: Feed, store: MemoryStore) -> None:
             assert differences(spend, mine, as_of_ms, expected, row, online=True) == []
 
 
-def test_a_day_whose_tiles_no_event_explains_is_emptied_and_missing_ones_come_back(
+def test_tiles_without_events_are_removed_and_missing_ones_restored(
     project: Project, target: TileTarget, feed: Feed
 ) -> None:
     feed.commit(40)
@@ -151,7 +151,7 @@ def test_a_day_whose_tiles_no_event_explains_is_emptied_and_missing_ones_come_ba
     assert "--from 2031-01-01 is after --to 2030-01-01" in wrong.output
 
 
-def test_while_a_job_may_write_nothing_is_compared(target: TileTarget, feed: Feed) -> None:
+def test_nothing_is_compared_while_a_job_may_write(target: TileTarget, feed: Feed) -> None:
     feed.commit(10)
     submit(target, bounded=True)
     job = target.record().job

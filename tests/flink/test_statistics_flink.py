@@ -54,7 +54,7 @@ def run(project: Project, *arguments: str) -> Result:
 
 
 def members(events: pa.Table) -> pa.Table:
-    """The events that enter: a quantity below 1001, a time that there is."""
+    """The accepted events: quantity below 1001, time not null."""
     rows = [
         {**row, "cents": row["quantity"] * 25}
         for row in events.to_pylist()
@@ -66,7 +66,7 @@ def members(events: pa.Table) -> pa.Table:
     return pa.Table.from_pylist(rows)
 
 
-def test_batch_and_stream_fill_a_view_without_keys_and_fits_of_it_are_those_of_the_events(
+def test_batch_and_stream_fit_the_same_statistics_as_the_events(
     project: Project, purchases: Purchases
 ) -> None:
     view = project.definitions.view("statistics")

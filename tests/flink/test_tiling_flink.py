@@ -52,7 +52,7 @@ def append_in_chunks(target: TileTarget, view: FeatureView, events: pa.Table, ch
         append_events(target.lake, view, events.slice(start, size))
 
 
-def test_batch_stream_and_handover_at_any_snapshot_give_the_same_tiles(
+def test_batch_stream_and_handover_at_any_snapshot_result_in_equal_tiles(
     target_of: TargetOf, spend: FeatureView, purchases: Purchases
 ) -> None:
     events = purchases(SEED, 600)
@@ -85,7 +85,7 @@ def test_batch_stream_and_handover_at_any_snapshot_give_the_same_tiles(
     append_in_chunks(behind_local, spend, events.slice(cut), 3)
     assert submit(behind_local, bounded=True).state == "STOPPED"
     kinds = [s.kind for s in snapshots(behind_local.lake, behind_local.tables[0])]
-    assert kinds[:2] == ["APPEND", "APPEND"]  # DuckDB's, then Flink's on top
+    assert kinds[:2] == ["APPEND", "APPEND"]  # tiles of DuckDB, then those of Flink in addition
 
     for target in (as_stream, handed_over, behind_local):
         assert_right(target, rows)
@@ -93,7 +93,7 @@ def test_batch_stream_and_handover_at_any_snapshot_give_the_same_tiles(
 
 @pytest.mark.parametrize("number", range(JOBS))
 def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, number: int) -> None:
-    # many cases in one job, for a job costs more than its events
+    # many cases in one job, because starting a job dominates the time
     print(f"PAIMON_FEATURES_SEED={SEED + number}")
     rng = random.Random(SEED + number)
     lake = Lake.open(tmp_path / "lake", "features")
@@ -118,7 +118,7 @@ def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, numbe
 
 
 def assert_duckdb_gives_the_same(lake: Lake, view: FeatureView, events: pa.Table) -> None:
-    """To the bit, but for sums of floats, which the oracle has bounded for both."""
+    """Compare exactly, except sums of floats, whose error the oracle bounds for both."""
     compiled = view.compiled
     exact = [
         p.name
@@ -142,7 +142,7 @@ def assert_duckdb_gives_the_same(lake: Lake, view: FeatureView, events: pa.Table
 
 
 @pytest.mark.parametrize("mode", ["streaming", "batch"])
-def test_the_two_statements_read_and_judge_the_events_once(
+def test_the_two_statements_share_one_scan_and_validation(
     target: TileTarget,
     spend: FeatureView,
     purchases: Purchases,
@@ -159,7 +159,7 @@ def test_the_two_statements_read_and_judge_the_events_once(
     assert optimized.count("AS __fate") == 1
 
 
-def test_a_backfill_is_one_commit_holds_what_comes_and_tells_which_rows_it_skipped(
+def test_a_backfill_is_one_commit_with_a_consumer_and_reports_skipped_rows(
     target: TileTarget, spend: FeatureView
 ) -> None:
     row = {"customer_id": 7, "quantity": 5000, "unit_price": 1.0, "country": "", "at_ms": -1}

@@ -50,7 +50,7 @@ sys.exit(int(what) if what.isdigit() else 0)
 
 
 class Host:
-    """What a task manager's host has: ``python`` that forks, and a folder for its sockets."""
+    """The host of a task manager: ``python`` that forks workers, and a folder for sockets."""
 
     def __init__(self, folder: Path, servers: str = "import imported_by_servers, numpy") -> None:
         self.folder = folder
@@ -66,7 +66,7 @@ class Host:
         self.environment = {**os.environ, "PYTHONPATH": str(folder / "p"), "TMPDIR": str(folder)}
 
     def start(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        # between the worker and the task manager there is always Flink's script
+        # Flink's script is always between the worker and the task manager
         return subprocess.Popen(
             ["bash", "-c", '"$@" <&0; exit $?', "script", str(self.python), *self._of(arguments)],
             env={**self.environment, **environment},
@@ -106,7 +106,7 @@ class Host:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A short path, as a socket's has to be; servers are ended with it."""
+    """A short path, as sockets require; its servers are ended at the end."""
     path = Path(tempfile.mkdtemp(prefix="pfw", dir="/tmp"))
     yield path
     for pid in _servers(path):
@@ -147,7 +147,7 @@ def _runs(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("what", ["0", "7", "read", "raise"])
-def test_a_forked_worker_sees_and_gives_what_a_started_one_does(host: Host, what: str) -> None:
+def test_a_forked_worker_behaves_like_a_started_one(host: Host, what: str) -> None:
     about, said, code = host.run(what, "--id=3", "ä b")
     plain, plainly_said, plain_code = host.plain(what, "--id=3", "ä b")
     assert about.pop("imported")
@@ -165,12 +165,12 @@ def test_a_forked_worker_sees_and_gives_what_a_started_one_does(host: Host, what
     assert about == plain
 
 
-def test_a_worker_that_dies_of_a_signal_is_seen_to(host: Host) -> None:
-    # bash says 128 more than the number of the signal
+def test_a_worker_killed_by_a_signal_is_reported_as_such(host: Host) -> None:
+    # bash returns 128 plus the number of the signal
     assert host.run("signal")[2] == 128 + signal.SIGSEGV
 
 
-def test_workers_of_one_task_manager_come_from_one_server_and_draw_numbers_of_their_own(
+def test_workers_of_a_task_manager_share_a_server_but_not_random_state(
     host: Host,
 ) -> None:
     started = [host.start("0") for _ in range(4)]
@@ -192,7 +192,7 @@ def test_a_worker_ends_with_its_client(host: Host) -> None:
     process.communicate(timeout=WAIT_S)
 
 
-def test_a_worker_goes_on_without_its_server_and_the_next_one_gets_another(host: Host) -> None:
+def test_a_worker_survives_its_server_and_the_next_gets_a_new_one(host: Host) -> None:
     process = host.start("sleep")
     assert process.stdout is not None
     about = json.loads(process.stdout.readline())
@@ -208,7 +208,7 @@ def test_a_worker_goes_on_without_its_server_and_the_next_one_gets_another(host:
     assert process.returncode != 0
 
 
-def test_a_file_that_changed_is_imported_anew(host: Host) -> None:
+def test_a_changed_file_is_imported_again(host: Host) -> None:
     before = host.run("0")[0]
     changed = host.folder / "p" / "imported_by_servers.py"
     changed.write_text("import changed_since")
@@ -249,7 +249,7 @@ def test_a_server_ends_with_its_task_manager_and_leaves_no_file(host: Host) -> N
         {"TMPDIR": "/nowhere"},
     ],
 )
-def test_a_worker_with_packages_of_its_own_or_without_a_place_for_sockets_is_started(
+def test_a_worker_with_own_packages_or_no_socket_folder_is_started_directly(
     host: Host, variable: dict[str, str]
 ) -> None:
     about, _, code = host.run("5", **variable)
@@ -258,7 +258,7 @@ def test_a_worker_with_packages_of_its_own_or_without_a_place_for_sockets_is_sta
     assert not _servers(host.folder)
 
 
-def test_a_folder_that_others_may_write_to_is_not_used(host: Host) -> None:
+def test_a_folder_writable_by_others_is_not_used(host: Host) -> None:
     others = host.folder / f"paimon-features-workers-{os.getuid()}"
     others.mkdir()
     others.chmod(0o777)
@@ -266,14 +266,14 @@ def test_a_folder_that_others_may_write_to_is_not_used(host: Host) -> None:
     assert not list(others.iterdir())
 
 
-def test_without_what_servers_import_a_worker_is_started(folder: Path) -> None:
+def test_a_worker_is_started_directly_if_server_imports_are_missing(folder: Path) -> None:
     host = Host(folder, servers="import not_there_at_all")
     about, _, code = host.run("5")
     assert code == 5
     assert not about["imported"]
 
 
-def test_everything_else_is_python_as_ever(host: Host) -> None:
+def test_other_invocations_run_python_directly(host: Host) -> None:
     done = subprocess.run(
         [str(host.python), "-c", "import sys; print(sys.executable, sys.argv)", "a b"],
         env=host.environment,

@@ -56,7 +56,7 @@ def test_every_form_gives_the_same_shares(form: str) -> None:
     assert rows_of(got) == [[0.5, 0.5], [0.25, 0.5], [0.5, 0.25], [0.25, 0.25]]
 
 
-def test_wrong_use_is_told() -> None:
+def test_wrong_use_is_rejected() -> None:
     strict = FrequencyEncoder(handle_unknown="error").fit([["a"], ["b"]])
     with pytest.raises(TransformError, match="unknown category 'z' in row 1; .* on: 'a', 'b'; ha"):
         strict.transform([["a"], ["z"]])

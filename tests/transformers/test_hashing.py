@@ -106,7 +106,7 @@ def test_what_services_may_give_it() -> None:
     assert vector.names_out(["city"]) == ["city_0", "city_1", "city_2", "city_3"]
 
 
-def test_wrong_use_is_told() -> None:
+def test_wrong_use_is_rejected() -> None:
     def told(call: Any) -> str:
         with pytest.raises(TransformError) as error:
             call()

@@ -105,7 +105,7 @@ def test_a_mean_keeps_its_digits_in_parts() -> None:
     assert large.statistics_ == Imputer().fit([[1e300], [-1e300], [6e299]]).statistics_ == [2e299]
 
 
-def test_wrong_use_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_use_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     for make, message in (
         (lambda: Imputer("mode"), "strategy='mode'; expected one of: mean, median, most_frequent"),
         (lambda: Imputer(fill_value=1), "fill_value=1 is for 'constant', not 'mean'"),

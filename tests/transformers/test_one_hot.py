@@ -174,7 +174,7 @@ def test_truth_values_numbers_and_texts_are_kept_apart() -> None:
         OneHotEncoder().fit([[1]]).transform([["1"]])
 
 
-def test_wrong_use_is_told() -> None:
+def test_wrong_use_is_rejected() -> None:
     with pytest.raises(TransformError, match="handle_unknown='warn'; expected one of: error, ign"):
         OneHotEncoder("warn")
     for settings, message in (

@@ -325,7 +325,7 @@ def test_services_know_what_goes_in_and_out() -> None:
     assert [tags.accepts(0, List(String)), tags.accepts(0, Bool)] == [True, True]
 
 
-def test_wrong_use_is_told() -> None:
+def test_wrong_use_is_rejected() -> None:
     def told(call: Any) -> str:
         with pytest.raises(TransformError) as error:
             call()

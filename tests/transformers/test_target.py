@@ -224,7 +224,7 @@ def test_services_take_what_it_was_fitted_on() -> None:
         encoder.transform([[1, 1]])
 
 
-def test_wrong_use_is_told() -> None:
+def test_wrong_use_is_rejected() -> None:
     def told(call: Any) -> str:
         with pytest.raises(TransformError) as error:
             call()

@@ -89,7 +89,7 @@ def test_what_cannot_be_checked_is_said_and_nothing_compared_is_no_success(shop:
     assert "3 rows cannot be checked: generation 7 of 'clicks' is gone" in done.output
 
 
-def test_wrong_use_is_told(shop: Shop, tmp_path: Path) -> None:
+def test_wrong_use_is_rejected(shop: Shop, tmp_path: Path) -> None:
     assert run("verify").exit_code == 2
     assert run("verify", "clicks", "--from-log").exit_code == 2
     assert run("verify", "clicks", "--since", "1h").exit_code == 2

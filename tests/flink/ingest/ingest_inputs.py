@@ -1,4 +1,4 @@
-"""Files full of good and bad rows in every input form, and what one reads in them by hand."""
+"""Files of valid and invalid rows in every input format, and the rows expected from them."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ SOURCE = EventSource(
 )
 NAMES = list(SOURCE.schema)
 NOW_MS = time.time_ns() // 1_000_000
-"""The clock, near enough: no time below is within a day of what it forbids."""
+"""The approximate clock: no time below is within a day of its limits."""
 TOO_LATE_MS = NOW_MS + DAY_MS
 
 Outcome = tuple[str, Any]
-"""The row as it is kept if it is bad (None: by its columns), and its values or Bad."""
+"""The text of the row if rejected (None: from its columns), and its values or Bad."""
 
 _GOOD: dict[str, Callable[[random.Random], str]] = {
     "customer_id": lambda rng: rng.choice(("17850", "17850.0", " 12 ", "-3", "")),
@@ -81,7 +81,7 @@ _BAD_TIMES = ("253402300800000", "-62135596800001", str(TOO_LATE_MS), "0000-01-0
 
 
 def _cells(rng: random.Random, texts: tuple[str, ...] = TEXTS) -> dict[str, str]:
-    """A row that is mostly right: one in three has a cell of any kind somewhere."""
+    """A mostly valid row: one in three has an arbitrary cell."""
     row = {name: make(rng) for name, make in _GOOD.items()}
     if rng.random() < 0.3:
         row[rng.choice(NAMES)] = rng.choice(texts)
@@ -97,7 +97,7 @@ def _csv_field(rng: random.Random, text: str) -> str:
 
 
 def csv_bytes(seed: int, rows: int, names: list[str], end: str = "\n") -> bytes:
-    """A CSV file; one line in ten is no row of it at all."""
+    """A CSV file; one line in ten is malformed."""
     rng = random.Random(seed)
     header = ",".join(names).encode()
     lines = [header]
@@ -121,7 +121,7 @@ def csv_bytes(seed: int, rows: int, names: list[str], end: str = "\n") -> bytes:
 
 
 def json_bytes(seed: int, rows: int) -> bytes:
-    """JSON lines: texts and numbers, missing keys, and lines that are no object."""
+    """JSON lines: strings and numbers, missing keys, and lines that are not objects."""
     rng = random.Random(seed)
     lines = []
     for _ in range(rows):
@@ -153,7 +153,7 @@ def json_bytes(seed: int, rows: int) -> bytes:
 
 
 def parquet_table(seed: int, rows: int) -> tuple[pa.Table, list[Any]]:
-    """Columns that are stored in other types than the source has, and their naive reading."""
+    """Columns stored in other types than those of the source, and their expected values."""
     rng = random.Random(seed)
     nan = float("nan")
     pools: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -176,7 +176,7 @@ def parquet_table(seed: int, rows: int) -> tuple[pa.Table, list[Any]]:
     }
     made = []
     for _ in range(rows):
-        # the first value of each pool is a plain one
+        # the first value of each pool is an ordinary one
         row = {
             n: pool[0] if rng.random() < 0.8 else rng.choice(pool) for n, (_, pool) in pools.items()
         }
@@ -205,7 +205,7 @@ def _stored(row: dict[str, Any]) -> Any:
 
 
 def write_all(folder: Path, seed: int) -> Iterator[tuple[Path, list[Outcome]]]:
-    """Write a file of every form, and say what is in it; ``folder`` has to be there."""
+    """Write a file of every format and return its expected rows; ``folder`` must exist."""
     other_names = [*reversed(NAMES), "remark"]
     texts = {
         "one.csv": csv_bytes(seed, 400, NAMES),

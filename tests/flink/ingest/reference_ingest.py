@@ -1,4 +1,4 @@
-"""Reading rows the plain way: one character, one cell, one row after the other.
+"""Reference implementation of reading rows: by character, cell and row.
 
 The twin of the ingest job's SQL. Nothing here shares code with it, but for the reasons' names.
 """
@@ -23,7 +23,7 @@ EPOCH = datetime(1970, 1, 1)
 
 @dataclass(frozen=True)
 class Bad:
-    """Why a cell or a row is not taken; of one that waits for its time, what it will be."""
+    """The reason for rejecting a cell or row; of a held row, its later values."""
 
     reason: str
     values: Any = field(default=None, compare=False)
@@ -55,7 +55,7 @@ TEXTS = (
 
 
 def split_csv(line: str) -> list[str | None] | None:
-    """The cells of a CSV line: None for an empty one, and no list for a broken line."""
+    """Return the cells of a CSV line, None for empty ones; None for a malformed line."""
     cells: list[str | None] = []
     place = 0
     while True:
@@ -80,12 +80,12 @@ def split_csv(line: str) -> list[str | None] | None:
         if place == len(line):
             return cells
         if line[place] != ",":
-            return None  # something stands behind a closed quote
+            return None  # characters after a closing quote
         place += 1
 
 
 def value_of(text: str | None, kind: DataType, is_time: bool = False) -> Any:
-    """The value that a text stands for; None for null, Bad where it has no counterpart."""
+    """Return the value of a text; None for null, Bad if it cannot be converted."""
     if kind.text == "string" or text is None:
         return text
     text = text.strip(" ")
@@ -121,7 +121,7 @@ def value_of(text: str | None, kind: DataType, is_time: bool = False) -> Any:
 
 
 def is_infinite(text: str) -> bool:
-    """Whether a text names NaN or an infinity."""
+    """Return whether a text is NaN or an infinity."""
     return (text[1:] if text[0] in "+-" else text).lower() in ("nan", "inf", "infinity")
 
 
@@ -184,7 +184,7 @@ def iso_date(text: str) -> date | None:
 
 
 def time_ms(text: str) -> int | None:
-    """A written time in UTC ms; None if the text is none."""
+    """Parse a time to UTC ms; None if the text is not a time."""
     text = text.removesuffix("Z")
     day = iso_date(text[:10])
     if day is None:
@@ -210,7 +210,7 @@ def time_ms(text: str) -> int | None:
 
 
 def judged(cells: Mapping[str, str | None], source: EventSource, now_ms: int) -> Any:
-    """The event of a row's cells, or why it is none."""
+    """Return the event of a row's cells, or why it is rejected."""
     values = {
         name: value_of(cells.get(name), kind, name == source.event_time)
         for name, kind in source.schema.items()
@@ -220,7 +220,7 @@ def judged(cells: Mapping[str, str | None], source: EventSource, now_ms: int) ->
 
 
 def timed(values: dict[str, Any], source: EventSource, now_ms: int) -> Any:
-    """The values, or why their time is none of an event."""
+    """Return the values, or why their time is rejected."""
     time = values[source.event_time]
     if time is None:
         return Bad("missing_time")
@@ -234,7 +234,7 @@ def timed(values: dict[str, Any], source: EventSource, now_ms: int) -> Any:
 
 
 def stored_integer(value: int, kind: DataType) -> Any:
-    """What a stored whole number is in a column."""
+    """Convert a stored integer to the type of a column."""
     if kind.is_float:
         return np.float32(value) if kind == Float32 else float(value)
     if kind == Timestamp:
@@ -243,7 +243,7 @@ def stored_integer(value: int, kind: DataType) -> Any:
 
 
 def stored_float(value: float, kind: DataType) -> Any:
-    """What a stored double is in a column."""
+    """Convert a stored double to the type of a column."""
     if kind.is_float:
         with np.errstate(over="ignore"):
             number = float(np.float32(value)) if kind == Float32 else value
@@ -261,7 +261,7 @@ def stored_float(value: float, kind: DataType) -> Any:
 
 
 def csv_rows(data: bytes, source: EventSource, now_ms: int) -> Iterator[tuple[str, Any]]:
-    """Each line behind the header, and what becomes of it; the columns have the source's names."""
+    """Return each line after the header with its result; columns have the names of the source."""
     lines = [line.rstrip(b"\r") for line in data.split(b"\n")]
     header = lines[0].decode("utf-8-sig").split(",")
     for line in lines[1:]:
@@ -280,7 +280,7 @@ def csv_rows(data: bytes, source: EventSource, now_ms: int) -> Iterator[tuple[st
 
 
 def json_rows(data: bytes, source: EventSource, now_ms: int) -> Iterator[tuple[str, Any]]:
-    """Each line with something in it, and what becomes of it."""
+    """Return each line that is not blank with its result."""
     for line in data.split(b"\n"):
         line = line.rstrip(b"\r")
         text = line.decode("utf-8", "replace")

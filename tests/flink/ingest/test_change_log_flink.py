@@ -1,4 +1,4 @@
-"""A change log, from a table through events and tiles to Redis: it ends at what the table holds."""
+"""A changelog, from a table through events and tiles to Redis: features equal the table."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ Sql = Callable[[str], None]
 
 @pytest.fixture
 def sql(project: Project) -> Sql:
-    """Changes a table ``shop.orders`` of the warehouse, as another program would."""
+    """Changes a table ``shop.orders`` of the warehouse, like another program."""
     env = open_environment("batch", 1, state_dir=project.config.state_dir)
     register_lake(env, project.lake)
     env.execute_sql("CREATE DATABASE shop")
@@ -82,7 +82,7 @@ def sql(project: Project) -> Sql:
     return lambda text: env.execute_sql(text).wait()
 
 
-def test_after_every_kind_of_change_the_features_are_those_of_the_table_as_it_is(
+def test_after_every_kind_of_change_features_equal_those_of_the_table(
     project: Project, sql: Sql
 ) -> None:
     source, lake = project.definitions.source("orders"), project.lake
@@ -135,7 +135,7 @@ def test_after_every_kind_of_change_the_features_are_those_of_the_table_as_it_is
         for row in got.to_pylist():
             mine = [r for r in rows if r["customer_id"] == row["customer_id"]]
             expected = answer(spend, mine, as_of_ms, online=True)
-            # who has no row left is still known, by the times of the withdrawn ones
+            # a customer without rows is still known by the times of the retracted ones
             values = emptied if expected.status == "MISSING" else expected.values
             assert {name: row[name] for name in names} == {name: values[name] for name in names}
             decayed = "decayed_sum_amount_h1h_7d"
@@ -143,7 +143,7 @@ def test_after_every_kind_of_change_the_features_are_those_of_the_table_as_it_is
     assert verify(project, "spend", settle_s=0, wait_s=0).ok
 
 
-def test_a_table_without_a_change_log_and_a_source_without_a_retraction_are_refused(
+def test_tables_without_changelog_and_sources_without_retraction_are_rejected(
     project: Project, sql: Sql
 ) -> None:
     source = project.definitions.source("orders")

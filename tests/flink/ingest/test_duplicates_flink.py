@@ -1,4 +1,4 @@
-"""Duplicates on Flink: one event per id within the horizon, the others aside, come what may."""
+"""Duplicates on Flink: one event per id within the horizon, others rejected, despite crashes."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ NOW_MS = 1_700_000_000_000
 
 
 SOON = 1_000_000
-"""Rows with such numbers are due an hour after ``NOW_MS``, the time of all others is long ago."""
+"""Rows with these numbers have times an hour after ``NOW_MS``, all others long before."""
 
 
 def lines(*rows: tuple[str | None, int, bool | None]) -> str:
-    """JSON lines of (id, number, withdrawn)."""
+    """JSON lines of (id, number, retracted)."""
     soon_ms = NOW_MS + HOUR_MS + ORDERS.max_skew_ms
     made = [
         {"order_id": i, "n": n, "gone": gone, "at_ms": soon_ms if n >= SOON else 0}
@@ -61,12 +61,12 @@ def aside(lake: Lake) -> Counter[tuple[str, int]]:
     return Counter((row["reason"], int(json.loads(row["raw"])["n"])) for row in rows)
 
 
-def test_files_are_held_against_each_other_and_against_what_has_entered_within_the_horizon(
+def test_duplicates_within_and_across_files_and_runs_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     #  clock   0                1 h - 1 ms        1 h
     #          a a' -a b        a again, d        f and a enter, another a, d again
-    #          (f a)                              (they had been ahead of the clock)
+    #          (f a)                              (they had future timestamps)
     lake = new_lake(tmp_path, ORDERS)
 
     def ingest(at_ms: int, name: str, *rows: tuple[str | None, int, bool | None]) -> IngestResult:
@@ -85,7 +85,7 @@ def test_files_are_held_against_each_other_and_against_what_has_entered_within_t
     }  # fmt: skip
     assert kept(lake) == [1, 3, 4]
 
-    # cut off behind the commit of the events: what was aside is found to be the same again
+    # interrupted after the commit of the events: the same rows are rejected again
     real = module.IngestJob.run
 
     def only_events(job: module.IngestJob, *args: object, **options: object) -> str:
@@ -99,7 +99,7 @@ def test_files_are_held_against_each_other_and_against_what_has_entered_within_t
     monkeypatch.setattr(module.IngestJob, "run", real)
     third = ingest(NOW_MS + HOUR_MS, "3.jsonl", ("a", 10, False), ("d", 11, False), ("a", 12, True))
     assert third.finished_run is not None
-    # what had waited entered first: one was new, the other one's id had come an hour ago
+    # held events were released first: one was new, the other's id occurred an hour ago
     assert third.released == 2
     assert kept(lake) == [1, 3, 4, 8, 12, SOON, SOON + 1]
     assert aside(lake) == {
@@ -145,14 +145,12 @@ def follow(lake: Lake, source: EventSource, inbox: Path, done: Callable[[], bool
         )
 
 
-def test_a_stream_remembers_ids_across_restarts_and_forgets_them_after_the_horizon(
-    tmp_path: Path, inbox: Path
-) -> None:
+def test_a_stream_keeps_ids_across_restarts_until_the_horizon(tmp_path: Path, inbox: Path) -> None:
     lake = new_lake(tmp_path, ORDERS)
     rows = [(f"id{n % 400}", n, n % 3 == 0) for n in range(1000)]
     distinct = len({(i, gone) for i, _, gone in rows})
     send(inbox, "1.jsonl", *rows)
-    follow(lake, ORDERS, inbox, lambda: len(kept(lake)) > 0)  # Ctrl-C behind any checkpoint
+    follow(lake, ORDERS, inbox, lambda: len(kept(lake)) > 0)  # Ctrl-C after any checkpoint
     again = [(i, n + 1000, gone) for i, n, gone in rows]
     send(inbox, "2.jsonl", *again, ("new", 5000, False))
     follow(lake, ORDERS, inbox, lambda: sum(aside(lake).values()) + len(kept(lake)) == 2001)
@@ -162,7 +160,7 @@ def test_a_stream_remembers_ids_across_restarts_and_forgets_them_after_the_horiz
     everything = sorted([*numbers, *(n for _, n in aside(lake))])
     assert everything == [*range(2000), 5000]
 
-    # the same stream with a horizon of nearly nothing: whoever has been away for it is new
+    # the same stream with a tiny horizon: ids not seen within it are new
     hasty = replace(ORDERS, dedup_horizon="1s")
     time.sleep(1.1)
     send(inbox, "3.jsonl", ("id0", 6000, True))

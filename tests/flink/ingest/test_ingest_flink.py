@@ -1,4 +1,4 @@
-"""The ingest job on Flink: every row is an event or kept with its reason, once, come what may."""
+"""The ingest job on Flink: every row is accepted or rejected with a reason, exactly once."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def ingested(tmp_path_factory: pytest.TempPathFactory) -> Ingested:
     return Ingested(lake, folder / "state", files, result)
 
 
-def test_every_good_row_is_an_event_with_the_values_that_one_reads_by_hand(
+def test_every_valid_row_is_an_event_with_the_values_of_the_reference(
     ingested: Ingested,
 ) -> None:
     expected = Counter(
@@ -109,7 +109,7 @@ def test_every_good_row_is_an_event_with_the_values_that_one_reads_by_hand(
     assert len({row["ingest_time_ms"] for row in rows}) == 1
 
 
-def test_every_bad_row_is_kept_with_its_reason_its_text_and_its_file(ingested: Ingested) -> None:
+def test_every_invalid_row_is_rejected_with_reason_text_and_file(ingested: Ingested) -> None:
     expected = Counter(
         (str(path), outcome.reason, "" if outcome.values is not None else raw)
         for path, raw, outcome in ingested.outcomes()
@@ -121,7 +121,7 @@ def test_every_bad_row_is_kept_with_its_reason_its_text_and_its_file(ingested: I
             assert set(json.loads(row["raw"])) == set(NAMES)
             row["raw"] = ""
         elif row["origin"].endswith(".parquet"):
-            # a row without a text is kept as JSON of its columns
+            # a row without a text is stored as JSON of its columns
             assert list(json.loads(row["raw"])) == sorted(NAMES)
             row["raw"] = ""
         found[row["origin"], row["reason"], row["raw"]] += 1
@@ -131,9 +131,7 @@ def test_every_bad_row_is_kept_with_its_reason_its_text_and_its_file(ingested: I
     assert expected - found == Counter()
 
 
-def test_events_from_the_future_enter_once_when_their_time_has_come(
-    ingested: Ingested, tmp_path: Path
-) -> None:
+def test_held_future_events_are_released_exactly_once(ingested: Ingested, tmp_path: Path) -> None:
     shutil.copytree(ingested.lake.warehouse, tmp_path / "lake")
     lake = Lake.open(tmp_path / "lake", "features")
     waiting = Counter(
@@ -163,7 +161,7 @@ def test_accepted_and_rejected_rows_add_up_to_the_rows_of_the_files(ingested: In
     assert list(result.rejected.values()) == sorted(bad.values(), reverse=True)
 
 
-def test_all_of_a_run_is_one_commit_per_table(ingested: Ingested) -> None:
+def test_a_run_is_one_commit_per_table(ingested: Ingested) -> None:
     for table in (SOURCE.table, SOURCE.rejected_table):
         newest = latest_snapshot(ingested.lake, table)
         assert newest is not None
@@ -171,7 +169,7 @@ def test_all_of_a_run_is_one_commit_per_table(ingested: Ingested) -> None:
     assert ingested.result.events_snapshot == 1
 
 
-def test_a_detail_names_the_column_what_was_got_and_what_was_expected(ingested: Ingested) -> None:
+def test_a_rejection_detail_names_column_value_and_expected_type(ingested: Ingested) -> None:
     details = {row["reason"]: row["detail"] for row in ingested.rejects()}
     columns = "|".join(NAMES)
     for reason, form in (
@@ -185,19 +183,19 @@ def test_a_detail_names_the_column_what_was_got_and_what_was_expected(ingested: 
         assert re.fullmatch(form, details[reason]), details[reason]
 
 
-def test_a_row_without_a_key_is_an_event_and_skipping_it_is_the_views_matter(
+def test_a_row_without_a_key_is_an_event_that_views_skip(
     ingested: Ingested,
 ) -> None:
     keys = read_arrow(ingested.lake, SOURCE.table, columns=["customer_id"])["customer_id"]
     assert keys.null_count > 0
 
 
-def test_columns_that_the_source_does_not_have_are_told(ingested: Ingested) -> None:
+def test_undeclared_columns_are_reported(ingested: Ingested) -> None:
     assert set(ingested.result.ignored_columns) == {"remark", "more"}
     assert ingested.result.absent_columns == ()
 
 
-def test_the_same_files_again_are_skipped_without_a_job(ingested: Ingested) -> None:
+def test_known_files_are_skipped_without_a_job(ingested: Ingested) -> None:
     started = time.monotonic()
     result = ingest_files(ingested.lake, SOURCE, ingested.files, state_dir=ingested.state_dir)
     assert time.monotonic() - started < 5  # a job takes longer to start alone
@@ -207,10 +205,10 @@ def test_the_same_files_again_are_skipped_without_a_job(ingested: Ingested) -> N
     )
 
 
-# -- further runs, on lakes of their own
+# -- further runs, on separate lakes
 
 
-def test_a_mapped_file_enters_once_more_when_that_is_wanted(tmp_path: Path) -> None:
+def test_a_mapped_file_is_ingested_again_on_request(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
     path = tmp_path / "a.csv"
     path.write_text('Number,Url,When\n1,"a,b",2010-12-01\n2,,x\n')
@@ -231,7 +229,7 @@ def test_a_mapped_file_enters_once_more_when_that_is_wanted(tmp_path: Path) -> N
     assert read_arrow(lake, CLICKS.rejected_table).num_rows == 2
 
 
-def test_a_run_that_was_interrupted_between_its_commits_is_finished_by_the_next(
+def test_a_run_interrupted_between_its_commits_is_completed_by_the_next(
     tmp_path: Path,
 ) -> None:
     lake = new_lake(tmp_path)
@@ -246,7 +244,7 @@ def test_a_run_that_was_interrupted_between_its_commits_is_finished_by_the_next(
         "it",
         (True, False),
     )
-    # the machine dies here; the rows of this kind are in, the rejected ones are not
+    # simulated crash: the events are committed, the rejected rows are not
     assert (len(ids(lake)), job.ledger.committed(run)) == (50, (True, False))
 
     second.write_text(clicks(50, 10))
@@ -266,7 +264,7 @@ def test_a_run_that_was_interrupted_between_its_commits_is_finished_by_the_next(
 def test_a_job_that_fails_commits_nothing_and_names_its_file(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
     text = "\n".join(clicks(n, 10) for n in range(0, 1_000, 10))
-    noise = random.Random(0).randbytes(700_000).hex()  # so that the break comes late
+    noise = random.Random(0).randbytes(700_000).hex()  # so that the error occurs late
     packed = gzip.compress(f'{text}{{"id": 0, "at_ms": 0, "page": "{noise}"}}\n'.encode())
     broken = tmp_path / "broken.jsonl.gz"
     broken.write_bytes(packed[:-1_000])
@@ -275,9 +273,7 @@ def test_a_job_that_fails_commits_nothing_and_names_its_file(tmp_path: Path) -> 
     assert latest_snapshot(lake, CLICKS.table) is None
 
     other = tmp_path / "other.csv"
-    other.write_text(
-        "id,page,at_ms\n1,a,x\n"
-    )  # only bad rows: nothing enters, nothing is left open
+    other.write_text("id,page,at_ms\n1,a,x\n")  # only invalid rows: no events, no unfinished run
     result = ingest_files(lake, CLICKS, [other], state_dir=tmp_path)
     assert result.forgotten_files == (str(broken),)
     assert (result.accepted, result.rejected, result.events_snapshot) == (
@@ -289,7 +285,7 @@ def test_a_job_that_fails_commits_nothing_and_names_its_file(tmp_path: Path) -> 
     assert ingest_files(lake, CLICKS, [other], state_dir=tmp_path).run_id is None
 
 
-def test_a_source_that_is_not_applied_or_not_for_files_is_told(tmp_path: Path) -> None:
+def test_a_source_that_is_not_applied_or_not_for_files_is_rejected(tmp_path: Path) -> None:
     lake = Lake.open(str(tmp_path / "lake"), "features")
     with pytest.raises(UnknownNameError, match="'paimon-features apply' creates it"):
         ingest_files(lake, CLICKS, [tmp_path], state_dir=tmp_path)
@@ -298,7 +294,7 @@ def test_a_source_that_is_not_applied_or_not_for_files_is_told(tmp_path: Path) -
         ingest_files(lake, loop, [tmp_path], state_dir=tmp_path)
 
 
-def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
+def test_concurrent_runs_are_rejected(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)
     path = tmp_path / "a.jsonl"
     path.write_text(clicks(0, 1))
@@ -313,7 +309,7 @@ def test_two_runs_at_once_are_refused(tmp_path: Path) -> None:
 # -- kill -9
 
 
-def test_a_run_that_is_killed_is_done_by_the_next_one_without_loss_or_doubling(
+def test_a_killed_run_is_completed_exactly_once_by_the_next(
     tmp_path: Path,
 ) -> None:
     log = ROOT / "examples" / "retail" / "data" / "online_retail.parquet"
@@ -354,7 +350,7 @@ def test_a_run_that_is_killed_is_done_by_the_next_one_without_loss_or_doubling(
             result = ingest_files(project.lake, retail, files, state_dir=tmp_path / "state")
             break
         except OwnershipError:
-            # its JVM owns the tables until it has seen that its client is gone
+            # its JVM owns the tables until it notices that its client has ended
             assert time.monotonic() < deadline
             time.sleep(0.2)
     assert result.accepted == 249_750 or result.finished_run or result.skipped
@@ -383,9 +379,7 @@ def topic() -> KafkaTopic:
     return KafkaTopic("127.0.0.1:9092", "clicks", "g", json_columns(CLICKS, {}))
 
 
-def test_flink_takes_the_sql_over_a_topic_and_reads_it_once(
-    tmp_path: Path, topic: KafkaTopic
-) -> None:
+def test_flink_plans_the_sql_of_a_topic_with_one_scan(tmp_path: Path, topic: KafkaTopic) -> None:
     # planned with Kafka's real connector, up to the plan: there is no broker here
     lake = new_lake(tmp_path)
     env = open_environment("streaming", 1, OPTIONS, state_dir=tmp_path / "state")
@@ -397,10 +391,10 @@ def test_flink_takes_the_sql_over_a_topic_and_reads_it_once(
     assert optimized.count("Reused(reference_id=") == 2
 
 
-def test_a_stream_goes_on_at_its_last_checkpoint_without_loss_or_doubling(
+def test_a_stream_resumes_exactly_once_from_its_last_checkpoint(
     tmp_path: Path, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # a watched folder in the place of the topic: all but the scan is what runs with Kafka
+    # a watched folder instead of the topic: everything except the scan is as with Kafka
     lake = new_lake(tmp_path)
     inbox = tmp_path / "inbox"
     monkeypatch.setattr(statements, "kafka_scan", watched_folder(inbox))
@@ -432,7 +426,7 @@ def test_a_stream_goes_on_at_its_last_checkpoint_without_loss_or_doubling(
             )
 
     send(2_000)
-    follow_until(1)  # Ctrl-C cancels it, with rows behind the last checkpoint
+    follow_until(1)  # Ctrl-C cancels it, with rows after the last checkpoint
     follow_until(sent)
     found = ids(lake)
     assert found == list(range(len(found)))

@@ -1,4 +1,4 @@
-"""The ledger of ingested files: no file twice, and no crash leaves it in doubt."""
+"""The ledger of ingested files: no file twice, and consistent after a crash."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ledger(warehouse: Path) -> IngestLedger:
 
 
 def file(name: str, content: str = "") -> InputFile:
-    """A file as it was looked at; its content stands for its hash."""
+    """An inspected file, with its content instead of a hash."""
     return InputFile(Path("/data") / name, "csv", 1, content or name)
 
 
@@ -37,7 +37,9 @@ def ingest(ledger: IngestLedger, *files: InputFile, now_ms: int = 1_000) -> str:
     return run.id
 
 
-def test_new_files_are_taken_and_known_ones_skipped_with_the_reason(ledger: IngestLedger) -> None:
+def test_new_files_are_selected_and_known_ones_skipped_with_the_reason(
+    ledger: IngestLedger,
+) -> None:
     assert ledger.choose([file("a"), file("b")]).new == (file("a"), file("b"))
     run = ingest(ledger, file("a"))
     choice = ledger.choose([file("a"), file("b"), file("copy", "a")])
@@ -54,7 +56,7 @@ def test_two_files_of_the_same_content_are_one(ledger: IngestLedger) -> None:
     assert choice.skipped == ((file("b", "x"), "the same content as /data/a"),)
 
 
-def test_a_changed_file_is_refused_and_both_remedies_are_named(
+def test_a_changed_file_is_rejected_with_both_remedies(
     ledger: IngestLedger,
 ) -> None:
     run = ingest(ledger, file("a", "old"))
@@ -62,13 +64,13 @@ def test_a_changed_file_is_refused_and_both_remedies_are_named(
         ledger.choose([file("a", "old and new")])
 
 
-def test_again_takes_whatever_is_named(ledger: IngestLedger) -> None:
+def test_again_selects_every_named_file(ledger: IngestLedger) -> None:
     ingest(ledger, file("a", "old"), file("b"))
     wanted = [file("a", "new"), file("b"), file("c", "b")]
     assert ledger.choose(wanted, again=True).new == tuple(wanted)
 
 
-def test_what_is_written_survives_the_process(ledger: IngestLedger) -> None:
+def test_the_ledger_is_persistent(ledger: IngestLedger) -> None:
     run = ledger.begin([file("a")], {"at_ms": "Time"}, 5)
     later = IngestLedger(ledger.lake, SALES)
     assert later.open_run() == run
@@ -91,14 +93,14 @@ def test_a_forgotten_run_leaves_its_files_new(ledger: IngestLedger) -> None:
     assert ledger.choose([file("a")]).new == (file("a"),)
 
 
-def test_the_time_of_a_run_is_its_own_even_if_the_clock_goes_back(ledger: IngestLedger) -> None:
-    # the time marks the run's rows, so no two runs may share one
+def test_run_times_are_unique_even_if_the_clock_goes_back(ledger: IngestLedger) -> None:
+    # the time identifies the rows of a run, so it must be unique
     ingest(ledger, file("a"), now_ms=1_000)
     assert ledger.begin([file("b")], {}, 999).time_ms == 1_001
 
 
 @pytest.mark.parametrize(("events", "rejected"), [(0, 0), (1, 0), (0, 1), (1, 1)])
-def test_the_tables_say_which_commits_of_a_run_were_made(
+def test_the_commits_of_a_run_are_found_in_the_tables(
     ledger: IngestLedger, events: int, rejected: int
 ) -> None:
     other = ledger.begin([file("z")], {}, 1)
@@ -121,7 +123,7 @@ def test_the_tables_say_which_commits_of_a_run_were_made(
     assert ledger.committed(run) == (bool(events), bool(rejected))
 
 
-def test_the_job_on_a_cluster_is_remembered_beside_the_runs(ledger: IngestLedger) -> None:
+def test_the_ledger_records_the_job_on_a_cluster(ledger: IngestLedger) -> None:
     assert ledger.cluster_job() is None
     ingest(ledger, file("a"))
     job = ClusterJob("http://127.0.0.1:8081", "f" * 32, "/state/checkpoints/ingest-sales-t")

@@ -1,4 +1,4 @@
-"""A watched folder in the place of a Kafka topic: all but the scan is what runs with Kafka."""
+"""A watched folder instead of a Kafka topic: everything except the scan is as with Kafka."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def new_lake(folder: Path, source: EventSource = CLICKS) -> Lake:
 
 
 def clicks(first: int, count: int) -> str:
-    """JSON lines with these ids, and behind each tenth one a line that is no click."""
+    """JSON lines with these ids, and an invalid line after every tenth."""
     lines = []
     for number in range(first, first + count):
         lines.append(json.dumps({"id": number, "page": f"p{number % 7}", "at_ms": 1_000 * number}))
@@ -37,7 +37,7 @@ def clicks(first: int, count: int) -> str:
 
 
 def watched_folder(inbox: Path) -> Callable[[str, KafkaTopic], InputScan]:
-    """What stands in for ``kafka_scan``: the lines of files as they are put into ``inbox``.
+    """Replaces ``kafka_scan``: the lines of files as they are added to ``inbox``.
 
     Flink keeps in its checkpoints which of them were read, and how far, as it does with offsets.
     """

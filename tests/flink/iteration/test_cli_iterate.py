@@ -79,7 +79,7 @@ def test_a_program_is_found_by_file_or_by_module(program: Path) -> None:
         ),
     ],
 )
-def test_a_program_that_is_not_there_is_named(name: str, message: str) -> None:
+def test_a_missing_program_is_named(name: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         load_program(name)
 
@@ -94,7 +94,7 @@ def test_the_watched_line_shows_epoch_loss_and_rate() -> None:
     assert "epoch 60  loss 0.25  100.0 epochs/s  4 records  running" in shown[2]
 
 
-def test_what_does_not_go_together_is_refused(program: Path) -> None:
+def test_conflicting_options_are_rejected(program: Path) -> None:
     arguments = ["jobs", "iterate", str(program), "--detach", "--project", str(program.parent)]
     result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 2
@@ -138,7 +138,7 @@ def test_an_interrupted_iteration_resumes_as_its_message_says(program: Path) -> 
     assert not list(state.glob("savepoints/*")), "of what is over nothing is kept"
 
 
-def test_the_list_of_jobs_is_still_what_jobs_shows(program: Path) -> None:
+def test_jobs_still_lists_the_jobs(program: Path) -> None:
     result = CliRunner().invoke(cli, ["jobs", "--help"])
     assert "iterate" in result.output
     assert "--release" in result.output

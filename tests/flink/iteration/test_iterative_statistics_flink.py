@@ -18,7 +18,7 @@ from tests.iteration.example_modules import example
 pytestmark = pytest.mark.flink
 
 
-def test_als_and_difficulty_give_on_flink_what_they_give_in_one_process(tmp_path: Path) -> None:
+def test_als_and_difficulty_on_flink_equal_a_run_in_one_process(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     with example("als", "difficulty", "common") as modules:
         # Flink's workers do not have these modules

@@ -128,7 +128,7 @@ def test_records_have_the_epoch_of_their_round(found: dict[str, list[Event]]) ->
     assert values(found["far"], END) == [value + 10 * ROUNDS for value in VARIABLES]
 
 
-def test_watermarks_come_once_in_order_and_after_the_records_of_their_epoch(
+def test_watermarks_are_unique_ordered_and_follow_the_records_of_their_epoch(
     found: dict[str, list[Event]],
 ) -> None:
     """S6, S7, S8, S15: n rounds are n callbacks, in all subtasks, also those without records."""
@@ -142,7 +142,7 @@ def test_watermarks_come_once_in_order_and_after_the_records_of_their_epoch(
                 closed = event.epoch if event.kind == "watermark" else closed
 
 
-def test_data_come_once_or_in_every_round_but_the_last(found: dict[str, list[Event]]) -> None:
+def test_data_arrive_once_or_in_every_round_except_the_last(found: dict[str, list[Event]]) -> None:
     """S9, S21, S22."""
     for epoch in range(ROUNDS + 1):
         assert values(found["replayed"], epoch) == (REPLAYED if epoch < ROUNDS else [])
@@ -171,7 +171,7 @@ def test_a_part_has_an_instance_for_each_round(found: dict[str, list[Event]]) ->
             assert [event.instance for event in log] == [0, 1, 2, 3]
 
 
-def test_what_the_end_emits_is_in_the_outputs_only(found: dict[str, list[Any]]) -> None:
+def test_records_emitted_at_the_end_are_only_in_the_outputs(found: dict[str, list[Any]]) -> None:
     """S16, S20: and what lies outside ends once per subtask, after it."""
     assert found["last"] == [-1] * 4
     assert found["heard"] == []
@@ -183,7 +183,7 @@ def test_what_the_end_emits_is_in_the_outputs_only(found: dict[str, list[Any]]) 
     )
 
 
-def test_a_batch_environment_is_refused(tmp_path: Path) -> None:
+def test_a_batch_environment_is_rejected(tmp_path: Path) -> None:
     """S31."""
     from pyflink.datastream import RuntimeExecutionMode
 

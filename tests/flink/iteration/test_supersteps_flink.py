@@ -54,7 +54,7 @@ def test_random_programs_equal_the_run_in_one_process(
     assert any(local)
 
 
-def test_a_failed_job_is_run_again_and_leaves_no_data(
+def test_a_failed_job_can_be_repeated_and_leaves_no_data(
     lake: Lake, cluster: str, tmp_path: Path
 ) -> None:
     once = tmp_path / "failed once"

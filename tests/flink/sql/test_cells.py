@@ -1,4 +1,4 @@
-"""Cells: what a text or a stored value becomes in a column, exactly or not at all."""
+"""Cells: exact conversion of texts and stored values to column types, or rejection."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ KINDS: tuple[tuple[DataType, bool], ...] = (
 )  # fmt: skip
 
 
-def test_what_can_never_have_the_type_is_refused_at_once() -> None:
+def test_types_without_conversion_are_rejected_at_once() -> None:
     refused = [
         (TEXT, List(Int64), "EventWriter"),
         (Physical("unsupported", "STRING"), Int64, "convert the column"),
@@ -89,7 +89,7 @@ def test_what_can_never_have_the_type_is_refused_at_once() -> None:
         check_readable("amount", physical, kind)
 
 
-def test_what_is_stored_in_the_columns_type_is_taken_as_it_is() -> None:
+def test_values_stored_in_the_type_of_the_column_are_unchanged() -> None:
     assert cell_value("`c`", TEXT, String) == "`c`"
     assert cell_value("`c`", BOOLEAN, Bool) == "`c`"
     assert cell_value("`c`", DATE, Date) == "`c`"
@@ -123,7 +123,7 @@ def rows(env: TableEnvironment, query: str) -> list[list[Any]]:
 
 
 def table(env: TableEnvironment, folder: Path, texts: Sequence[str]) -> str:
-    """A table of numbered texts (a VALUES of so many would be planned row by row)."""
+    """A table of numbered texts (so many VALUES would be planned row by row)."""
     lines = [json.dumps({"n": n, "c": text}) for n, text in enumerate(texts)]
     (folder / "texts.json").write_text("\n".join(lines), "utf-8")
     env.execute_sql("DROP TEMPORARY TABLE IF EXISTS texts")
@@ -165,7 +165,7 @@ def computed(
 
 
 def as_text(value: Any, kind: DataType) -> Any:
-    """A naive value in the form of Flink's texts; floats as floats."""
+    """Format an expected value like Flink; floats remain floats."""
     if value is None or isinstance(value, Bad):
         return None if value is None else value.reason
     if kind.is_float:
@@ -195,10 +195,10 @@ def same(text: str | None, expected: Any, kind: DataType) -> bool:
 
 
 @pytest.mark.flink
-def test_texts_are_read_as_one_would_by_hand(env: TableEnvironment, tmp_path: Path) -> None:
+def test_texts_are_parsed_like_the_reference(env: TableEnvironment, tmp_path: Path) -> None:
     rng = random.Random(4)
     texts = list(TEXTS)
-    for text in rng.choices(TEXTS, k=300):  # a slip in a text that is right
+    for text in rng.choices(TEXTS, k=300):  # a typo in a valid text
         at = rng.randrange(len(text) + 1)
         texts.append(text[:at] + rng.choice("0159.-+eE:TZ tfn ") + text[at + rng.randrange(2) :])
     found = computed(env, tmp_path, texts, TEXT, KINDS)
@@ -214,7 +214,7 @@ def test_texts_are_read_as_one_would_by_hand(env: TableEnvironment, tmp_path: Pa
 
 
 @pytest.mark.flink
-def test_stored_numbers_keep_their_value_or_are_refused(
+def test_stored_numbers_keep_their_value_or_are_rejected(
     env: TableEnvironment, tmp_path: Path
 ) -> None:
     whole = (0, 1, -1, 12, 2**31 - 1, 2**31, -(2**31) - 1, 2**53 + 1, 2**63 - 1, -(2**62))

@@ -1,4 +1,4 @@
-"""Columns are found in files and messages by name, or it is said which one is not."""
+"""Columns are matched by name in files and messages, or reported as missing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def write(tmp_path: Path) -> Write:
     return file
 
 
-def test_columns_are_found_by_name_whatever_their_case_and_underscores(write: Write) -> None:
+def test_column_names_are_matched_regardless_of_case_and_underscores(write: Write) -> None:
     file = inspect_file(write("a.csv", "Country,CustomerID,unit price,At-Ms,other\n"))
     (group,) = group_files([file], SALES, {})
     assert [(c.name, c.field, c.position) for c in group.columns] == [
@@ -56,7 +56,7 @@ def test_columns_are_found_by_name_whatever_their_case_and_underscores(write: Wr
     assert group.width == 5
 
 
-def test_an_exact_name_wins_over_one_that_is_alike(write: Write) -> None:
+def test_an_exact_name_is_preferred_to_a_similar_one(write: Write) -> None:
     file = inspect_file(write("a.csv", f"{HEADER},CustomerID\n"))
     assert find_columns(file, SALES, {})[0].field == "customer_id"
     assert find_columns(file, SALES, {"customer_id": "CustomerID"})[0].field == "CustomerID"
@@ -71,7 +71,7 @@ def test_an_exact_name_wins_over_one_that_is_alike(write: Write) -> None:
         (HEADER, {"zip": "Zip"}, "no column 'zip'; it has: customer_id, unit_price"),
     ],
 )
-def test_a_column_that_is_missing_or_not_clear_is_told_with_what_there_is(
+def test_a_missing_or_ambiguous_column_is_reported_with_those_available(
     write: Write, header: str, mapping: dict[str, str], said: str
 ) -> None:
     file = inspect_file(write("a.csv", header + "\n"))
@@ -92,7 +92,7 @@ def test_a_json_row_may_lack_any_column_but_the_event_time(write: Write) -> None
     assert empty.absent == ()
 
 
-def test_files_of_a_folder_with_the_columns_at_the_same_places_are_one_scan(write: Write) -> None:
+def test_files_of_a_folder_with_equal_column_positions_are_one_scan(write: Write) -> None:
     files = [
         inspect_file(write("x/a.csv", HEADER + "\n1,2,3,4\n")),
         inspect_file(write("x/b.csv", HEADER + "\n")),
@@ -128,7 +128,7 @@ def test_a_mapping_is_read_with_equal_signs_in_the_files_name() -> None:
             parse_mapping([text])
 
 
-def test_a_topic_needs_a_name_and_addresses_that_can_be_right() -> None:
+def test_a_topic_requires_a_name_and_valid_addresses() -> None:
     columns = json_columns(SALES, {"country": "Land"})
     assert [c.field for c in columns] == ["customer_id", "unit_price", "Land", "at_ms"]
     KafkaTopic("a:9092,[::1]:9093", "clicks.v1-eu_2", "g", columns)
@@ -144,7 +144,7 @@ def test_a_topic_needs_a_name_and_addresses_that_can_be_right() -> None:
             KafkaTopic(servers, topic, "g", columns)
 
 
-def test_a_stored_type_that_cannot_be_read_is_told_with_file_and_column(tmp_path: Path) -> None:
+def test_an_unsupported_stored_type_is_reported_with_file_and_column(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"list": [[1]], "i": [1]}), path)
     file = inspect_file(path)

@@ -1,4 +1,4 @@
-"""What is to be ingested: files are found and looked at, and the columns in them."""
+"""Ingest inputs: finding and inspecting files and their columns."""
 
 from __future__ import annotations
 
@@ -39,9 +39,7 @@ def write(tmp_path: Path) -> Write:
 # -- finding files
 
 
-def test_a_folder_gives_the_files_of_known_formats_below_it_in_order(
-    write: Write, tmp_path: Path
-) -> None:
+def test_a_folder_is_searched_recursively_for_known_formats(write: Write, tmp_path: Path) -> None:
     names = ["b.csv", "a.PARQUET", "deep/er/c.jsonl", "z.ndjson.gz", "d.csv.gz"]
     left_out = ["notes.txt", "_SUCCESS", ".hidden.csv", "_temporary/0.csv", "x.csv.bz2", "csv"]
     for name in names + left_out:
@@ -74,7 +72,7 @@ def test_an_invalid_path_is_named_in_the_error(
     assert name in str(raised.value)
 
 
-# -- looking at files
+# -- inspecting files
 
 
 def test_a_csv_header_is_read_through_a_byte_order_mark_quotes_and_blanks(write: Write) -> None:
@@ -127,11 +125,11 @@ def test_the_expression_of_a_field_splits_lines_like_a_loop_over_characters(line
     if naive is not None:
         read = [f[1:-1].replace('""', '"') if f[:1] == '"' else f or None for f in found]
         assert read == naive
-        # where Python's reader is strict it agrees, apart from telling null from empty
+        # Python's reader in strict mode agrees, except that it does not distinguish null from empty
         assert [cell or "" for cell in naive] == (next(csv.reader([line], strict=True)) or [""])
 
 
-def test_what_a_parquet_file_stores_decides_what_flink_is_told(tmp_path: Path) -> None:
+def test_the_stored_parquet_type_determines_the_type_in_flink(tmp_path: Path) -> None:
     day, at = date(2020, 1, 1), datetime(2020, 1, 1)
     table = pa.table(
         {

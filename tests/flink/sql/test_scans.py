@@ -1,4 +1,4 @@
-"""Scans as SQL text; what they give is tested with the whole job, in test_ingest_flink."""
+"""Scans as SQL text; their rows are tested with the complete job, in test_ingest_flink."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def group(form: str, *names: str, columns: tuple[InputColumn, ...] = (ID, NAME))
 
 
 @pytest.mark.parametrize("form", ["csv", "json", "parquet"])
-def test_every_scan_ends_in_the_same_columns(form: str) -> None:
+def test_every_scan_has_the_same_columns(form: str) -> None:
     scan = file_scan("in_3", group(form, "a"))
     query = scan.views[-1][1]
     for column in ("raw", "origin", "broken", "c_id", "c_name"):
@@ -42,7 +42,7 @@ def test_every_scan_ends_in_the_same_columns(form: str) -> None:
     assert scan.cells == scan.views[-1][0]
 
 
-def test_a_single_file_is_named_and_several_are_picked_from_their_folder() -> None:
+def test_a_single_file_is_read_by_path_and_several_by_a_pattern() -> None:
     assert "'path' = 'file:///data/a b%.csv'" in file_scan("x", group("csv", "a b%.csv")).table
     several = file_scan("x", group("csv", "a.csv", "b'.csv")).table
     assert "'path' = 'file:///data'" in several
@@ -50,20 +50,20 @@ def test_a_single_file_is_named_and_several_are_picked_from_their_folder() -> No
 
 
 @given(st.text(max_size=20))
-def test_the_pattern_of_a_name_fits_that_name_alone(name: str) -> None:
+def test_the_pattern_of_a_name_matches_only_that_name(name: str) -> None:
     pattern = re.compile(_java_literal(name))
     assert pattern.fullmatch(name)
     assert not pattern.fullmatch(name + "x")
     assert not pattern.fullmatch("x" + name)
 
 
-def test_only_cells_from_which_another_type_is_read_are_trimmed() -> None:
+def test_only_cells_that_are_cast_are_trimmed() -> None:
     id_cell, _, name_cell = file_scan("x", group("csv", "a")).views[-1][1].partition("AS `c_id`")
     assert "BTRIM(" in id_cell
     assert "BTRIM(" not in name_cell
 
 
-def test_a_bad_row_is_kept_as_its_line_or_as_json_of_its_columns() -> None:
+def test_a_rejected_row_is_kept_as_its_line_or_as_json_of_its_columns() -> None:
     assert raw_text("csv", (ID,)) == raw_text("json", (ID,)) == "`raw`"
     assert raw_text("parquet", (ID, NAME, DAY)) == (
         "JSON_OBJECT('Id' VALUE `c_id`, 'it''s' VALUE `c_name`, "
@@ -82,7 +82,7 @@ def test_a_topic_is_read_from_the_groups_offsets_or_else_from_its_beginning() ->
         "'format' = 'raw'",
     ):
         assert option in scan.table
-    # where a bad row came from: topic/partition@offset
+    # the origin of a rejected row: topic/partition@offset
     assert "CONCAT('kafka:', `topic`, '/', CAST(`partition` AS STRING), '@'" in scan.table
 
 

@@ -21,7 +21,7 @@ USER = Entity("user", keys={"user": Int64})
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_steps_put_back_are_the_expressions_that_were_there(seed: int) -> None:
+def test_inlined_steps_equal_the_original_expressions(seed: int) -> None:
     view = random_view(random.Random(seed)).compiled
     steps, rest = shared_steps(view.expressions)
     assert {name: substitute(e, steps) for name, e in rest.items()} == dict(view.expressions)
@@ -29,14 +29,14 @@ def test_steps_put_back_are_the_expressions_that_were_there(seed: int) -> None:
         assert not any(name.startswith(STEP) for name in step.columns)
 
 
-def test_sums_and_counts_share_nothing_that_is_worth_a_step() -> None:
+def test_sums_and_counts_have_no_shared_steps() -> None:
     view = FeatureView("v", source=SOURCE, entity=USER, features=[Sum("x", scale=2), Count("word")])
     steps, rest = shared_steps(view.compiled.expressions)
     assert steps == {}
     assert rest == view.compiled.expressions
 
 
-def test_what_a_sketch_and_a_moment_repeat_stands_in_the_statement_once() -> None:
+def test_repeated_expressions_of_sketches_and_moments_occur_once() -> None:
     features = [ApproxCountDistinct("word"), Kurtosis("x", scale=2)]
     view = FeatureView("v", source=SOURCE, entity=USER, features=features).compiled
     statements = tile_statements(view, 1, EventsScan(1), "user")

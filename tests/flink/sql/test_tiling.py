@@ -1,4 +1,4 @@
-"""The text of the tile job, without Flink."""
+"""The SQL of the tile job, without Flink."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STREAM = EventsScan(7, whole=True, consumer="tiles-spend-g1")
     st.sampled_from([1, 60_000, 300_000, 3_600_000, DAY_MS]),
 )
 def test_the_floor_rounds_down_also_below_zero(time_ms: int, step_ms: int) -> None:
-    # DuckDB's MOD truncates towards zero, as Flink's does
+    # MOD of DuckDB truncates towards zero, like that of Flink
     text = floor_sql(f"CAST({time_ms} AS BIGINT)", step_ms).replace("MOD", "mod")
     assert duckdb.sql(f"SELECT {text}").fetchall() == [(floor_ms(time_ms, step_ms),)]
 
@@ -46,7 +46,7 @@ def test_both_statements_read_the_same_scan(target: TileTarget) -> None:
     assert tiles == skipped
 
 
-def test_the_columns_stand_in_the_order_of_the_tile_table(target: TileTarget) -> None:
+def test_the_columns_are_in_the_order_of_the_tile_table(target: TileTarget) -> None:
     text = tile_statements(target.view, 1, STREAM, "user").tiles
     select = text[text.index("SELECT") : text.index("\nFROM")]
     columns = [line.rstrip(",").rsplit("`", 2)[1] for line in select.splitlines()[1:]]
@@ -58,7 +58,7 @@ def test_a_row_that_breaks_no_rule_and_has_no_filter_enters(target: TileTarget) 
     assert verdict_sql(replace(target.view, where=None, skip_rules=())) == "1"
 
 
-def test_only_the_columns_that_partials_are_made_of_leave_the_scan(target: TileTarget) -> None:
+def test_the_scan_selects_only_columns_that_partials_use(target: TileTarget) -> None:
     rows = target.view.partial["p_rows"]
     alone = {"p_rows": target.view.expressions["p_rows"]}
     counting = replace(target.view, partials=(rows,), expressions=alone)
@@ -66,7 +66,7 @@ def test_only_the_columns_that_partials_are_made_of_leave_the_scan(target: TileT
     assert "SELECT `customer_id`, `at_ms`, CASE" in text
 
 
-def test_the_job_does_not_know_windows_so_thirty_cost_what_one_does(target: TileTarget) -> None:
+def test_the_job_does_not_depend_on_the_windows(target: TileTarget) -> None:
     aggregates = (Sum, Mean, Min, Max, StdDev)
 
     def job(windows: list[str]) -> TileStatements:
@@ -94,7 +94,7 @@ def test_a_stream_names_its_consumer_and_a_batch_has_none() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_internal_names_never_reach_the_text(seed: int) -> None:
+def test_internal_names_do_not_occur_in_the_sql(seed: int) -> None:
     view = random_view(random.Random(seed)).compiled
     for partial in view.partials:
         text = partial_sql(view, partial.name)

@@ -1,4 +1,4 @@
-"""``backfill --engine local``: what it commits, what it records, what it leaves when it fails."""
+"""``backfill --engine local``: its commit, its record, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def data_files(target: TileTarget) -> list[Path]:
     ]
 
 
-def test_it_is_one_commit_and_recorded_as_the_flink_job_records_it(
+def test_a_backfill_is_one_commit_recorded_like_that_of_flink(
     target: TileTarget, feed: Feed
 ) -> None:
     for _ in range(3):
@@ -82,7 +82,9 @@ def test_it_is_one_commit_and_recorded_as_the_flink_job_records_it(
     assert job_state(target.lake, record) == "STOPPED"
 
 
-def test_a_second_one_is_refused_and_a_rebuild_begins_anew(target: TileTarget, feed: Feed) -> None:
+def test_a_second_backfill_is_rejected_and_a_rebuild_starts_over(
+    target: TileTarget, feed: Feed
+) -> None:
     feed.commit()
     backfill(target)
     with pytest.raises(GenerationError, match="count every event twice"):
@@ -93,7 +95,7 @@ def test_a_second_one_is_refused_and_a_rebuild_begins_anew(target: TileTarget, f
     assert target.record().incarnation == 1
 
 
-def test_without_events_or_as_a_stranger_it_does_not_begin(target: TileTarget, feed: Feed) -> None:
+def test_a_backfill_requires_events_and_ownership(target: TileTarget, feed: Feed) -> None:
     with pytest.raises(GenerationError, match="has no events"):
         backfill(target)
     feed.commit()
@@ -108,7 +110,7 @@ def test_without_events_or_as_a_stranger_it_does_not_begin(target: TileTarget, f
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
-def test_what_ends_it_early_leaves_empty_tables_and_the_next_one_begins_anew(
+def test_an_interrupted_backfill_leaves_empty_tables_and_the_next_starts_over(
     target: TileTarget,
     feed: Feed,
     monkeypatch: pytest.MonkeyPatch,
@@ -133,13 +135,13 @@ def test_what_ends_it_early_leaves_empty_tables_and_the_next_one_begins_anew(
     assert [list(snapshots(target.lake, name)) for name in target.tables] == [[], []]
     assert data_files(target) == []
     assert job_state(target.lake, target.record()) == "FAILED"
-    assert decide_start(target.ledger()) == Start()  # nothing is there: a stream may begin, too
+    assert decide_start(target.ledger()) == Start()  # the tables are empty: a stream may start, too
     monkeypatch.setattr(SortedFiles, "write", write)
     backfill(target)
     feed.assert_exact()
 
 
-def test_what_a_killed_one_left_is_taken_away_first(
+def test_leftovers_of_a_killed_backfill_are_removed_first(
     target: TileTarget, feed: Feed, project: Project
 ) -> None:
     feed.commit(300)
@@ -162,9 +164,7 @@ backfill(TileTarget.of(Project.open({str(project.root)!r}), "spend"))
     assert not [file for file in left if file.exists()]
 
 
-def test_its_files_are_those_of_a_level_0_delta_with_each_entity_in_its_bucket(
-    target: TileTarget, feed: Feed
-) -> None:
+def test_its_files_are_a_level_0_delta_with_correct_buckets(target: TileTarget, feed: Feed) -> None:
     feed.commit(400)
     backfill(target)
     name, view = target.tables[0], target.view
@@ -178,7 +178,7 @@ def test_its_files_are_those_of_a_level_0_delta_with_each_entity_in_its_bucket(
         order = [tuple(row.values())[:-1] for row in rows.to_pylist()]
         assert order == sorted(set(order))
         assert len(order) == file.rows
-    # all readers agree: files that say wrongly what they hold would be passed over
+    # all readers agree: files with wrong metadata would be skipped
     whole = read_arrow(target.lake, name).sort_by(
         [("customer_id", "ascending"), ("tile_start", "ascending")]
     )
@@ -204,13 +204,13 @@ def test_any_view_in_any_number_of_buckets_equals_the_oracle(
     backfill(target, threads=1)
     assert wrong_tiles(lake, view, target.tables[0], event_rows(events)) == []
     assert counted_skips(lake, target.tables[1]) == expected_skips(view, event_rows(events))
-    # the buckets are those in which pypaimon looks for an entity
+    # the buckets are those that pypaimon computes for an entity
     for row in tile_table(view, event_rows(events)).to_pylist()[:3]:
         where = {key: [row[key]] for key in view.entity.keys}
         assert read_arrow(lake, target.tables[0], where=where).num_rows
 
 
-def test_events_in_another_file_format_are_read_too(
+def test_events_in_other_file_formats_are_read(
     target_of: TargetOf, spend: FeatureView, purchases: Purchases
 ) -> None:
     target = target_of("orc", spend)
@@ -225,7 +225,7 @@ def test_events_in_another_file_format_are_read_too(
     assert wrong_tiles(target.lake, spend, target.tables[0], event_rows(events)) == []
 
 
-def test_files_are_not_written_beside_rows_that_are_there(target: TileTarget) -> None:
+def test_files_are_not_added_to_a_table_with_rows(target: TileTarget) -> None:
     row = {"tile_day": 0, "customer_id": 1, "tile_start": 0, "p_rows": 1}
     name = target.tables[0]
     append_arrow(target.lake, name, pa.Table.from_pylist([row]))
@@ -237,7 +237,7 @@ def test_files_are_not_written_beside_rows_that_are_there(target: TileTarget) ->
     assert read_arrow(target.lake, name).column("p_rows").to_pylist() == [1]
 
 
-def test_the_command_and_the_project_s_method_are_the_same_call(
+def test_the_command_equals_the_method_of_the_project(
     project: Project, target: TileTarget, feed: Feed
 ) -> None:
     feed.commit(100)
@@ -275,7 +275,7 @@ main(sys.argv[1:])
 """
 
 
-def test_a_host_without_flink_and_java_fills_tiles_and_reads_features(
+def test_backfill_and_features_work_without_flink_and_java(
     project: Project, feed: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed.commit(100)

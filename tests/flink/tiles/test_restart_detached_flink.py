@@ -1,4 +1,4 @@
-"""Tile jobs on a session cluster: they outlive their client, and nobody starts a second one."""
+"""Tile jobs on a session cluster: they outlive their client, and a second one is rejected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.flink
 
 @pytest.fixture
 def cluster(target: TileTarget) -> Iterator[ClusterRecord]:
-    """The project's own cluster, small."""
+    """A small cluster of the project."""
     local = LocalCluster(target.state_dir)
     try:
         yield local.start(ClusterShape(slots=4, task_manager_mb=1024, job_manager_mb=768))
@@ -30,7 +30,7 @@ def cluster(target: TileTarget) -> Iterator[ClusterRecord]:
         local.stop()
 
 
-def test_a_detached_job_is_alone_stops_with_a_savepoint_goes_on_and_survives_its_cluster(
+def test_a_detached_job_is_exclusive_resumable_and_survives_its_cluster(
     project: Project,
     target: TileTarget,
     feed: Feed,

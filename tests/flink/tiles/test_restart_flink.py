@@ -27,7 +27,7 @@ from tests.flink.feed import Feed
 pytestmark = pytest.mark.flink
 
 
-def test_a_checkpoint_older_than_the_tiles_needs_a_rollback_and_then_fits_any_parallelism(
+def test_a_checkpoint_before_the_tiles_requires_a_rollback_and_allows_any_parallelism(
     target: TileTarget, feed: Feed
 ) -> None:
     #  checkpoints   first      second (lost)
@@ -54,7 +54,7 @@ def test_a_checkpoint_older_than_the_tiles_needs_a_rollback_and_then_fits_any_pa
     assert target.record().incarnation == before + 1
 
 
-def test_tiles_without_checkpoint_record_or_commits_are_refused_and_a_rebuild_is_exact(
+def test_tiles_without_checkpoint_or_record_are_rejected_and_a_rebuild_is_exact(
     target: TileTarget, feed: Feed
 ) -> None:
     feed.commit()
@@ -82,7 +82,7 @@ def test_tiles_without_checkpoint_record_or_commits_are_refused_and_a_rebuild_is
         submit(target)
 
 
-def test_tables_that_another_process_owns_are_left_alone(target: TileTarget, feed: Feed) -> None:
+def test_tables_owned_by_another_process_are_not_modified(target: TileTarget, feed: Feed) -> None:
     feed.commit()
     with (
         subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other,
@@ -100,7 +100,7 @@ def test_tables_that_another_process_owns_are_left_alone(target: TileTarget, fee
 
 @pytest.fixture
 def backfilled(target: TileTarget, feed: Feed) -> Feed:
-    """A generation that looks backfilled up to events snapshot 1."""
+    """A generation recorded as backfilled up to events snapshot 1."""
     for _ in range(3):
         feed.commit(20)
     tiles = read_arrow(target.lake, target.tables[0])
@@ -119,14 +119,14 @@ def backfilled(target: TileTarget, feed: Feed) -> Feed:
 
 
 def expire(target: TileTarget, up_to: int) -> None:
-    """What expiry leaves of the events table."""
+    """Expire snapshots of the events table."""
     folder = Path(target.lake.path(target.events)) / "snapshot"
     for number in range(1, up_to + 1):
         (folder / f"snapshot-{number}").unlink()
     (folder / "EARLIEST").write_text(str(up_to + 1))
 
 
-def test_a_handover_whose_snapshot_has_expired_is_refused(
+def test_a_handover_at_an_expired_snapshot_is_rejected(
     target: TileTarget, backfilled: Feed
 ) -> None:
     expire(target, 2)
@@ -135,7 +135,7 @@ def test_a_handover_whose_snapshot_has_expired_is_refused(
     assert consumers(target.lake, target.events) == {}
 
 
-def test_a_handover_whose_snapshot_expires_during_the_start_is_refused_for_good(
+def test_a_handover_whose_snapshot_expires_during_the_start_fails_permanently(
     target: TileTarget, backfilled: Feed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launch = submission._launch

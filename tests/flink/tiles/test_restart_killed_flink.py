@@ -34,7 +34,7 @@ pytestmark = pytest.mark.flink
 
 
 class Client:
-    """``paimon-features submit spend`` in a process of its own."""
+    """``paimon-features submit spend`` in a separate process."""
 
     def __init__(self, project: Project, target: TileTarget, *arguments: str) -> None:
         self.target = target
@@ -50,7 +50,7 @@ class Client:
         )
 
     def await_launch(self) -> None:
-        """Wait until it has written down which job it is about to start."""
+        """Wait until it has recorded the job that it is about to start."""
         self._until(lambda: self._record() != self.recorded)
 
     def await_commit(self) -> None:
@@ -58,7 +58,7 @@ class Client:
         self._until(lambda: self.commits_now() > self.commits)
 
     def kill(self, what: str) -> None:
-        """End the client, its JVM, or both, without a word, and wait until both are gone."""
+        """Kill the client, its JVM, or both, and wait until both have ended."""
         jvm = self._jvm()
         if what != "jvm":
             self.process.kill()
@@ -66,7 +66,7 @@ class Client:
             os.kill(jvm, signal.SIGKILL)
         self.process.communicate(timeout=60)
         deadline = time.monotonic() + 30
-        while _runs(jvm):  # by itself, when it misses its client
+        while _runs(jvm):  # it ends by itself without its client
             assert time.monotonic() < deadline, "the JVM outlived its client"
             time.sleep(0.05)
 
@@ -74,7 +74,7 @@ class Client:
         return self.process.communicate(timeout=60)[0]
 
     def commits_now(self) -> int:
-        """How many commits the tile table has."""
+        """The number of commits of the tile table."""
         return sum(1 for _ in snapshots(self.target.lake, self.target.tables[0]))
 
     def _jvm(self) -> int:
@@ -103,7 +103,7 @@ def _runs(pid: int) -> bool:
 
 @pytest.fixture
 def features() -> str:
-    """A small view, whose job is planned quickly: what is tested is when it dies."""
+    """A small view, whose job is planned quickly: only the time of the kill is tested."""
     text, _ = FEATURES.split("    features=[")
     return (
         text + "    features=[pf.Count(windows=['7d']), pf.Sum('quantity', windows=['1d'])],\n)\n"
@@ -112,7 +112,7 @@ def features() -> str:
 
 @pytest.fixture
 def client(project: Project, target: TileTarget) -> Iterator[Callable[..., Client]]:
-    """Starts clients; what is still there at the end is killed, by its number."""
+    """Starts clients, and kills remaining processes by id at the end."""
     started: list[Client] = []
 
     def start(*arguments: str) -> Client:
@@ -126,7 +126,7 @@ def client(project: Project, target: TileTarget) -> Iterator[Callable[..., Clien
         one.process.communicate()
 
 
-def test_a_running_job_is_seen_is_alone_and_stops_on_request(
+def test_a_running_job_is_listed_exclusive_and_stops_on_request(
     project: Project, target: TileTarget, feed: Feed, client: Callable[..., Client]
 ) -> None:
     feed.commit()
@@ -161,14 +161,14 @@ def test_a_running_job_is_seen_is_alone_and_stops_on_request(
 
 
 @pytest.mark.timeout(120 + 60 * KILLS)
-def test_a_job_that_is_killed_again_and_again_goes_on_and_all_is_exact(
+def test_a_repeatedly_killed_job_resumes_exactly(
     target: TileTarget, feed: Feed, client: Callable[..., Client]
 ) -> None:
     #  client  start ---- launch ---- commit ---- commit --
     #  killed                  ^ or             ^  at some moment, it, its JVM, or both
     print(f"PAIMON_FEATURES_SEED={SEED}")
     rng = random.Random(SEED)
-    # every way to die at least once in six kills, in any order
+    # every kind of kill at least once in six, in any order
     ways = [(m, what) for m in ("launch", "commit") for what in ("client", "jvm", "both")]
     for number in range(KILLS):
         if number % len(ways) == 0:

@@ -113,7 +113,7 @@ def points_of(folder: Path, table: pa.Table) -> Lake:
     return lake
 
 
-def test_algorithms_of_one_job_give_the_bits_of_the_reference_executor(
+def test_algorithms_of_one_job_equal_the_reference_executor_bit_for_bit(
     tmp_path: Path,
 ) -> None:
     from paimon_features.flink.iteration import IterationJob, IterationSettings
