@@ -1,5 +1,4 @@
-"""What proves the rest: naive oracles, comparisons, generators, contracts.
+"""Test support: contracts, generators of random cases, and local servers. Needs the extra ``dev``.
 
-``naive`` and ``compare`` need nothing but the project itself, so that ``verify`` can use them on
-any host; contracts and generators need the extra ``dev``.
+The reference implementations and comparisons are in ``paimon_features.oracle``.
 """

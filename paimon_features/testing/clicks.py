@@ -1,6 +1,6 @@
-"""A small view of clicks, exact in all its features, and a check of it against the oracle.
+"""A small view of clicks with exact features, and its comparison with the oracle.
 
-Sums are of integers, so that answers of the online store must be equal, not close.
+Sums are of integers, so that results of the online store must be equal, not close.
 """
 
 from __future__ import annotations

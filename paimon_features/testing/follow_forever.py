@@ -1,4 +1,4 @@
-"""A materializer in a process of its own, in small batches: what a test kills."""
+"""A materializer in a separate process, with small batches, for tests that kill it."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """The differential matrix of windows: one set of hard cases for every path.
 
 A cell is a kind of windows, a tile, a grain of event times and an order in which events arrive.
-It has a view with every sort of window, events on the edges of its windows, and questions
-``(user, q)`` on the same edges. ``wrong`` compares the answers of a path with the oracle's:
-exactly, where that is promised.
+It has a view with every sort of window, events on the edges of its windows, and requests
+``(user, q)`` on the same edges. ``wrong`` compares the results of a path with the oracle's,
+exactly if that is guaranteed.
 
 Views of one tile differ in nothing but their windows, so one tile table serves all kinds, and a
 path that makes tiles can make those of all cells of a tile in one job: users are named after
-where their events come from.
+the origin of their events.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ USERS = 2
 BATCHES = 3
 QUESTIONS = 18
 NEWEST_PART = 2
-"""One question in this many is near the newest event, where an online store is read."""
+"""One request in this many is near the newest event, like reads of an online store."""
 
 # in London clocks changed on 27 March and 30 October 2011
 ANCHORS_MS = (1_301_187_600_000, -400 * DAY_MS, MAX_TIME_MS - 2 * DAY_MS, MIN_TIME_MS + 2 * DAY_MS)
@@ -91,14 +91,14 @@ WITHDRAWN_SOURCE = EventSource(
 
 
 class Question(NamedTuple):
-    """A question to a path: all features of one user at one time."""
+    """A request to a path: all features of one user at one time."""
 
     user: str
     as_of_ms: int
 
 
 Given = tuple[Mapping[str, Any], Mapping[str, str]]
-"""The answer of a path: a value and a status for each feature."""
+"""The result of a path: a value and a status for each feature."""
 
 
 _UNITS = ["today", "this_week", "this_month", "this_year"]
@@ -215,7 +215,7 @@ class Cell:
         return {}
 
     def events_of(self, user: str, batches: int = BATCHES) -> Entered:
-        """The events of a user that enter, of the first batches."""
+        """Return the accepted events of a user in the first batches."""
         if (user, batches) not in self._known:
             rows = [e for batch in self.batches[:batches] for e in batch if e["user"] == user]
             self._known[user, batches] = entered(self.view, rows)
@@ -224,7 +224,7 @@ class Cell:
     def expected(
         self, question: Question, *, batches: int = BATCHES, online: bool = False
     ) -> Answer:
-        """Return the oracle's answer; computed once for all paths."""
+        """Return the oracle's result; computed once for all paths."""
         key = (question, batches, online)
         if key not in self._expected:
             events = self.events_of(question.user, batches)
@@ -259,9 +259,10 @@ def wrong(
     batches: int = BATCHES,
     online: bool = False,
 ) -> list[str]:
-    """Return how the answers of a path differ from the oracle's; empty if they do not.
+    """Return how the results of a path differ from the oracle's; empty if they do not.
 
-    ``batches`` is how many of them the path has seen; ``online`` paths include the whole open tile
+    ``batches`` is the number that the path has read; ``online`` paths include the complete open
+    tile
     of sawtooth windows.
     """
     found = []

@@ -1,6 +1,6 @@
 """Paths through the matrix that need neither Java nor a server: tiles, the lake, the online store.
 
-Each takes a cell and returns the answers for ``matrix.wrong``. Another engine for tiles is
+Each takes a cell and returns the results for ``matrix.wrong``. Another engine for tiles is
 compared by passing its tiles to ``from_tiles``.
 """
 
@@ -97,7 +97,7 @@ def _duckdb_tiles(cell: Cell, engine: DuckDBEngine) -> pa.Table:
 
 def reference_tiles(cell: Cell) -> pa.Table:
     """Return the cell's tiles, computed event by event."""
-    return _tiles(replace(cell, kind="exact"))  # all kinds have the same ones
+    return _tiles(replace(cell, kind="exact"))  # equal for all kinds
 
 
 @lru_cache(maxsize=64)
@@ -156,9 +156,9 @@ class MatrixLake:
     def online(
         self, cell: Cell, questions: Sequence[Question], store: OnlineStore | None = None
     ) -> tuple[list[Question], list[Given]]:
-        """Return the answers of an online store, and the questions that it did not reject.
+        """Return the results of an online store, and the requests that it did not reject.
 
-        A rejection must be correct: the question lies too far before the newest event.
+        A rejection must be correct: the request is too far before the newest event.
         """
         view = cell.view.compiled
         store = MemoryStore() if store is None else store

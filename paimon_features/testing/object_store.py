@@ -1,4 +1,4 @@
-"""An S3-compatible server in this process, which can be told to fail."""
+"""An S3-compatible server in this process, with fault injection."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ FORBIDDEN: Answer = (
 
 @dataclass
 class ObjectStore:
-    """moto's S3 behind a switch for faults; only the access key ``key`` is let in.
+    """moto's S3 with fault injection; only the access key ``key`` is accepted.
 
     Attributes
     ----------
     endpoint
-        Its address.
+        Its URL.
     requests
-        Method, path and Range header of each request that was let through.
+        Method, path and Range header of each request that was processed.
     """
 
     endpoint: str = ""
@@ -42,18 +42,19 @@ class ObjectStore:
 
     @property
     def options(self) -> dict[str, str]:
-        """What ``Lake.open`` needs to reach it."""
+        """The options of ``Lake.open`` for this server."""
         return {"endpoint": self.endpoint, "access-key": self.key, "secret-key": "secret"}
 
     def fail(
         self, times: int, failing: Callable[[str, str], bool] = lambda method, path: True
     ) -> None:
-        """Answer the next ``times`` requests for which ``failing(method, path)`` with 503."""
+        """Reply with 503 to the next ``times`` requests for which ``failing(method, path)`` is
+        true."""
         with self._lock:
             self.failures, self.failing = times, failing
 
     def fault(self, environ: Environ) -> Answer | None:
-        """What to answer instead of the real answer, if anything."""
+        """Return an injected response; None for the real one."""
         method, path = environ["REQUEST_METHOD"], environ["PATH_INFO"]
         if f"Credential={self.key}/" not in environ.get("HTTP_AUTHORIZATION", ""):
             return FORBIDDEN
@@ -65,7 +66,7 @@ class ObjectStore:
         return None
 
     def fetched_bytes(self) -> int:
-        """Bytes that GET requests with a range asked for so far."""
+        """Number of bytes requested by ranged GET requests so far."""
         ranges = [text.removeprefix("bytes=").split("-") for _, _, text in self.requests if text]
         return sum(int(last) - int(first) + 1 for first, last in ranges)
 
@@ -78,7 +79,7 @@ def object_store(bucket: str) -> Iterator[ObjectStore]:
 
     class Quiet(WSGIRequestHandler):
         def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-            """Nothing: the store keeps its own list."""
+            """Log nothing: the store records its requests."""
 
     store = ObjectStore()
     moto = DomainDispatcherApplication(create_backend_app)

@@ -1,8 +1,8 @@
-"""What every online store has to do: subclass the contract and give it a store.
+"""The contract of every online store: subclass it and provide a store.
 
-The same random operations run on the store, on a memory store and on a dictionary, and all have
-to agree after each of them. The keys are of several buckets, which on a cluster are on several
-nodes; a call about one bucket has keys of one.
+The same random operations run on the store, on a memory store and on a dictionary, which must
+agree after each of them. The keys are of several buckets, which are on several nodes of a cluster;
+calls that concern one bucket have keys of one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VALUES = [b"", b"h", b"head-1|x", b"head-1|y", b"head-2|" + b"z" * 5000, bytes(r
 
 
 class OnlineStoreContract:
-    """Tests that a store passes. The fixture ``store`` gives an empty one."""
+    """Tests that every store must pass. The fixture ``store`` returns an empty one."""
 
     @pytest.fixture
     def store(self) -> OnlineStore:
@@ -36,7 +36,7 @@ class OnlineStoreContract:
 
     @pytest.fixture
     def sleep_ms(self) -> Callable[[int], None]:
-        """Lets time pass for the store; the subclass provides it."""
+        """Advances the time of the store; the subclass provides it."""
         raise NotImplementedError
 
     @pytest.mark.parametrize("seed", seeds(6))
@@ -143,7 +143,7 @@ class OnlineStoreContract:
         assert third.fence > second.fence
 
     def test_a_reading_of_a_bucket_is_of_one_time(self, store: OnlineStore) -> None:
-        # a writer moves two keys on, first one, then the other: never seen the other way round
+        # a writer advances two keys in order: readers must never see the reverse order
         first, second, stop = KEYS[0], KEYS[1], threading.Event()
         others = [bucket[0] for bucket in BUCKETS[1:]]
         store.compare_and_set_many([Write(key, None, b"%06d" % 0) for key in (first, second)])
@@ -196,7 +196,7 @@ def _random_write(
     key = rng.choice(bucket)
     there: Any = model.get(key)
     expected = rng.choice((None, there, there[:6] if there else None, b"head-1", b"other"))
-    # an empty expectation fits any value, which no record's header is
+    # an empty expectation would match any value; no record has an empty header
     return Write(key, expected or None, rng.choice(VALUES[1:]), rng.choice((None, 60_000)))
 
 

@@ -25,24 +25,24 @@ START_TIMEOUT_S = 15.0
 
 
 def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> float:
-    """Wait until something holds; how many seconds it took. AssertionError if it never does."""
+    """Wait until a condition is true; return the seconds. AssertionError on timeout."""
     started = time.monotonic()
     while time.monotonic() - started < timeout_s:
         with contextlib.suppress(OnlineStoreError):
             if holds():
                 return time.monotonic() - started
         time.sleep(0.01)
-    raise AssertionError(f"after {timeout_s} s still not: {what}")
+    raise AssertionError(f"timeout after {timeout_s} s, waiting for: {what}")
 
 
 def send_command(port: int, *words: str) -> Reply:
-    """The reply of the server at a port of the loopback."""
+    """Send a command to the server on a local port and return its reply."""
     with connect(f"redis://127.0.0.1:{port}/0") as connection:
         return connection.request(*words)
 
 
 class _Servers:
-    """Some processes that start and end together."""
+    """Processes that start and end together."""
 
     def __enter__(self) -> Self:
         try:
@@ -69,7 +69,7 @@ class _Servers:
 class ClusterServers(_Servers):
     """A cluster of ``primaries`` nodes; the first one has ``replicas`` replicas.
 
-    Where slots are without a node, the others go on answering.
+    If slots have no node, the others continue to be served.
     """
 
     def __init__(self, primaries: int = 3, replicas: int = 0, node_timeout_ms: int = 500) -> None:
@@ -88,11 +88,11 @@ class ClusterServers(_Servers):
 
     @property
     def url(self) -> str:
-        """The address of the cluster: all of its nodes."""
+        """The URL of the cluster, with all of its nodes."""
         return "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     def start(self) -> Self:
-        """Start the nodes, give each its slots, and wait until all agree."""
+        """Start the nodes, assign slots, and wait until all agree."""
         for node in self.nodes:
             node.start()
         edges = [SLOTS * i // self._primaries for i in range(self._primaries + 1)]
@@ -100,11 +100,11 @@ class ClusterServers(_Servers):
             send_command(
                 node.port, "CLUSTER", "ADDSLOTSRANGE", str(edges[i]), str(edges[i + 1] - 1)
             )
-            # else two nodes may claim one epoch of the configuration, and take time to agree
+            # otherwise two nodes may have the same configuration epoch, and take time to agree
             send_command(node.port, "CLUSTER", "SET-CONFIG-EPOCH", str(i + 1))
         first = self.nodes[0]
         for node in self.nodes[1:]:
-            # the bus has a port of its own: the usual one, 10,000 higher, may be taken
+            # the cluster bus has a separate port: the default, 10,000 higher, may be in use
             bus = node._options["--cluster-port"]
             send_command(first.port, "CLUSTER", "MEET", "127.0.0.1", str(node.port), bus)
         wait_for(self._is_whole, "the nodes know each other")
@@ -121,7 +121,7 @@ class ClusterServers(_Servers):
             node.stop()
 
     def is_well(self) -> bool:
-        """Whether every node that runs serves, all agree on the slots, and replicas are in step."""
+        """Whether all running nodes serve, agree on the slots, and replicas are in sync."""
         running = [node for node in self.nodes if node.running]
         if len({self._view_of(node) for node in running}) > 1:
             return False
@@ -142,7 +142,7 @@ class ClusterServers(_Servers):
                 send_command(node.port, "FLUSHALL")
 
     def _view_of(self, node: RedisServer) -> frozenset[tuple[str, ...]]:
-        """Who is there with which slots, and since which epoch of the configuration."""
+        """The nodes with their slots and configuration epochs."""
         lines = [
             line.split() for line in str(send_command(node.port, "CLUSTER", "NODES")).splitlines()
         ]
@@ -154,7 +154,7 @@ class ClusterServers(_Servers):
 
 
 class SentinelServers(_Servers):
-    """A primary, a replica, and three sentinels that promote it when the primary is away."""
+    """A primary, a replica, and three sentinels that promote it if the primary fails."""
 
     def __init__(self, folder: Path, service: str = "features", down_after_ms: int = 500) -> None:
         self._folder = folder
@@ -169,7 +169,7 @@ class SentinelServers(_Servers):
 
     @property
     def url(self) -> str:
-        """The address: the sentinels and the service."""
+        """The URL, with the sentinels and the service."""
         hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
         return f"redis+sentinel://{hosts}/{self._service}"
 
@@ -181,7 +181,7 @@ class SentinelServers(_Servers):
             lambda: (
                 "master_link_status:up" in str(send_command(replica.port, "INFO", "replication"))
             ),
-            "the replica is in step",
+            "the replica is in sync",
         )
         for port in self.ports:
             self._start_sentinel(port, primary.port)
@@ -199,7 +199,7 @@ class SentinelServers(_Servers):
             server.stop()
 
     def primary_port(self) -> int:
-        """Where most sentinels say that the primary is."""
+        """The port of the primary according to most sentinels."""
         said = [
             send_command(port, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
             for port in self.ports
@@ -208,7 +208,7 @@ class SentinelServers(_Servers):
         return max(set(ports), key=ports.count)
 
     def agree_on(self, port: int) -> bool:
-        """Whether all sentinels name this port."""
+        """Whether all sentinels report this port."""
         return all(
             send_command(s, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", self._service)
             == ["127.0.0.1", str(port)]
@@ -239,7 +239,7 @@ class SentinelServers(_Servers):
 
 
 class TlsProxy(_Servers):
-    """TLS in front of a port of the loopback, for a server whose build has none.
+    """A TLS proxy of a local port, for servers built without TLS.
 
     ``folder`` gets a CA, a certificate of ``localhost`` and one for clients, made by openssl.
     """
@@ -257,7 +257,7 @@ class TlsProxy(_Servers):
         return self._folder / f"{name}.pem", self._folder / f"{name}.key"
 
     def start(self) -> Self:
-        """Make the certificates, and listen."""
+        """Create the certificates and listen."""
         self._make_certificates()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*self.certificate("localhost"))
@@ -270,7 +270,7 @@ class TlsProxy(_Servers):
         return self
 
     def stop(self) -> None:
-        """Listen no more; connections end with their clients."""
+        """Stop listening; connections end with their clients."""
         self._stopped = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -317,7 +317,7 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of the loopback that nobody listens on now."""
+    """Return local ports that are currently free."""
     probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [probe.getsockname()[1] for probe in probes]
     for probe in probes:

@@ -33,8 +33,8 @@ TargetOf = Callable[[str, FeatureView], TileTarget]
 def test_features_from_flink_tiles_equal_the_oracle_in_every_cell(
     target_of: TargetOf, mode: str, kinds: Sequence[Kind], tile: str, withdrawn: bool
 ) -> None:
-    # the tile job does not know windows: one job makes the tiles for all kinds, grains and orders
-    # of a source
+    # tiles do not depend on windows: one job computes those for all kinds, grains and orders of
+    # a source
     matrix = [
         cell
         for cell in cells([(kind, tile) for kind in kinds])

@@ -151,8 +151,8 @@ class _Block:
         ]
 
     def newest(self) -> Ints:
-        """Return the time of each row's newest event before the view's horizon and within
-        retention."""
+        """Return the time of each row's newest event before the horizon, not before
+        ``known_from``."""
         found = np.full(self._count, NEVER_MS, np.int64)
         np.maximum.at(found, self._tile_rows, self._tiles.column(NEWEST).to_numpy())
         if self._layout.spans.newest is not None:
