@@ -1,4 +1,4 @@
-"""How a table loads: what is read, how fast each stage is, what bounds it, what to change."""
+"""Inspection of loading: what is read, the rate of each stage, the bottleneck, and advice."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SMALL_GROUP_ROWS, FEW_STREAMS, SMALL_BATCH = 8_192, 8, 256
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """The files of a snapshot; row groups and columns as the first ``footers`` files have them.
+    """The files of a snapshot; row groups and columns from the first ``footers`` files.
 
-    ``column_bytes`` is what the columns that are read take of ``row_group_bytes``, both
+    ``column_bytes`` is the part of ``row_group_bytes`` in the columns that are read, both
     compressed.
     """
 
@@ -38,13 +38,13 @@ class Files:
 
     @property
     def share(self) -> float:
-        """Which part of the bytes is read; the rest is pruned with its columns."""
+        """The fraction of the bytes that is read; the rest is pruned with its columns."""
         return self.column_bytes / max(self.row_group_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One step of reading, alone on one thread: rows per second, and how many threads share it."""
+    """One stage of reading, alone on one thread: rows per second, and its number of threads."""
 
     name: str
     rows_per_s: float
@@ -58,10 +58,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """What :func:`inspect` found; ``plan`` is the reader's own description.
+    """The result of :func:`inspect`; ``plan`` is the reader's own description.
 
-    ``rows_per_s`` is that of the complete pipeline, ``waiting`` the share of the time for which a
-    loop that does nothing but take batches waited.
+    ``rows_per_s`` is the rate of the complete pipeline, ``waiting`` the fraction of time that a
+    loop which only consumes batches spent waiting.
     """
 
     plan: dict[str, Any]
@@ -76,7 +76,7 @@ class Inspection:
     advice: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON-compatible values."""
+        """Return JSON-compatible values."""
         return asdict(self)
 
 
@@ -90,17 +90,17 @@ def inspect(
 ) -> Inspection:
     """Read a table for about ``seconds``, once with one thread and once with ``threads``.
 
-    If not all columns have a tensor form, Arrow batches are read. ``options`` are those of
+    Arrow batches are read if some columns have no tensor form. ``options`` are those of
     :class:`trainer_bridge.SnapshotReader`.
 
     Raises
     ------
     ConfigurationError, TableError, SnapshotExpiredError, UnknownNameError
-        As the reader does.
+        As raised by the reader.
 
-    With ``threads="auto"``, the stages count as many threads as were chosen in that time.
+    With ``threads="auto"``, the stages count the threads chosen during that time.
     """
-    options = {"rank": 0, **options}  # one rank is like any other
+    options = {"rank": 0, **options}  # all ranks are alike
     outputs = [options.pop("output")] if "output" in options else ["numpy", "arrow"]
     for output in outputs:
         try:
@@ -168,7 +168,7 @@ def _rate(rows: int, seconds: float) -> float:
 
 
 def _run(reader: SnapshotReader, seconds: float) -> tuple[float, int]:
-    """Read batches for some time; seconds spent on converting them to tensors, and their rows."""
+    """Read batches for some time; return the seconds spent on tensor conversion, and the rows."""
     to_tensors = _to_tensors(reader)
     until_s, convert_s, rows = time.perf_counter() + seconds, 0.0, 0
     for batch in reader:
@@ -223,8 +223,8 @@ def _files(lake: Lake, layout: Layout, columns: list[str]) -> Files:
 
 
 def _bound(stages: list[Stage]) -> str:
-    """The step that takes most of the time, if each worked alone: what decoding threads do
-    is one step, what the producer does another."""
+    """Return the stage that takes the most time if each ran alone: the decoding threads are
+    one stage, the producer another."""
     steps = {
         "reading and decoding files": _IN_THREADS,
         "ordering and gathering rows": ("order", "gather"),
@@ -266,23 +266,23 @@ def _advice(
             f"divides {plan['streams']} streams and the global batch, or smaller row groups"
         )
     if files.share > 0.5 and files.columns_read == files.columns and files.columns > 8:
-        yield f"all {files.columns} columns are read: name those that the model needs (columns=)"
+        yield f"all {files.columns} columns are read: select those that the model needs (columns=)"
     if decoded > requested["byte_budget"] >= decoded / 4:
         yield (
             f"decoded, a rank's rows take {decoded / 2**20:,.0f} MiB: with byte_budget above that, "
-            "further epochs would not read a file"
+            "further epochs would not read any file"
         )
     if plan["global_batch_size"] < SMALL_BATCH:
         yield (
-            f"batches of {plan['global_batch_size']} rows: each costs some 20 µs whatever its "
-            "size; take larger ones and cut them on the device"
+            f"batches of {plan['global_batch_size']} rows: each costs about 20 µs regardless of "
+            "its size; use larger ones and split them on the device"
         )
     if found.bound.startswith("reading"):
         if remote and requested["threads"] != "auto":
-            yield "a remote store answers many requests at once: threads='auto' goes to 4 a core"
+            yield "a remote store serves many requests at once: threads='auto' uses 4 per core"
         elif requested["threads"] != "auto" and requested["threads"] < 2:
-            yield "more threads decode side by side: threads='auto'"
+            yield "more threads decode in parallel: threads='auto'"
     if found.bound.startswith("ordering") and shuffled:
-        yield "most of the time goes into shuffling; more threads do not help, larger batches may"
+        yield "most of the time is spent on shuffling; more threads do not help, larger batches may"
     if found.retries:
-        yield f"the store failed {found.retries} times in passing; see its limits on requests"
+        yield f"the store had {found.retries} transient failures; check its request limits"

@@ -1,4 +1,4 @@
-"""The picture: how training went, and what a precision costs in recall."""
+"""The figure: recall during training, and the precision-recall curve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ COLOURS = ("#7b8794", "#d9822b")
 
 
 def draw(path: Path, runs: list[Any], rows: int, frauds: int, batch_size: int) -> None:
-    """Write the picture as PNG."""
+    """Save the figure as PNG."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -21,7 +21,7 @@ def draw(path: Path, runs: list[Any], rows: int, frauds: int, batch_size: int) -
     for run, colour in zip(runs, COLOURS, strict=True):
         steps, recalls = [0, *run.steps], [0.0, *run.recalls]
         left.plot(steps, recalls, color=colour, marker="o", markersize=3, label=run.name)
-        # a point per fraud caught is all a curve can show
+        # one point per fraud caught is sufficient for the curve
         caught = np.flatnonzero(np.diff(run.recall, prepend=0.0) > 0)
         label = f"{run.name}, {run.frauds_seen:,} frauds seen"
         right.plot(run.recall[caught], run.precision[caught], color=colour, label=label)
@@ -34,6 +34,6 @@ def draw(path: Path, runs: list[Any], rows: int, frauds: int, batch_size: int) -
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False, loc="lower right")
     right.legend(frameon=False, loc="lower left", fontsize=8)
-    figure.suptitle(f"{frauds:,} frauds among {rows:,} payments; measured on payments never seen")
+    figure.suptitle(f"{frauds:,} frauds among {rows:,} payments; measured on held-out payments")
     figure.savefig(path, dpi=120)
     plt.close(figure)

@@ -40,23 +40,23 @@ PART = 1_000_000
 
 @dataclass
 class Run:
-    """What one training gave."""
+    """The result of one training run."""
 
     name: str
     frauds_seen: int = 0
     seconds: float = 0.0
     steps: list[int] = field(default_factory=list)
     recalls: list[float] = field(default_factory=list)
-    """Recall at a precision of one half on the held-out payments, after each of ``steps``."""
+    """Recall at precision 0.5 on the held-out payments, after each of ``steps``."""
     precision: Floats = field(default_factory=lambda: np.empty(0))
     recall: Floats = field(default_factory=lambda: np.empty(0))
 
     def recall_at(self, precision: float) -> float:
-        """The greatest recall at which the precision is at least this."""
+        """Return the highest recall at which the precision is at least this."""
         return recall_at(self.precision, self.recall, precision)
 
     def summary(self) -> dict[str, Any]:
-        """The figures, for people and tests."""
+        """Return the metrics, for printing and tests."""
         return {
             "frauds seen": self.frauds_seen,
             "recall at precision 0.5": round(self.recall_at(0.5), 3),
@@ -67,7 +67,7 @@ class Run:
 
 
 class Model(nn.Module):
-    """Amounts, distances and times are heavy-tailed: logarithms, normalised, two layers."""
+    """Two layers over normalised logarithms: amounts, distances and times are heavy-tailed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Model(nn.Module):
 
 
 def make_table(lake: Lake, rows: int, frauds: int) -> None:
-    """The payments as an append table, a million rows a commit."""
+    """Write the payments to an append table, a million rows per commit."""
     lake.create(TableSpec(TABLE, dict.fromkeys([*FEATURES, LABEL], Float32)))
     payments = transactions(rows, frauds, SEED)
     for start in range(0, rows, PART):
@@ -94,13 +94,13 @@ def make_table(lake: Lake, rows: int, frauds: int) -> None:
 
 
 def epochs(reader: SnapshotReader) -> Iterator[dict[str, torch.Tensor]]:
-    """Batches without end, epoch after epoch."""
+    """Yield batches indefinitely, epoch after epoch."""
     while True:
         yield from loader(reader, stack={"x": FEATURES})
 
 
 def train(name: str, reader: SnapshotReader, steps: int, held_out: pa.Table) -> Run:
-    """Train a new model for so many batches; looks at the held-out payments ten times."""
+    """Train a new model for a number of batches; evaluate it ten times on held-out payments."""
     torch.manual_seed(SEED)
     model, run = Model(), Run(name)
     columns = [held_out[column].to_numpy() for column in FEATURES]
@@ -127,9 +127,9 @@ def train(name: str, reader: SnapshotReader, steps: int, held_out: pa.Table) -> 
 def precision_and_recall(
     model: Model, x: torch.Tensor, is_fraud: npt.NDArray[np.bool_]
 ) -> tuple[Floats, Floats]:
-    """By number of payments that are reported, from the most suspicious one on.
+    """Return precision and recall by the number of payments flagged, by descending score.
 
-    It ends where all frauds are caught: nobody would report more.
+    Ends where all frauds are caught.
     """
     model.eval()
     with torch.no_grad():
@@ -153,10 +153,10 @@ def average_precision(precision: Floats, recall: Floats) -> float:
 def compare(
     into: Path, rows: int, frauds: int, steps: int, batch_size: int, held_out_rows: int
 ) -> list[Run]:
-    """Make the table, train twice, draw the picture ``into``/fraud.png."""
+    """Create the table, train twice, and plot ``into``/fraud.png."""
     lake = Lake.open(into / "lake", "fraud")
     make_table(lake, rows, frauds)
-    # as rare as in training, and never seen
+    # as rare as in training, and held out
     held_out = transactions(held_out_rows, held_out_rows * frauds // rows, SEED + 1)
     with SnapshotReader(lake, TABLE, batch_size=batch_size, seed=SEED) as reader:
         labels = reader.read_columns([LABEL])[LABEL]
@@ -171,19 +171,21 @@ def compare(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--into", type=Path, required=True, help="a folder that is not there yet")
+    parser.add_argument("--into", type=Path, required=True, help="a folder that does not exist yet")
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--frauds", type=int, default=1_000)
-    parser.add_argument("--steps", type=int, help="batches; as many as rows make by default")
+    parser.add_argument("--steps", type=int, help="number of batches; by default one epoch")
     parser.add_argument("--batch-size", type=int, default=1_024)
     parser.add_argument("--held-out-rows", type=int, help="as many as rows by default")
     arguments = parser.parse_args()
     arguments.steps = arguments.steps or arguments.rows // arguments.batch_size
     arguments.held_out_rows = arguments.held_out_rows or arguments.rows
     if arguments.into.exists():
-        parser.error(f"{arguments.into} is there already; name another folder")
+        parser.error(f"{arguments.into} already exists; choose another folder")
     arguments.into.mkdir(parents=True)
-    torch.set_num_threads(1)  # a small model gains nothing from more, and its reader has threads
+    torch.set_num_threads(
+        1
+    )  # a small model does not benefit from more, and its reader uses threads
     started = time.perf_counter()
     runs = compare(**vars(arguments))
     for run in runs:

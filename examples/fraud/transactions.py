@@ -1,4 +1,4 @@
-"""Card payments that never happened: ten thousand honest ones for each that is fraud."""
+"""Synthetic card payments: one in ten thousand is fraudulent."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Floats = npt.NDArray[np.float32]
 
 
 def transactions(rows: int, frauds: int, seed: int) -> pa.Table:
-    """``rows`` payments with exactly ``frauds`` fraudulent ones among them, in no order.
+    """``rows`` payments with exactly ``frauds`` fraudulent ones among them, in random order.
 
-    Three kinds of fraud, each like a rare kind of honest payment: testing of stolen numbers
-    (small amounts in quick succession), takeovers (a new device far from home, large
-    amounts), and night buying at risky merchants. No single column tells them.
+    Three kinds of fraud, each resembling a rare kind of legitimate payment: card testing (small
+    amounts in quick succession), account takeover (a new device far from home, large amounts),
+    and purchases at night from risky merchants. No single column separates them.
     """
     dice = np.random.default_rng(seed)
     table = _honest(rows, dice)

@@ -114,7 +114,7 @@ def test_what_cannot_be_is_wrong_use(lake: Lake) -> None:
             200_000,
             None,
             {"threads": 0, "shuffle": False, "seconds": 1.0},
-            "more threads decode side by side",
+            "more threads decode in parallel",
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""Adapters to training frameworks: each module is the only importer of its framework."""
+"""Framework adapters: each module is the only one that imports its framework."""

@@ -28,24 +28,24 @@ def relation(
     columns: Collection[str] | None = None,
     where: str | None = None,
 ) -> duckdb.DuckDBPyRelation:
-    """A relation of a table at one snapshot; ``relation(...).query("t", "SELECT ... FROM t")``.
+    """Return a relation over a table snapshot; ``relation(...).query("t", "SELECT ... FROM t")``.
 
-    An append table is scanned lazily: DuckDB reads the snapshot's files itself, the columns that
-    a query uses, and leaves row groups out by their bounds. Where files are not simply the rows
-    (keys are merged, rows deleted, the schema has changed since, the lake is no local folder),
-    or with ``where`` (a condition in the expression language), the rows are read now, into
-    memory: say by ``columns`` and ``where`` what is needed of them.
+    An append table is scanned lazily: DuckDB reads the snapshot's files itself, only the columns
+    that a query uses, and skips row groups by their statistics. If the files are not exactly the
+    rows (merged keys, deleted rows, an evolved schema, a lake that is not a local folder), or
+    with ``where`` (a condition in the expression language), the rows are read eagerly into
+    memory: restrict them by ``columns`` and ``where``.
 
-    The snapshot is the newest one by default, and stays.
+    The snapshot is the latest one by default, and stays pinned.
 
     Raises
     ------
     ConfigurationError
         If more than one of snapshot_id, tag and as_of_ms is given.
     UnknownNameError, TableError, SnapshotExpiredError
-        If the table, a column, the tag or the snapshot is not there.
+        If the table, a column, the tag or the snapshot does not exist.
     RequestError
-        If ``where`` is no condition on the table's columns.
+        If ``where`` is not a condition on the table's columns.
     """
     scanned = TableScan.pin(lake, table, snapshot_id, tag, as_of_ms)
     schema = scanned.select(columns)
@@ -53,7 +53,7 @@ def relation(
     if not files or not all(map(os.path.exists, files)):
         rows = list(scanned.tables(columns, where))
         return connection.from_arrow(pa.concat_tables([schema.empty_table(), *rows]))
-    # folders of partitions are no columns: the files have them
+    # partition folders are not columns: the files contain them
     found = connection.read_parquet(files, hive_partitioning=False)  # type: ignore[arg-type]
     return found.project(", ".join(_quoted(name) for name in schema.names))
 

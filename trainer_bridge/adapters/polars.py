@@ -34,27 +34,27 @@ def scan(
     where: str | None = None,
     threads: int = 2,
 ) -> pl.LazyFrame:
-    """A lazy frame of a table at one snapshot, of primary-key tables the merged rows.
+    """Return a lazy frame over a table snapshot; of primary-key tables, the merged rows.
 
-    The snapshot is chosen now (the newest one by default) and stays, however often the frame is
-    collected. Only columns that the query uses are read, and of its predicates what compares a
-    column with a constant rules out files and row groups by their bounds; the rest is done by
-    Polars. Blocks are read as the query takes them, so ``head`` stops early.
+    The snapshot is pinned now (the latest one by default), however often the frame is collected.
+    Only the columns that the query uses are read. Predicates that compare a column with a
+    constant are pushed down and skip files and row groups by their statistics; the others are
+    evaluated by Polars. Blocks are read on demand, so ``head`` stops early.
 
     Parameters
     ----------
     where
-        A condition in the expression language besides, for what Polars cannot hand down.
+        An additional condition in the expression language, for what Polars cannot push down.
     threads
-        Blocks decoded at a time.
+        Number of blocks decoded in parallel.
 
     Raises
     ------
     ConfigurationError
         If more than one of snapshot_id, tag and as_of_ms is given.
     UnknownNameError, TableError, SnapshotExpiredError
-        If the table, the tag or the snapshot is not there. While it is collected, errors of
-        files are Polars' ``ComputeError``, with our text.
+        If the table, the tag or the snapshot does not exist. During ``collect``, file errors
+        are raised as Polars' ``ComputeError``, with our message.
     """
     scanned = TableScan.pin(lake, table, snapshot_id, tag, as_of_ms)
 
@@ -66,7 +66,7 @@ def scan(
     ) -> Iterator[pl.DataFrame]:
         wanted = scanned.schema.names if with_columns is None else with_columns
         used = [] if predicate is None else predicate.meta.root_names()
-        # rows without columns would have no number
+        # a batch without columns would lose its row count
         read = list(dict.fromkeys([*wanted, *used])) or scanned.schema.names[:1]
         conditions = [where, None if predicate is None else pushed_down(predicate, scanned.schema)]
         texts = [f"({text})" for text in conditions if text is not None]
@@ -89,21 +89,22 @@ def scan(
 
 
 def pushed_down(predicate: pl.Expr, schema: pa.Schema) -> str | None:
-    """A condition in the expression language that holds wherever the predicate does, or None.
+    """Return a condition in the expression language implied by the predicate, or None.
 
-    What is not understood is left out: it rules out less, and Polars filters the rows itself.
+    Unsupported parts are omitted: less is skipped, and Polars filters the rows itself.
 
     >>> schema = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("s", pa.string())])
     >>> pushed_down((pl.col("n") > 5) & (pl.col("s") == "it's") & (pl.col("n") % 2 == 0), schema)
     "(n > 5) AND (s = 'it''s')"
 
-    NaN is larger than any number for Polars, and smaller than none for the expression language:
+    NaN is larger than any number in Polars, whereas no comparison with it is true in the
+    expression language:
 
     >>> pushed_down(pl.col("x") > 1.0, schema) is None
     True
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # should this form of it be deprecated one day
+        warnings.simplefilter("ignore")  # in case this form is deprecated one day
         try:
             tree = json.loads(predicate.meta.serialize(format="json"))
         except (ValueError, TypeError, pl.exceptions.PolarsError):
@@ -141,14 +142,14 @@ def _comparison(name: str, op: str, literal: Any, types: dict[str, pa.DataType])
     if pa.types.is_string(kind) and isinstance(value, str):
         quoted = value.replace("'", "''")
         return f"{name} {_OPERATORS[op]} '{quoted}'"
-    # Polars takes NaN for the largest number, and compares a float32 as such
+    # Polars treats NaN as the largest number, and compares float32 in float32
     if pa.types.is_float64(kind) and isinstance(value, float) and op in ("Eq", "Lt", "LtEq"):
         return f"{name} {_OPERATORS[op]} {value!r}" if math.isfinite(value) else None
     return None
 
 
 def _usable(name: str, types: dict[str, pa.DataType]) -> bool:
-    """Whether the expression language can name the column, and compares its type as Polars does."""
+    """Return whether the expression language can name the column and compares it as Polars does."""
     kind = types.get(name)
     comparable = (pa.types.is_int32, pa.types.is_int64, pa.types.is_string, pa.types.is_float64)
     return (

@@ -1,12 +1,12 @@
-"""Prepared blocks kept for later epochs and other jobs: in memory, on disk, or computed again.
+"""Cache of prepared blocks across epochs and jobs: in memory, on disk, or recomputed.
 
-Nothing here knows a training framework or an order: a block is a run of rows of one snapshot,
-so whatever shuffles, shards or batches them finds the same ones.
+Independent of training frameworks and of the row order: a block is a contiguous range of rows
+of one snapshot, so every way of shuffling, sharding or batching shares the same cached blocks.
 
-- ``fingerprint`` tells one preparation from another.
-- ``files`` is the format of a block on disk: Arrow IPC with a checksum, mapped into memory.
-- ``disk`` is a folder of them that jobs share.
-- ``tiers`` puts memory over disk over computing.
+- ``fingerprint`` identifies what a function computes.
+- ``files`` is the on-disk format of a block: Arrow IPC with a checksum, memory-mapped.
+- ``disk`` is a folder of blocks shared by jobs.
+- ``tiers`` looks a block up in memory, then on disk, and computes it on a miss.
 """
 
 from trainer_bridge.cache.disk import DiskCache

@@ -1,15 +1,16 @@
-"""A folder of prepared blocks that several jobs share, one sub-folder for each preparation.
+"""A folder of prepared blocks shared by several jobs, with one sub-folder per preparation.
 
 ::
 
-    <folder>/.lock                     held for a moment while room is made
-    <folder>/<key>/plan.json           what was prepared, for people
+    <folder>/.lock                     held briefly during eviction
+    <folder>/<key>/plan.json           human-readable description of the preparation
     <folder>/<key>/.in-use             locked (shared) by every job that has it open
     <folder>/<key>/.making-07          locked by the job that computes a block
     <folder>/<key>/00000012.block      see ``files``
 
-Jobs may come, go and be killed at any time: locks end with their holders, files appear whole,
-and a block that is missing or damaged is computed again. Nothing that fails here fails a read.
+Jobs may start, end and be killed at any time: locks are released with their holders, files
+appear atomically, and a missing or damaged block is recomputed. A cache failure never fails a
+read.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _FULL_FOR_S = 30.0
 
 @dataclass
 class DiskStats:
-    """What happened in one open folder; all numbers count blocks."""
+    """Counters of one open folder, all in blocks."""
 
     hits: int = 0
     written: int = 0
@@ -56,13 +57,13 @@ class DiskCache:
     Parameters
     ----------
     folder
-        Made if need be. On a disk of this host, or one whose file locks work.
+        Created if needed. On a local disk, or on one that supports file locks.
     max_bytes
-        Most bytes of all blocks. When there is no room, the preparations that nobody has
-        open go, the one not used for longest first; then blocks are no longer stored. What
-        is just being written may exceed it. None: no limit.
+        Maximum bytes of all blocks. When it is reached, preparations that no job has open are
+        evicted, least recently used first; after that, blocks are no longer stored. A block
+        being written may exceed the limit. None: no limit.
     wait_s
-        How long to wait for another job that computes the same block before computing it too.
+        How long to wait for another job computing the same block before computing it as well.
     """
 
     def __init__(
@@ -75,11 +76,12 @@ class DiskCache:
         self.wait_s = wait_s
 
     def open(self, key: str, plan: Mapping[str, Any]) -> DiskPlan:
-        """The sub-folder of a preparation, held against eviction until it is closed."""
+        """Open the sub-folder of a preparation, protected from eviction until closed."""
         return DiskPlan(self, key, plan)
 
     def entries(self) -> list[dict[str, Any]]:
-        """Each preparation: ``key``, ``bytes``, ``blocks``, ``last_used_s`` (Unix), ``plan``."""
+        """List the preparations: ``key``, ``bytes``, ``blocks``, ``last_used_s`` (Unix),
+        ``plan``."""
         found = []
         for folder in self._plans():
             sizes = list(_sizes(folder))
@@ -98,11 +100,11 @@ class DiskCache:
         return sorted(found, key=lambda entry: entry["key"])
 
     def used_bytes(self) -> int:
-        """Bytes of all blocks there are."""
+        """Return the total bytes of all blocks."""
         return sum(sum(_sizes(folder)) for folder in self._plans())
 
     def make_room(self, size: int) -> bool:
-        """Whether ``size`` more bytes fit, after unused preparations have gone if need be."""
+        """Return whether ``size`` more bytes fit, evicting unused preparations if needed."""
         if self.max_bytes is None:
             return True
         excess = self.used_bytes() + size - self.max_bytes
@@ -113,7 +115,7 @@ class DiskCache:
         return excess <= 0
 
     def lock(self) -> FileLock:
-        """Held around :meth:`make_room` and the appearance of a block."""
+        """Lock held around :meth:`make_room` and the publishing of a block."""
         return FileLock(self.folder / ".lock", timeout=self.wait_s)
 
     def _plans(self) -> Iterator[Path]:
@@ -143,7 +145,7 @@ class DiskPlan:
             self._give_up(error)
 
     def get(self, number: int) -> pa.Table | None:
-        """A block that is there and sound, else None."""
+        """Return a block if it exists and is intact, else None."""
         path = self._path(number)
         try:
             table = read_block(path, verify=number not in self._verified)
@@ -151,7 +153,7 @@ class DiskPlan:
             return None
         except DamagedBlock as error:
             self.stats.damaged += 1
-            _log.warning("a cached block is damaged and is computed again: %s", error)
+            _log.warning("a cached block is damaged and will be recomputed: %s", error)
             path.unlink(missing_ok=True)
             return None
         except OSError as error:
@@ -161,14 +163,15 @@ class DiskPlan:
         return table
 
     def get_or_make(self, number: int, make: Callable[[], pa.Table]) -> pa.Table:
-        """The block from the folder, or computed and put there: by one job at a time."""
+        """Return the block from the folder, or compute and store it: one job at a time per
+        block."""
         if (table := self.get(number)) is not None:
             self.stats.hits += 1
             return table
         if time.monotonic() < self._refuse_until:
             return make()
         with self._making(number):
-            if (table := self.get(number)) is not None:  # another job was quicker
+            if (table := self.get(number)) is not None:  # another job was faster
                 self.stats.hits += 1
                 return table
             table = make()
@@ -176,7 +179,7 @@ class DiskPlan:
         return table
 
     def close(self) -> None:
-        """Let it be evicted. Can be repeated."""
+        """Allow eviction. Idempotent."""
         self._let_go()
 
     def _enter(self) -> None:
@@ -184,15 +187,15 @@ class DiskPlan:
         with self.cache.lock():  # else it could be evicted before it is locked
             self.folder.mkdir(parents=True, exist_ok=True)
             handle = os.open(self.folder / ".in-use", os.O_RDWR | os.O_CREAT, 0o666)
-            self._let_go = weakref.finalize(self, os.close, handle)  # also if nobody closes it
+            self._let_go = weakref.finalize(self, os.close, handle)  # also if it is never closed
             fcntl.flock(handle, fcntl.LOCK_SH)
             os.utime(self.folder / ".in-use")
             description = self.folder / "plan.json"
-            if not description.exists():  # here, so that threads do not move one file twice
+            if not description.exists():  # under the lock, so that threads do not move a file twice
                 part = self.folder / f"plan.json.{os.getpid()}.part"
                 part.write_text(json.dumps(self.plan, indent=2))
                 part.replace(description)
-        for part in self.folder.glob("*.part"):  # of writers that were killed
+        for part in self.folder.glob("*.part"):  # left by writers that were killed
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - part.stat().st_mtime > _ORPHAN_AGE_S:
                     part.unlink()
@@ -203,7 +206,7 @@ class DiskPlan:
     @contextlib.contextmanager
     def _making(self, number: int) -> Iterator[None]:
         lock = FileLock(self.folder / f".making-{number % _STRIPES:02d}", timeout=self.cache.wait_s)
-        # a job that hangs, a disk without locks: computing a block twice does no harm
+        # a hanging job, a disk without locks: computing a block twice is harmless
         with contextlib.suppress(OSError):  # a timeout is one
             lock.acquire(poll_interval=0.01)
         try:
@@ -230,10 +233,10 @@ class DiskPlan:
             yield self.cache.make_room(size)
 
     def _give_up(self, error: BaseException) -> None:
-        """Go on without storing: after an error of the disk the next one would be no better."""
+        """Continue without storing: after a disk error the next write would fail as well."""
         self.stats.failed += 1
         self._refuse_until = float("inf")
-        _log.warning("the cache %s is not written any more: %s", self.folder, error)
+        _log.warning("no longer writing to the cache %s: %s", self.folder, error)
 
 
 def _nothing() -> None:
@@ -256,7 +259,7 @@ def _last_used(folder: Path) -> float:
 
 
 def _evict(folder: Path) -> int:
-    """Remove a preparation that nobody has open; the bytes that this gave back."""
+    """Remove a preparation that no job has open; return the bytes freed."""
     try:
         handle = os.open(folder / ".in-use", os.O_RDWR | os.O_CREAT, 0o666)
     except OSError:

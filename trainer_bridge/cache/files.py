@@ -1,11 +1,11 @@
-"""One block in one file: Arrow IPC, then a checksum; mapped into memory when it is read.
+"""One block per file: Arrow IPC followed by a checksum; memory-mapped on reading.
 
 ::
 
     [ Arrow IPC file ........ ][ length, 8 bytes ][ crc32, 4 bytes ][ "PFBLOCK1" ]
 
-A file appears under its name whole or not at all. What a dying machine or a full disk leaves
-behind does not pass the checksum, which is compared when a block is opened.
+A file appears under its name atomically. What a crashed machine or a full disk leaves behind
+fails the checksum, which is verified when a block is opened.
 """
 
 from __future__ import annotations
@@ -24,23 +24,21 @@ _MAGIC = b"PFBLOCK1"
 _TAIL = struct.Struct("<QI8s")
 
 
-class DamagedBlock(Exception):  # noqa: N818 - it never leaves the cache
-    """A file that is not what was written."""
+class DamagedBlock(Exception):  # noqa: N818 - never raised outside the cache
+    """A file whose contents differ from what was written."""
 
 
 Admit = Callable[[int], AbstractContextManager[bool]]
-"""Asked with the size of a file before it appears; the answer holds while it is open."""
+"""Admission check: called with a file's size before it is published; valid while entered."""
 
 
 def write_block(path: Path, table: pa.Table, admit: Admit | None = None) -> int:
-    """Write a block and give the size of its file; a reader never sees a part of it.
-
-    0 where ``admit`` refuses it.
+    """Write a block atomically and return the size of its file, 0 if ``admit`` refuses it.
 
     Raises
     ------
     OSError
-        If there is no room on the disk, say; nothing is left behind then.
+        For example if the disk is full; nothing is left behind then.
     """
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, table.schema) as writer:
@@ -63,16 +61,16 @@ def write_block(path: Path, table: pa.Table, admit: Admit | None = None) -> int:
 
 
 def read_block(path: Path, verify: bool = True) -> pa.Table:
-    """The block in a file, backed by the file itself: its pages belong to the system's cache.
+    """Memory-map the block in a file; its pages belong to the page cache of the system.
 
-    ``verify=False`` leaves the checksum out, for a file that this process has compared before.
+    ``verify=False`` skips the checksum, for a file that this process has verified before.
 
     Raises
     ------
     FileNotFoundError
-        If there is none.
+        If the file does not exist.
     DamagedBlock
-        If it is cut short or changed.
+        If it is truncated or changed.
     """
     size = path.stat().st_size
     if size < _TAIL.size:
@@ -81,10 +79,10 @@ def read_block(path: Path, verify: bool = True) -> pa.Table:
         whole = file.read_buffer(size)
     length, checksum, magic = _TAIL.unpack(whole.slice(size - _TAIL.size))
     if magic != _MAGIC or length != size - _TAIL.size:
-        raise DamagedBlock(f"{path} has {size} bytes and does not end as a block does")
+        raise DamagedBlock(f"{path} has {size} bytes and does not end with a block footer")
     data = whole.slice(0, length)
     if verify and zlib.crc32(data) != checksum:
-        raise DamagedBlock(f"{path} has other contents than were written")
+        raise DamagedBlock(f"{path} has contents that differ from what was written")
     try:
         return pa.ipc.open_file(pa.BufferReader(data)).read_all()
     except pa.ArrowException as error:

@@ -1,10 +1,10 @@
-"""A hash of what a function does, so that a changed function does not find old results.
+"""Fingerprint of a function, so that a changed function does not match stale cache entries.
 
 It covers the function's code and everything the code refers to: defaults, closures, globals,
-other functions, constants, arrays, and of modules their version (or, for a module of the
-user's own, the text of its file). What such a module imports in turn is not followed: a
-function that leans on more than it shows declares ``version=`` instead, and is then known by
-its name and that.
+other functions, constants, arrays, and the version of modules (or, for the user's own modules,
+the source text). Imports of such a module are not followed: a function with dependencies that
+its code does not show declares ``version=`` instead, and is then identified by its name and
+version.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), ran
 
 
 def fingerprint(function: Callable[..., Any], version: str | None = None) -> str:
-    """16 hex digits that change when what the function computes may change.
+    """Return 16 hex digits that change when the result of the function may change.
 
     Raises
     ------
     ConfigurationError
-        If the function refers to an object whose contents cannot be told (an open file, a
-        lock, a model): give ``version=``.
+        If the function refers to an object whose contents cannot be hashed (an open file, a
+        lock, a model): pass ``version=``.
 
     Examples
     --------
@@ -57,7 +57,7 @@ def fingerprint(function: Callable[..., Any], version: str | None = None) -> str
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """The function's name for people and errors."""
+    """Return the function's name for messages."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
     found = getattr(function, "__qualname__", None) or type(function).__qualname__
@@ -65,13 +65,13 @@ def name_of(function: Callable[..., Any]) -> str:
 
 
 class _Walk:
-    """Feeds a digest with everything reachable from a function."""
+    """Updates a digest with everything reachable from a function."""
 
     def __init__(self, digest: Any, whose: str) -> None:
         self._digest = digest
         self._whose = whose
         self._seen: dict[int, int] = {}
-        self._kept: list[Any] = []  # so that no id comes twice
+        self._kept: list[Any] = []  # keeps the objects alive, so that no id is reused
 
     def add(self, value: Any) -> None:
         if isinstance(value, _PLAIN):
@@ -110,7 +110,7 @@ class _Walk:
                 for key, item in value.items():
                     self._all("item", key, item)
             case set() | frozenset():
-                # the order of a set of strings differs from process to process
+                # the iteration order of a set of strings differs between processes
                 self._all(f"set {len(value)}", *sorted(value, key=repr))
             case np.ndarray() | np.generic() if value.dtype != object:
                 self._write(f"array {value.dtype.str} {value.shape}")
@@ -177,7 +177,7 @@ class _Walk:
             self.add(base)
 
     def _object(self, value: Any) -> None:
-        """An instance: of the user's own class by its attributes, else as it is pickled."""
+        """Hash an instance: of a user's class by its attributes, otherwise by its pickle."""
         self.add(type(value))
         state = getattr(value, "__dict__", None)
         slots = [n for k in type(value).__mro__ for n in getattr(k, "__slots__", ()) or ()]
@@ -187,22 +187,22 @@ class _Walk:
             return
         try:
             self._digest.update(pickle.dumps(value, protocol=4))
-        except Exception as error:  # a pickled object runs code of its own
+        except Exception as error:  # pickling runs the object's own code
             raise ConfigurationError(
                 f"function {self._whose!r} refers to a {type(value).__qualname__}, whose contents "
-                "cannot be told apart; give the stage version='...', and another one whenever the "
+                "cannot be hashed; pass version='...' to the stage, and change it whenever the "
                 "function changes"
             ) from error
 
 
 def _of_user(kind: type) -> bool:
-    """Whether a class is neither Python's nor that of a library with a version."""
+    """Return whether a class is neither from Python nor from a library with a version."""
     root = kind.__module__.partition(".")[0]
     return root not in sys.stdlib_module_names and not hasattr(sys.modules.get(root), "__version__")
 
 
 def _global_names(code: types.CodeType) -> set[str]:
-    """The globals that a function and those defined in it look up."""
+    """Return the globals that a function and its nested functions look up."""
     names = {
         str(step.argval)
         for step in dis.get_instructions(code)

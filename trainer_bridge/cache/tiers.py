@@ -1,4 +1,4 @@
-"""Memory over disk over computing: where a prepared block comes from."""
+"""Tiered lookup of prepared blocks: memory, then disk, then computing."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from trainer_bridge.cache.disk import DiskPlan
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Where blocks came from since the cache was made, and what it holds now.
+    """Cache statistics since creation, and the current contents.
 
     Attributes
     ----------
     memory_hits, disk_hits, computed
-        Blocks from each tier; together all that were asked for.
+        Blocks from each tier; their sum is the number requested.
     memory_blocks, memory_bytes, memory_limit
-        What the memory tier holds, and may hold.
+        Contents and limit of the memory tier.
     disk_written, disk_refused, disk_failed, damaged
-        Blocks stored on disk, not stored for lack of room or after an error, and found damaged.
+        Blocks stored on disk, not stored for lack of space, not stored because of an error, and
+        found damaged.
 
     >>> print(CacheStats(memory_hits=6, disk_hits=3, computed=1, memory_limit=100))
     10 blocks: 6 from memory, 3 from disk, 1 computed (90 % hits); memory 0 of 100 bytes, 0 blocks
@@ -46,7 +47,7 @@ class CacheStats:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the blocks that were not computed; 0 before any was asked for."""
+        """Fraction of blocks that were not computed; 0 before the first request."""
         return (self.memory_hits + self.disk_hits) / self.asked if self.asked else 0.0
 
     def __str__(self) -> str:
@@ -60,9 +61,8 @@ class CacheStats:
 class BlockCache:
     """Blocks by number. Threads may share it.
 
-    The memory tier takes blocks until its bytes are used up and keeps them: what fits is
-    found in every epoch. Letting the oldest go instead, an epoch that goes round a larger
-    table would find nothing at all.
+    The memory tier admits blocks until its limit and then keeps them: what fits is a hit in
+    every epoch. With LRU eviction, cyclic scans of a larger table would never hit.
 
     >>> cache, block = BlockCache(memory_bytes=100), pa.table({"x": [1, 2, 3, 4, 5]})
     >>> for number in (0, 1, 2, 3, 0, 1, 2, 3):
@@ -82,7 +82,8 @@ class BlockCache:
         self._memory_hits = self._computed = 0
 
     def get(self, number: int, make: Callable[[], pa.Table]) -> pa.Table:
-        """Block ``number``, from the first tier that has it, else what ``make()`` returns."""
+        """Return block ``number`` from the first tier that has it, else the result of
+        ``make()``."""
         with self._lock:
             if number in self._held:
                 self._memory_hits += 1
@@ -99,7 +100,7 @@ class BlockCache:
 
     @property
     def stats(self) -> CacheStats:
-        """A copy of the counters."""
+        """Return a copy of the counters."""
         disk = None if self.disk is None else self.disk.stats
         with self._lock:
             return CacheStats(
@@ -116,7 +117,7 @@ class BlockCache:
             )
 
     def close(self) -> None:
-        """Free the memory and let the folder be evicted. Can be repeated."""
+        """Free the memory and allow eviction of the folder. Idempotent."""
         with self._lock:
             self._held.clear()
             self._held_bytes = 0
@@ -128,14 +129,14 @@ class BlockCache:
         with self._lock:
             if number in self._held or self._held_bytes + size > self.memory_bytes:
                 return
-            self._held_bytes += size  # taken before the copy, which may last
+            self._held_bytes += size  # reserved before the copy, which may take long
         copied = _copy(table)
         with self._lock:
             self._held[number] = copied
 
 
 def _copy(table: pa.Table) -> pa.Table:
-    """The table in memory of its own: not a mapped file, nor an array that someone may change."""
+    """Copy the table into memory of its own: not a mapped file, nor an array others may modify."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table.combine_chunks())

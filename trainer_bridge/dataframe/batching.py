@@ -1,4 +1,4 @@
-"""Cutting, shuffling and joining batches, whatever they were read from."""
+"""Rebatching, shuffling and concatenating batches, independent of their source."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer_bridge.dataframe.reading import Stored, concat, each, num_rows
 
 
 class Batches:
-    """Batches, made anew each time they are iterated over: dicts of columns.
+    """Re-iterable batches: dicts of columns.
 
     A column is an array, a ``DataFrame.Value`` or a ``Deduplicated``.
     """
@@ -30,23 +30,24 @@ class Batches:
         return self._make()
 
     def map(self, function: Callable[[Any], Any]) -> Batches:
-        """Every batch changed by a function."""
+        """Apply a function to every batch."""
         return Batches(lambda: map(function, self))
 
     def apply(self, transformation: Callable[[Batches], Batches]) -> Batches:
-        """What a transformation makes of them: ``batches.apply(parse())``."""
+        """Apply a transformation to the batches: ``batches.apply(parse())``."""
         return transformation(self)
 
     def rebatch(
         self, batch_size: int, min_batch_size: int | None = None, drop_remainder: bool = False
     ) -> Batches:
-        """Batches of so many rows, or of at least ``min_batch_size`` where that saves a copy.
+        """Rebatch to ``batch_size`` rows, or to at least ``min_batch_size`` where that saves a
+        copy.
 
         Raises
         ------
         RequestError
             If the columns of a batch differ in length, as those of deduplicated blocks do:
-            call ``rebatch`` of the Dataset itself.
+            call ``Dataset.rebatch`` instead.
         """
         check_size("batch_size", batch_size)
         least = batch_size if min_batch_size is None else min_batch_size
@@ -57,7 +58,7 @@ class Batches:
         return Batches(lambda: _rebatched(self, batch_size, least, drop_remainder))
 
     def prefetch(self, buffer_size: int) -> Batches:
-        """Make up to ``buffer_size`` batches ahead, in a thread."""
+        """Prefetch up to ``buffer_size`` batches, in a background thread."""
         check_size("buffer_size", buffer_size)
 
         def ahead() -> Iterator[Any]:
@@ -79,8 +80,8 @@ def _rebatched(
             lengths = {name: len(column) for name, column in features.items()}
             if len(set(lengths.values())) > 1:
                 raise RequestError(
-                    f"columns of different lengths cannot be batched anew: {lengths}; of "
-                    "deduplicated data call rebatch of the Dataset itself"
+                    f"columns of different lengths cannot be rebatched: {lengths}; for "
+                    "deduplicated data call Dataset.rebatch"
                 )
             if num_rows(features):
                 yield features
@@ -90,7 +91,7 @@ def _rebatched(
 
 
 def cut(parts: Iterable[Stored], size: int, least: int, drop: bool) -> Iterator[Stored]:
-    """Rows in batches of ``size``; views where a batch lies in one part."""
+    """Yield batches of ``size`` rows; views where a batch lies within one part."""
     held: list[Stored] = []
     count = 0
     for part in parts:
@@ -110,10 +111,10 @@ def cut(parts: Iterable[Stored], size: int, least: int, drop: bool) -> Iterator[
 def drawn(
     parts: Iterable[Stored], size: int, buffer: int, drop: bool, dice: np.random.Generator
 ) -> Iterator[Stored]:
-    """Batches of rows drawn from the ``buffer`` that are next in line."""
+    """Yield batches of rows drawn at random from a shuffle buffer of ``buffer`` rows."""
     coming = iter(parts)
     rows: Stored = {}
-    # numbers of the rows not drawn yet, in the order in which they came
+    # numbers of the rows not drawn yet, in arrival order
     left = np.arange(0)
     while True:
         if len(left) < buffer + size:
@@ -138,15 +139,15 @@ def drawn(
 
 
 def taken(column: Any, numbers: np.ndarray[Any, Any]) -> Rows | Blocks:
-    """A copy of these rows, or blocks."""
+    """Return a copy of these rows, or blocks."""
     return column.take(numbers) if isinstance(column, Blocks) else take_rows(column, numbers)
 
 
 def in_order(
     function: Callable[[int], Any], numbers: Iterable[int], threads: int, ahead: int | None = None
 ) -> Iterator[Any]:
-    """``map`` in threads, ``ahead`` results (by default one for each thread) before they are asked
-    for; it ends its threads when it is left."""
+    """Ordered ``map`` in threads, ``ahead`` results in advance (by default one per thread); the
+    threads end when the generator is closed."""
     if threads == 1 and ahead is None:
         yield from map(function, numbers)
         return
@@ -166,7 +167,7 @@ def in_order(
 
 
 def as_value(rows: Any) -> Any:
-    """Lists as HybridBackend calls them; arrays as they are."""
+    """Convert lists to ``DataFrame.Value``; arrays are unchanged."""
     return Value.of(rows) if isinstance(rows, Ragged) else rows
 
 

@@ -1,4 +1,4 @@
-"""``Dataset``: batches of columns from Parquet files or a table, with HybridBackend's verbs."""
+"""``Dataset``: batches of columns from Parquet files or a table, with the HybridBackend API."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from trainer_bridge.dataframe.sources import Files, ParquetSource, Source, Table
 
 
 class Dataset:
-    """Columns of Parquet files or of a table, still to be batched.
+    """Columns of Parquet files or of a table, not batched yet.
 
-    Made by :meth:`from_parquet` and :meth:`from_table`, with
+    Created by :meth:`from_parquet` and :meth:`from_table`, with
 
     fields
-        Names or ``DataFrame.Field`` of the columns to read, all by default; others are not read.
+        Names or ``DataFrame.Field`` of the columns to read; all by default.
     partition_count, partition_index
         Read only the pieces (row groups, or blocks of a table) ``partition_index``,
-        ``partition_index + partition_count``, ...: one share for each of several workers.
+        ``partition_index + partition_count``, ...: one shard per worker.
     skip_corrupted_data
-        Leave damaged row groups out, with a warning, instead of raising (Parquet only).
+        Skip damaged row groups with a warning instead of raising (Parquet only).
     to_dense
-        Lists that come as dense arrays, padded: True for all, sizes, or either by column.
+        Return lists as dense, padded arrays: True for all, sizes, or either by column.
     num_parallel_reads
-        Pieces decoded at a time, in threads; the order stays.
+        Pieces decoded in parallel, in threads; the order is preserved.
     field_ignore_case, field_map_fn
-        Find columns whatever their case; change the list of fields before it is read.
+        Match column names case-insensitively; a function that modifies the list of fields.
     key_idx_field_names, value_field_names, restore
-        Deduplicated data: index columns, and for each the columns that it restores.
+        Deduplicated data: index columns, and for each the value columns it restores.
         ``restore=False`` keeps them as ``Deduplicated(values, inverse)``.
     fill, masks, item_masks, codes, scaled
-        Nulls, codes of texts and decimals, as in ``SnapshotReader``; texts without codes come as
-        arrays of Python objects.
+        Nulls, codes of strings and decimals, as in ``SnapshotReader``; strings without codes are
+        returned as object arrays.
 
     Attributes
     ----------
     fields
-        What a batch has, complete.
+        The complete fields of a batch.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Dataset:
         if not 0 <= partition_index < partition_count:
             raise ConfigurationError(
                 f"partition_index={partition_index} of partition_count={partition_count}: "
-                "expected an index from 0 up to the count, without it"
+                "expected 0 <= partition_index < partition_count"
             )
         self._source = source
         self._pieces = range(partition_index, len(source), partition_count)
@@ -106,7 +106,8 @@ class Dataset:
         for name in to_dense if isinstance(to_dense, Mapping) else ():
             if name not in self._decoding.fields:
                 raise ConfigurationError(
-                    f"to_dense names {name!r}; read are: {', '.join(self._decoding.fields)}"
+                    f"to_dense names {name!r}, which is not read; read are: "
+                    f"{', '.join(self._decoding.fields)}"
                 )
         hidden = set(self._groups.values)
         self.fields = [field for name, field in self._decoding.fields.items() if name not in hidden]
@@ -124,16 +125,16 @@ class Dataset:
         filesystem: pafs.FileSystem | None = None,
         **options: Any,
     ) -> Dataset:
-        """Rows of Parquet files: names, globs, folders or URIs (of one store).
+        """Read Parquet files: names, globs, folders or URIs (of one store).
 
         Raises
         ------
         ConfigurationError
-            For fields that do not fit the files, or if there are none.
+            If fields do not match the files, or there are no fields or files.
         UnknownNameError
-            For a field that the files do not have.
+            If the files do not have a field.
         TableError
-            For a damaged file.
+            If a file is damaged.
         """
         source = ParquetSource(
             filenames, filesystem=filesystem, skip_corrupted_data=skip_corrupted_data
@@ -156,14 +157,14 @@ class Dataset:
         where: str | None = None,
         **options: Any,
     ) -> Dataset:
-        """Rows of a table at a snapshot (the newest one by default), by file and row.
+        """Read a table at a snapshot (the latest one by default), in the order of files and rows.
 
         The snapshot is pinned, and ``where`` filters (stored) rows, as in ``SnapshotReader``.
 
         Raises
         ------
         ConfigurationError, UnknownNameError
-            For fields that do not fit the table.
+            If fields do not match the table.
         TableError, SnapshotExpiredError
             If the table or the snapshot cannot be read.
         """
@@ -171,11 +172,11 @@ class Dataset:
         return cls(source, fields, partition_count, partition_index, to_dense, **options)
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Batches:
-        """Batches of so many stored rows, in order.
+        """Batch ``batch_size`` stored rows at a time, in order.
 
-        Of deduplicated data a stored row is a block of rows: its restored columns have all rows
-        of ``batch_size`` blocks, columns outside the groups come as they are stored, a list for
-        each block. ``rebatch`` counts rows.
+        In deduplicated data a stored row is a block of rows: restored columns have all rows of
+        ``batch_size`` blocks, columns outside the groups are returned as stored, one list per
+        block. ``rebatch`` counts rows.
         """
         check_size("batch_size", batch_size)
         return Batches(
@@ -190,9 +191,10 @@ class Dataset:
         seed: int | None = None,
         reshuffle_each_iteration: bool = True,
     ) -> Batches:
-        """Batches drawn from a buffer of ``buffer_size`` stored rows (``batch_size`` by default).
+        """Shuffle with a buffer of ``buffer_size`` stored rows (``batch_size`` by default) and
+        batch.
 
-        A number in second place is the buffer's size: ``shuffle_batch(1024, 2048)``.
+        The second positional argument is the buffer size: ``shuffle_batch(1024, 2048)``.
         """
         if not isinstance(drop_remainder, bool):
             drop_remainder, buffer_size = False, drop_remainder
@@ -212,19 +214,19 @@ class Dataset:
     def rebatch(
         self, batch_size: int, min_batch_size: int | None = None, drop_remainder: bool = False
     ) -> Batches:
-        """Batches of so many rows, in order; of deduplicated data of restored rows."""
+        """Batch rows in order; for deduplicated data, restored rows."""
         rows = Batches(lambda: (self._rows(stored) for stored in self._stored()))
         return rows.rebatch(batch_size, min_batch_size, drop_remainder).map(self._padded)
 
     def _stored(self) -> Iterator[Stored]:
-        """The stored rows, piece by piece."""
+        """Yield the stored rows by piece."""
 
         for stored in in_order(self._decoding.read, self._pieces, self._threads):
             if stored is not None and num_rows(stored):
                 yield stored
 
     def _features(self, stored: Stored) -> Features:
-        """Stored rows as a batch: restored, lists padded where they are to be."""
+        """Convert stored rows to a batch: restored, and lists padded as declared."""
         features: Features = {}
         restored = self._restored(stored)
         for name, column in stored.items():
@@ -240,7 +242,7 @@ class Dataset:
         return self._padded(features)
 
     def _rows(self, stored: Stored) -> Features:
-        """Stored rows as rows, columns outside the groups among them."""
+        """Restore stored rows to rows, including columns outside the groups."""
         if not self._groups.values:
             return {name: as_value(column) for name, column in stored.items()}
         features = self._restored(stored)
@@ -252,7 +254,7 @@ class Dataset:
                 own = lengths.get(name, rows)
             elif isinstance(column, Blocks):
                 own, features[name] = column.lengths, as_value(column.rows)
-            else:  # a value for the whole block
+            else:  # one value for the complete block
                 numbers = np.repeat(np.arange(len(column)), rows)
                 own, features[name] = rows, as_value(taken(column, numbers))
             if (own != rows).any():
@@ -272,7 +274,7 @@ class Dataset:
             masks = [mask for name in names for mask in self._decoding.masks_of(name)]
             for name in (*names, *masks):
                 uniques = _blocks(stored[name])
-                # columns of a group have as many unique values: one inverse serves all
+                # columns of a group have equally many unique values, so they share one inverse
                 shape = uniques.splits.tobytes()
                 if shape not in known:
                     known[shape] = inverse_of(index, uniques, self._where(name))
@@ -300,7 +302,7 @@ class Dataset:
 def _blocks(column: Any) -> Blocks:
     if not isinstance(column, Blocks):
         raise RequestError(
-            "an index or a value column of deduplicated data is no list; each of its rows has to "
-            "be a list: the rows of a block"
+            "an index or value column of deduplicated data is not a list; each of its rows has to "
+            "be a list with the rows of a block"
         )
     return column

@@ -1,7 +1,7 @@
-"""Columns that are stored once per user and block of rows: reading and restoring them.
+"""Deduplicated columns, stored once per user and block of rows: reading and restoring.
 
 A stored row is a *block* of rows. A deduplicated column holds the block's unique values, an
-index column says for each row of the block which of them it has.
+index column contains for each row of the block the index of its value.
 
 >>> uniques = Ragged(np.array([1, 2, 3]), (np.array([0, 1, 3]),))
 >>> once = Deduplicated(uniques, np.array([0, 1, 0]))
@@ -23,9 +23,9 @@ from trainer_bridge.batches.ragged import Ragged, Rows, concat_rows, ends, runs,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Deduplicated:
-    """A column's unique rows, and which of them each row has.
+    """The unique rows of a column, and the index of the value of each row.
 
-    What an embedding lookup needs: it looks ``values`` up once, and gathers by ``inverse``
+    For embedding lookups: look ``values`` up once and gather by ``inverse``
     (``KeyedJaggedTensor.inverse_indices``).
     """
 
@@ -36,11 +36,11 @@ class Deduplicated:
         return len(self.inverse)
 
     def __getitem__(self, rows: slice) -> Deduplicated:
-        """Some of the rows, of all values."""
+        """Select rows; all values are kept."""
         return Deduplicated(self.values, self.inverse[rows])
 
     def restore(self) -> Rows:
-        """The rows, in order."""
+        """Return the rows, in order."""
         return take_rows(self.values, self.inverse)
 
 
@@ -64,14 +64,14 @@ class Blocks:
         return np.diff(self.splits)
 
     def take(self, blocks: Array) -> Blocks:
-        """A copy of these blocks, in this order."""
+        """Return a copy of these blocks, in this order."""
         lengths = self.lengths.take(blocks)
         splits = ends(lengths)
         return Blocks(take_rows(self.rows, runs(self.splits.take(blocks), splits, lengths)), splits)
 
 
 def concat_deduplicated(parts: Sequence[Deduplicated]) -> Deduplicated:
-    """All rows of the parts, one after the other; values of neighbours that share them once."""
+    """Concatenate the parts; adjacent parts that share their values keep them once."""
     values: list[Rows] = []
     inverses, before, count = [], 0, 0
     for part in parts:
@@ -83,18 +83,18 @@ def concat_deduplicated(parts: Sequence[Deduplicated]) -> Deduplicated:
 
 
 def concat_blocks(parts: Sequence[Blocks]) -> Blocks:
-    """All blocks of the parts, one after the other."""
+    """Concatenate the blocks of the parts."""
     lengths = np.concatenate([part.lengths for part in parts])
     return Blocks(concat_rows([part.rows for part in parts]), ends(lengths))
 
 
 def inverse_of(index: Blocks, uniques: Blocks, where: str) -> Ints:
-    """For each row of all blocks its place in ``uniques.rows``.
+    """Return for each row of all blocks its position in ``uniques.rows``.
 
     Raises
     ------
     RequestError
-        If an index points at no value of its block; names column and block.
+        If an index is out of range for its block; names column and block.
     """
     assert isinstance(index.rows, np.ndarray)
     # axes: (row of any block)
@@ -105,27 +105,29 @@ def inverse_of(index: Blocks, uniques: Blocks, where: str) -> Ints:
         block = int(np.searchsorted(index.splits, row, side="right")) - 1
         raise RequestError(
             f"{where}: index {int(index.rows[row])} in a block (number {block} of the batch) that "
-            f"has {int(limits[row])} unique values; the index column belongs to another column, or "
-            "the data was deduplicated wrongly"
+            f"has {int(limits[row])} unique values; the index column belongs to a different "
+            f"column, or "
+            "the data was deduplicated incorrectly"
         )
     return index.rows + np.repeat(uniques.splits[:-1], index.lengths)
 
 
 def as_stored(column: Blocks, where: str, masked: bool) -> Ragged:
-    """Blocks as lists of rows, which is how they are stored.
+    """Convert blocks to lists of rows, as they are stored.
 
-    ``masked`` says that a column of its own tells null lists, which are empty here.
+    ``masked``: null lists are marked by a separate mask column, and are empty here.
 
     Raises
     ------
     RequestError
-        For null lists in them: within lists there is no place for a mask.
+        If they contain null lists: a mask cannot be nested in lists.
     """
     if isinstance(column.rows, Ragged):
         if column.rows.mask is not None and not masked:
             raise RequestError(
-                f"{where} has a null list inside a block; read rows by rebatch(n), where a mask "
-                "tells it, or declare it in masks=, or leave the column out"
+                f"{where} has a null list inside a block; read rows by rebatch(n), where null "
+                f"lists "
+                "can be masked, or declare the column in masks=, or omit it"
             )
         return Ragged(column.rows.values, (column.splits, *column.rows.splits))
     return Ragged(column.rows, (column.splits,))

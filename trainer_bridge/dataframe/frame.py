@@ -1,4 +1,4 @@
-"""``DataFrame``: what HybridBackend calls its columns and their values, over NumPy arrays."""
+"""``DataFrame``: HybridBackend's types of columns and values, over NumPy arrays."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from trainer_bridge.batches.tensor_columns import ColumnSpec
 from trainer_bridge.dataframe.dedup import Deduplicated
 
 Features = dict[str, Any]
-"""A batch: arrays, ``DataFrame.Value`` and (unrestored) ``Deduplicated`` by column."""
+"""A batch: arrays, ``DataFrame.Value`` or (not restored) ``Deduplicated`` by column."""
 
 Pad = bool | Sequence[int | None]
 
 
 @dataclass(frozen=True)
 class Field:
-    """Definition of a column: what it is read as.
+    """Definition of a column and the type it is read as.
 
     Attributes
     ----------
     name
-        The column.
+        Name of the column.
     dtype
-        NumPy or TensorFlow dtype of the items, as a check: another type in the data is refused.
-        ``str`` or ``object`` for texts. None takes what is there.
+        NumPy or TensorFlow dtype of the items, as a check: data of another type is rejected.
+        ``str`` or ``object`` for strings. None infers it from the data.
     ragged_rank
-        Levels of lists of any length: 0 for a number, 1 for a list, 2 for lists of lists.
+        Levels of variable-length lists: 0 for a number, 1 for a list, 2 for lists of lists.
     shape
-        Fixed dimensions: ``[32]`` for a list of 32 items, which comes as an array ``(rows, 32)``.
+        Fixed dimensions: ``[32]`` for a list of 32 items, read as an array ``(rows, 32)``.
     default_value
-        What a null becomes (in lists a null item), and every row where a file or the table does
-        not have the column; a row of lists of any length is then an empty list. With a shape all
-        items become it. None: nulls need ``fill=`` or ``masks=``, and a missing column is refused.
+        Replaces nulls (null items within lists), and fills every row where a file or the table
+        does not have the column; variable-length lists are then empty. With a shape all items
+        are filled. None: nulls need ``fill=`` or ``masks=``, and a missing column is an error.
 
     Examples
     --------
@@ -58,7 +58,7 @@ class Field:
 
     def __post_init__(self) -> None:
         if self.dtype is not None:
-            # TensorFlow's dtypes say what they are in NumPy
+            # TensorFlow dtypes provide their NumPy equivalent
             dtype = np.dtype(getattr(self.dtype, "as_numpy_dtype", self.dtype))
             object.__setattr__(self, "dtype", np.dtype(object) if dtype.kind in "US" else dtype)
         if self.ragged_rank is not None and self.ragged_rank < 0:
@@ -74,36 +74,36 @@ class Field:
 
     @property
     def incomplete(self) -> bool:
-        """Whether dtype or ragged_rank are still to be taken from the data."""
+        """Whether dtype or ragged_rank are still to be inferred from the data."""
         return self.dtype is None or self.ragged_rank is None
 
     def build_spec(self) -> ColumnSpec:
-        """What a batch has for this field.
+        """Return the type of this field in a batch.
 
         Raises
         ------
         ConfigurationError
-            For a field that is incomplete: those of ``Dataset.fields`` are not.
+            If the field is incomplete; those of ``Dataset.fields`` are complete.
         """
         if self.dtype is None or self.ragged_rank is None:
             raise ConfigurationError(
-                f"field {self.name!r} is incomplete: give dtype and ragged_rank, or take the "
+                f"field {self.name!r} is incomplete: declare dtype and ragged_rank, or use the "
                 "fields of a Dataset"
             )
         return ColumnSpec(self.name, self.dtype, self.ragged_rank, tuple(self.shape or ()))
 
     def missing_type(self, where: str) -> pa.DataType:
-        """The type that a column would have which is not there.
+        """Return the Arrow type to assume for a missing column.
 
         Raises
         ------
         ConfigurationError
-            If the field does not say it.
+            If the field does not declare it.
         """
         if self.dtype is None:
             raise ConfigurationError(
-                f"field {self.name!r}: {where} has no such column; to have "
-                f"default_value={self.default_value!r} in its place, declare its dtype as well"
+                f"field {self.name!r}: {where} has no such column; to use "
+                f"default_value={self.default_value!r} instead, declare its dtype as well"
             )
         kind = pa.string() if self.dtype.kind == "O" else pa.from_numpy_dtype(self.dtype)
         for _ in range((self.ragged_rank or 0) + len(self.shape or ())):
@@ -111,9 +111,9 @@ class Field:
         return kind
 
     def check_rank(self, kind: pa.DataType, where: str) -> None:
-        """Raise ConfigurationError unless a type has the declared levels of lists.
+        """Raise ConfigurationError if the list levels of a type differ from those declared.
 
-        A fixed dimension may count as one of them, as it does in HybridBackend.
+        A fixed dimension may count as one of them, as in HybridBackend.
         """
         levels, fixed = len(list_levels(kind)[0]), len(self.shape or ())
         if self.ragged_rank is not None and levels not in (
@@ -129,7 +129,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value(Ragged):
-    """Lists of a column: ``values`` and ``nested_row_splits``, as HybridBackend has them.
+    """Lists of a column: ``values`` and ``nested_row_splits``, as in HybridBackend.
 
     >>> value = Value(np.array([1, 2, 3]), (np.array([0, 2, 2, 3]),))
     >>> value.to_list()
@@ -148,11 +148,11 @@ class Value(Ragged):
         return self.splits
 
     def to_list(self) -> list[Any]:
-        """Rows as Python lists, null ones as None."""
+        """Return the rows as Python lists, null rows as None."""
         return self.to_lists()
 
     def to_tensor(self, pad: Any = None) -> Array:
-        """A dense array, padded at the end of each list: with 0, or an empty text."""
+        """Convert to a dense array, padded at the end of each list with 0 or the empty string."""
         filler = "" if self.dtype.kind == "O" else 0
         return self.to_dense(filler if pad is None else pad)
 
@@ -166,9 +166,9 @@ class DataFrame:
 
     @classmethod
     def parse(cls, features: Any, pad: Pad | Mapping[str, Pad] = False) -> Any:
-        """Lists as sparse values, or dense where ``pad`` says so; arrays as they are.
+        """Convert lists to sparse values, or to dense arrays by ``pad``; arrays are unchanged.
 
-        ``pad`` is True (as long as the longest), or sizes by level; for a whole batch also by
+        ``pad`` is True (to the longest list), or sizes by level; for a batch also either by
         column. Deduplicated columns are restored first.
 
         >>> value = DataFrame.Value(np.array([7, 8]), (np.array([0, 2, 2]),))
@@ -180,7 +180,7 @@ class DataFrame:
         Raises
         ------
         RequestError
-            If a list is longer than ``pad`` has room for, or for a value of another kind.
+            If a list is longer than ``pad`` allows, or a value is of another kind.
         """
         if isinstance(features, Mapping):
             pads = pad if isinstance(pad, Mapping) else dict.fromkeys(features, pad)
@@ -194,16 +194,18 @@ class DataFrame:
             return features.to_sparse() if wanted is False else dense(features, wanted)
         if isinstance(features, np.ndarray | SparseValue):
             return features
-        raise RequestError(f"{type(features).__name__} is no column of a batch: cannot parse it")
+        raise RequestError(
+            f"{type(features).__name__} is not a column of a batch and cannot be parsed"
+        )
 
     @classmethod
     def to_sparse(cls, features: Any) -> Any:
-        """Lists as sparse values: ``parse`` without padding."""
+        """Convert lists to sparse values: ``parse`` without padding."""
         return cls.parse(features)
 
     @classmethod
     def unbatch_and_to_sparse(cls, features: Any) -> Any:
-        """The only row of a batch, without the dimension of rows.
+        """Return the only row of a batch, without the row dimension.
 
         >>> value = DataFrame.Value(np.array([7, 8]), (np.array([0, 2]),))
         >>> row = DataFrame.unbatch_and_to_sparse({"tags": value, "age": np.array([41])})
@@ -213,7 +215,7 @@ class DataFrame:
         Raises
         ------
         RequestError
-            For a batch of any other number of rows.
+            If the batch does not have exactly one row.
         """
         if isinstance(features, Mapping):
             return {name: cls.unbatch_and_to_sparse(value) for name, value in features.items()}
@@ -230,7 +232,7 @@ class DataFrame:
 
 
 def dense(lists: Ragged, pad: Pad) -> Array:
-    """Lists as a dense array; sizes of ``pad`` may begin with the number of rows."""
+    """Convert lists to a dense array; sizes of ``pad`` may start with the number of rows."""
     filler = "" if lists.dtype.kind == "O" else 0
     if pad is True:
         return lists.to_dense(filler)

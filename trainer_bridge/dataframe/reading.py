@@ -1,4 +1,4 @@
-"""From Arrow tables to columns: which columns are read, and what each becomes."""
+"""Decoding of Arrow tables: the columns to read and the conversion of each."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from trainer_bridge.dataframe.frame import Field
 from trainer_bridge.dataframe.sources import Source, matched
 
 Stored = dict[str, Rows | Blocks | Deduplicated]
-"""Stored rows by column; of deduplicated data a stored row is a block of rows."""
+"""Stored rows by column; in deduplicated data a stored row is a block of rows."""
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Which columns are stored once per user: a group for each index column."""
+    """The deduplicated columns: one group of value columns per index column."""
 
     values: Mapping[str, tuple[str, ...]]
     """Value columns by index column."""
@@ -46,13 +46,13 @@ class Groups:
         if len(keys) != len(values) or len(set(keys)) != len(keys):
             raise ConfigurationError(
                 f"key_idx_field_names={keys} and value_field_names={values}: expected one list of "
-                "value fields for each index field"
+                "value fields per index field"
             )
         named = [name for group in values for name in group]
         twice = {name for name in named if named.count(name) > 1 or name in keys}
         if twice or any(isinstance(group, str) for group in values):
             raise ConfigurationError(
-                f"value_field_names={values}: expected lists of names, each name once and none of "
+                f"value_field_names={values}: expected lists of distinct names, none of "
                 "them an index field"
             )
         return cls({key: tuple(group) for key, group in zip(keys, values, strict=True)})
@@ -64,14 +64,14 @@ class Groups:
 
 
 class Decoding:
-    """What to read of a source, and how: made once, from the fields and the source's schema.
+    """The columns to read from a source and their decoding, derived once from the schema.
 
     Attributes
     ----------
     fields
-        The complete fields of what comes out, in the order asked for.
+        The complete fields of the output, in the requested order.
     schema
-        What is read.
+        Schema of the columns to read.
     """
 
     def __init__(
@@ -96,20 +96,21 @@ class Decoding:
         names = [field.name for field in asked]
         if not names or len(set(names)) < len(names):
             raise ConfigurationError(
-                f"fields {', '.join(names) or 'none'}: expected at least one, and each once"
+                f"fields {', '.join(names) or 'none'}: expected at least one, without duplicates"
             )
         asked += [Field(name) for name in groups.columns if name not in names]
         for name in (*fill, *masks, *item_masks, *codes, *scaled):
             if name not in [field.name for field in asked]:
                 raise ConfigurationError(
-                    f"fill=, masks=, item_masks=, codes= or scaled= names {name!r}; read are: "
+                    f"fill=, masks=, item_masks=, codes= or scaled= names {name!r}, which is not "
+                    f"read; read are: "
                     f"{', '.join(field.name for field in asked)}"
                 )
         defaults = {f.name: f.default_value for f in asked if f.default_value is not None}
         twice = defaults.keys() & fill.keys()
         if twice:
             raise ConfigurationError(
-                f"field {min(twice)!r} has a default_value and fill=; declare one of them"
+                f"field {min(twice)!r} has both default_value and fill=; declare only one"
             )
         fill = {**fill, **defaults}
         self.fields: dict[str, Field] = {}
@@ -117,7 +118,7 @@ class Decoding:
         self._types: dict[str, pa.DataType] = {}
         self._item_masks: dict[str, list[ItemMask]] = {}
         self._masks = [field.name for field in asked if field.name in masks]
-        self._names: dict[str, str] = {}  # the columns of those fields that are there
+        self._names: dict[str, str] = {}  # the existing columns of those fields
         read = []
         for field in asked:
             found = matched(field.name, source.schema.names, ignore_case)
@@ -164,8 +165,8 @@ class Decoding:
                 self.fields[spec.name] = Field(spec.name, np.bool_, spec.ragged_rank, spec.shape)
         if not read:
             raise ConfigurationError(
-                f"{where} has none of the fields {', '.join(self._plans)}: how many rows there "
-                "are is told by a column that is there; read one as well"
+                f"{where} has none of the fields {', '.join(self._plans)}, so the number of rows "
+                "are is unknown; read an existing column as well"
             )
         self.schema = pa.schema([column.with_nullable(True) for column in read])
         self._optional = [self._names[name] for name in defaults if name in self._names]
@@ -177,7 +178,7 @@ class Decoding:
             return TensorColumn.plan(column, name, shape=field.shape or (), **options)
         levels = len(list_levels(kind)[0])
         if levels:
-            # the outermost lists are the blocks; a field may count them or not
+            # the outermost lists are the blocks; a field may include that level or not
             kind = kind.value_type
             if field.ragged_rank == levels and not field.shape:
                 field = replace(field, ragged_rank=levels - 1)
@@ -186,12 +187,12 @@ class Decoding:
         return TensorColumn.plan(inner, name, shape=field.shape or (), **options)
 
     def read(self, piece: int) -> Stored | None:
-        """The stored rows of a piece of the source; None where it is left out as damaged."""
+        """Return the stored rows of a piece of the source; None if it is skipped as damaged."""
         table = self._source.read(piece, self.schema, self._optional)
         return None if table is None else self._decoded(table)
 
     def masks_of(self, name: str) -> list[str]:
-        """The columns that tell which values of a column are there."""
+        """Return the mask columns of a column."""
         of_rows = [name + MASK_SUFFIX] if name in self._masks else []
         return [*of_rows, *(mask.spec.name for mask in self._item_masks[name])]
 
@@ -215,10 +216,10 @@ class Decoding:
 
 
 def _in_blocks(column: pa.ChunkedArray, plan: TensorColumn) -> tuple[pa.ChunkedArray, Ints]:
-    """The rows within the lists of a column, and where each list ends."""
+    """Return the rows within the lists of a column, and the end of each list."""
     parts = [opened(chunk) for chunk in column.chunks]
     if any(mask is not None for _, _, mask in parts):
-        raise RequestError(f"{plan.where} has a null where a block of rows should be")
+        raise RequestError(f"{plan.where} has a null where a block of rows is expected")
     rows = pa.chunked_array([child for _, child, _ in parts], column.type.value_type)
     lengths = [length for length, _, _ in parts] or [np.zeros(0, np.int64)]
     return rows, ends(np.concatenate(lengths))
@@ -231,7 +232,7 @@ def _present(column: pa.ChunkedArray) -> Rows:
 
 
 def concat(parts: Sequence[Stored]) -> Stored:
-    """All stored rows of the parts, one after the other."""
+    """Concatenate the stored rows of the parts."""
     if len(parts) == 1:
         return parts[0]
     out: Stored = {}
@@ -247,10 +248,10 @@ def concat(parts: Sequence[Stored]) -> Stored:
 
 
 def each(stored: Stored, of: Callable[[Any], Any]) -> Stored:
-    """Every column changed in the same way."""
+    """Apply a function to every column."""
     return {name: of(column) for name, column in stored.items()}
 
 
 def num_rows(stored: Mapping[str, Any]) -> int:
-    """How many rows a batch has."""
+    """Return the number of rows of a batch."""
     return len(next(iter(stored.values()))) if stored else 0

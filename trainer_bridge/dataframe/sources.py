@@ -1,4 +1,4 @@
-"""Where a data frame's rows come from: Parquet files, or a snapshot of a table."""
+"""Sources of a data frame: Parquet files, or a snapshot of a table."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ Files = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
 class Source(Protocol):
-    """Rows in pieces that are read one by one."""
+    """A source of rows, read in pieces."""
 
     name: str
     schema: pa.Schema
 
     def __len__(self) -> int:
-        """How many pieces there are."""
+        """Return the number of pieces."""
 
     def read(
         self, piece: int, schema: pa.Schema, optional: Collection[str] = ()
     ) -> pa.Table | None:
-        """The rows of a piece, with these columns only; None where it is left out as damaged.
+        """Read these columns of a piece; None if it is skipped as damaged.
 
-        An optional column that the piece does not have is null there.
+        An optional column that the piece does not have is filled with nulls.
         """
 
 
 class ParquetSource:
     """The row groups of Parquet files, in the order of the files.
 
-    ``schema`` has the columns of all files, each as the first file that has it.
-    ``skipped`` counts the row groups that were damaged and left out.
+    ``schema`` has the columns of all files, each with its type in the first file that has it.
+    ``skipped`` counts the damaged row groups that were skipped.
 
     Raises
     ------
     ConfigurationError
-        If there is no such file.
+        If there is no matching file.
     TableError
-        If a file is damaged, or has other types than the first one.
+        If a file is damaged, or its types differ from those of the first file.
     """
 
     def __init__(
@@ -97,8 +97,8 @@ class ParquetSource:
                 for name in missing:
                     if name not in optional:
                         raise TableError(
-                            f"it has no column {name!r}; it has: {', '.join(there)}. Name the "
-                            "fields that all files have, or give this one a default_value"
+                            f"it has no column {name!r}; it has: {', '.join(there)}. Read only "
+                            "fields that all files have, or declare a default_value for it"
                         )
                 names = [name for name in schema.names if name in there]
                 table = file.read_row_group(group, names, use_threads=False)
@@ -120,14 +120,14 @@ class ParquetSource:
         where = f"file {path}" + ("" if group is None else f", row group {group}")
         if not self._skip:
             raise TableError(
-                f"{where}: {str(error).strip()}; skip_corrupted_data=True leaves such parts out"
+                f"{where}: {str(error).strip()}; skip_corrupted_data=True skips such parts"
             ) from error
         self.skipped += 1
-        LOG.warning("%s is left out: %s", where, error)
+        LOG.warning("%s is skipped: %s", where, error)
 
 
 class TableSource:
-    """The blocks of a table at one snapshot, the newest one by default.
+    """The blocks of a table at one snapshot, the latest one by default.
 
     The snapshot is pinned, and ``where`` filters, as in ``SnapshotReader``.
     """
@@ -160,7 +160,7 @@ class TableSource:
 def _resolved(
     files: Files, filesystem: pafs.FileSystem | None
 ) -> tuple[pafs.FileSystem, list[str]]:
-    """The file system and the paths in it: of names, globs, folders, or URIs of one store."""
+    """Resolve names, globs, folders or URIs of one store to a file system and paths."""
     names = [files] if isinstance(files, str | os.PathLike) else list(files)
     paths: list[str] = []
     for name in [os.fspath(name) for name in names]:
@@ -169,17 +169,17 @@ def _resolved(
             own, path = _store_of(name)
         if filesystem is not None and not own.equals(filesystem):
             raise ConfigurationError(
-                f"{name!r} is in another store than {names[0]!r}; read one store at a time"
+                f"{name!r} and {names[0]!r} are in different stores; read one store at a time"
             )
         filesystem = own
         paths += _matching(own, path)
     if not paths or filesystem is None:
-        raise ConfigurationError(f"no Parquet file is called {', '.join(map(str, names)) or '?'}")
+        raise ConfigurationError(f"no Parquet file matches {', '.join(map(str, names)) or '?'}")
     return filesystem, paths
 
 
 def _store_of(name: str) -> tuple[pafs.FileSystem, str]:
-    """The file system of a name, by the environment as for tables, and the path in it."""
+    """Return the file system of a name (from the environment, as for tables) and the path."""
     scheme, colon, _ = name.partition("://")
     if not colon:
         return pafs.LocalFileSystem(), name
@@ -211,7 +211,7 @@ def _below(filesystem: pafs.FileSystem, folder: str, pattern: str | None) -> lis
 
 
 def matched(name: str, known: Collection[str], ignore_case: bool) -> str | None:
-    """The column that a field means."""
+    """Return the column that a field refers to."""
     if name in known:
         return name
     lower = [other for other in known if other.lower() == name.lower()]

@@ -1,7 +1,7 @@
-"""Writing columns once per user: ``deduplicate``, to Parquet and to tables.
+"""Writing columns deduplicated per user: ``deduplicate``, to Parquet and to tables.
 
-What HybridBackend's ``deduplicate.py`` makes, row by row exact: rows are taken
-``deduplicated_block_size`` at a time, a stored row is one such block.
+The output equals that of HybridBackend's ``deduplicate.py`` row by row: rows are taken
+``deduplicated_block_size`` at a time, and a stored row is one such block.
 
 >>> rows = pa.table({"user": [7, 8, 7], "tags": [[1], None, [1]], "item": [1, 2, 3]})
 >>> for block in deduplicate(rows, 1000, ["user", "tags"]).to_pylist():
@@ -36,31 +36,31 @@ def deduplicate(
     non_user_cols: Sequence[str] | None = None,
     index_suffix: str = INDEX_SUFFIX,
 ) -> pa.Table:
-    """Rows in blocks, with the columns of users once for each user and block.
+    """Deduplicate user columns: rows in blocks, with user columns once per user and block.
 
     Parameters
     ----------
     block_size
-        Rows of a block; the last one may have fewer.
+        Rows per block; the last one may have fewer.
     user_cols
-        The user's key and the columns that go with it; or several such groups. Rows share an
-        entry where they agree in all columns of the group, so nothing is lost where a user's
+        The user's key and the columns that depend on it; or several such groups. Rows share an
+        entry if they are equal in all columns of the group, so nothing is lost if a user's
         columns change within a block.
     non_user_cols
         Columns stored as lists of all values of a block; by default all others.
     index_suffix
-        The index column of a group is called by its key and this.
+        The index column of a group is named by its key and this suffix.
 
     Returns
     -------
     pa.Table
-        A row per block. Of each group the unique values in the order in which they first come,
-        and the index; every column is a list.
+        One row per block. For each group the unique values in order of first occurrence, and
+        the index; every column is a list.
 
     Raises
     ------
     ConfigurationError, UnknownNameError
-        For columns that are not there or named twice, and no rows a block.
+        If a column does not exist or is named twice, or ``block_size`` is below 1.
     """
     groups = _groups(user_cols)
     if block_size < 1:
@@ -75,7 +75,7 @@ def deduplicate(
     every = [*named, *indices, *others]
     if twice := {name for name in every if every.count(name) > 1}:
         raise ConfigurationError(
-            f"column {min(twice)!r} would be there twice: name each column once, or choose another "
+            f"column {min(twice)!r} would be duplicated: name each column once, or choose another "
             "index_suffix"
         )
     rows = rows.combine_chunks()
@@ -84,7 +84,7 @@ def deduplicate(
     columns: dict[str, pa.Array] = {}
     for group, index in zip(groups, indices, strict=True):
         entry, first = _entries(block, [_flat(rows, name) for name in group])
-        # entries of a block stand together, because its number is part of what they agree in
+        # entries of a block are contiguous, because the block number is part of the key
         splits = ends(np.bincount(block[first], minlength=len(borders) - 1))
         for name in group:
             columns[name] = _lists(splits, _flat(rows, name).take(pa.array(first)))
@@ -103,9 +103,9 @@ def write_deduplicated_parquet(
     index_suffix: str = INDEX_SUFFIX,
     compression: str = "zstd",
 ) -> int:
-    """Rows, in tables of any size, as a deduplicated Parquet file; returns the number of blocks.
+    """Write tables of any size to a deduplicated Parquet file; return the number of blocks.
 
-    Raises as :func:`deduplicate`, also for no table at all.
+    Raises as :func:`deduplicate`, and ConfigurationError if there are no rows.
     """
     writer: pq.ParquetWriter | None = None
     blocks = 0
@@ -134,12 +134,12 @@ def write_deduplicated_table(
     index_suffix: str = INDEX_SUFFIX,
     options: Mapping[str, str] | None = None,
 ) -> int:
-    """Rows, in tables of any size, into an append table, which is made if need be.
+    """Write tables of any size to an append table, which is created if needed.
 
-    One atomic commit; returns its snapshot id. ``options`` are the table's, beside ours.
+    One atomic commit; returns its snapshot id. ``options`` are additional table options.
 
-    Raises as :func:`deduplicate`; TableError if the table exists with other columns, or another
-    process commits to it.
+    Raises as :func:`deduplicate`; TableError if the table exists with different columns, or
+    another process commits to it.
     """
     stored = (
         deduplicate(part, block_size, user_cols, non_user_cols, index_suffix)
@@ -163,8 +163,8 @@ def _groups(user_cols: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str
     found = [names] if names else groups
     if not found or not all(found) or (names and groups):
         raise ConfigurationError(
-            f"user_cols={user_cols!r}: expected a list of columns, or several, each with its key "
-            "in the first place"
+            f"user_cols={user_cols!r}: expected one or several lists of columns, each with its key "
+            "first"
         )
     return found
 
@@ -179,11 +179,11 @@ def _lists(splits: Ints, values: pa.Array) -> pa.ListArray:
 
 
 def _entries(block: Ints, columns: Sequence[pa.Array]) -> tuple[Ints, Ints]:
-    """For each row the number of its entry, in the order of their first rows; and these rows."""
+    """Return the entry number of each row, by first occurrence, and the first rows."""
     entry = block
     for column in columns:
         codes = _identity(column)
-        # dense numbers of pairs, in the order in which they first come
+        # dense numbers of pairs, in order of first occurrence
         width = int(codes.max(initial=-1)) + 2
         pairs = pa.array(entry * width + codes + 1)
         entry = pairs.dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -193,7 +193,7 @@ def _entries(block: Ints, columns: Sequence[pa.Array]) -> tuple[Ints, Ints]:
 
 
 def _identity(column: pa.Array) -> Ints:
-    """A number per row, the same where values are the same to the bit; nulls -1."""
+    """Return an integer code per row, equal for bit-identical values; -1 for nulls."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _identity(column.dictionary_decode())
@@ -212,7 +212,7 @@ def _identity(column: pa.Array) -> Ints:
         found = _of_bytes(codes.reshape(-1, 1), splits)
         return found if mask is None else np.where(mask, found, -1)
     if pa.types.is_floating(kind):
-        # -0.0 is not 0.0, and NaN is itself
+        # -0.0 differs from 0.0, and NaN equals itself
         bits = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[kind.bit_width]
         column = pa.Array.from_buffers(bits, len(column), column.buffers(), offset=column.offset)
     codes = column.dictionary_encode().indices
@@ -220,7 +220,7 @@ def _identity(column: pa.Array) -> Ints:
 
 
 def _of_bytes(codes: Ints, splits: Ints) -> Ints:
-    """A number for each run of codes, the same for equal runs."""
+    """Return an integer per run of codes, equal for equal runs."""
     data = np.ascontiguousarray(codes, dtype="<i8")
     offsets = pa.py_buffer(np.asarray(splits * 8, dtype=np.int64))
     texts = pa.Array.from_buffers(
@@ -230,7 +230,7 @@ def _of_bytes(codes: Ints, splits: Ints) -> Ints:
 
 
 def _whole_blocks(rows: pa.Table | Iterable[pa.Table], block_size: int) -> Iterator[pa.Table]:
-    """The same rows in tables of whole blocks; only the last one ends where the rows do."""
+    """Regroup the rows into tables of complete blocks; only the last one may be partial."""
     held: list[pa.Table] = []
     count = 0
     for table in [rows] if isinstance(rows, pa.Table) else rows:

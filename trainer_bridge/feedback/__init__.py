@@ -1,1 +1,1 @@
-"""Feedback: per-sample results of training steps into the lake, and difficulty read back."""
+"""Feedback: per-sample training results written to the lake, and difficulty read back."""

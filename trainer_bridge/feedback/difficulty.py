@@ -1,4 +1,4 @@
-"""How hard each sample is: a feature view over the feedback, and scores for samplers."""
+"""Sample difficulty: a feature view over the feedback, and scores for samplers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FEATURES = (
 
 
 class _Project(Protocol):
-    """What is used of ``paimon_features.Project``."""
+    """The part of ``paimon_features.Project`` that is used."""
 
     def refs(self, features: Any) -> Any: ...
 
@@ -49,22 +49,22 @@ class _Project(Protocol):
 
 @dataclass(frozen=True)
 class Difficulty:
-    """The difficulty of samples, read once.
+    """The difficulty of samples at one time.
 
     Attributes
     ----------
     samples
-        The sample keys, a row per sample, as they were given.
+        The sample keys as passed, one row per sample.
     features
-        Each of these samples once, with the features of :func:`difficulty_view`; null for
-        a sample never seen.
+        Each distinct sample once, with the features of :func:`difficulty_view`; null for a
+        sample never seen.
     as_of_ms
-        The time of reading: events before it are in.
+        The as-of time: events before it are included.
     snapshot_id
-        Snapshot of the tile table that was read, to be named in a sampler's state; None
-        where nothing was committed yet.
+        Snapshot of the tile table that was read, to be recorded in a sampler's state; None if
+        nothing was committed yet.
     pins
-        All snapshots that were read, to read the same again (``as_of``).
+        All snapshots that were read; pass as ``as_of`` to repeat the read.
     """
 
     samples: pa.Table
@@ -74,7 +74,7 @@ class Difficulty:
     pins: tuple[Pin, ...] = ()
 
     def scores(self, *, half_life: str = "7d", unseen_quantile: float = 0.75) -> Floats:
-        """One score per row of ``samples``; see :func:`scores_from_features`."""
+        """Return one score per row of ``samples``; see :func:`scores_from_features`."""
         return scores_from_features(
             self.features,
             self.samples.column_names,
@@ -95,12 +95,12 @@ def difficulty_view(
     loss_center: float = 0.0,
     max_staleness: str | None = None,
 ) -> FeatureView:
-    """The difficulty of each sample as a feature view over a loop's feedback.
+    """Define sample difficulty as a feature view over the feedback of a training loop.
 
-    All features run from the beginning: ``presentations``, the decayed mean of the loss
-    and of its square (``half_life`` in event time; their difference is the decayed
-    variance), the plain mean and variance, the last step and event time, and how often
-    the sample was ``forgotten``. ``loss_center`` is about what losses are (see Variance).
+    All features cover the complete history: ``presentations``, the decayed mean of the loss
+    and of its square (``half_life`` in event time; together they define the decayed variance),
+    the plain mean and variance, the last step and event time, and how often the sample was
+    ``forgotten``. ``loss_center`` is a typical loss, for numerical accuracy (see Variance).
 
     >>> from paimon_features.schema import Int64
     >>> view = difficulty_view(FeedbackSource("churn", sample_keys={"customer_id": Int64}))
@@ -140,17 +140,17 @@ def read_difficulty(
     *,
     as_of: AsOf = None,
 ) -> Difficulty:
-    """The difficulty of samples at ``as_of_ms``, by the offline path.
+    """Read the difficulty of samples at ``as_of_ms``, from the offline store.
 
-    ``samples`` holds the sample keys and nothing else, in the order of the row numbers
-    (``reader.read_columns`` gives them). Two reads of the same snapshots give the same
-    bits; ``as_of`` limits what is read to what had been committed by a time (UTC ms), or names
-    the snapshots (the ``pins`` of an earlier read), so that a run can be repeated.
+    ``samples`` contains exactly the sample keys, in the order of the row numbers (as returned
+    by ``reader.read_columns``). Reads of the same snapshots are bit-identical; ``as_of`` limits
+    the read to what had been committed by a time (UTC ms), or pins the snapshots (the ``pins``
+    of an earlier read), so that runs are reproducible.
 
     Raises
     ------
     UnknownNameError, GenerationError, SnapshotExpiredError
-        If the view is not defined or applied, or its snapshot of that time has expired.
+        If the view is not defined or applied, or its snapshot at that time has expired.
     """
     name = view if isinstance(view, str) else view.name
     refs = project.refs([f"{name}:{feature}" for feature in FEATURES])
@@ -170,24 +170,24 @@ def scores_from_features(
     half_life: str = "7d",
     unseen_quantile: float = 0.75,
 ) -> Floats:
-    """One score per sample, to draw the next epoch by.
+    """Return one score per sample, for sampling the next epoch.
 
-    The score of a sample is its decayed mean loss. With age it fades into the mean ``mu``
+    The score of a sample is its decayed mean loss. With age it decays towards the mean ``mu``
     of all samples seen: ``mu + (score - mu) * 2 ** (-(as_of_ms - last_seen_ms) / half_life)``.
-    A sample never seen gets the ``unseen_quantile`` of those, or 1 where none was seen.
+    A sample never seen gets the ``unseen_quantile`` of these scores, or 1 if none was seen.
 
     Parameters
     ----------
     table
-        Key columns and the features ``loss_decayed`` and ``last_seen_ms``, as
-        :class:`Difficulty` has them; each sample at most once.
+        Key columns and the features ``loss_decayed`` and ``last_seen_ms``, as in
+        :class:`Difficulty`; each sample at most once.
     sample_keys
         Names of the key columns.
     order_of_samples
-        Keys of all samples in the order of their row numbers, as ``SnapshotReader`` numbers
-        them; a sample may come several times.
+        Keys of all samples in the order of their row numbers in ``SnapshotReader``; samples may
+        be repeated.
     as_of_ms
-        The time of reading: ages count from it.
+        The as-of time, from which ages are computed.
 
     Returns
     -------
@@ -196,7 +196,7 @@ def scores_from_features(
     Raises
     ------
     RequestError
-        If the table has a sample twice, or one seen at or after ``as_of_ms``.
+        If the table has a duplicate sample, or one seen at or after ``as_of_ms``.
 
     Examples
     --------
@@ -221,7 +221,7 @@ def scores_from_features(
         }
     ).filter(table.column(LOSS).is_valid())
     if known.group_by(keys).aggregate([]).num_rows != known.num_rows:
-        raise RequestError(f"a sample ({', '.join(keys)}) comes twice in the difficulty features")
+        raise RequestError(f"a sample ({', '.join(keys)}) is duplicated in the difficulty features")
     losses = known.column("__loss").to_numpy()
     ages = as_of_ms - known.column("__seen").to_numpy()
     if len(ages) and ages.min() <= 0:
@@ -239,6 +239,6 @@ def scores_from_features(
     wanted = wanted.cast(
         pa.schema([*(scored.schema.field(key) for key in keys), ("__row", "int64")])
     )
-    # Arrow's join keeps no order
+    # Arrow's join does not preserve the order
     joined = wanted.join(scored, keys, join_type="left outer").sort_by("__row")
     return joined.column("__score").fill_null(unseen).to_numpy()

@@ -1,4 +1,4 @@
-"""What a feedback writer remembers of each sample: was it right when it came last."""
+"""Per-sample memory of a feedback writer: whether the last prediction was correct."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _GROWTH = 4
 
 
 class LastCorrect:
-    """Whether each sample was right at its last presentation: 9 bytes per sample.
+    """Whether each sample was correct at its last presentation; 9 bytes per sample.
 
-    Samples are told apart by a 64-bit hash (two of 10^8 share one with a chance of 1 in
-    4,000). They stand in sorted arrays, each at least four times as long as the next one, as
-    in a log-structured merge tree: a sample moves a few times, however many there are.
+    Samples are identified by a 64-bit hash (among 10^8 the probability of a collision is 1 in
+    4,000). They are stored in sorted arrays, each at least four times as long as the next one,
+    as in a log-structured merge tree: each sample is moved only a few times.
 
     >>> import pyarrow as pa
     >>> from trainer_bridge.order.key_hashes import key_hashes
@@ -34,16 +34,16 @@ class LastCorrect:
         return sum(len(hashes) for hashes, _ in self._levels)
 
     def update(self, hashes: Words, right: Bools) -> Bools:
-        """Take presentations in their order; tell which were forgotten.
+        """Record presentations in order; return which samples were forgotten.
 
-        Forgotten: wrong now, and right when the sample came last (maybe earlier in this
-        very call).
+        Forgotten: incorrect now, and correct at the previous presentation (possibly earlier
+        in the same call).
         """
         order = np.argsort(hashes)
         by_hash = hashes[order]
         again = np.zeros(len(order), dtype=np.bool_)
         again[1:] = by_hash[1:] == by_hash[:-1]
-        if again.any():  # only then does it matter that equal ones stay in their order
+        if again.any():  # only then must the sort be stable
             order = np.argsort(hashes, kind="stable")
         by_right = right[order]
         first, last = ~again, np.append(~again[1:], True)[: len(order)]
@@ -55,7 +55,7 @@ class LastCorrect:
         return forgot
 
     def _exchange(self, hashes: Words, right: Bools) -> Bools:
-        """What is known of each sample (False of a new one); ``right`` takes its place."""
+        """Return the recorded value per sample (False if new) and replace it by ``right``."""
         before = np.zeros(len(hashes), dtype=np.bool_)
         new = np.arange(len(hashes))
         for known, kept in self._levels:
@@ -75,5 +75,5 @@ class LastCorrect:
 
 def _merged(one: tuple[Words, Bools], other: tuple[Words, Bools]) -> tuple[Words, Bools]:
     hashes = np.concatenate([one[0], other[0]])
-    order = np.argsort(hashes, kind="stable")  # two runs in order: merged, not sorted
+    order = np.argsort(hashes, kind="stable")  # two sorted runs: merged, not sorted again
     return hashes[order], np.concatenate([one[1], other[1]])[order]

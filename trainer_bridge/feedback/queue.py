@@ -1,4 +1,4 @@
-"""Feedback from several hosts: every rank hands its commits over, and one drain makes them.
+"""Feedback from several hosts: ranks enqueue their calls, and a single drain commits them.
 
 ::
 
@@ -8,11 +8,11 @@
                    ^          notes: run-rank -> call  │
                    └───────────────────────────────────┘
 
-A writer keeps what it handed over until the drain has noted that it is in the table, and hands
-it over again if it got lost. A message says which calls it holds and which one came before
-them, so the drain knows what it has already and what is missing between: a message is committed
-behind what came before it or not at all. So what the queue loses, doubles or delays changes
-nothing in the table.
+A writer keeps what it sent until the drain has acknowledged by a note that it is in the table,
+and sends it again if it was lost. A message contains the range of its calls and the preceding
+call, so the drain detects duplicates and gaps: a message is committed only directly after the
+calls that precede it. Messages that the queue loses, duplicates or delays therefore do not
+change the table.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _MESSAGE_BYTES = 4 << 20
 _MESSAGES_PER_READ = 16
 _FIRST_POLL_S, _LONGEST_POLL_S = 0.01, 0.2
 _COMMITS = "#commits"
-"""A note of how many commits the drain has made; while it is there the others are."""
+"""Note with the number of commits of the drain; as long as it exists, so do the others."""
 
 
 class HandOver:
-    """Where a feedback writer's commits go: into a queue, until the drain has noted them."""
+    """Sends the commits of a feedback writer through a queue and waits for the drain's notes."""
 
     way = "queue"
 
@@ -56,15 +56,15 @@ class HandOver:
     ) -> None:
         self._queue, self._user, self._patience_s = queue, user, patience_s
         self._sent: tuple[int, bytes] | None = None
-        # notes outlive what they are about where a table is rolled back or made anew
+        # notes may be stale after a table is rolled back or recreated
         commits = queue.noted(_COMMITS) or 0
         if commits and commits > _commits(lake, table):
-            queue.forget_notes()  # a drain that runs notes everything again
+            queue.forget_notes()  # a running drain writes all notes again
 
     def committed(self, at_least: int = 0) -> int:
-        """Up to which call everything is in the table, as far as the drain has noted.
+        """Return the last call up to which all are in the table, according to the drain's notes.
 
-        Waits a while for ``at_least`` to be there: the drain may have just begun.
+        Waits a limited time for ``at_least``: the drain may have just started.
         """
         until = time.monotonic() + self._patience_s
         while True:
@@ -74,18 +74,18 @@ class HandOver:
             time.sleep(_LONGEST_POLL_S)
 
     def commit(self, rows: pa.Table, previous: int, last: int) -> None:
-        """Hand over the calls behind ``previous`` up to ``last``; wait until they are committed.
+        """Send the calls after ``previous`` up to ``last``; wait until they are committed.
 
         Raises
         ------
         TableError
-            If that took too long: to be called again with the same. If the table has lost
-            what came before.
+            On a timeout (call again with the same arguments), or if the table has lost earlier
+            calls.
         """
         until = time.monotonic() + self._patience_s
         poll_s = _FIRST_POLL_S
         while True:
-            # in this order: the drain notes a message before it deletes it
+            # in this order: the drain writes the note before it deletes the message
             there = self._sent is not None and self._queue.contains(self._sent[1])
             noted = self._queue.noted(self._user)
             if noted is not None and noted >= last:
@@ -94,27 +94,28 @@ class HandOver:
             if not there:
                 if noted is not None and self._sent is not None and noted < previous:
                     raise TableError(
-                        f"the drain has the feedback of {self._user!r} up to call {noted}, and up "
-                        f"to call {previous} it was committed before: the table was rolled back "
-                        "or made anew; start a run with another run_id"
+                        f"the drain has the feedback of {self._user!r} up to call {noted}, but "
+                        f"it had "
+                        f"been committed up to call {previous}: the table was rolled back "
+                        "or recreated; start a run with another run_id"
                     )
                 ids = self._queue.append(messages_of(rows, self._user, previous))
                 self._sent = (last, ids[-1])
             if time.monotonic() > until:
                 raise TableError(
-                    f"call {last} of {self._user!r} was handed over and is not committed after "
+                    f"call {last} of {self._user!r} was sent and not committed within "
                     f"{self._patience_s:g} s; is a FeedbackDrain of this queue running?"
                 )
             time.sleep(poll_s)
             poll_s = min(2 * poll_s, _LONGEST_POLL_S)
 
     def close(self) -> None:
-        """The queue is the caller's."""
+        """Do nothing: the queue is owned by the caller."""
 
 
 @dataclass(frozen=True)
 class Message:
-    """Whole calls of one run and rank: those behind ``previous`` up to ``last``."""
+    """Complete calls of one run and rank: those after ``previous`` up to ``last``."""
 
     user: str
     previous: int
@@ -122,7 +123,7 @@ class Message:
     rows: pa.Table
 
     def encoded(self) -> bytes:
-        """An Arrow stream with what the message is about in its schema."""
+        """Encode as an Arrow stream, with the message header in the schema metadata."""
         about = {"user": self.user, "previous": str(self.previous), "last": str(self.last)}
         table = self.rows.replace_schema_metadata(about)
         sink = pa.BufferOutputStream()
@@ -140,7 +141,7 @@ class Message:
 
 
 def messages_of(rows: pa.Table, user: str, previous: int) -> list[bytes]:
-    """Rows in the order of their calls as messages of about 4 MiB, each of whole calls."""
+    """Split rows, in the order of their calls, into messages of about 4 MiB of complete calls."""
     calls = rows.column("seq").to_numpy()
     step = max(1, rows.num_rows * _MESSAGE_BYTES // max(rows.nbytes, 1))
     messages, start = [], 0
@@ -153,12 +154,11 @@ def messages_of(rows: pa.Table, user: str, previous: int) -> list[bytes]:
 
 
 class FeedbackDrain:
-    """Commits what the ranks of all runs of a loop hand over, each call of each rank once.
+    """Commits the feedback of all ranks and runs of a loop, exactly once per call.
 
-    One drain at a time for a loop (a lock in the warehouse sees to it on one host): in the
-    process of rank 0, as a context manager around its training, or a process of its own. While
-    there is none the writers wait, as they are declared to; a drain that was killed goes on
-    where the table ends.
+    One drain at a time per loop (on one host a lock in the warehouse enforces it): in the
+    process of rank 0, as a context manager around its training, or in a separate process. While
+    no drain runs, the writers wait as configured; a restarted drain resumes from the table.
 
     Parameters
     ----------
@@ -167,9 +167,9 @@ class FeedbackDrain:
     queue
         ``paimon_features.online.open_queue(address, name)``, with the name that the writers use.
     interval_s
-        How long messages are gathered for a commit.
+        How long messages are collected for a commit.
     give_up_s
-        How long the queue or the table may be away until the drain fails.
+        How long the queue or the table may be unavailable before the drain fails.
 
     Attributes
     ----------
@@ -179,7 +179,7 @@ class FeedbackDrain:
     Raises
     ------
     TableError
-        If the table has other columns, or another drain of the loop runs.
+        If the table has different columns, or another drain of the loop is running.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ class FeedbackDrain:
     def __enter__(self) -> FeedbackDrain:
         what = f"feedback drain of {self.table!r}"
         if self._thread.ident is not None:
-            raise TableError(f"{what}: it was in use before; make another one")
+            raise TableError(f"{what}: it was used before; create a new one")
         self._resources.enter_context(locked(self._lock_path, what, 0.2))
         self._thread.start()
         return self
@@ -226,12 +226,12 @@ class FeedbackDrain:
         self.close()
 
     def close(self) -> None:
-        """Commit what is left in the queue, and end. Can be repeated.
+        """Commit what is left in the queue and stop. Idempotent.
 
         Raises
         ------
         PaimonFeaturesError
-            What made the drain fail, if anything did.
+            The error that made the drain fail, if any.
         """
         self._stop.set()
         if self._thread.ident is not None:
@@ -241,7 +241,7 @@ class FeedbackDrain:
             error, self._error = self._error, None
             raise error
 
-    # --- inside ---
+    # --- internals ---
 
     def _work(self) -> None:
         since = None
@@ -260,12 +260,12 @@ class FeedbackDrain:
                     self._error = error
                     return
                 time.sleep(_LONGEST_POLL_S)
-            except BaseException as error:  # told by close
+            except BaseException as error:  # raised by close
                 self._error = error
                 return
 
     def _drain(self) -> int:
-        """Commit what is there now; returns how many messages were taken."""
+        """Commit the pending messages; return how many were processed."""
         if not self._sure:
             self._look()
         if self.queue.noted(_COMMITS) is None:  # the server lost its memory
@@ -276,7 +276,7 @@ class FeedbackDrain:
             message = self._decoded(number, text)
             users.add(message.user)
             have = known.get(message.user, 0)
-            # refused if calls before it are missing: its writer will hand all of them over again
+            # rejected if earlier calls are missing: its writer will send all of them again
             if message.previous <= have < message.last:
                 parts.append(message.rows.filter(pc.greater(message.rows.column("seq"), have)))
                 known[message.user] = message.last
@@ -289,7 +289,7 @@ class FeedbackDrain:
         return len(found)
 
     def _look(self) -> None:
-        """See what the table has, at the start and after a commit that may have been made."""
+        """Refresh the committed positions, at the start and after a commit of unknown outcome."""
         record = read_json(self._record) or {"identifier": 0, "before": {}, "after": {}}
         done = self._committed = _commits(self.lake, self.table)
         if done == record["identifier"]:
@@ -303,7 +303,7 @@ class FeedbackDrain:
         self._sure = True
 
     def _commit(self, rows: pa.Table, known: dict[str, int]) -> None:
-        # written before: whether the commit was made then tells which of the two holds
+        # written before the commit, whose presence decides which of the two applies
         identifier = self._identifier + 1
         record = {"identifier": identifier, "before": self._known, "after": known}
         self._sure = False
@@ -318,8 +318,8 @@ class FeedbackDrain:
             return Message.decoded(text)
         except (pa.ArrowException, KeyError, ValueError, AttributeError) as error:
             raise ConfigurationError(
-                f"{self.queue!r}: message {number.decode()} is none of a feedback writer "
-                f"({error}); another program uses this queue: delete the message, or take "
+                f"{self.queue!r}: message {number.decode()} was not written by a feedback writer "
+                f"({error}); another program uses this queue: delete the message, or use "
                 "another name"
             ) from error
 
@@ -334,5 +334,5 @@ class FeedbackDrain:
 
 
 def _commits(lake: Lake, table: str) -> int:
-    """The number of the drain's last commit in a table, 0 where there is none."""
+    """Return the number of the drain's last commit to a table, 0 if there is none."""
     return (committed_identifiers(lake, table, USER) or 0) if lake.exists(table) else 0

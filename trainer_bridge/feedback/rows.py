@@ -1,4 +1,4 @@
-"""The calls of a feedback writer while they wait, and the rows that they become."""
+"""Pending calls of a feedback writer, and their conversion to rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainer_bridge.order.key_hashes import key_hashes
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of ``write``: arrays of its own, that nobody changes any more.
+    """One call of ``write``, with its own immutable arrays.
 
-    ``finite`` marks the losses that are numbers, None where all are; ``correct`` is None where
-    nothing was told. ``done``: it was committed before, and is only remembered.
+    ``finite`` marks the finite losses, None if all are; ``correct`` is None if it was not
+    passed. ``done``: it was committed before and only updates the memory.
     """
 
     seq: int
@@ -38,14 +38,14 @@ class Call:
 
     @property
     def num_rows(self) -> int:
-        """Rows that will be committed."""
+        """Number of rows to commit."""
         if self.done:
             return 0
         return len(self.loss) if self.finite is None else int(np.count_nonzero(self.finite))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of its arrays."""
+        """Bytes of the arrays."""
         right = 0 if self.correct is None else self.correct.nbytes
         return self.loss.nbytes + right + sum(column.nbytes for column in self.keys)
 
@@ -53,12 +53,12 @@ class Call:
 def columns_of(
     sample_keys: Mapping[str, DataType], keys: Mapping[str, Any], loss: Any, correct: Any, who: str
 ) -> tuple[tuple[pa.Array, ...], pa.Array, pa.Array | None]:
-    """The arrays of one call, checked; none of them shares memory with what was given.
+    """Validate the arguments of a call and copy them to arrays of their own.
 
     Raises
     ------
     RequestError
-        For other keys, lengths that differ, nulls in a key, values of another type.
+        If keys, lengths or types do not match, or a key contains nulls.
     """
     if set(keys) != set(sample_keys):
         raise RequestError(
@@ -78,14 +78,14 @@ def columns_of(
 
 
 def to_arrow(values: Any, kind: pa.DataType, name: str) -> pa.Array:
-    """An array of ``kind`` of its own: NumPy, Arrow, lists, tensors of torch or TensorFlow.
+    """Copy NumPy, Arrow, lists or tensors of torch or TensorFlow to an array of ``kind``.
 
-    A tensor may be on any device and part of a graph; it is copied to the host.
+    A tensor may be on any device and require gradients; it is copied to the host.
 
     Raises
     ------
     RequestError
-        If a value does not fit ``kind``.
+        If a value does not match ``kind``.
     """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
@@ -95,12 +95,12 @@ def to_arrow(values: Any, kind: pa.DataType, name: str) -> pa.Array:
             # NumPy has no bfloat16
             values = (values.double() if values.is_floating_point() else values).numpy()
         if not isinstance(values, list | tuple):
-            # a copy: the training goes on with its own array while this one waits
+            # a copy: training may reuse its array while the call is pending
             values = np.array(values)
             if values.ndim != 1:
                 raise RequestError(
                     f"feedback: {name!r} has the shape {values.shape}; expected one value for each "
-                    "sample, (samples,): losses before they are averaged (reduction='none')"
+                    "sample, (samples,): losses before averaging (reduction='none')"
                 )
         try:
             values = pa.array(values)
@@ -117,14 +117,14 @@ def to_arrow(values: Any, kind: pa.DataType, name: str) -> pa.Array:
 
 
 def int64_of(value: Any, name: str, who: str) -> int:
-    """A whole number that a column of int64 holds.
+    """Validate a signed 64-bit integer.
 
-    It is checked in the call: in the thread that makes the rows it would cost all that wait.
+    Checked in the call: an error in the thread that builds the rows would lose all pending calls.
 
     Raises
     ------
     RequestError
-        For anything else.
+        If it is anything else.
     """
     try:
         number = int(value)
@@ -132,12 +132,12 @@ def int64_of(value: Any, name: str, who: str) -> int:
     except (TypeError, ValueError, OverflowError):
         whole = False
     if not whole:
-        raise RequestError(f"{who}: {name}={value!r}; expected a whole number of 64 bits")
+        raise RequestError(f"{who}: {name}={value!r}; expected a 64-bit integer")
     return number
 
 
 def finite_losses(losses: pa.Array) -> Bools | None:
-    """Which losses are numbers; None if all are."""
+    """Return the mask of finite losses; None if all are."""
     found: Bools = np.isfinite(losses.to_numpy(zero_copy_only=False))  # a null becomes NaN
     return None if found.all() else found
 
@@ -149,10 +149,10 @@ def rows_of(
     rank: int,
     memory: LastCorrect,
 ) -> pa.Table:
-    """The rows of waiting calls, as the feedback table has them.
+    """Convert pending calls to rows of the feedback table.
 
-    ``memory`` learns what was right, also of calls that were committed before, and tells which
-    samples were forgotten.
+    ``memory`` is updated, also by calls that were committed before, and returns which samples
+    were forgotten.
     """
     lengths = np.array([len(call.loss) for call in calls])
     kept = _kept(calls, lengths)
@@ -190,7 +190,7 @@ def rows_of(
 
 
 def _kept(calls: Sequence[Call], lengths: npt.NDArray[np.int64]) -> Bools | None:
-    """Which rows are committed; None if all are."""
+    """Return the mask of rows to commit; None if all are."""
     if all(call.finite is None and not call.done for call in calls):
         return None
     kept = np.repeat(np.array([not call.done for call in calls]), lengths)

@@ -1,10 +1,10 @@
-"""``FeedbackWriter``: what a training step saw of each sample, into the lake, once.
+"""``FeedbackWriter``: writes per-sample results of training steps to the lake, exactly once.
 
-Every call of ``write`` has a number, ``seq``: 1, 2, 3, ... A background thread commits the
-waiting calls together; the commit's user is run and rank, its identifier the last ``seq`` in
-it. So after a crash the table itself tells up to which call everything is there, whatever was
-committed together, and a training run that is repeated from its checkpoint writes the calls
-that are missing and none twice.
+Every call of ``write`` has a sequence number, ``seq``: 1, 2, 3, ... A background thread commits
+the pending calls together; the commit user is run and rank, the commit identifier the last
+``seq`` included. So after a crash the table itself records the last committed call, however
+calls were grouped, and a training run that resumes from a checkpoint writes the missing calls
+and no duplicates.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ VERSION = 1
 
 @dataclass
 class FeedbackStats:
-    """Events since the writer was made.
+    """Event counters since the writer was created.
 
-    ``skipped``: of calls that had been committed before (a run that is repeated);
-    ``not_finite``: with a loss that is no finite number, left out; ``dropped``: for lack of
-    room, only with ``on_full="drop"``.
+    ``skipped``: from calls that had been committed before (a resumed run); ``not_finite``:
+    omitted because the loss is not finite; ``dropped``: because the buffer was full, only with
+    ``on_full="drop"``.
     """
 
     written: int = 0
@@ -70,41 +70,41 @@ def _system_clock_ms() -> int:
 class FeedbackWriter:
     """Writes the feedback of one rank of one training run into ``feedback_<loop>``.
 
-    Use it as a context manager, or call :meth:`close`; what is left open is closed when
-    Python exits. Not for several threads at once.
+    Use it as a context manager, or call :meth:`close`; open writers are closed when Python
+    exits. Not thread-safe.
 
     Parameters
     ----------
     lake, loop
-        Where to, by the loop's source or its name. The table is made if need be.
+        The destination, by the loop's source or name. The table is created if needed.
     sample_keys
-        Key columns and their types (those of the source, if one is given).
+        Key columns and their types (by default those of the source).
     run_id, rank
-        Whose feedback it is; one writer at a time for each pair, on this host.
+        The run and rank that write; one writer at a time per pair on this host.
     model_version
-        Of the model that makes the losses; can be set anew at any time.
+        Version of the model that computes the losses; can be changed at any time.
     flush_rows, flush_interval_s
-        A commit is made when so many events wait, or the oldest waits so long.
+        Commit when this many events are pending, or the oldest has been pending this long.
     max_pending, max_pending_bytes
-        Most events, and most bytes of them, that wait for a commit. While a commit is made it
-        takes about twice the bytes of what it commits besides.
+        Maximum number and bytes of pending events. A commit in progress needs about twice the
+        bytes of its events in addition.
     max_block_s, on_full
-        How long :meth:`write` may wait for room, and what it does then: ``"error"`` or
-        ``"drop"`` the call's events and count them.
+        How long :meth:`write` may block while the buffer is full, and what follows: ``"error"``
+        raises, ``"drop"`` drops and counts the call's events.
     give_up_s
-        How long a commit is tried again before the writer fails.
+        How long a commit is retried before the writer fails.
     clock_ms
-        Gives the event time.
+        Clock for the event time.
     through
-        A queue to hand commits over by, which a :class:`trainer_bridge.FeedbackDrain` makes:
-        for ranks on several hosts. Without it the writer commits by itself.
+        A queue for commits by a :class:`trainer_bridge.FeedbackDrain`, for ranks on several
+        hosts. Without it the writer commits itself.
 
     Raises
     ------
     ConfigurationError
-        For arguments out of their bounds.
+        If an argument is out of bounds.
     TableError
-        If the table has other columns, or another writer has this run and rank.
+        If the table has different columns, or another writer has this run and rank.
     """
 
     def __init__(
@@ -180,7 +180,7 @@ class FeedbackWriter:
         self._thread.start()
         _OPEN.add(self)
 
-    # --- the training step's side ---
+    # --- called by the training step ---
 
     def write(
         self,
@@ -192,25 +192,25 @@ class FeedbackWriter:
         event_time_ms: int | None = None,
         seq: int | None = None,
     ) -> int:
-        """Hand over the samples of one step; returns the ``seq`` of this call.
+        """Write the samples of one step; return the ``seq`` of this call.
 
         ``keys`` maps each key column to values, ``loss`` and ``correct`` (whether the
         prediction was right; optional) are arrays of the same length: NumPy, Arrow, lists,
-        tensors on any device. They are copied; returns at once if there is room. ``forgot``
-        is set for a sample that is wrong now and was right when it came last, as far as this
-        writer has seen (:meth:`remember` tells it what others saw).
+        tensors on any device. They are copied; returns at once unless the buffer is full.
+        ``forgot`` is set for a sample that is incorrect now and was correct at its previous
+        presentation, as far as this writer knows (:meth:`remember` loads those of other ranks).
 
         ``seq`` numbers the call: by default one more than the last; a loop whose checkpoint
-        holds a number that grows with every step (an optimiser's) may give that one.
+        contains an increasing step counter (an optimiser's) may pass that.
 
         Raises
         ------
         RequestError
-            For missing keys, lengths or types that do not fit, or a ``seq`` that is not above
-            the last one. Nothing is written, ``seq`` not used.
+            If keys are missing, lengths or types do not match, or ``seq`` is not above the last
+            one. Nothing is written, and ``seq`` is not used up.
         TableError
-            If there was no room for ``max_block_s`` (the events of this call are then
-            lost), or commits have failed for ``give_up_s``.
+            If the buffer was full for ``max_block_s`` (the events of this call are then lost),
+            or commits have failed for ``give_up_s``.
         """
         who = f"feedback writer {self._user!r}"
         number = self._seq + 1 if seq is None else int64_of(seq, "seq", who)
@@ -220,7 +220,7 @@ class FeedbackWriter:
                 "numbered upwards"
             )
         if not isinstance(self.model_version, str):
-            raise RequestError(f"{who}: model_version={self.model_version!r}; expected a text")
+            raise RequestError(f"{who}: model_version={self.model_version!r}; expected a string")
         columns, losses, right = columns_of(self.sample_keys, keys, loss, correct, who)
         finite = finite_losses(losses)
         at_ms = self._clock_ms() if event_time_ms is None else event_time_ms
@@ -254,19 +254,19 @@ class FeedbackWriter:
             self._waiting_rows += rows
             self._waiting_bytes += size
             self.stats.written += rows
-            # between the first call and the last one of a commit the thread may sleep
+            # between the first and last call of a commit the thread may sleep
             if len(self._waiting) == 1 or self._waiting_rows >= self.flush_rows:
                 self._changed.notify_all()
         return number
 
     @property
     def seq(self) -> int:
-        """Number of the last call of :meth:`write`, 0 before the first."""
+        """The ``seq`` of the last call of :meth:`write`, 0 before the first."""
         return self._seq
 
     @property
     def committed(self) -> int:
-        """Number of the last call of this run and rank that is in the table."""
+        """The ``seq`` of the last call of this run and rank that is in the table."""
         return self._committed
 
     def flush(self, timeout_s: float | None = None) -> None:
@@ -275,7 +275,7 @@ class FeedbackWriter:
         Raises
         ------
         TableError
-            If that takes longer than ``timeout_s``, or commits have failed.
+            On a timeout after ``timeout_s``, or if commits have failed.
         """
         with self._changed:
             self._flush_wanted = True
@@ -291,9 +291,9 @@ class FeedbackWriter:
                 )
 
     def state_dict(self) -> dict[str, Any]:
-        """The place to resume from, to be kept with the model's checkpoint.
+        """Return the position to resume from, to be saved with the model's checkpoint.
 
-        Commits first: what the state says was written is then in the table.
+        Commits first: everything that the state covers is then in the table.
         """
         self.flush()
         return {
@@ -306,16 +306,16 @@ class FeedbackWriter:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of this run and rank: calls that were committed since are skipped.
+        """Resume from a state of this run and rank: calls committed since are skipped.
 
-        Reads the run's feedback back once, to know which samples were right.
+        Reads the run's feedback back once, to know which samples were correct.
 
         Raises
         ------
         RequestError
-            For the state of another version, run, rank or way, or after the first ``write``.
+            If version, run, rank or way of the state differ, or after the first ``write``.
         TableError
-            If the table lacks what was committed when the state was taken.
+            If the table lacks calls that were committed when the state was saved.
         """
         own = (VERSION, self.run_id, self.rank, self._way.way)
         got = tuple(state.get(name) for name in ("version", "run_id", "rank", "way"))
@@ -330,15 +330,15 @@ class FeedbackWriter:
             raise TableError(
                 f"table {self.table!r} has the feedback of {self._user!r} up to call "
                 f"{self._committed}, the state says {state['committed']}: the table was rolled "
-                "back or made anew; start a run with another run_id"
+                "back or recreated; start a run with another run_id"
             )
         self.resume_after(int(state["seq"]))
 
     def resume_after(self, seq: int) -> None:
-        """Go on after a call that a checkpoint has, before the first ``write``.
+        """Resume after a call contained in a checkpoint, before the first ``write``.
 
-        For loops that number their calls themselves; others use :meth:`load_state_dict`, which
-        also checks that nothing is missing in the table.
+        For loops that pass their own ``seq``; others use :meth:`load_state_dict`, which also
+        checks that nothing is missing in the table.
 
         Raises
         ------
@@ -354,18 +354,18 @@ class FeedbackWriter:
         self.remember()
 
     def remember(self) -> None:
-        """Learn from the table which samples were right last, on any rank of this run.
+        """Load from the table which samples were last correct, on any rank of this run.
 
-        Called when a state is loaded; with several ranks, call it before each epoch, because
-        a sample may have been on another rank in the one before. Commits first.
+        Called when a state is loaded; with several ranks, call it before each epoch, because a
+        sample may have been on another rank in the previous one. Commits first.
         """
         self.flush()
         columns = [*self.sample_keys, "run_id", "rank", "seq", "event_time_ms", "correct"]
         parts = []
-        exists = self.lake.exists(self.table)  # made by the drain, where there is one
+        exists = self.lake.exists(self.table)  # created by the drain, if there is one
         for batch in iter_batches(self.lake, self.table, columns) if exists else ():
             mine = pc.equal(batch.column("run_id"), self.run_id)
-            # own calls that will be repeated lie in this writer's future
+            # own calls that will be repeated are in this writer's future
             later = pc.and_(
                 pc.equal(batch.column("rank"), self.rank),
                 pc.greater(batch.column("seq"), self._seq),
@@ -383,7 +383,7 @@ class FeedbackWriter:
         self._memory = memory
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Commit what waits and end the thread. Can be repeated.
+        """Commit pending events and stop the thread. Idempotent.
 
         Raises
         ------
@@ -411,13 +411,13 @@ class FeedbackWriter:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # --- inside ---
+    # --- internals ---
 
     def _wait_for_room(self, rows: int, size: int) -> bool:
-        """Whether so many rows and bytes may wait; the lock is held."""
+        """Return whether so many rows and bytes may be pending; the lock is held."""
 
         def fits() -> bool:
-            # a call larger than the bound waits alone
+            # a call larger than the limit is pending alone
             return not self._waiting or (
                 self._waiting_rows + rows <= self.max_pending
                 and self._waiting_bytes + size <= self.max_pending_bytes
@@ -435,9 +435,9 @@ class FeedbackWriter:
             return False
         raise TableError(
             f"feedback writer {self._user!r}: {self._waiting_rows} events "
-            f"({self._waiting_bytes >> 20} MiB) wait for a commit and there was no room for {rows} "
+            f"({self._waiting_bytes >> 20} MiB) are pending and there was no room for {rows} "
             f"more within max_block_s={self.max_block_s:g}; raise max_pending, max_pending_bytes "
-            "or max_block_s, write less often, or allow losses by on_full='drop'"
+            "or max_block_s, write less often, or drop events by on_full='drop'"
         )
 
     def _raise_error(self) -> None:
@@ -463,7 +463,7 @@ class FeedbackWriter:
                 if rows.num_rows:
                     self._commit(rows, last)
                     self._handed = last
-            except BaseException as error:  # told to the training loop at its next call
+            except BaseException as error:  # raised in the training loop at its next call
                 with self._changed:
                     self._error = error
                     self._changed.notify_all()
@@ -509,7 +509,7 @@ class FeedbackWriter:
 
 
 class _Commits:
-    """Commits of the writer itself, under the locks of this host."""
+    """Commits directly to the table, under the locks of this host."""
 
     way = "table"
 
@@ -535,9 +535,9 @@ _OPEN: weakref.WeakSet[FeedbackWriter] = weakref.WeakSet()
 
 
 def _close_all() -> None:
-    with ExitStack() as stack:  # goes on with the others if one of them raises
+    with ExitStack() as stack:  # continues with the others if one of them raises
         for writer in list(_OPEN):
-            if writer._process == os.getpid():  # a forked child has no part in it
+            if writer._process == os.getpid():  # not in a forked child
                 stack.callback(writer.close)
 
 

@@ -1,7 +1,7 @@
-"""Preprocessing as a plan: said step by step, carried out in the best order found.
+"""Declarative preprocessing: a logical plan of steps, run as an optimised physical plan.
 
 :class:`Pipeline` describes what happens to the rows of a table between the lake and the
-trainer. ``explain()`` shows the plan as it was written and as it runs, ``open()`` runs it.
+trainer. ``explain()`` shows the plan as written and as optimised, ``open()`` runs it.
 Functions take and return NumPy arrays, so one pipeline feeds torch and TensorFlow alike.
 """
 

@@ -19,24 +19,24 @@ from trainer_bridge.preprocess.stages import Values
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """An expression that is true or not for each row, and the columns it reads."""
+    """A boolean expression over rows, and the columns it reads."""
 
     text: str
     columns: frozenset[str]
 
     @classmethod
     def of(cls, text: str, rows: RowBlock) -> Condition:
-        """Checked against the columns that there are.
+        """Validate against the available columns.
 
         Raises
         ------
         ExpressionError
-            If it is no expression over them, or is not boolean.
+            If it is not a valid expression over them, or not boolean.
         """
         return cls(text, _parsed(text, rows).columns)
 
     def matches(self, rows: RowBlock) -> npt.NDArray[np.bool_]:
-        """Which rows fulfil it; a null is not true."""
+        """Return the mask of the rows that match; null counts as false."""
         expression = _parsed(self.text, rows)
         columns = {name: _column(rows.as_read(name)) for name in expression.columns}
         found = evaluate(expression, columns, rows.num_rows)
@@ -45,7 +45,7 @@ class Condition:
 
 
 class _Kinds(dict[str, DataType]):
-    """The types of columns, found out when they are asked for."""
+    """Column types, resolved on first access."""
 
     def __init__(self, rows: RowBlock) -> None:
         super().__init__(dict.fromkeys(rows, Int64))  # for the names in messages
@@ -58,7 +58,7 @@ class _Kinds(dict[str, DataType]):
         kind = _kind(values)
         if kind is None:
             what = values.dtype if isinstance(values, np.ndarray) else values.type
-            raise ExpressionError(f"column {name!r} is {what}: expressions do not take it")
+            raise ExpressionError(f"column {name!r} is {what}: expressions do not support it")
         return kind
 
 

@@ -1,4 +1,4 @@
-"""A plan for people."""
+"""Human-readable description of a plan."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trainer_bridge.preprocess.stages import Filter, Map, Stage
 
 
 def explained(source: str, num_columns: int, stages: Sequence[Stage], plan: Plan) -> str:
-    """The steps as they were written and as they run, one a line, and what was changed."""
+    """Describe the steps as written and as optimised, one per line, and the rewrites applied."""
     written = [f"read {source}: {num_columns} of {num_columns} columns"]
     written += [
         f"{stage} (row by row)" if isinstance(stage, Map | Filter) else str(stage)
@@ -31,7 +31,7 @@ def _steps(source: str, num_columns: int, plan: Plan) -> Iterator[str]:
     where = "".join(f", where {condition.text}" for condition in plan.where)
     yield f"read {source}: {len(plan.read)} of {num_columns} columns{where}"
     if plan.shuffle:
-        yield f"{plan.shuffle}: by the read's own order, no buffer"
+        yield f"{plan.shuffle}: by the reader's order, no buffer"
     for stage in plan.rows:
         yield f"{stage} (whole blocks)" if isinstance(stage, Map | Filter) else str(stage)
     yield str(plan.batch)

@@ -1,4 +1,4 @@
-"""Finished rows in memory: one array per column, of any shape behind the rows."""
+"""Preprocessed rows in memory: one array per column, rows on the first axis."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from trainer_bridge.batches.forms import Batch, Form, GatherSource
 from trainer_bridge.preprocess.rows import Numbers, RowBlock
 
 Spec = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
-"""For each column its dtype, and the shape of a row's value."""
+"""The dtype and per-row shape of each column."""
 
 
 def spec_of(columns: Mapping[str, Array]) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """The dtypes and shapes of some columns.
+    """Return the dtypes and per-row shapes of columns.
 
     >>> spec_of({"x": np.zeros((5, 3), np.float32)})
     {'x': (dtype('float32'), (3,))}
@@ -28,7 +28,7 @@ def spec_of(columns: Mapping[str, Array]) -> dict[str, tuple[np.dtype[Any], tupl
 
 
 class ArraysForm(Form):
-    """Columns as arrays. A batch has no ``blocks``: its columns are what there is."""
+    """Columns as NumPy arrays. Batches have no ``blocks``; only their columns."""
 
     size_known = True
 
@@ -38,7 +38,8 @@ class ArraysForm(Form):
         self.row_bytes = float(sum(d.itemsize * math.prod(s) for d, s in self.spec.values()))
 
     def decode(self, table: pa.Table) -> dict[str, Array]:
-        # Copies: the table may be a mapped file, or a cache's, and batches may be changed.
+        # Copies: the table may be memory-mapped or owned by a cache, and callers may modify
+        # batches.
         found = RowBlock.from_arrow(self.numbers, table).arrays()
         for name, (dtype, shape) in self.spec.items():
             values = found[name]
@@ -46,7 +47,7 @@ class ArraysForm(Form):
                 raise RequestError(
                     f"table {self.numbers.table!r}: column {name!r} has rows of "
                     f"{values.dtype}{list(values.shape[1:])} here and of {dtype}{list(shape)} "
-                    "elsewhere; a function has to give one dtype and shape for all rows"
+                    "elsewhere; a function has to return one dtype and shape for all rows"
                 )
         return {name: found[name].copy() for name in self.spec}
 

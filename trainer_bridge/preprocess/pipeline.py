@@ -1,4 +1,4 @@
-"""What happens to the rows of a table on their way to the trainer, said step by step."""
+"""The declarative preprocessing pipeline between a table and the trainer."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ _PROBE_BLOCK_ROWS = 65_536
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A table, and what becomes of its rows. Each method gives a new pipeline.
+    """A table and the stages applied to its rows. Each method returns a new pipeline.
 
-    Row stages (``filter``, ``map``, ``select``) say what becomes of a row by itself; their
-    functions get any number of rows at a time, as a mapping from column names to arrays (Arrow
-    arrays for strings, lists and decimals), and must not let one row depend on another. Batch
-    stages (``map_batches``, ``augment``) get the batches of the trainer.
+    Row stages (``filter``, ``map``, ``select``) are row-wise: their functions receive any number
+    of rows at a time, as a mapping from column names to arrays (Arrow arrays for strings, lists
+    and decimals), and each output row may depend on its own input row only. Batch stages
+    (``map_batches``, ``augment``) receive the batches of the trainer.
 
     Parameters
     ----------
     lake, table, snapshot_id
-        What is read; the newest snapshot by default, pinned when it is opened.
+        The table to read; the latest snapshot by default, pinned by :meth:`open`.
     fill, masks, float_dtype
-        How columns become numbers, as in :class:`trainer_bridge.batches.numpy_form.NumpyForm`.
-        Filters by
-        expression see nulls as they are in the table.
+        How columns are converted to NumPy, as in
+        :class:`trainer_bridge.batches.numpy_form.NumpyForm`. Filter expressions see the
+        table's nulls, before ``fill``.
 
     Examples
     --------
@@ -97,13 +97,15 @@ class Pipeline:
         reads: Sequence[str] | None = None,
         version: str | None = None,
     ) -> Pipeline:
-        """Keep rows: those for which an expression (``"spent > 10"``) or a function is true.
+        """Keep the rows for which an expression (``"spent > 10"``) or a function is true.
 
-        The rows that are kept are the epoch: they alone are shuffled, sharded and counted.
+        Only the rows kept make up the epoch: they alone are shuffled, sharded and counted.
         """
         if isinstance(condition, str):
             if reads is not None or version is not None:
-                raise ConfigurationError("reads= and version= go with a function, not with a text")
+                raise ConfigurationError(
+                    "reads= and version= apply to a function, not to an expression"
+                )
             return self._with(Filter(text=condition))
         return self._with(
             Filter(
@@ -120,43 +122,43 @@ class Pipeline:
         reads: Sequence[str] | None = None,
         version: str | None = None,
     ) -> Pipeline:
-        """Add the columns that ``function`` returns, in place of those of the same names.
+        """Add the columns that ``function`` returns, replacing existing columns of the same name.
 
         Parameters
         ----------
         reads
-            The columns that it gets, and no others; all by default, which then all have to
-            be read.
+            The only columns passed to it. By default all columns, which then all have to be
+            read.
         version
-            Stands for what the function does, in the key of a cache on disk. By default that
-            is found out from its code.
+            Identifies the function in the key of a disk cache. By default a fingerprint of its
+            code is used.
         """
         reads = None if reads is None else tuple(reads)
         return self._with(Map(function, name_of(function), reads, version))
 
     def select(self, *columns: str) -> Pipeline:
-        """Keep these columns, in this order."""
+        """Select columns, in this order."""
         return self._with(Select(columns))
 
     def shuffle(self, seed: int = 0) -> Pipeline:
-        """Every epoch in an order of its own, over all rows; no buffer."""
+        """Shuffle all rows globally, in a different order each epoch, without a buffer."""
         return self._with(Shuffle(seed))
 
     def batch(self, size: int, drop_last: bool = False) -> Pipeline:
-        """``size`` rows a batch, on each rank."""
+        """Group rows into batches of ``size`` rows on each rank."""
         if size < 1:
             raise ConfigurationError(f"batch({size}): expected at least 1 row")
         return self._with(MakeBatches(size, drop_last))
 
     def map_batches(self, function: BatchFunction) -> Pipeline:
-        """Replace each batch by what ``function`` makes of it."""
+        """Replace each batch with the result of ``function``."""
         return self._with(MapBatches(function, name_of(function)))
 
     def augment(self, function: Augmentation) -> Pipeline:
         """Add or replace columns at random: ``function(batch, rng)``.
 
-        The generator's numbers follow from the seed, the epoch, the batch's place and the
-        rank: a run can be repeated and resumed, and no cache ever holds them.
+        The generator is seeded from the seed, the epoch, the batch's position and the rank:
+        runs are reproducible and resumable, and the result is never cached.
         """
         return self._with(Augment(function, name_of(function)))
 
@@ -166,24 +168,24 @@ class Pipeline:
         folder: str | Path | None = None,
         disk_bytes: int | None = None,
     ) -> Pipeline:
-        """Keep what the row stages up to here make of each block, for later epochs.
+        """Cache the output of the row stages up to here, per block, for later epochs.
 
         Parameters
         ----------
         memory_bytes
-            As many blocks as fit stay in memory, all others are made again.
+            As many blocks as fit stay in memory; the others are recomputed.
         folder
-            A folder that jobs share, known by the snapshot and the stages; what fits neither
-            memory nor ``disk_bytes`` is made again.
+            A folder that jobs can share, keyed by the snapshot and the stages; blocks that fit
+            neither memory nor ``disk_bytes`` are recomputed.
         disk_bytes
-            Most bytes of that folder, over all that is in it.
+            Maximum size of that folder in bytes, over all its contents.
         """
         if not memory_bytes and folder is None:
-            raise ConfigurationError("cache(): give memory_bytes, a folder, or both")
+            raise ConfigurationError("cache(): pass memory_bytes=, folder=, or both")
         return self._with(Cache(memory_bytes, None if folder is None else Path(folder), disk_bytes))
 
     def prefetch(self, depth: int = 2) -> Pipeline:
-        """Make this many batches ahead of the trainer, in threads of their own."""
+        """Prefetch this many batches ahead of the trainer, in background threads."""
         if depth < 0:
             raise ConfigurationError(f"prefetch({depth}): expected 0 or more batches")
         return self._with(Prefetch(depth))
@@ -203,36 +205,36 @@ class Pipeline:
         deterministic: bool = True,
         **reader: Any,
     ) -> PreparedBatches:
-        """Begin to read.
+        """Start reading and return the iterable over batches.
 
         Parameters
         ----------
         threads
-            Decode and prepare blocks, and as many again work on batches that are prefetched;
-            0 does everything in the calling thread.
+            Threads that decode and prepare blocks, and as many again for prefetched batches; 0
+            does everything in the calling thread.
         byte_budget
-            Most bytes of finished rows that are under way; a cache's memory comes on top.
+            Maximum bytes of preprocessed rows in flight, in addition to the memory of a cache.
         sampler
-            Draws the rows of each epoch, by their numbers among those that pass the filters; its
-            loss weights come as ``sample_weight``. See :meth:`SnapshotReader.with_sampler`.
+            Draws the rows of each epoch, by row number among the rows that pass the filters; its
+            loss weights are the column ``sample_weight``. See :meth:`SnapshotReader.with_sampler`.
         optimised
-            False does what is written, one row at a time: the same batches, to compare.
+            False runs the plan as written, one row at a time: the same batches, for comparison.
         deterministic
-            False hands prefetched batches out as they are done: the same ones, in another
-            order from run to run.
+            False yields prefetched batches as they complete: the same batches, in an order that
+            differs from run to run.
         reader
             Passed on to :class:`SnapshotReader`.
 
         Raises
         ------
         ConfigurationError, RequestError, TableError
-            As its stages and the reader do.
+            As raised by the stages and the reader.
         """
         checked = self._check()
         plan = checked.plan(optimised)
         if not threads:
             plan = replace(plan, prefetch=0)
-        # the conditions decide which rows make up a block, and so the order: the same for both
+        # The conditions determine the rows of a block, and so the order: the same for both plans.
         where, left = checked.pushed()
         if optimised:
             plan = replace(plan, where=left)
@@ -270,7 +272,7 @@ class Pipeline:
         )
 
     def explain(self) -> str:
-        """The plan as it was written and as it runs, and what was changed."""
+        """Describe the plan as written and as optimised, and the rewrites applied."""
         checked = self._check()
         return explained(
             f"{self.table} at snapshot {checked.snapshot_id}",
@@ -289,7 +291,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class _Checked:
-    """A pipeline whose stages were tried on a few rows."""
+    """A pipeline whose stages were validated on a few rows."""
 
     pipeline: Pipeline
     snapshot_id: int
@@ -358,7 +360,8 @@ class _Checked:
         return optimise(stages, columns, self.writes, list(self.spec), self.textual)
 
     def pushed(self) -> tuple[str | None, tuple[Condition, ...]]:
-        """The conditions as ``where=`` of the reader, and those on masks, which it has not."""
+        """Split conditions into the reader's ``where=`` and those on masks, which it does not
+        have."""
         where = self.plan(optimised=True).where
         own = [test for test in where if not test.columns <= set(self.schema.names)]
         return _and([test.text for test in where if test not in own]), tuple(own)
@@ -376,7 +379,7 @@ class _Checked:
 
 
 def _leading(stages: Sequence[Stage], rows: RowBlock) -> str | None:
-    """The conditions on columns of the table that come before any function."""
+    """Return the conditions on table columns that precede every function."""
     texts = []
     for stage in stages:
         if not isinstance(stage, Filter) or stage.text is None:

@@ -1,15 +1,15 @@
-"""From the steps as they were written to the plan that runs.
+"""Plan optimisation: from the logical plan (as written) to the physical plan.
 
-What changes, and why the result cannot:
+The rewrites, and why they preserve the result:
 
-- A row stage says what becomes of a row by itself, so it runs on whole blocks as well as on
-  single rows, and before the order is decided as well as after: maps are *vectorised*, and
-  one pass over a block does all of them, and the gather that makes the batch (*fused*).
-- A filter moves in front of a map that makes none of the columns it reads, and in front of
-  selections. An expression that arrives at the front becomes part of the read.
-- A column that nothing after it reads is not made, and not read.
-- A cache keeps rows, not batches, so it stands in front of the batch stages: whatever is
-  random is drawn anew from cached rows.
+- A row stage is row-wise, so it can run on complete blocks as well as on single rows, and
+  before shuffling as well as after: maps are *vectorised*, and a single pass over a block
+  runs all of them together with the gather that assembles the batch (*fused*).
+- Predicate pushdown: a filter moves before selections, and before a map that produces none of
+  the columns it reads. A filter expression that gets to the front becomes part of the read.
+- Projection pushdown: a column that no later stage reads is neither computed nor read.
+- A cache stores rows, not batches, so it moves before the batch stages: whatever is random
+  is drawn again from cached rows in every epoch.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ T = TypeVar("T", bound=Stage)
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What runs, in this order.
+    """The stages to run, in this order.
 
     Attributes
     ----------
     columns
-        What rows start with (columns of the table, and masks), in the table's order.
+        The initial columns (columns of the table, and masks), in the table's order.
     where
-        Conditions on columns of the table that decide which rows there are.
+        Conditions on columns of the table, evaluated by the read.
     rows
-        What becomes of each row; ``vectorised`` tells whether whole blocks at a time.
+        The row stages; ``vectorised`` is True if they run on complete blocks.
     batch, shuffle
-        How rows become batches; no shuffle is by file and row.
+        Batching and shuffling; without a shuffle the order is by file and row.
     batches
-        What becomes of each batch.
+        The batch stages.
     prefetch
-        Batches made ahead; 0 makes each when it is asked for.
+        Number of batches to prefetch; 0 computes each batch on request.
     notes
-        What was changed, for people.
+        Human-readable descriptions of the rewrites.
     """
 
     columns: tuple[str, ...]
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def read(self) -> frozenset[str]:
-        """What is read: what rows start with, and what conditions look at."""
+        """The columns to read: the initial columns and those that conditions use."""
         return frozenset(self.columns).union(*(condition.columns for condition in self.where))
 
     @property
@@ -81,23 +81,23 @@ class Plan:
 
     @property
     def cached(self) -> tuple[RowStage, ...]:
-        """The row stages whose result is cached."""
+        """The row stages whose output is cached."""
         cache = self.cache
         return () if cache is None else self.rows[: self.rows.index(cache)]
 
     @property
     def uncached(self) -> tuple[RowStage, ...]:
-        """The row stages that run each time: all of them where there is no cache."""
+        """The row stages after the cache; all of them if there is no cache."""
         return self.rows[len(self.cached) + (self.cache is not None) :]
 
 
 def as_written(stages: Sequence[Stage], columns: Sequence[str]) -> Plan:
-    """The plan that does what is written: all columns, one row at a time.
+    """Return the unoptimised plan: all columns, one row at a time.
 
     Raises
     ------
     ConfigurationError
-        For stages that do not go together.
+        For an invalid sequence of stages.
     """
     check_order(stages)
     row_stages, batch_stages = split(stages)
@@ -120,18 +120,18 @@ def optimise(
     delivered: Sequence[str],
     textual: Mapping[int, frozenset[str]],
 ) -> Plan:
-    """The plan that runs.
+    """Return the optimised plan.
 
     Parameters
     ----------
     columns
-        What rows start with.
+        The initial columns.
     writes
-        The columns that each map makes, by ``id`` of the stage.
+        The columns that each map produces, by ``id`` of the stage.
     delivered
-        The columns of a finished row.
+        The output columns.
     textual
-        The columns that each filter by expression reads, by ``id`` of the stage.
+        The columns that each filter expression reads, by ``id`` of the stage.
     """
     plan = as_written(stages, columns)
     rows, notes = list(plan.rows), list[str]()
@@ -144,14 +144,14 @@ def optimise(
     rows, needed = _only_needed(rows, columns, writes, delivered, textual, notes)
     read = needed.union(*(condition.columns for condition in where))
     if left := [name for name in columns if name not in read]:
-        notes.append(f"read: {', '.join(left)} left out, nothing needs it")
+        notes.append(f"read: {', '.join(left)} pruned, no stage needs it")
     if any(isinstance(stage, Map | Filter) for stage in rows):
-        notes.append("maps and filters: on whole blocks, fused with the making of batches")
+        notes.append("maps and filters: vectorised over blocks, fused with batch assembly")
     written = [type(stage) for stage in stages]
     if Cache in written and any(
         stage in (MapBatches, Augment) for stage in written[: written.index(Cache)]
     ):
-        notes.append("cache: in front of what happens to batches, which stays as random as it is")
+        notes.append("cache: moved before the batch stages, so that random stages are not cached")
     return Plan(
         columns=tuple(name for name in columns if name in needed),
         where=tuple(where),
@@ -166,33 +166,33 @@ def optimise(
 
 
 def check_order(stages: Sequence[Stage]) -> None:
-    """Refuse what has no meaning.
+    """Validate the sequence of stages.
 
     Raises
     ------
     ConfigurationError
-        Names the stage and says where it belongs.
+        If a stage is misplaced; names the stage and where it belongs.
     """
     for kind, name in ((MakeBatches, "batch()"), (Cache, "cache()"), (Shuffle, "shuffle()")):
         if sum(isinstance(stage, kind) for stage in stages) > 1:
-            raise ConfigurationError(f"a pipeline has one {name} at most")
+            raise ConfigurationError(f"a pipeline has at most one {name}")
     batched = in_batches = False
     for stage in stages:
         if isinstance(stage, MapBatches | Augment):
             if not batched:
-                raise ConfigurationError(f"{stage}: it works on batches; call batch() before it")
+                raise ConfigurationError(f"{stage}: a batch stage; call batch() before it")
             in_batches = True
         elif isinstance(stage, Filter | Map) and in_batches:
             raise ConfigurationError(
-                f"{stage}: it works on rows and comes after a stage that works on batches; move "
-                "it in front of that one, or use map_batches()"
+                f"{stage}: a row stage after a batch stage; move "
+                "it before the batch stage, or use map_batches()"
             )
         batched = batched or isinstance(stage, MakeBatches)
     _one_batch(stages)
 
 
 def split(stages: Sequence[Stage]) -> tuple[list[RowStage], list[BatchStage | Select]]:
-    """What happens to rows, and what happens to batches; a cache is always of rows."""
+    """Split into row stages and batch stages; a cache is always a row stage."""
     rows: list[RowStage] = []
     batches: list[BatchStage | Select] = []
     for stage in stages:
@@ -219,7 +219,7 @@ def _move_filters(
             at -= 1
         if at < start:
             passed = ", ".join(str(other) for other in rows[at + 1 : start + 1])
-            notes.append(f"{stage}: in front of {passed}")
+            notes.append(f"{stage}: moved before {passed}")
 
 
 def _may_pass(
@@ -234,8 +234,9 @@ def _may_pass(
     if isinstance(before, Map):
         return not writes[id(before)] & set(reads)
     if isinstance(before, Filter):
-        # A function may rely on what the filter before it left; an expression relies on nothing.
-        # Among expressions the order as written stays.
+        # A function may rely on the filter before it; an expression does not depend on other
+        # filters.
+        # Expressions keep their written order.
         return stage.text is not None and before.text is None
     return True
 
@@ -248,7 +249,7 @@ def _only_needed(
     textual: Mapping[int, frozenset[str]],
     notes: list[str],
 ) -> tuple[list[RowStage], set[str]]:
-    """Leave out maps that nobody reads, and what nobody reads out of the cache."""
+    """Remove maps whose columns are unused, and unused columns from the cache."""
     present = [set(columns)]
     for stage in rows:
         made = writes[id(stage)] if isinstance(stage, Map) else set()
@@ -258,13 +259,15 @@ def _only_needed(
     for stage, there in zip(reversed(rows), reversed(present[:-1]), strict=True):
         if isinstance(stage, Map):
             if not writes[id(stage)] & needed:
-                notes.append(f"{stage}: left out, nothing reads what it makes")
+                notes.append(f"{stage}: removed, no stage reads its columns")
                 continue
             needed = (needed - writes[id(stage)]) | (
                 there if stage.reads is None else set(stage.reads)
             )
             if stage.reads is None:
-                notes.append(f"{stage}: say which by reads=, and the others need not be read")
+                notes.append(
+                    f"{stage}: declare its columns by reads= so that the others need not be read"
+                )
         elif isinstance(stage, Filter):
             reads = textual.get(id(stage), stage.reads)
             needed = needed | (there if reads is None else set(reads))
@@ -279,7 +282,7 @@ def _only_needed(
 
 
 def _without_repeats(rows: Sequence[RowStage]) -> list[RowStage]:
-    """Without selections that the next one makes superfluous, or the one before."""
+    """Remove selections that an adjacent selection makes redundant."""
     kept = list[RowStage]()
     columns: tuple[str, ...] | None = None
     for stage, following in zip(rows, [*rows[1:], None], strict=True):
@@ -300,5 +303,5 @@ def _last(stages: Sequence[Stage], kind: type[T]) -> T | None:
 def _one_batch(stages: Sequence[Stage]) -> MakeBatches:
     found = _last(stages, MakeBatches)
     if found is None:
-        raise ConfigurationError("the pipeline has no batch(size): say how many rows a batch has")
+        raise ConfigurationError("the pipeline has no batch(size); add one")
     return found

@@ -1,4 +1,4 @@
-"""Batches made ahead of the trainer by threads, in their order or as they are done."""
+"""Background prefetching of batches, in order or as they complete."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ R = TypeVar("R")
 
 
 class Ahead(Generic[T, R]):
-    """``work`` on each item of an iterator, at most ``depth`` results ahead.
+    """Map ``work`` over an iterator in threads, at most ``depth`` results ahead.
 
-    One thread goes through the items, ``threads`` others work on them. An error is raised
-    where its result would come. ``close`` returns when all threads have ended.
+    One thread iterates over the items, ``threads`` others process them. An exception is raised
+    in the position of its result. ``close`` joins all threads.
 
     Parameters
     ----------
     ordered
-        False gives results as they are done: a slow one does not hold up the others.
+        False yields results as they complete: a slow item does not delay the others.
 
     >>> with Ahead(iter("abc"), str.upper, depth=2) as ahead:
     ...     list(ahead)
@@ -38,12 +38,12 @@ class Ahead(Generic[T, R]):
     ) -> None:
         self._items, self._work = items, work
         self._threads, self._ordered = threads, ordered
-        # bounded by the semaphore: what is being made counts as well as what waits
+        # bounded by the semaphore: counts results in progress as well as those waiting
         self._ready: queue.SimpleQueue[Future[R] | None] = queue.SimpleQueue()
         self._room = threading.Semaphore(depth)
         self._stopped = threading.Event()
         self._error: BaseException | None = None
-        # A daemon, so that a loop that was left without close() does not keep Python alive.
+        # A daemon thread, so that a loop left without close() does not keep the interpreter alive.
         self._thread = threading.Thread(target=self._run, name="prefetch", daemon=True)
         self._thread.start()
 
@@ -61,7 +61,7 @@ class Ahead(Generic[T, R]):
         self.close()
 
     def close(self) -> None:
-        """End it, whatever it is doing. Can be repeated."""
+        """Stop the threads, whatever they are doing. Idempotent."""
         self._stopped.set()
         self._room.release()
         self._thread.join()
@@ -78,7 +78,7 @@ class Ahead(Generic[T, R]):
                     self._ready.put(future)
                 else:
                     future.add_done_callback(self._ready.put)
-        except BaseException as error:  # handed to the consumer, whatever it is
+        except BaseException as error:  # any exception is passed to the consumer
             self._error = error
         finally:
             pool.shutdown(wait=True, cancel_futures=self._stopped.is_set())

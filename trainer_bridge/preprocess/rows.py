@@ -1,4 +1,4 @@
-"""Rows on their way through the stages: columns of a table and columns that functions made."""
+"""Rows within the pipeline: columns of the table and columns computed by functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SHAPE = b"paimon-features.shape"
 
 
 class Numbers:
-    """How columns of the table become NumPy arrays: one :class:`NumpyForm` per column."""
+    """Conversion of table columns to NumPy arrays: one :class:`NumpyForm` per column."""
 
     def __init__(
         self,
@@ -44,14 +44,14 @@ class Numbers:
             if _is_number(column.type)
         }
         self.names: dict[str, str] = {}
-        """Each column that rows start with, and the column of the table that it comes from."""
+        """Each initial column, and the table column it is derived from."""
         for column in schema:
             self.names[column.name] = column.name
             if column.name in masks and column.name in self._forms:
                 self.names[column.name + MASK_SUFFIX] = column.name
 
     def convert(self, name: str, values: pa.Array) -> Values:
-        """A column as an array; as it is where it has no NumPy form."""
+        """Return a column as an array, or unchanged if it has no NumPy form."""
         source = self.names[name]
         if source not in self._forms:
             return values
@@ -63,10 +63,10 @@ class Numbers:
 
 
 class RowBlock(Rows):
-    """Some rows: what a stage gets and what it leaves.
+    """Rows as input and output of a stage.
 
-    A mapping from names to columns. Columns of the table are turned into arrays when they
-    are asked for; filters look at them as they are in the table, nulls and all.
+    A mapping from names to columns. Columns of the table are converted to arrays on first
+    access; filter expressions see them as stored, including nulls.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RowBlock(Rows):
 
     @classmethod
     def of_table(cls, numbers: Numbers, table: pa.Table) -> RowBlock:
-        """The rows of a block as it was read."""
+        """Wrap the rows of a block as read."""
         raw = {name: one_array(table.column(name)) for name in table.column_names}
         names = [name for name, source in numbers.names.items() if source in raw]
         return cls(numbers, raw, {}, names, table.num_rows)
@@ -96,7 +96,7 @@ class RowBlock(Rows):
         return iter(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names  # without making it
+        return name in self._names  # without converting it
 
     def __getitem__(self, name: str) -> Values:
         if name not in self._names:
@@ -108,17 +108,17 @@ class RowBlock(Rows):
 
     @property
     def table_columns(self) -> list[str]:
-        """The columns that are as in the table."""
+        """The columns that are unchanged from the table."""
         return [name for name in self._names if self._is_raw(name)]
 
     def as_read(self, name: str) -> Values:
-        """A column as it is in the table, if no function replaced it."""
+        """Return a column as stored in the table, unless a function has replaced it."""
         if name in self._names and name in self._raw and self._is_raw(name):
             return self._raw[name]
         return self[name]
 
     def only(self, names: Sequence[str]) -> RowBlock:
-        """Some of the columns, in this order."""
+        """Select columns, in this order."""
         for name in names:
             if name not in self._names:
                 raise UnknownNameError.of("column at this stage", name, self._names)
@@ -128,11 +128,11 @@ class RowBlock(Rows):
         return RowBlock(self._numbers, raw, made, names, self.num_rows)
 
     def with_columns(self, made: Mapping[str, Values]) -> RowBlock:
-        """With columns added or replaced."""
+        """Return the rows with columns added or replaced."""
         names = [*self._names, *(name for name in made if name not in self._names)]
         raw = {name: column for name, column in self._raw.items() if name not in made}
         kept = {**self._made}
-        for name in self._names:  # a mask whose column is replaced has to be made before
+        for name in self._names:  # a mask has to be computed before its column is replaced
             if name not in kept and self._numbers.names.get(name, name) in made:
                 kept[name] = self[name]
         frozen = {name: _read_only(column) for name, column in made.items()}
@@ -140,7 +140,7 @@ class RowBlock(Rows):
 
     @classmethod
     def joined(cls, parts: Sequence[RowBlock]) -> RowBlock:
-        """All rows of the parts, one after the other; all have the same columns."""
+        """Concatenate; all parts have the same columns."""
         first = parts[0]
         raw = {name: pa.concat_arrays([p._raw[name] for p in parts]) for name in first._raw}
         made: dict[str, Values] = {}
@@ -154,7 +154,7 @@ class RowBlock(Rows):
         return cls(first._numbers, raw, made, first._names, rows)
 
     def where(self, mask: Bools) -> RowBlock:
-        """The rows for which the mask is true."""
+        """Return the rows for which the mask is true."""
         if bool(mask.all()):
             return self
         chosen = pa.array(mask)
@@ -166,13 +166,13 @@ class RowBlock(Rows):
         return RowBlock(self._numbers, raw, made, self._names, int(mask.sum()))
 
     def part(self, start: int, stop: int) -> RowBlock:
-        """The rows ``[start, stop)``."""
+        """Return the rows ``[start, stop)``."""
         raw = {name: column[start:stop] for name, column in self._raw.items()}
         made = {name: column[start:stop] for name, column in self._made.items()}
         return RowBlock(self._numbers, raw, made, self._names, stop - start)
 
     def arrays(self) -> dict[str, Array]:
-        """All columns as NumPy arrays.
+        """Return all columns as NumPy arrays.
 
         Raises
         ------
@@ -185,13 +185,13 @@ class RowBlock(Rows):
             if not isinstance(values, np.ndarray):
                 raise RequestError(
                     f"table {self._numbers.table!r}: column {name!r} is {values.type}, which has "
-                    "no tensor form; leave it out by select(), or make numbers of it by map()"
+                    "no tensor form; drop it with select(), or convert it to numbers with map()"
                 )
             found[name] = values
         return found
 
     def to_arrow(self) -> pa.Table:
-        """The rows for a cache: table columns as they are, arrays with their shapes."""
+        """Convert for a cache: table columns unchanged, arrays with their shapes."""
         columns, fields = [], []
         for name in self._names:
             if self._is_raw(name):
@@ -221,7 +221,7 @@ class RowBlock(Rows):
         return cls(numbers, raw, made, names, table.num_rows)
 
     def made_since(self, before: RowBlock) -> set[str]:
-        """The columns that a map added or replaced."""
+        """Return the columns that a map added or replaced."""
         return {
             name
             for name in self._names
@@ -234,7 +234,7 @@ class RowBlock(Rows):
 
 
 def to_arrow(values: Values) -> tuple[pa.Array, list[int] | None]:
-    """A column as Arrow, and the shape of a row's value (None for what is Arrow already)."""
+    """Convert a column to Arrow; also return its per-row shape (None if it is Arrow already)."""
     if not isinstance(values, np.ndarray):
         return values, None
     shape = list(values.shape[1:])
@@ -253,12 +253,12 @@ def from_arrow(column: pa.Array, shape: list[int]) -> Array:
 
 
 def checked(name: str, result: Any, num_rows: int) -> dict[str, Values]:
-    """What a function returned, as columns of ``num_rows`` rows.
+    """Validate the result of a function as columns of ``num_rows`` rows.
 
     Raises
     ------
     RequestError
-        For anything else; names the function and the column.
+        If it is not; names the function and the column.
     """
     if not isinstance(result, Mapping):
         raise RequestError(
@@ -279,13 +279,13 @@ def checked(name: str, result: Any, num_rows: int) -> dict[str, Values]:
         if np.ndim(values) == 0 or len(values) != num_rows:
             got = "one value" if np.ndim(values) == 0 else f"{len(values)} values"
             raise RequestError(
-                f"function {name!r}, column {column!r}: {got} for {num_rows} rows; a row stage "
-                "gives one value for each row that it gets"
+                f"function {name!r}, column {column!r}: {got} for {num_rows} rows; a row stage has "
+                "to return one value per input row"
             )
         if np.ndim(values) > 1 and 0 in np.shape(values)[1:]:
             raise RequestError(
-                f"function {name!r}, column {column!r}: rows of shape {np.shape(values)[1:]} hold "
-                "nothing; leave the column out"
+                f"function {name!r}, column {column!r}: rows of shape {np.shape(values)[1:]} are "
+                "empty; leave the column out"
             )
         columns[str(column)] = values
     return columns
@@ -302,7 +302,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def _read_only(values: Values) -> Values:
-    """So that a function that writes into what it was given fails, and harms no other."""
+    """Return a read-only view: a function that writes into its input fails, harming no other."""
     if isinstance(values, np.ndarray) and values.flags.writeable:
         values = values.view()
         values.flags.writeable = False

@@ -1,4 +1,4 @@
-"""Runs a plan: blocks are prepared where they are decoded, batches where they are handed out."""
+"""Execution of a plan: blocks are prepared where they are decoded, batches where yielded."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from trainer_bridge.preprocess.stages import (
 from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
 
 _NO_COLUMNS = pa.schema([])
-"""What is asked of a prepared layout, which gives its own columns."""
+"""Request for the columns of a prepared layout."""
 
 FORMAT = 1
-"""Of cached blocks: another one is another key."""
+"""Version of the cached blocks; part of the cache key."""
 
 
 def run_rows(stages: Sequence[RowStage], rows: RowBlock) -> RowBlock:
-    """The row stages on a block, all rows at a time."""
+    """Run the row stages on a block, all rows at a time."""
     for stage in stages:
         if isinstance(stage, Map):
             given = rows if stage.reads is None else rows.only(stage.reads)
@@ -58,7 +58,7 @@ def run_rows(stages: Sequence[RowStage], rows: RowBlock) -> RowBlock:
 
 
 def run_rows_singly(stages: Sequence[RowStage], rows: RowBlock) -> RowBlock:
-    """The same, one row at a time: what ``as written`` means."""
+    """The same, one row at a time: the reference semantics."""
     found = [run_rows(stages, rows.part(i, i + 1)) for i in range(rows.num_rows)]
     kept = [part for part in found if part.num_rows]
     if not kept:
@@ -67,7 +67,7 @@ def run_rows_singly(stages: Sequence[RowStage], rows: RowBlock) -> RowBlock:
 
 
 def run_batches(stages: Sequence[BatchStage | Select], batch: Batch, draw: Sequence[int]) -> Batch:
-    """The batch stages on a batch; ``draw`` is the key of its random numbers."""
+    """Run the batch stages on a batch; ``draw`` is the key of its random numbers."""
     for number, stage in enumerate(stages):
         if isinstance(stage, Select):
             batch = {name: batch[name] for name in stage.columns}
@@ -93,7 +93,7 @@ def run_batches(stages: Sequence[BatchStage | Select], batch: Batch, draw: Seque
 
 @dataclass(frozen=True)
 class PreparedLayout(Layout):
-    """Blocks of a snapshot with what the row stages make of them; its rows are those kept."""
+    """Blocks of a snapshot after the row stages; its rows are the rows kept by the filters."""
 
     inner: Layout = field(repr=False, kw_only=True)
     homes: tuple[int, ...] = field(repr=False, kw_only=True)
@@ -102,14 +102,14 @@ class PreparedLayout(Layout):
 
     @property
     def files(self) -> str:  # type: ignore[override]
-        """That of the snapshot; with filters also what they are."""
+        """The identity of the snapshot, including the filters if there are any."""
         conditions = self.preparation.conditions
         if not conditions:
             return self.inner.files
         return _digest([self.inner.files, *conditions])
 
     def decode(self, number: int, schema: pa.Schema) -> pa.Table:
-        """The finished rows of a block."""
+        """Return the preprocessed rows of a block."""
         home = self.homes[number]
         rows = self.preparation.prepare(self.inner, home, self.cache)
         if rows.num_rows != self.blocks[number].rows:
@@ -123,7 +123,7 @@ class PreparedLayout(Layout):
 
 @dataclass(frozen=True, eq=False)
 class Preparation:
-    """What a plan does to blocks: given to :class:`SnapshotReader` as ``prepare``."""
+    """The per-block work of a plan: the ``prepare`` argument of :class:`SnapshotReader`."""
 
     plan: Plan
     table: str
@@ -131,9 +131,9 @@ class Preparation:
     """Columns to read."""
     numbers: Numbers
     options: Mapping[str, Any]
-    """How columns become numbers: part of what a cache is known by."""
+    """How columns are converted to NumPy: part of the cache key."""
     spec: Spec
-    """Of finished rows."""
+    """Dtypes and shapes of preprocessed rows."""
     threads: int = 1
 
     @property
@@ -142,18 +142,18 @@ class Preparation:
 
     @property
     def conditions(self) -> list[str]:
-        """What decides which rows there are."""
+        """The conditions and filters that determine which rows are kept."""
         filters = [stage for stage in self.plan.rows if isinstance(stage, Filter)]
         return [*(c.text for c in self.plan.where), *(_identity(stage) for stage in filters)]
 
     def read(self, layout: Layout, number: int) -> RowBlock:
-        """The rows of a block that fulfil ``where``."""
+        """Return the rows of a block that match ``where``."""
         rows = RowBlock.of_table(self.numbers, layout.decode(number, self.schema))
         rows = self._where(rows)
         return rows.only([name for name in self.plan.columns if name in rows])
 
     def prepare(self, layout: Layout, number: int, cache: BlockCache | None) -> RowBlock:
-        """The finished rows of a block."""
+        """Return the preprocessed rows of a block."""
         run = run_rows if self.plan.vectorised else run_rows_singly
         if cache is None:
             return run(self.plan.uncached, self.read(layout, number))
@@ -165,7 +165,7 @@ class Preparation:
         return run(self.plan.uncached, rows)
 
     def layout(self, inner: Layout) -> PreparedLayout:
-        """The blocks of a snapshot, prepared. With filters, their rows are counted now."""
+        """Prepare the blocks of a snapshot. With filters, the rows kept are counted now."""
         cache = self._cache(inner)
         numbers = range(len(inner.blocks))
         counts = [block.rows for block in inner.blocks]
@@ -193,9 +193,9 @@ class Preparation:
         )
 
     def cache_key(self, inner: Layout) -> tuple[str, dict[str, Any]]:
-        """What cached blocks are known by: the snapshot and everything done to its rows.
+        """Return the cache key: the snapshot and everything done to its rows.
 
-        Neither seed, batch size, world size nor epoch: blocks do not depend on them.
+        Excludes seed, batch size, world size and epoch: blocks do not depend on them.
         """
         sizes = [block.rows for block in inner.blocks]
         masks = [f"{path} {bits.hex()}" for path, bits in sorted(inner.selection.masks.items())]
@@ -232,8 +232,8 @@ class Preparation:
             return None
         if inner.on_bad_file != "error":
             raise ConfigurationError(
-                f"on_bad_file={inner.on_bad_file!r} and a cache: it would keep the rows that came "
-                "in place of bad ones; leave one of them out"
+                f"on_bad_file={inner.on_bad_file!r} with a cache: it would cache the rows that "
+                "replace bad ones; use only one of the two"
             )
         disk = None
         if stage.folder is not None:
@@ -243,19 +243,19 @@ class Preparation:
 
 
 class PreparedBatches:
-    """The batches of a pipeline: dicts of NumPy arrays, sharded and resumable as its reader.
+    """The batches of a pipeline: dicts of NumPy arrays, sharded and resumable like its reader.
 
-    Iterating goes on from where it stands to the end of the epoch. Made by
+    Iterating continues from the current position to the end of the epoch. Created by
     :meth:`trainer_bridge.preprocess.Pipeline.open`.
 
     Attributes
     ----------
     reader
-        What is underneath; with prefetching it is ahead of what was handed out.
+        The underlying reader; with prefetching it is ahead of the batches yielded.
     plan
-        What runs.
+        The plan being run.
     spec
-        For each column of a batch its dtype and the shape of a row's value.
+        The dtype and per-row shape of each column of a batch.
     """
 
     def __init__(
@@ -281,63 +281,63 @@ class PreparedBatches:
         if self.reader.state_dict() != self._state:
             self.reader.load_state_dict(self._state)
         batches = self._batches()
-        # Weakly, so that a loop that breaks off ends its threads at once.
+        # A weak reference, so that a loop that breaks stops its threads at once.
         self._running = weakref.ref(batches)
         return batches
 
     def __len__(self) -> int:
-        """Batches of a whole epoch: the same on every rank."""
+        """Number of batches in an epoch; the same on every rank."""
         return len(self.reader)
 
     @property
     def cache_stats(self) -> CacheStats | None:
-        """Where prepared blocks came from; None without a cache."""
+        """Cache statistics; None without a cache."""
         cache = self._cache
         return None if cache is None else cache.stats
 
     @property
     def epoch(self) -> int:
-        """The epoch that iterating goes on with."""
+        """The epoch that iteration continues with."""
         return int(self._state["epoch"])
 
     def read_columns(self, names: Sequence[str]) -> dict[str, Array]:
-        """Columns of all finished rows by row number, for a sampler's labels or scores."""
+        """Return columns of all preprocessed rows by row number, e.g. as labels for a sampler."""
         layout = self.reader.layout
         blocks = [layout.decode(number, _NO_COLUMNS) for number in range(len(layout.blocks))]
         parts = [self._form.decode(block) for block in blocks]
         return {name: np.concatenate([part[name] for part in parts]) for name in names}
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; stays where it is if it is in that epoch already."""
+        """Move to the start of an epoch; no effect within that epoch."""
         if epoch != self.epoch or not self._whole:
             self._stop()
             self.reader.set_epoch(epoch)
             self._state, self._whole = self.reader.state_dict(), True
 
     def state_dict(self) -> dict[str, Any]:
-        """Where it stands: what was handed out, as ``SnapshotReader.state_dict`` says it.
+        """Return the position after the last batch yielded, as ``SnapshotReader.state_dict``.
 
         Raises
         ------
         RequestError
-            In the middle of an epoch with ``deterministic=False``: which batches were handed
-            out is no place in an order then.
+            In the middle of an epoch with ``deterministic=False``: the batches yielded so far
+            are then not a prefix of the order.
         """
         if not self._whole:
             raise RequestError(
-                "deterministic=False hands batches out as they are done, so there is no state in "
-                "the middle of an epoch; take it at the end, or open with deterministic=True"
+                "deterministic=False yields batches as they complete, so there is no state in "
+                "the middle of an epoch; save it at the end, or open with deterministic=True"
             )
         return dict(self._state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a state was taken; see ``SnapshotReader.load_state_dict``."""
+        """Restore a saved position; see ``SnapshotReader.load_state_dict``."""
         self._stop()
         self.reader.load_state_dict(state)
         self._state, self._whole = self.reader.state_dict(), True
 
     def close(self) -> None:
-        """End what is running, free what is held. Can be repeated."""
+        """Stop the threads and release all resources. Idempotent."""
         self._stop()
         if (cache := self._cache) is not None:
             cache.close()
@@ -366,8 +366,8 @@ class PreparedBatches:
             if weight is not None:
                 if _num_rows(columns) != len(weight):
                     raise RequestError(
-                        f"a batch of {len(weight)} rows with loss weights came out of "
-                        f"map_batches() with {_num_rows(columns)}; make rows by map() and filter()"
+                        f"map_batches() turned a batch of {len(weight)} rows with loss weights "
+                        f"into {_num_rows(columns)} rows; change the rows by map() and filter()"
                     )
                 columns[SAMPLE_WEIGHT] = weight
             return columns, state
@@ -413,7 +413,7 @@ def _mask(stage: Filter, rows: RowBlock) -> npt.NDArray[np.bool_]:
     if mask.dtype != np.bool_ or mask.shape != (rows.num_rows,):
         raise RequestError(
             f"filter {stage.name!r} returned {mask.dtype}{list(mask.shape)} for {rows.num_rows} "
-            "rows; expected one boolean for each"
+            "rows; expected one boolean per row"
         )
     return mask
 
@@ -427,7 +427,7 @@ def _called(name: str, function: Any, *arguments: Any) -> Any:
 
 
 def _identity(stage: RowStage) -> str:
-    """What a stage does, as a text that changes when that may change."""
+    """Identity of a stage: a string that changes when its behaviour may change."""
     if isinstance(stage, Map):
         return f"map {stage.reads} {fingerprint(stage.function, stage.version)}"
     if isinstance(stage, Filter) and stage.function is not None:

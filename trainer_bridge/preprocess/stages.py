@@ -1,8 +1,8 @@
-"""The steps of a pipeline, as they are written. Each is one frozen value.
+"""The stages of a pipeline, as written. Each is a frozen dataclass.
 
-Row stages (:class:`Map`, :class:`Filter`, :class:`Select`) say what becomes of each row by
-itself, so they may run on one row or on a million at a time, before or after the order is
-decided. Batch stages (:class:`MapBatches`, :class:`Augment`) see the batches of the trainer.
+Row stages (:class:`Map`, :class:`Filter`, :class:`Select`) are row-wise, so they may run on
+one row or on a million at a time, before or after shuffling. Batch stages
+(:class:`MapBatches`, :class:`Augment`) receive the batches of the trainer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 from paimon_features.array_types import Array
 
 Values: TypeAlias = Array | pa.Array
-"""A column: a NumPy array (rows first), or Arrow where the type has no NumPy form."""
+"""A column: a NumPy array (rows first), or Arrow if the type has no NumPy form."""
 
 Rows = Mapping[str, Values]
 RowFunction = Callable[[Rows], Mapping[str, Any]]
@@ -43,7 +43,7 @@ class Map:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Keeps the rows for which ``text`` or ``function`` is true; null is not true."""
+    """Keeps the rows for which ``text`` or ``function`` is true; null counts as false."""
 
     text: str | None = None
     function: Callable[[Rows], Any] | None = None
@@ -60,7 +60,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Select:
-    """Keeps these columns, in this order."""
+    """Selects columns, in this order."""
 
     columns: tuple[str, ...]
 
@@ -70,7 +70,7 @@ class Select:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Keeps what the row stages before it made."""
+    """Caches the output of the row stages before it."""
 
     memory_bytes: int = 0
     folder: Path | None = None
@@ -86,7 +86,7 @@ class Cache:
 
 @dataclass(frozen=True, slots=True)
 class Shuffle:
-    """Every epoch in an order of its own."""
+    """Shuffles all rows, in a different order each epoch."""
 
     seed: int = 0
 
@@ -96,7 +96,7 @@ class Shuffle:
 
 @dataclass(frozen=True, slots=True)
 class MakeBatches:
-    """``size`` rows a batch on each rank."""
+    """Groups rows into batches of ``size`` rows on each rank."""
 
     size: int
     drop_last: bool = False
@@ -107,7 +107,7 @@ class MakeBatches:
 
 @dataclass(frozen=True, slots=True)
 class MapBatches:
-    """Replaces each batch by what ``function`` returns."""
+    """Replaces each batch with the result of ``function``."""
 
     function: BatchFunction
     name: str
@@ -118,7 +118,7 @@ class MapBatches:
 
 @dataclass(frozen=True, slots=True)
 class Augment:
-    """Adds (or replaces) columns at random, anew in every epoch."""
+    """Adds (or replaces) columns at random, differently in every epoch."""
 
     function: Augmentation
     name: str
@@ -129,7 +129,7 @@ class Augment:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Makes this many batches ahead of the trainer."""
+    """Prefetches this many batches ahead of the trainer."""
 
     depth: int = 2
 

@@ -1,9 +1,9 @@
-"""Looks for the setting that feeds the trainer fastest, by short trials within a memory limit.
+"""Autotuning: search for the fastest setting by short trials within a memory limit.
 
-A hill climb: from a setting that is usually good, one number is changed at a time, and a
-change is kept if the trials say that it is faster. Both sides of a comparison take turns, so
-that a machine that is busy for a while slows both. Neighbours that would need more memory
-than the limit are not tried.
+Hill climbing: from a setting that is usually good, one parameter is changed at a time, and a
+change is kept if the trials show it to be faster. The two sides of a comparison alternate, so
+that temporary load on the machine slows both. Neighbours that would exceed the memory limit
+are not tried.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ CACHES = ("none", "memory", "disk")
 
 @dataclass(frozen=True, slots=True, order=True)
 class Setting:
-    """What is tuned: calls or threads at once, batches made ahead, and where to cache."""
+    """The tuned parameters: parallel calls or threads, prefetched batches, and the cache."""
 
     parallel: int = 1
     prefetch: int = 0
@@ -42,7 +42,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A setting that was tried: batches per second, or why not."""
+    """The trial of a setting: batches per second, or why it could not run."""
 
     setting: Setting
     rate: float
@@ -54,7 +54,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was found, and every trial on the way."""
+    """The chosen setting, and every trial made."""
 
     setting: Setting
     rate: float
@@ -70,19 +70,19 @@ Build = Callable[[Setting], Iterable[Any]]
 
 @dataclass
 class Trials:
-    """Measures settings of one pipeline; remembers what it measured.
+    """Measures settings of a pipeline and records the results.
 
     Parameters
     ----------
     build
-        The pipeline with a setting. Going through it again is the next epoch. It is closed
-        after the trial if it has a ``close``.
+        Builds the pipeline for a setting. Each iteration over it is an epoch. It is closed
+        after the trial if it has a ``close`` method.
     step
-        What the trainer does with a batch: the best setting without it is another one.
+        The trainer's work on a batch; without it another setting may be the best.
     trial_s
-        How long a trial takes, after it is warm.
+        Duration of a trial, after warm-up.
     warm_s
-        How long it may take to get warm: a first epoch where there is a cache.
+        Maximum duration of the warm-up, which with a cache is the first epoch.
     """
 
     build: Build
@@ -95,23 +95,23 @@ class Trials:
         self.notes: dict[Setting, str] = {}
 
     def measure(self, setting: Setting) -> float:
-        """Batches per second in one more trial; 0 where it cannot be run."""
+        """Run one more trial and return its batches per second; 0 if it cannot run."""
         if setting in self.notes:
             return 0.0
         try:
             rate = self._run(setting)
-        except ConfigurationError as error:  # such as a budget that is too small for it
+        except ConfigurationError as error:  # such as a byte budget that is too small for it
             self.notes[setting] = str(error)
             rate = 0.0
         self.rates.setdefault(setting, []).append(rate)
         return rate
 
     def rate(self, setting: Setting) -> float:
-        """The median of the trials so far."""
+        """Return the median of the trials so far."""
         return statistics.median(self.rates[setting])
 
     def all(self) -> tuple[Trial, ...]:
-        """All settings tried, in the order of their first trial."""
+        """Return all settings tried, in the order of their first trial."""
         return tuple(
             Trial(setting, self.rate(setting), self.notes.get(setting, ""))
             for setting in self.rates
@@ -154,29 +154,29 @@ def autotune(
     warm_s: float = 30.0,
     verbose: bool = True,
 ) -> Tuned:
-    """The fastest setting found.
+    """Return the fastest setting found.
 
     Parameters
     ----------
     build
-        Makes the pipeline with a :class:`Setting`; see :class:`Trials`.
+        Builds the pipeline for a :class:`Setting`; see :class:`Trials`.
     memory_limit
-        Most bytes for batches on their way and for a cache in memory. A batch is measured,
-        each of the parallel calls and each batch made ahead counts as one.
+        Maximum bytes for batches in flight and for a cache in memory. The size of one batch
+        is measured; each parallel call and each prefetched batch counts as one.
     dataset_bytes
-        What a cache in memory would hold in the end; None where it keeps to the limit by
-        itself, as that of a :class:`~trainer_bridge.preprocess.Pipeline` does.
+        Final size of a cache in memory; None if the cache enforces the limit itself, as that
+        of a :class:`~trainer_bridge.preprocess.Pipeline` does.
     caches, parallel, prefetch
-        What to choose from; ``parallel`` up to twice the number of cores by default.
+        The candidates; ``parallel`` up to twice the number of cores by default.
     step, trial_s, repeats, warm_s
         See :class:`Trials`; ``repeats`` trials of each side decide a comparison.
     verbose
-        Prints every trial, and the choice.
+        Print every trial and the choice.
 
     Raises
     ------
     ConfigurationError
-        If no setting fits the limit, or none can be run.
+        If no setting fits the limit, or none can run.
 
     Examples
     --------
@@ -209,7 +209,7 @@ def autotune(
     if not fits(current):
         raise ConfigurationError(
             f"memory_limit={memory_limit:,}: one batch takes {batch_bytes:,} bytes, and "
-            f"{current} needs more than the limit; make batches smaller"
+            f"{current} needs more than the limit; use smaller batches"
         )
     trials.measure(current)
     rejected: set[tuple[Setting, Setting]] = set()
@@ -226,7 +226,7 @@ def autotune(
     best = max((s for s in trials.rates if s not in trials.notes), key=trials.rate, default=None)
     if best is None:
         reasons = "; ".join(f"{setting}: {note}" for setting, note in trials.notes.items())
-        raise ConfigurationError(f"no setting could be tried: {reasons}")
+        raise ConfigurationError(f"no setting could run: {reasons}")
     if best != current and _is_faster(trials, best, current, repeats):
         current = best
     tuned = Tuned(current, trials.rate(current), trials.all())
@@ -237,7 +237,7 @@ def autotune(
 
 @dataclass(frozen=True)
 class _Ladders:
-    """The values of each number, ascending; a neighbour is one or two rungs away."""
+    """Return the candidates of each parameter, ascending; neighbours are one or two steps apart."""
 
     parallel: list[int]
     prefetch: list[int]
@@ -249,13 +249,13 @@ class _Ladders:
 
     @property
     def start(self) -> Setting:
-        """A thread per core and two batches ahead, or what is nearest to it."""
+        """Return the setting nearest to one thread per core and two prefetched batches."""
         cores = os.cpu_count() or 1
         near = min(self.parallel, key=lambda n: abs(n - cores))
         return Setting(near, min(self.prefetch, key=lambda n: abs(n - 2)), self.caches[0])
 
     def around(self, setting: Setting) -> Iterator[Setting]:
-        """What a cache changes is most, so it comes first."""
+        """Return the neighbouring settings; the cache, which matters most, first."""
         for cache in self.caches:
             if cache != setting.cache:
                 yield replace(setting, cache=cache)
@@ -274,15 +274,16 @@ def open_with(
     folder: str | Path | None = None,
     **options: Any,
 ) -> PreparedBatches:
-    """A pipeline opened with a setting: its threads, prefetch and cache are those.
+    """Open a pipeline with the threads, prefetch and cache of a setting.
 
-    A cache in memory gets three quarters of the limit, the blocks on their way the rest; without
-    one they get it all. A cache stands where the pipeline has one, else behind its row stages.
+    A cache in memory is given three quarters of the limit and the blocks in flight the rest;
+    without one they are given all of it. The cache is placed where the pipeline has one, else
+    after its row stages.
 
     Parameters
     ----------
     folder
-        Of a cache on disk.
+        Folder of a cache on disk.
     options
         Passed on to :meth:`Pipeline.open`.
     """
@@ -293,7 +294,7 @@ def open_with(
         cache = Cache(memory_limit - working)
     elif setting.cache == "disk":
         if folder is None:
-            raise ConfigurationError("a cache on disk needs folder=")
+            raise ConfigurationError("a disk cache needs folder=")
         cache = Cache(folder=Path(folder))
     stages = [stage for stage in pipeline.stages if not isinstance(stage, Prefetch)]
     at = next((i for i, s in enumerate(stages) if isinstance(s, Cache)), len(stages))
@@ -310,16 +311,16 @@ def autotune_pipeline(
     options: Mapping[str, Any] | None = None,
     **tuning: Any,
 ) -> Tuned:
-    """The fastest setting found for a pipeline; :func:`open_with` opens it so.
+    """Return the fastest setting found for a pipeline; :func:`open_with` opens it with that.
 
     Parameters
     ----------
     memory_limit
-        Most bytes of blocks and batches on their way and of a cache in memory.
+        Maximum bytes of blocks and batches in flight and of a cache in memory.
     folder
-        Where a cache on disk may be; none is tried without.
+        Folder for a cache on disk; without it none is tried.
     options
-        What it is opened with besides: rank, world size, epoch.
+        Further arguments of :meth:`Pipeline.open`: rank, world size, epoch.
     tuning
         Passed on to :func:`autotune`.
     """
@@ -332,7 +333,7 @@ def autotune_pipeline(
 
 
 def num_bytes(batch: Any) -> int:
-    """Bytes of all arrays or tensors of a batch; of texts those of their characters.
+    """Return the bytes of all arrays or tensors of a batch; of strings, those of the characters.
 
     >>> num_bytes({"x": np.zeros((2, 3), np.float32), "y": (b"abc", [np.zeros(2)])})
     43
@@ -349,7 +350,7 @@ def num_bytes(batch: Any) -> int:
 
 
 def _is_faster(trials: Trials, other: Setting, current: Setting, repeats: int) -> bool:
-    """Whether ``other`` wins; both are tried in turn, and a clear loser only once."""
+    """Return whether ``other`` is faster; both run in turn, a clear loser only once."""
     for number in range(repeats):
         rate, base = trials.measure(other), trials.measure(current)
         if other in trials.notes:
@@ -366,7 +367,7 @@ def _epochs(made: Iterable[Any]) -> Generator[Any, None, None]:
             empty = False
             yield batch
         if empty:
-            raise ConfigurationError("the pipeline gave no batch")
+            raise ConfigurationError("the pipeline yielded no batch")
 
 
 def _batch_bytes(build: Build, setting: Setting) -> int:

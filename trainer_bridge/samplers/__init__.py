@@ -1,4 +1,4 @@
-"""Samplers: which rows come, how often, in which order. Plain classes, no torch."""
+"""Samplers: which rows are drawn, how often and in which order. Independent of torch."""
 
 from trainer_bridge.samplers.balanced import BalancedBatchSampler
 from trainer_bridge.samplers.base import AdvancedSampler

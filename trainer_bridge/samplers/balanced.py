@@ -1,4 +1,4 @@
-"""Batches in which every class has the same share."""
+"""Class-balanced batches."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ from trainer_bridge.samplers.stratified import shuffled
 class BalancedBatchSampler(AdvancedSampler):
     """Batches of ``batch_size`` rows with ``batch_size / classes`` of each class.
 
-    Where that does not divide, the classes take turns at one row more, so that over as many
-    batches as there are classes all have the same number. A class is gone through in a
-    permutation, and in a new one when it is used up: rows of a rare class come several times
-    an epoch, those of a common one at most once and not all of them in one epoch. Within a
-    batch the order is random.
+    If ``batch_size`` is not divisible by the number of classes, the classes take turns at one
+    extra row, so that over as many batches as there are classes all have the same number. The
+    rows of a class are drawn in a permutation, and in a new one when it is exhausted: rows of a
+    rare class are drawn several times an epoch, those of a common one at most once and not all
+    of them in one epoch. Within a batch the order is random.
 
-    Ranks take the batches in turn. Each gets the same number of them: where the world size
-    does not divide the number of batches, a last round goes on by the same rule. ``len()``
-    counts the batches of the whole epoch.
+    Batches are assigned to ranks round-robin, the same number to each: if the number of batches
+    is not divisible by the world size, the last round is filled up by the same rule. ``len()``
+    counts the batches of the epoch over all ranks.
 
     With ``SnapshotReader.with_sampler`` every *global* batch is balanced; the reader's global
-    batch has to be ``batch_size``, or several times that.
+    batch has to be a multiple of ``batch_size``.
 
     Parameters
     ----------
     labels
-        The class of each row, as :class:`StratifiedSampler` takes it.
+        The class of each row, as in :class:`StratifiedSampler`.
     batch_size
-        Rows of a batch.
+        Rows per batch.
     num_batches
-        Batches of an epoch over all ranks; by default as many as hold the number of rows.
+        Batches per epoch over all ranks; by default enough for the number of rows.
     seed, rank, world_size
         See :class:`~trainer_bridge.samplers.AdvancedSampler`.
 
     Raises
     ------
     ConfigurationError
-        For labels that are null, or a batch without rows.
+        If a label is null, or a batch would have no rows.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class BalancedBatchSampler(AdvancedSampler):
         each, extra = divmod(self.batch_size, many)
         batches, offsets = np.divmod(positions, self.batch_size)
         places = permute(offsets, self.batch_size, keys_of(derive_key(key, 2), batches))
-        # Places: `each` rounds of all classes, then those whose turn it is.
+        # Positions: `each` rounds of all classes, then the classes whose turn it is.
         turns = batches * extra
         classes = np.where(places < each * many, places, turns + places - each * many) % many
         had = (turns + many - 1 - classes) // many  # extra rows of the class in earlier batches
@@ -100,7 +100,7 @@ class BalancedBatchSampler(AdvancedSampler):
         each, extra = divmod(self.batch_size, many)
         turns = self.num_batches * extra
         drawn = self.num_batches * each + (turns + many - 1 - np.arange(many)) // many
-        with np.errstate(divide="ignore"):  # a class that no batch of the epoch has
+        with np.errstate(divide="ignore"):  # a class that occurs in no batch of the epoch
             weights = self._groups.sizes / self.num_rows * (self.num_samples / drawn)
         result: npt.NDArray[np.float64] = weights[self._codes[indices]]
         return result
@@ -120,16 +120,18 @@ class BalancedBatchSampler(AdvancedSampler):
 
     @property
     def rank_len(self) -> int:
-        """Batches of this rank in an epoch: the same on every rank."""
+        """Number of batches of this rank in an epoch; the same on every rank."""
         return -(-self.num_batches // self.world_size)
 
-    # A batch sampler of torch yields lists, where a sampler yields numbers.
+    # A torch batch sampler yields lists, where a sampler yields integers.
     def __iter__(self) -> Iterator[list[int]]:  # type: ignore[override]
         epoch, world, size = self.epoch, self.world_size, self.batch_size
         each = max(PIECE // size, 1)
         while self.epoch == epoch and self._position < self.num_samples:
             first = self._position // size
-            rounds = -(-(self.num_batches - first) // world)  # from here on, whoever was here
+            rounds = -(
+                -(self.num_batches - first) // world
+            )  # continue from this position, whichever rank saved it
             batches = first + self.rank + world * np.arange(min(rounds, each), dtype=np.int64)
             positions = (batches[:, None] * size + np.arange(size)).reshape(-1)
             drawn = self.draw(epoch, positions).reshape(-1, size)

@@ -1,4 +1,4 @@
-"""What every sampler is: a pure function from (epoch, position) to an index, and a place in it."""
+"""Base class of samplers: a pure function from (epoch, position) to an index, and a position."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.order.reader_state import check_numbers
 
 PIECE = 65_536
-"""Draws, or rows, that are worked on at a time."""
+"""Number of draws or rows processed at a time."""
 VERSION = 1
 
 
 class AdvancedSampler(ABC):
-    """Yields indices ``0 <= index < num_rows`` of a data set, for one rank of several.
+    """Yields indices ``0 <= index < num_rows`` of a dataset, for one of several ranks.
 
-    The whole draws ``num_samples`` indices an epoch; rank r of W yields those at positions
-    ``r, r + W, ...``, so ranks differ by at most one (a ``SnapshotReader`` shards evenly).
-    ``len()`` is that of the whole, :attr:`rank_len` that of this rank.
+    All ranks together draw ``num_samples`` indices per epoch; rank r of W yields those at
+    positions ``r, r + W, ...``, so ranks differ by at most one (a ``SnapshotReader`` shards
+    evenly). ``len()`` counts the indices of all ranks, :attr:`rank_len` those of this rank.
 
-    Iterating goes on from where the sampler stands to the end of the epoch; it then stands
-    at the start of the next one. The class has the protocol of a torch ``Sampler`` without
-    importing torch; ``trainer_bridge.adapters.torch.as_sampler`` makes an instance of one.
+    Iterating continues from the current position to the end of the epoch, and then advances to
+    the start of the next one. The class follows the protocol of a torch ``Sampler`` without
+    importing torch; ``trainer_bridge.adapters.torch.as_sampler`` converts it to an instance.
     """
 
     batch_multiple: int = 1
-    """A global batch that is to be as the sampler promises has a multiple of so many rows."""
+    """The sampler's guarantees per batch need a global batch size that is a multiple of this."""
 
     def __init__(
         self, num_rows: int, num_samples: int, *, seed: int = 0, rank: int = 0, world_size: int = 1
@@ -42,9 +42,9 @@ class AdvancedSampler(ABC):
             )
         if num_rows < 1 or num_samples < 1 or num_samples != int(num_samples):
             raise ConfigurationError(
-                f"{num_samples} samples of {num_rows} rows: expected at least one of each, whole"
+                f"{num_samples} samples of {num_rows} rows: expected integers of at least 1"
             )
-        # plain integers: NumPy's would make states that JSON does not know
+        # plain integers: NumPy's are not JSON-serializable
         self.num_rows, self.num_samples = int(num_rows), int(num_samples)
         self.seed, self.rank, self.world_size = int(seed), int(rank), int(world_size)
         self.epoch = 0
@@ -52,39 +52,39 @@ class AdvancedSampler(ABC):
 
     @abstractmethod
     def draw(self, epoch: int, positions: Ints) -> Ints:
-        """Indices at global positions ``0 <= position < epoch_size(epoch)``: a pure function."""
+        """Return the indices at global positions ``0 <= position < epoch_size(epoch)``; pure."""
 
     @abstractmethod
     def identity(self) -> dict[str, Any]:
-        """Everything the draws depend on besides epoch and position, as small JSON."""
+        """Return all that the draws depend on besides epoch and position, as small JSON."""
 
     def epoch_size(self, epoch: int) -> int:
-        """Draws of an epoch over all ranks; ``num_samples`` unless chance decides it."""
+        """Return the draws of an epoch over all ranks; ``num_samples`` unless it is random."""
         return self.num_samples
 
     def loss_weights(self, indices: Ints) -> npt.NDArray[np.float64] | None:
-        """Weight of the loss of each index, to undo the sampling; None where there is none."""
+        """Return the importance weights of indices; None if the sampler has none."""
         return None
 
     def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
-        """What each drawn loss has to be multiplied by to estimate the mean over all rows.
+        """Return the factor for each drawn loss that makes the mean over all rows unbiased.
 
-        The weighted losses of an epoch add up, in expectation, to ``num_samples`` times the
-        mean loss of all rows, whatever is drawn how often (Horvitz and Thompson).
+        The expected sum of the weighted losses of an epoch is ``num_samples`` times the mean
+        loss of all rows, whatever the probabilities of the draws (Horvitz and Thompson).
 
         Raises
         ------
         RequestError
-            If some rows cannot come at all, so that nothing drawn can stand for them.
+            If some rows have probability 0, which no weights can correct.
         """
-        raise RequestError(f"{type(self).__name__} has no weights that undo it")
+        raise RequestError(f"{type(self).__name__} has no weights that make the mean unbiased")
 
     def __len__(self) -> int:
         return self.epoch_size(self.epoch)
 
     @property
     def rank_len(self) -> int:
-        """How many indices this rank yields in the whole epoch."""
+        """Number of indices that this rank yields in a complete epoch."""
         return len(range(self.rank, self._end(self.epoch, 0), self.world_size))
 
     def _end(self, epoch: int, position: int) -> int:
@@ -99,19 +99,19 @@ class AdvancedSampler(ABC):
             positions = np.arange(first, stop, world, dtype=np.int64)
             drawn = self.draw(epoch, positions % size if stop > size else positions)
             for position, index in zip(positions.tolist(), drawn.tolist(), strict=True):
-                # What is yielded counts as read, so the place moves before.
+                # What is yielded counts as read, so the position advances first.
                 self._position = position - self.rank + world
                 yield index
         if self.epoch == epoch:
             self.set_epoch(epoch + 1)
 
     def set_epoch(self, epoch: int) -> None:
-        """Go to the start of an epoch; stays where it is if it is in that epoch already."""
+        """Move to the start of an epoch; no effect within that epoch."""
         if epoch != self.epoch:
             self.epoch, self._position = epoch, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the sampler stands, as small JSON; O(1), the same on all ranks in step."""
+        """Return the position as small JSON; O(1), equal on all ranks that are in step."""
         if self._position and self._position >= self.epoch_size(self.epoch):
             self.set_epoch(self.epoch + 1)
         return {
@@ -122,12 +122,12 @@ class AdvancedSampler(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a state was taken, on any rank of any world size.
+        """Restore a position saved on any rank of any world size.
 
         Raises
         ------
         RequestError
-            If it was taken from a sampler with other weights, scores or arguments.
+            If it was saved by a sampler with other weights, scores or arguments.
         """
         if state.get("version") != VERSION or state.get("identity") != self.identity():
             raise RequestError(

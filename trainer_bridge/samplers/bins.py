@@ -1,4 +1,4 @@
-"""Importance sampling by difficulty in 1 byte per row."""
+"""Importance sampling by difficulty with 1 byte per row."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from trainer_bridge.samplers.importance import ImportanceSampler
 from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of
 from trainer_bridge.samplers.totals import cumulate, locate
 
-_PER_OCTAVE, _LEAST = 8, -20  # bin 1 begins at 2**-20, bin 255 at 2**11.75
+_PER_OCTAVE, _LEAST = 8, -20  # bin 1 starts at 2**-20, bin 255 at 2**11.75
 _BORDERS = np.exp2(np.arange(1, _PER_OCTAVE) / _PER_OCTAVE - 1)
 _BLOCK = 128
 _PIECE = 1 << 17
-_DRAWS = 4_096  # at a time: their blocks stay in the processor's cache
+_DRAWS = 4_096  # at a time, so that their blocks stay in the CPU cache
 
 
 def score_bins(scores: Any) -> Bytes:
-    """The bin of each score: eight to a doubling, 0 for scores below 2^-20, 255 from 2^11.75 on.
+    """Return the bin of each score: 8 bins per octave, 0 below 2^-20, 255 from 2^11.75 on.
 
-    Scores that do not fit into memory are binned part by part.
+    Scores that do not fit into memory can be binned in parts.
 
     >>> score_bins([0.0, 1.0, 1.05, 2.0, 1e9]).tolist()
     [0, 161, 161, 169, 255]
@@ -39,31 +39,31 @@ def score_bins(scores: Any) -> Bytes:
 
 
 def bin_scores() -> npt.NDArray[np.float64]:
-    """The score that stands for each of the 256 bins: 0, then the middle (of logarithms)."""
+    """The representative score of each of the 256 bins: 0, then the geometric midpoints."""
     middles = np.exp2(_LEAST + (np.arange(256) - 0.5) / _PER_OCTAVE)
     middles[0] = 0.0
     return middles
 
 
 class BinnedDifficultySampler(ImportanceSampler):
-    """``DifficultyWeightedSampler`` over scores that are rounded to a twelfth: 1.1 bytes per row.
+    """``DifficultyWeightedSampler`` over scores rounded to 256 bins: 1.1 bytes per row.
 
-    Each score counts as the middle of its bin (:func:`score_bins`), at most 4.5 percent off.
-    Probabilities and loss weights are those of the rounded scores, so that weighted means stay
+    Each score is rounded to the midpoint of its bin (:func:`score_bins`), at most 4.5 percent
+    off. Probabilities and loss weights use the rounded scores, so weighted means stay
     unbiased. For 10^9 rows: 1 GB of bins, 63 MB of totals (one per 128 rows).
 
     Parameters
     ----------
     scores
-        Bins as :func:`score_bins` gives them (uint8, not copied), or difficulty scores as
-        ``DifficultyWeightedSampler`` takes them.
+        Bins as returned by :func:`score_bins` (uint8, not copied), or difficulty scores as in
+        ``DifficultyWeightedSampler``.
     num_samples, uniform_share, exponent, eps, beta, normalise, score_snapshot_id
-        As there.
+        As in ``DifficultyWeightedSampler``.
 
     Raises
     ------
     ConfigurationError
-        For scores that are negative or not finite, or an argument out of its bounds.
+        If a score is negative or not finite, or an argument out of bounds.
 
     Examples
     --------
@@ -130,13 +130,14 @@ class BinnedDifficultySampler(ImportanceSampler):
             running = self._inside(blocks[part])
             # index: (draw, row of its block)
             at = (running <= rest[part, None]).sum(axis=1)
-            # A difference may be rounded up to the total: that is the last row above 0.
+            # A difference may round up to the total: that is the last row with a positive score.
             at = np.minimum(at, (running < running[:, -1:]).sum(axis=1))
             found[part] = blocks[part] * _BLOCK + at
         return found
 
     def _inside(self, blocks: Ints) -> npt.NDArray[np.float64]:
-        """Running totals of g inside blocks: (blocks, 128); beyond the last row they stay."""
+        """Return the running totals of g within blocks, (blocks, 128); constant after the last
+        row."""
         rows = blocks[:, None] * _BLOCK + np.arange(_BLOCK)
         merits = self._merit_of_bin[self._bins[np.minimum(rows, self.num_rows - 1)]]
         merits[rows >= self.num_rows] = 0.0

@@ -1,4 +1,4 @@
-"""Easy rows first, harder ones at declared steps."""
+"""Curriculum learning: easy rows first, harder ones at declared steps."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from trainer_bridge.samplers.keys import keys_of
 
 
 class CurriculumSampler(AdvancedSampler):
-    """Draws from the easiest share of the rows; the share grows as ``pace`` declares.
+    """Draws from the easiest share of the rows; the share grows according to ``pace``.
 
     ``pace`` maps a number of draws, counted over all ranks and from the start of epoch 0, to
-    the share of the rows, easiest first, that come from then on::
+    the share of the rows, easiest first, that is used from then on::
 
         pace {0: 0.25, 1000: 0.5, 3000: 1.0}
 
@@ -31,17 +31,17 @@ class CurriculumSampler(AdvancedSampler):
                0.25 +--------+
         draws       0       1000              3000
 
-    While a share lasts, its rows are gone through in one permutation after the other: none
-    comes a second time before all have come. Epochs only cut this sequence. Scores are read
-    once; at which snapshot is part of the state, so that a run can be repeated.
+    Within a share, rows are drawn in successive permutations: no row is repeated before all
+    have been drawn. Epochs only cut this sequence. Scores are read once; their snapshot is part
+    of the state, so that runs are reproducible.
 
     Parameters
     ----------
     scores
-        One finite number per row, the greater the harder: list, NumPy, Arrow, pandas, Polars,
-        or a ``Difficulty``. Between equal scores chance (by the seed) decides.
+        One finite number per row, higher is harder: list, NumPy, Arrow, pandas, Polars,
+        or a ``Difficulty``. Ties are broken at random (by the seed).
     pace
-        As above: begins at 0, shares in (0, 1] that do not fall. :func:`sqrt_pace` makes one.
+        As above: starts at 0, non-decreasing shares in (0, 1]. :func:`sqrt_pace` builds one.
     num_samples
         Draws per epoch over all ranks; as many as rows by default.
     score_snapshot_id
@@ -52,7 +52,7 @@ class CurriculumSampler(AdvancedSampler):
     Raises
     ------
     ConfigurationError
-        For scores that are null or not finite, or a pace as it must not be.
+        If a score is null or not finite, or the pace is invalid.
 
     Examples
     --------
@@ -86,11 +86,11 @@ class CurriculumSampler(AdvancedSampler):
         self.score_snapshot_id = snapshot_of(scores, score_snapshot_id)
         self._checksum = checksum(array)
         self._steps = np.array(list(self.pace), dtype=np.int64)
-        # a share of 0.1 is not more than a tenth
+        # rounded down: a share of 0.1 is at most a tenth
         sizes = [max(ceil(share * rows - 1e-9 * rows), 1) for share in self.pace.values()]
         self._sizes = np.array(sizes, dtype=np.int64)
         cuts = np.diff([0, *sizes, rows]).tolist()
-        # The easiest n rows are the first n: groups stand one after the other.
+        # The easiest n rows are the first n: the groups are contiguous.
         self._rows = split_by_score(array, cuts, derive_key(self.seed, 0xC44)).rows
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
@@ -105,8 +105,8 @@ class CurriculumSampler(AdvancedSampler):
         first = int(np.searchsorted(self._steps, epoch * self.num_samples, side="right")) - 1
         if self._sizes[first] < self.num_rows:
             raise RequestError(
-                f"in epoch {epoch} the curriculum leaves hard rows out (share "
-                f"{list(self.pace.values())[first]}), so that no weights can undo that"
+                f"in epoch {epoch} the curriculum excludes hard rows (share "
+                f"{list(self.pace.values())[first]}), which no weights can correct"
             )
         return np.ones(len(indices), dtype=np.float64)
 
@@ -123,10 +123,10 @@ class CurriculumSampler(AdvancedSampler):
 
 
 def sqrt_pace(num_draws: int, initial: float = 0.1, stages: int = 10) -> dict[int, float]:
-    """A pace that reaches all rows after ``num_draws`` draws, in equal steps of time.
+    """Return a pace that includes all rows after ``num_draws`` draws, in equal stages.
 
     The share after t draws is ``sqrt(t / num_draws * (1 - initial**2) + initial**2)``: new rows
-    come at a rate that falls as there are more to learn from (Platanios et al.,
+    are added at a rate that falls as the set in use grows (Platanios et al.,
     "Competence-based curriculum learning", 2019).
 
     >>> {step: round(share, 3) for step, share in sqrt_pace(300, initial=0.5, stages=3).items()}
@@ -134,8 +134,9 @@ def sqrt_pace(num_draws: int, initial: float = 0.1, stages: int = 10) -> dict[in
     """
     if num_draws < stages or stages < 1 or not 0 < initial <= 1:
         raise ConfigurationError(
-            f"sqrt_pace({num_draws}, initial={initial}, stages={stages}): expected a draw for each "
-            "of at least one stage, and an initial share above 0 and at most 1"
+            f"sqrt_pace({num_draws}, initial={initial}, stages={stages}): expected at least one "
+            f"stage, "
+            "one draw per stage, and 0 < initial <= 1"
         )
     start = initial * initial
     return {
@@ -151,7 +152,8 @@ def _checked(pace: Mapping[int, float]) -> dict[int, float]:
     rising = steps == sorted(steps) and shares == sorted(shares)
     if not steps or steps[0] != 0 or not rising or shares[0] <= 0 or shares[-1] > 1:
         raise ConfigurationError(
-            f"pace={dict(pace)}: expected numbers of draws from 0 on, ascending, with shares in "
-            "(0, 1] that do not fall, such as {0: 0.25, 10_000: 1.0}"
+            f"pace={dict(pace)}: expected ascending numbers of draws from 0 on, with "
+            f"non-decreasing shares in "
+            "(0, 1], such as {0: 0.25, 10_000: 1.0}"
         )
     return {int(step): float(share) for step, share in pace.items()}

@@ -14,9 +14,9 @@ from trainer_bridge.samplers.totals import cumulate, locate
 
 
 class DifficultyWeightedSampler(ImportanceSampler):
-    """Draws hard samples more often, with replacement, and says by how much to weigh them less.
+    """Draws hard samples more often, with replacement, and provides importance weights.
 
-    Index i comes with probability ``P_i = (1 - uniform_share) * g_i / sum(g) +
+    Index i is drawn with probability ``P_i = (1 - uniform_share) * g_i / sum(g) +
     uniform_share / N`` where ``g_i = (scores[i] + eps) ** exponent``; its loss weight is
     ``(N * P_i) ** -beta``. At ``beta=1`` the weighted mean of the losses is that of all
     rows, in expectation (Horvitz and Thompson); ``beta=0`` trains on the harder mix itself.
@@ -28,18 +28,18 @@ class DifficultyWeightedSampler(ImportanceSampler):
     num_samples
         Draws per epoch over all ranks; as many as rows by default.
     uniform_share
-        Lambda, the share drawn from all rows alike: from 0.05, so that no row is forgotten
-        and no weight exceeds ``uniform_share ** -beta``, to 1.
+        Lambda, the share drawn uniformly from all rows: at least 0.05, so that every row is
+        drawn and no weight exceeds ``uniform_share ** -beta``, and at most 1.
     normalise
-        Divide the weights by that greatest possible one; else (by default) leave them.
+        Divide the weights by that maximum; off by default.
     score_snapshot_id
-        Snapshot the scores were read at; part of the state, so that a run can be repeated.
+        Snapshot the scores were read at; part of the state, so that runs are reproducible.
         That of the ``Difficulty`` by default.
 
     Raises
     ------
     ConfigurationError
-        For scores that are negative or not finite, or an argument out of its bounds.
+        If a score is negative or not finite, or an argument out of bounds.
 
     Examples
     --------
@@ -97,5 +97,5 @@ class DifficultyWeightedSampler(ImportanceSampler):
 
     def _merits(self, scores: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
         merits = np.add(scores, self.eps, dtype=np.float64)
-        # in place: 10^8 rows must not need a third array
+        # in place, to avoid a third array with 10^8 rows
         return np.power(merits, self.exponent, out=merits)

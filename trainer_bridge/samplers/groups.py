@@ -1,4 +1,4 @@
-"""Rows by group: by class, or by where a row stands among all scores. 4 bytes per row."""
+"""Rows grouped by class, or by score quantile. 4 bytes per row."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Groups:
 
     @property
     def sizes(self) -> Ints:
-        """Rows of each group."""
+        """Number of rows of each group."""
         return np.diff(self.starts)
 
     def take(self, groups: Ints, numbers: Ints) -> Ints:
-        """The ``numbers[i]``-th row of ``groups[i]``."""
+        """Return the ``numbers[i]``-th row of ``groups[i]``."""
         return self.rows[self.starts[groups] + numbers].astype(np.int64)
 
 
 def group_rows(codes: Array, num_groups: int) -> Groups:
-    """The rows of each code.
+    """Group rows by code.
 
     >>> groups = group_rows(np.array([1, 0, 1], dtype=np.uint8), 2)
     >>> groups.rows.tolist(), groups.starts.tolist()
@@ -46,10 +46,10 @@ def group_rows(codes: Array, num_groups: int) -> Groups:
 
 
 def split_by_score(scores: npt.NDArray[Any], sizes: Sequence[int], key: int) -> Groups:
-    """Groups of these sizes, from the least scores up; chance decides between equal scores.
+    """Split rows into groups of the given sizes, by ascending score; ties are random.
 
-    Chance, because rows of one score that stand together in a table are often of one kind.
-    At most 16 bytes per row, the scores (8) included.
+    Random, because adjacent rows of a table with equal scores are often similar. At most 16
+    bytes per row, including the scores (8).
 
     >>> split_by_score(np.array([5.0, 1.0, 9.0, 3.0]), [2, 2], key=1).rows.tolist()
     [1, 3, 0, 2]
@@ -62,9 +62,9 @@ def split_by_score(scores: npt.NDArray[Any], sizes: Sequence[int], key: int) -> 
         return _group(counts, lambda start, stop: np.repeat(groups, stop - start))
     ordered = np.array(scores)
     ordered.partition(inner)
-    borders = np.unique(ordered[inner])  # the least score beyond each border
+    borders = np.unique(ordered[inner])  # the smallest score beyond each border
     del ordered
-    # Of the rows at a border score: how many are less, and how many equal it.
+    # For each border score: how many rows are below it, and how many equal it.
     below, equal = np.zeros((2, len(borders)), dtype=np.int64)
     for start in range(0, len(scores), _PIECE):
         where = _Borders(borders, scores[start : start + _PIECE])
@@ -75,7 +75,7 @@ def split_by_score(scores: npt.NDArray[Any], sizes: Sequence[int], key: int) -> 
 
     def codes(start: int, stop: int) -> Array:
         where = _Borders(borders, scores[start:stop])
-        # The rank of a row that is not at a border is known as well as it has to be.
+        # For rows that are not at a border the group is already determined.
         rank = np.append(below, len(scores))[where.place] - 1
         for border in np.unique(where.place[where.equal]):
             ties = np.flatnonzero(where.equal & (where.place == border))
@@ -88,7 +88,7 @@ def split_by_score(scores: npt.NDArray[Any], sizes: Sequence[int], key: int) -> 
 
 
 class _Borders:
-    """``place``: index of the first border at or above each score; ``equal``: it is that."""
+    """``place``: index of the first border >= each score; ``equal``: whether they are equal."""
 
     def __init__(self, borders: npt.NDArray[Any], scores: npt.NDArray[Any]) -> None:
         self.place = np.searchsorted(borders, scores, side="left")
@@ -97,7 +97,7 @@ class _Borders:
 
 
 def _group(counts: Ints, codes: Callable[[int, int], Array]) -> Groups:
-    """Counting sort, piece by piece; ``codes`` is asked once for each, in order."""
+    """Counting sort by chunks; ``codes`` is called once per chunk, in order."""
     starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
     size, num_groups = int(starts[-1]), len(counts)
     rows = np.empty(size, dtype=np.uint32 if size <= 1 << 32 else np.int64)
@@ -105,12 +105,12 @@ def _group(counts: Ints, codes: Callable[[int, int], Array]) -> Groups:
     small = np.min_scalar_type(num_groups - 1)
     pieces = [(start, min(start + _PIECE, size)) for start in range(0, size, _PIECE)]
     for start, stop in pieces:
-        # of up to 16 bits this is a radix sort, many times as fast as another
+        # up to 16 bits this is a radix sort, many times faster than comparison sorts
         found = codes(start, stop).astype(small)
         order = np.argsort(found, kind="stable")
         grouped = found[order].astype(np.int64)
         own = np.bincount(grouped, minlength=num_groups)
-        # the i-th of the piece: how far it is behind the first of its group in the piece
+        # offset of each row of the chunk from the first of its group in the chunk
         behind = np.arange(len(order)) - (np.cumsum(own) - own)[grouped]
         rows[following[grouped] + behind] = order + start
         following += own

@@ -1,4 +1,4 @@
-"""Hard examples first, and some of the rest."""
+"""Hard example mining."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ DifficultyFn = Callable[[Any], Any]
 
 
 class HardExampleMiningSampler(AdvancedSampler):
-    """A share of every epoch from the hardest rows, the rest from all others.
+    """Draws a share of every epoch from the hardest rows, the remainder from all others.
 
     ``round(hard_ratio * num_samples)`` rows come from the ``round(hard_ratio * rows)`` hardest,
-    the others from the rest; all without replacement, uniformly, in a random order. Between
-    rows of equal scores, chance (by the seed) decides which are among the hardest. As long as
-    there are no scores, rows come uniformly.
+    the others from the remaining rows; all uniformly without replacement, in random order. Ties
+    between equal scores are broken at random (by the seed). Without scores, rows are drawn
+    uniformly.
 
     Parameters
     ----------
     num_samples
-        Draws per epoch over all ranks, at most as many as there are rows.
+        Draws per epoch over all ranks, at most the number of rows.
     difficulty_scores
-        One finite number per row, the greater the harder: list, NumPy, Arrow, pandas, Polars,
+        One finite number per row, higher is harder: list, NumPy, Arrow, pandas, Polars,
         or a ``Difficulty``, whose snapshot then is part of the state.
     difficulty_fn
         Instead of scores: ``difficulty_fn(indices) -> scores`` for an int64 array of indices
-        (or a function of one index), called for all rows when the sampler is made and at
+        (or a function of one index), called for all rows on construction and by
         ``update_difficulty_scores()``.
     hard_ratio
         From 0 to 1.
     num_rows
-        Rows of the data set where no scores say it; ``num_samples`` by default.
+        Rows of the dataset if there are no scores; ``num_samples`` by default.
     score_snapshot_id
-        Snapshot the scores were read at; part of the state, so that a run can be repeated.
+        Snapshot the scores were read at; part of the state, so that runs are reproducible.
     seed, rank, world_size
         See :class:`~trainer_bridge.samplers.AdvancedSampler`.
 
     Raises
     ------
     ConfigurationError
-        For scores that are null or not finite, or arguments that do not fit together.
+        If a score is null or not finite, or arguments are inconsistent.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class HardExampleMiningSampler(AdvancedSampler):
         world_size: int = 1,
     ) -> None:
         if difficulty_scores is not None and difficulty_fn is not None:
-            raise ConfigurationError("give difficulty_scores or difficulty_fn, not both of them")
+            raise ConfigurationError("pass at most one of difficulty_scores= and difficulty_fn=")
         if not 0 <= hard_ratio <= 1:
             raise ConfigurationError(f"hard_ratio={hard_ratio}: expected 0 to 1")
         scores: npt.NDArray[Any] | None = None
@@ -85,8 +85,8 @@ class HardExampleMiningSampler(AdvancedSampler):
             raise ConfigurationError(f"num_rows={num_rows}, but there are {rows} scores")
         if num_samples > rows:
             raise ConfigurationError(
-                f"num_samples={num_samples} without replacement: there are only {rows} rows; "
-                "take several epochs, or DifficultyWeightedSampler"
+                f"num_samples={num_samples} without replacement, but there are only {rows} rows; "
+                "use several epochs, or DifficultyWeightedSampler"
             )
         self.hard_ratio, self.difficulty_fn = hard_ratio, difficulty_fn
         self.score_snapshot_id = snapshot_of(difficulty_scores, score_snapshot_id)
@@ -98,11 +98,11 @@ class HardExampleMiningSampler(AdvancedSampler):
     def update_difficulty_scores(
         self, difficulty_scores: Any = None, *, score_snapshot_id: int | None = None
     ) -> None:
-        """Go by other scores from the start of the next epoch on.
+        """Replace the scores from the next start of an epoch on.
 
-        At the start of an epoch that is at once; in the middle of one it waits, so that an
-        epoch has each row at most once. None calls ``difficulty_fn`` again. A reader that was
-        made ``with_sampler`` before keeps the scores it was made with.
+        At the start of an epoch they apply at once; in the middle they are deferred to the next
+        one, so that an epoch has each row at most once. None calls ``difficulty_fn`` again. A
+        reader created earlier by ``with_sampler`` keeps the scores it was created with.
         """
         if difficulty_scores is not None:
             scores = as_numbers(difficulty_scores, "difficulty_scores", negative=True)
@@ -118,7 +118,7 @@ class HardExampleMiningSampler(AdvancedSampler):
             )
         snapshot = snapshot_of(difficulty_scores, score_snapshot_id)
         if self._position:
-            self._pending = (np.array(scores), snapshot)  # the caller may change its own
+            self._pending = (np.array(scores), snapshot)  # a copy: the caller may modify its array
         else:
             self.score_snapshot_id = snapshot
             self._rank_rows(scores)
@@ -141,7 +141,7 @@ class HardExampleMiningSampler(AdvancedSampler):
 
     def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
         drawn = np.array([self.num_samples - self._num_hard, self._num_hard])
-        with np.errstate(divide="ignore", invalid="ignore"):  # a part that never comes
+        with np.errstate(divide="ignore", invalid="ignore"):  # a part that is never drawn
             weights = self._groups.sizes / self.num_rows * (self.num_samples / drawn)
         hardest = self._groups.rows[self._groups.starts[1] :]
         at = np.minimum(np.searchsorted(hardest, indices), max(len(hardest) - 1, 0))
@@ -171,7 +171,7 @@ class HardExampleMiningSampler(AdvancedSampler):
 
 
 def _scores_by(function: DifficultyFn, rows: int) -> npt.NDArray[np.float64]:
-    """The function's score of each row, by many indices at a time if it takes them."""
+    """Evaluate the function for all rows, on arrays of indices if it supports them."""
     scores = np.empty(rows, dtype=np.float64)
     for start in range(0, rows, PIECE):
         indices = np.arange(start, min(start + PIECE, rows), dtype=np.int64)
@@ -184,7 +184,7 @@ def _call(function: DifficultyFn, indices: Ints) -> Any:
         found = np.asarray(function(indices), dtype=np.float64)
         if found.shape == indices.shape:
             return found
-    except Exception:  # a function of one index raises what it likes when it gets many
+    except Exception:  # a function of one index may raise anything when called with an array
         pass
     return [float(function(index)) for index in indices.tolist()]
 

@@ -1,4 +1,4 @@
-"""Importance sampling: harder rows more often, and by how much to weigh them less."""
+"""Importance sampling: harder rows more often, with importance weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEAST_UNIFORM_SHARE = 0.05
 class ImportanceSampler(AdvancedSampler):
     """Draws index i, with replacement, with ``P_i = (1 - uniform_share) g_i / sum(g) +
     uniform_share / N``, where ``g_i = (score_i + eps) ** exponent``; its loss weight is
-    ``(N * P_i) ** -beta``. A subclass says how scores are held.
+    ``(N * P_i) ** -beta``. Subclasses define how scores are stored.
     """
 
     kind: str
@@ -50,7 +50,7 @@ class ImportanceSampler(AdvancedSampler):
         if not LEAST_UNIFORM_SHARE <= uniform_share <= 1:
             raise ConfigurationError(
                 f"uniform_share={uniform_share}: expected {LEAST_UNIFORM_SHARE} to 1, so that "
-                "every row keeps coming and loss weights stay bounded"
+                "every row can be drawn and loss weights stay bounded"
             )
         for name, number in (("exponent", exponent), ("eps", eps), ("beta", beta)):
             if not 0 <= number < np.inf:
@@ -61,28 +61,28 @@ class ImportanceSampler(AdvancedSampler):
 
     @abstractmethod
     def _merit_total(self) -> float:
-        """The sum of g over all rows."""
+        """Return the sum of g over all rows."""
 
     @abstractmethod
     def _merit(self, indices: Ints) -> npt.NDArray[np.float64]:
-        """g of each index."""
+        """Return g of each index."""
 
     @abstractmethod
     def _locate(self, shares: npt.NDArray[np.float64]) -> Ints:
-        """The indices in whose part of the total the shares, in [0, 1), fall."""
+        """Return the indices by inverse transform sampling, for shares of the total in [0, 1)."""
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
         key = derive_key(self.seed, epoch, 0xD1F)
         shares = uniform(key, positions)
         evenly = np.minimum((shares * self.num_rows).astype(np.int64), self.num_rows - 1)
-        # Where nothing is hard (all scores and eps are 0), all rows are alike.
+        # If all scores and eps are 0, the distribution is uniform.
         if self._merit_total() == 0:
             return evenly
         from_all = uniform(derive_key(key, 1), positions) < self.uniform_share
         return np.where(from_all, evenly, self._locate(shares))
 
     def probabilities(self, indices: Ints) -> npt.NDArray[np.float64]:
-        """Probability of each index at every draw."""
+        """Return the probability of each index at every draw."""
         if (total := self._merit_total()) == 0:
             return np.full(len(indices), 1 / self.num_rows)
         result: npt.NDArray[np.float64] = (1 - self.uniform_share) * self._merit(

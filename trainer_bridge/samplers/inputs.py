@@ -1,4 +1,4 @@
-"""Weights, scores and labels as they come: lists, NumPy, Arrow, pandas, Polars, difficulty."""
+"""Conversion of weights, scores and labels: lists, NumPy, Arrow, pandas, Polars, difficulty."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PIECE = 1 << 17
 
 
 def as_numbers(values: Any, what: str, *, negative: bool = False) -> Array:
-    """One finite number per row, floats or integers; not copied where it is NumPy or one chunk.
+    """Return one finite number per row; NumPy arrays and single Arrow chunks are not copied.
 
-    A ``Difficulty`` gives its ``scores()``.
+    Of a ``Difficulty``, its ``scores()``.
 
     Raises
     ------
     ConfigurationError
-        For a null, a NaN, an infinity, no rows, or (unless ``negative``) a number below 0.
+        If there is a null, a NaN, an infinity, no row, or (unless ``negative``) a number below 0.
     """
     values = _to_arrays(values)
     if isinstance(values, pa.Array | pa.ChunkedArray):
@@ -41,7 +41,7 @@ def as_numbers(values: Any, what: str, *, negative: bool = False) -> Array:
     if array.ndim != 1 or not len(array):
         raise ConfigurationError(f"{what}: expected one number per row, got shape {array.shape}")
     if array.dtype == object and (nulls := sum(value is None for value in array)):
-        raise ConfigurationError(f"{what}: {nulls} of {len(array)} are null; fill them before")
+        raise ConfigurationError(f"{what}: {nulls} of {len(array)} are null; fill them first")
     if array.dtype.kind not in "fiub":
         raise ConfigurationError(f"{what}: expected numbers, got {array.dtype}")
     low = -np.inf if negative else -np.finfo(np.float64).smallest_subnormal
@@ -54,25 +54,25 @@ def as_numbers(values: Any, what: str, *, negative: bool = False) -> Array:
 
 
 def snapshot_of(values: Any, given: int | None) -> int | None:
-    """The snapshot of the scores: as given, or that of a ``Difficulty``."""
+    """Return the snapshot of the scores: as given, or that of a ``Difficulty``."""
     return values.snapshot_id if given is None and isinstance(values, Difficulty) else given
 
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The class of each row: ``classes``, ascending, and a small number per row."""
+    """The class of each row: ``classes``, ascending, and an integer code per row."""
 
     codes: npt.NDArray[Any]
     classes: list[Any]
 
 
 def as_labels(values: Any, what: str = "labels") -> Labels:
-    """Labels of any type that has an order; 1 byte per row for up to 256 classes.
+    """Encode labels of any sortable type; 1 byte per row for up to 256 classes.
 
     Raises
     ------
     ConfigurationError
-        For a null or a NaN, no rows, or more than one label per row.
+        If there is a null or a NaN, no row, or more than one label per row.
     """
     values = _to_arrays(values)
     if isinstance(values, np.ndarray) and values.dtype.kind in "OU":
@@ -96,7 +96,7 @@ def as_labels(values: Any, what: str = "labels") -> Labels:
             pa.types.is_floating(piece.type) and pc.any(pc.is_nan(piece)).as_py()
         ):
             raise ConfigurationError(
-                f"{what}: some are null or NaN; give them a class or leave these rows out"
+                f"{what}: some are null or NaN; assign them a class or drop these rows"
             )
         found.update(pc.unique(piece).to_pylist())
     classes = sorted(found)
@@ -111,12 +111,12 @@ def as_labels(values: Any, what: str = "labels") -> Labels:
 
 
 def checksum(array: npt.NDArray[Any]) -> int:
-    """A number that tells arrays apart, also those of equal values in another order."""
+    """Return a fingerprint of an array, sensitive to the order of its values."""
     return zlib.crc32(np.ascontiguousarray(array).data)
 
 
 def _to_arrays(values: Any) -> Any:
-    """pandas and Polars columns as Arrow, a difficulty as its scores; the rest as it is."""
+    """Convert pandas and Polars columns to Arrow and a difficulty to scores; others unchanged."""
     if isinstance(values, Difficulty):
         return values.scores()
     home = type(values).__module__.partition(".")[0]
@@ -130,12 +130,12 @@ def _to_arrays(values: Any) -> Any:
 def _refuse_nulls(values: pa.Array | pa.ChunkedArray, what: str) -> None:
     if values.null_count:
         raise ConfigurationError(
-            f"{what}: {values.null_count} of {len(values)} are null; fill them before"
+            f"{what}: {values.null_count} of {len(values)} are null; fill them first"
         )
 
 
 def _pieces(values: Any) -> Iterator[pa.Array]:
-    """Short Arrow arrays, without a dictionary, one after the other."""
+    """Concatenate short Arrow arrays, decoding dictionaries."""
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     for chunk in chunks:
         for start in range(0, len(chunk), _PIECE):

@@ -1,17 +1,17 @@
 """Items of several classes in one sequence, each class spread evenly over all of it.
 
-Two classes: the smaller one's j-th item stands somewhere in the j-th of as many equal cells,
+Two classes: the smaller one's j-th item is placed in the j-th of as many equal cells,
 
 ::
 
     smaller (3 of 10)   [ . a . ][ . . a ][ a . . . ]      any slot of its cell, by a hash
     sequence              b a b    b b a    a b b b
 
-so in any window its number differs from its share by less than 2, and by less than 1 from
-the start on. More classes are merged two at a time, the smallest first (Huffman's tree).
-The slots are random because ranks take every W-th position: a strict pattern such as
-``abab`` would give one of two ranks nothing but a. All of it is computed for each position
-alone; nothing of the size of the sequence is kept.
+so in any window its count differs from its share by less than 2, and in any prefix by less
+than 1. More classes are merged two at a time, the smallest first (Huffman's tree). The slots
+are random because ranks take every W-th position: with a strict pattern such as ``abab`` one
+of two ranks would see only a. Each position is computed independently; no storage
+proportional to the length of the sequence is needed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from paimon_features.array_types import Ints
 from trainer_bridge.samplers.keys import keys_of
 
 LIMIT = 1 << 31
-"""Longest sequence: its length times that of a class has to fit 63 bits."""
+"""Maximum length: the length times the size of a class has to fit 63 bits."""
 
 
 class Interleave:
-    """A sequence of ``counts[c]`` items of each class c, at least one in all.
+    """A sequence of ``counts[c]`` items of each class c, at least one item in total.
 
     >>> classes, numbers = Interleave([2, 4]).locate(np.arange(6), key=1)
     >>> sorted(zip(classes.tolist(), numbers.tolist()))
@@ -37,8 +37,8 @@ class Interleave:
     """
 
     def __init__(self, counts: Sequence[int] | Ints) -> None:
-        # Nodes: the classes by their numbers, then the merged ones; of each its size and,
-        # where it is merged, its parts.
+        # Nodes: the classes by number, then the merged nodes; each with its size and,
+        # if merged, its children.
         leaves = [(int(size), number) for number, size in enumerate(counts) if size]
         nodes = len(counts) + len(leaves) - 1
         self._num_classes = len(counts)
@@ -58,12 +58,12 @@ class Interleave:
         return self._size
 
     def locate(self, positions: Ints, key: int) -> tuple[Ints, Ints]:
-        """For each position its class, and how many of that class come before."""
+        """Return for each position its class, and how many of that class precede it."""
         node: Ints = np.full(len(positions), self._root, dtype=np.int64)
         at: Ints = np.array(positions, dtype=np.int64)
         down = np.arange(len(positions))[node >= self._num_classes]
         while len(down):
-            # One level of the tree a round; index: those that are not at a class yet.
+            # One tree level per round; index: positions that have not reached a leaf.
             own, place = node[down], at[down]
             size, few = self._sizes[own], self._sizes[self._small[own]]
             cell = ((place + 1) * few - 1) // size

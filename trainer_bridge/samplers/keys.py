@@ -1,4 +1,4 @@
-"""Keys of many permutations at once."""
+"""Keys of many permutations, vectorised."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _GOLDEN = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
 
 
 def keys_of(key: int, *numbers: Ints) -> Words:
-    """A 64-bit key for each row of numbers (arrays of one length), a pure function of both.
+    """Return a 64-bit key per row of numbers (arrays of equal length); a pure function.
 
     >>> one, two = keys_of(7, np.array([1, 2]), np.array([5, 5]))
     >>> bool(one == keys_of(7, np.array([1]), np.array([5]))[0]), bool(one == two)

@@ -1,4 +1,4 @@
-"""Each row for itself: in an epoch or not, by a hash."""
+"""Poisson sampling: each row is included in an epoch independently, by a hash."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ _PIECE = 1 << 17
 
 
 class PoissonSampler(AdvancedSampler):
-    """Row i is in an epoch with probability ``pi_i = min(1, scale * weights[i])``, at most once.
+    """Includes row i in an epoch with probability ``pi_i = min(1, scale * weights[i])``, at most
+    once.
 
-    Whether it is depends on ``hash(seed, epoch, key_i)`` and ``pi_i`` alone: not on the other
-    rows, nor on their number or order. So anyone can tell for any row (:meth:`includes`), and
-    a row that is added changes nothing about the others. The loss weight of a row is
-    ``1 / pi_i``, exactly: sums over an epoch are unbiased.
+    Inclusion depends only on ``hash(seed, epoch, key_i)`` and ``pi_i``: not on the other rows,
+    nor on their number or order. So it can be evaluated for any row (:meth:`includes`), and
+    adding a row does not affect the others. The loss weight of a row is exactly ``1 / pi_i``:
+    sums over an epoch are unbiased.
 
-    How many rows an epoch has is chance: ``num_samples`` in expectation, with a variance of
-    ``sum(pi_i * (1 - pi_i))``. ``len()`` is the exact number of the present epoch; to know it
-    costs a hash per row, once per epoch. Every rank yields equally many: where the world size
-    does not divide the number, the last round starts over with the first rows of the epoch
+    The size of an epoch is random: ``num_samples`` in expectation, with variance
+    ``sum(pi_i * (1 - pi_i))``. ``len()`` is the exact size of the current epoch; computing it
+    takes a hash per row, once per epoch. Every rank yields the same number: if the size is not
+    divisible by the world size, the last round wraps around to the first rows of the epoch
     (a ``SnapshotReader`` does so only with ``pad_last``, and has equal batch counts anyway).
 
-    8 bytes per row for weights in float64, 4 in float32, 4 more for each row drawn; keys that
-    are given, 8.
+    8 bytes per row for weights in float64, 4 in float32, plus 4 per row drawn and 8 per row for
+    ``keys``.
 
     Parameters
     ----------
     weights
         One number >= 0 per row: list, NumPy, Arrow, pandas, Polars, or a ``Difficulty``.
     num_samples
-        Expected number of rows per epoch, over all ranks; ``scale`` is found from it.
+        Expected number of rows per epoch, over all ranks; determines ``scale``.
     scale
         Instead of ``num_samples``.
     keys
-        What rows are known by, of any type; the same key always shares its fate. The row
-        number by default.
+        Row keys of any type; rows of the same key are included together if their weights are
+        equal. The row number by default.
     normalise
         Multiply the loss weights by the expected share of the rows, so that the mean over a
         batch is comparable with one of all rows.
@@ -55,8 +56,8 @@ class PoissonSampler(AdvancedSampler):
     Raises
     ------
     ConfigurationError
-        For weights that are negative, not finite or all 0, or fewer weights above 0 than
-        ``num_samples``.
+        If a weight is negative or not finite, all are 0, or fewer weights than ``num_samples``
+        are positive.
 
     Examples
     --------
@@ -81,7 +82,7 @@ class PoissonSampler(AdvancedSampler):
     ) -> None:
         self._weights = as_numbers(weights, "weights")
         if (num_samples is None) == (scale is None):
-            raise ConfigurationError("give num_samples or scale, one of them")
+            raise ConfigurationError("pass exactly one of num_samples= and scale=")
         if scale is not None and not 0 < scale < np.inf:
             raise ConfigurationError(f"scale={scale}: expected a finite number above 0")
         self.scale = _scale(self._weights, num_samples) if scale is None else scale
@@ -103,11 +104,11 @@ class PoissonSampler(AdvancedSampler):
         self._chosen: tuple[int, npt.NDArray[Any]] | None = None
 
     def probabilities(self, indices: Ints) -> npt.NDArray[np.float64]:
-        """``pi``: the chance of each row to be in an epoch."""
+        """Return ``pi``, the inclusion probability of each row."""
         return _chances(self._weights[indices], self.scale)
 
     def includes(self, epoch: int, indices: Ints) -> npt.NDArray[np.bool_]:
-        """Whether each row is in an epoch; O(1) a row."""
+        """Return whether each row is in an epoch; O(1) per row."""
         keys = indices if self._keys is None else self._keys[indices]
         shares = uniform(derive_key(self.seed, epoch, 0x905), keys)
         result: npt.NDArray[np.bool_] = shares < self.probabilities(indices)
@@ -130,7 +131,7 @@ class PoissonSampler(AdvancedSampler):
 
     def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
         if not self._complete:
-            raise RequestError("rows of weight 0 never come, so that no weights can undo that")
+            raise RequestError("rows of weight 0 are never drawn, which no weights can correct")
         return self.num_samples / self.num_rows / self.probabilities(indices)
 
     def identity(self) -> dict[str, Any]:
@@ -148,7 +149,7 @@ class PoissonSampler(AdvancedSampler):
         return position + rounds * self.world_size
 
     def _rows(self, epoch: int) -> npt.NDArray[Any]:
-        """The rows of an epoch, ascending."""
+        """Return the rows of an epoch, ascending."""
         if self._chosen is not None and self._chosen[0] == epoch:
             return self._chosen[1]
         self._chosen = None
@@ -163,12 +164,12 @@ class PoissonSampler(AdvancedSampler):
 
 
 def _chances(weights: npt.NDArray[Any], scale: float) -> npt.NDArray[np.float64]:
-    with np.errstate(over="ignore"):  # what is beyond a float is beyond 1 as well
+    with np.errstate(over="ignore"):  # an overflow to infinity is above 1 as well
         return np.minimum(weights.astype(np.float64) * scale, 1.0)
 
 
 def _sum(weights: npt.NDArray[Any], scale: float) -> float:
-    """The sum of the chances, added up in one order on every machine."""
+    """Return the sum of the probabilities, in the same summation order on every machine."""
     total = 0.0
     for start in range(0, len(weights), _PIECE):
         total += float(np.cumsum(_chances(weights[start : start + _PIECE], scale))[-1])
@@ -176,18 +177,19 @@ def _sum(weights: npt.NDArray[Any], scale: float) -> float:
 
 
 def _scale(weights: npt.NDArray[Any], num_samples: int | None) -> float:
-    """The scale at which the chances add up to ``num_samples``."""
+    """Return the scale for which the probabilities sum to ``num_samples``."""
     assert num_samples is not None
     positive = int(np.count_nonzero(weights))
     if num_samples > positive:
         raise ConfigurationError(
-            f"num_samples={num_samples}: only {positive} weights are above 0, each comes once"
+            f"num_samples={num_samples}: only {positive} weights are positive, and each row is "
+            f"drawn at most once"
         )
     if num_samples < 1:
         raise ConfigurationError(f"num_samples={num_samples}: expected at least 1")
     certain, scale = -1, 0.0
     while True:
-        # Rows that are certain do not share in the rest; each round finds more of them.
+        # Rows with probability 1 are excluded from the scaling; each round finds more of them.
         count, total = 0, 0.0
         for start in range(0, len(weights), _PIECE):
             piece = weights[start : start + _PIECE].astype(np.float64)
@@ -197,7 +199,7 @@ def _scale(weights: npt.NDArray[Any], num_samples: int | None) -> float:
                 total += float(np.cumsum(np.where(sure, 0.0, piece))[-1])
         if total == np.inf:
             raise ConfigurationError(
-                "weights: they add up to inf; expected a finite total: divide them by the largest"
+                "weights: their sum is inf; expected a finite total: divide them by the largest"
             )
         if count == certain or count >= num_samples or total == 0:
             return scale

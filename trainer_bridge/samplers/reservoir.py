@@ -1,4 +1,4 @@
-"""A weighted sample without replacement from parts that do not stand in one place."""
+"""Weighted sampling without replacement from distributed parts."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trainer_bridge.samplers.weighted import exponential_keys
 
 
 class WeightedReservoir:
-    """The ``num_samples`` rows of least key of all that were shown; 16 bytes for each of them.
+    """Keeps the ``num_samples`` rows of smallest key among all added; 16 bytes per row kept.
 
-    Rows may come in any parts and order, on any number of ranks: merging is exact, and the
-    sample is the one that ``WeightedRandomSampler(weights, num_samples, replacement=False,
-    seed=seed)`` takes in that epoch from all weights at once.
+    Rows may be added in any parts and order, on any number of ranks: merging is exact, and the
+    sample equals that of ``WeightedRandomSampler(weights, num_samples, replacement=False,
+    seed=seed)`` for the same epoch over all weights.
 
     Examples
     --------
@@ -35,7 +35,7 @@ class WeightedReservoir:
         self._rows: Ints = np.empty(0, dtype=np.int64)
 
     def update(self, rows: Ints, weights: Any) -> None:
-        """Show rows (numbers in the whole data set, each once) and their weights."""
+        """Add rows (row numbers in the complete dataset, each once) with their weights."""
         known = as_numbers(weights, "weights")
         if len(rows) != len(known):
             raise RequestError(f"{len(rows)} rows with {len(known)} weights")
@@ -44,17 +44,17 @@ class WeightedReservoir:
         self._keep(keys[possible], np.asarray(rows, dtype=np.int64)[possible])
 
     def merge(self, other: WeightedReservoir) -> WeightedReservoir:
-        """This one and another of other rows as one; neither changes.
+        """Merge with a reservoir of other rows; neither is modified.
 
         Raises
         ------
         RequestError
-            For another seed, epoch or size, which would be another sample.
+            If seed, epoch or size differ.
         """
         own = (self.num_samples, self.seed, self.epoch)
         if own != (got := (other.num_samples, other.seed, other.epoch)):
             raise RequestError(
-                f"a reservoir of (num_samples, seed, epoch) {got} does not merge with {own}"
+                f"a reservoir of (num_samples, seed, epoch) {got} cannot be merged with {own}"
             )
         merged = WeightedReservoir(self.num_samples, seed=self.seed, epoch=self.epoch)
         for part in (self, other):
@@ -62,11 +62,11 @@ class WeightedReservoir:
         return merged
 
     def rows(self) -> Ints:
-        """The rows of the sample, ascending; fewer where fewer had a weight above 0."""
+        """Return the rows of the sample, ascending; fewer if fewer have a positive weight."""
         return np.sort(self._rows)
 
     def _keep(self, keys: Any, rows: Ints) -> None:
         keys, rows = np.concatenate([self._keys, keys]), np.concatenate([self._rows, rows])
-        # equal keys: the smaller row, as in one pass over all of them
+        # equal keys: the smaller row number wins, as in a single pass
         best = np.lexsort((rows, keys))[: self.num_samples]
         self._keys, self._rows = keys[best], rows[best]

@@ -1,4 +1,4 @@
-"""Every class in its share, or as many of each."""
+"""Stratified sampling: classes in proportion, or equally many of each."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from trainer_bridge.samplers.keys import keys_of
 
 
 class StratifiedSampler(AdvancedSampler):
-    """All classes, spread evenly over the order, each in its share or as many of each.
+    """Spreads all classes evenly over the order, in proportion or with equal counts.
 
-    - ``proportional`` (the default): all rows, each once. In any window of the order a class
-      has its share of the rows, less than 2 off where there are two classes and at most 4
-      otherwise; from the start of the epoch on it is less than 1 off (at most 2 otherwise).
+    - ``proportional`` (the default): all rows, each once. In any window of the order the count
+      of a class deviates from its proportion by less than 2 with two classes and by at most 4
+      with more; in any prefix of the epoch by less than 1 (at most 2 with more classes).
       See :mod:`trainer_bridge.samplers.interleave`.
-    - ``num_samples_per_class``: that many rows of each class, in equal shares in the same
-      sense. A class that has fewer gives each row once before it repeats one.
+    - ``num_samples_per_class``: that many rows of each class, equally spread in the same sense.
+      Of a class with fewer rows, each is drawn once before any is repeated.
     - neither (``proportional=False``): as many of each class as the smallest one has.
 
-    Which rows of a class come when is a new permutation in each epoch. 5 bytes per row for
-    up to 256 classes, besides the labels themselves.
+    The order within a class is a new permutation in each epoch. 5 bytes per row for up to 256
+    classes, in addition to the labels.
 
     Parameters
     ----------
     labels
-        The class of each row: integers, strings, booleans or anything with an order; list,
+        The class of each row: integers, strings, booleans or any sortable type; list,
         NumPy, Arrow, pandas, Polars.
     num_samples_per_class
         Draws per epoch and class, over all ranks.
@@ -44,7 +44,7 @@ class StratifiedSampler(AdvancedSampler):
     Raises
     ------
     ConfigurationError
-        For labels that are null, or more than 2^31 draws.
+        If a label is null, or there are more than 2^31 draws.
 
     Examples
     --------
@@ -118,9 +118,9 @@ class StratifiedSampler(AdvancedSampler):
 
 
 def shuffled(groups: Groups, classes: Ints, numbers: Ints, key: int) -> Ints:
-    """The row that is the ``numbers[i]``-th to come of class ``classes[i]``.
+    """Return the ``numbers[i]``-th row drawn of class ``classes[i]``.
 
-    Each class is gone through in a permutation, and when it is used up in another one.
+    Each class is drawn in a permutation, and in another one when it is exhausted.
     """
     sizes = groups.sizes[classes]
     cycles, places = np.divmod(numbers, sizes)

@@ -20,17 +20,17 @@ _PIECE = 1 << 17
 class WeightedRandomSampler(AdvancedSampler):
     """Draws indices in proportion to weights.
 
-    With replacement each draw is independent: index i comes with probability
-    ``weights[i] / sum(weights)``, found in the running totals by bisection (8 bytes per
+    With replacement each draw is independent: index i has probability
+    ``weights[i] / sum(weights)``, drawn by bisection in the cumulative sums (8 bytes per
     weight; an alias table would take 16 and a loop to build). Without replacement, the
-    indices with the ``num_samples`` least keys ``log E - log w``, E exponential, are taken
+    indices with the ``num_samples`` smallest keys ``log E - log w``, E exponential, are taken
     (Efraimidis and Spirakis, "Weighted random sampling with a reservoir", 2006, in log
-    space): the same sets as drawing one after the other, in an order that does not depend
-    on the weights, so that the batches of an epoch are alike. ``WeightedReservoir`` takes the
-    same sets from weights that stand on several ranks.
+    space): the same distribution of sets as successive draws, in an order independent of the
+    weights, so that the batches of an epoch are alike. ``WeightedReservoir`` draws the same
+    sets from weights distributed over several ranks.
 
     Works beyond 2^24 weights, where ``torch.multinomial`` does not; at most 16 bytes per
-    weight, those of ``weights`` itself included.
+    weight, including ``weights`` itself.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ class WeightedRandomSampler(AdvancedSampler):
     Raises
     ------
     ConfigurationError
-        For weights that are negative, not finite or all 0; without replacement, for more
-        samples than weights above 0.
+        If a weight is negative or not finite, or all are 0; without replacement, if there are
+        fewer positive weights than samples.
 
     Examples
     --------
@@ -80,7 +80,7 @@ class WeightedRandomSampler(AdvancedSampler):
         if num_samples > positive:
             raise ConfigurationError(
                 f"num_samples={num_samples} without replacement: "
-                f"only {positive} weights are above 0"
+                f"only {positive} weights are positive"
             )
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
@@ -91,10 +91,10 @@ class WeightedRandomSampler(AdvancedSampler):
         return self._choose(epoch)[0][places].astype(np.int64)
 
     def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
-        """See the base class. Without replacement, chances are those given the first key that
-        was not drawn (Cohen and Kaplan, "Summarizing data using bottom-k sketches", 2007)."""
+        """See the base class. Without replacement, probabilities are conditional on the first key
+        that was not drawn (Cohen and Kaplan, "Summarizing data using bottom-k sketches", 2007)."""
         if not self._complete:
-            raise RequestError("rows of weight 0 never come, so that no weights can undo that")
+            raise RequestError("rows of weight 0 are never drawn, which no weights can correct")
         if self.replacement:
             own = self._totals[indices] - np.where(indices > 0, self._totals[indices - 1], 0.0)
             chances = self.num_samples * own / self._totals[-1]
@@ -116,7 +116,7 @@ class WeightedRandomSampler(AdvancedSampler):
         }
 
     def _choose(self, epoch: int) -> tuple[npt.NDArray[Any], float]:
-        """The indices chosen in an epoch, ascending, and the least key beyond them."""
+        """Return the indices drawn in an epoch, ascending, and the smallest key beyond them."""
         if self._chosen is not None and self._chosen[0] == epoch:
             return self._chosen[1:]
         self._chosen = None
@@ -127,13 +127,13 @@ class WeightedRandomSampler(AdvancedSampler):
             keys[start : min(start + _PIECE, self.num_rows)] = self._keys(key, start)
         keys.partition([self.num_samples - 1, self.num_samples])
         bound, beyond = float(keys[self.num_samples - 1]), float(keys[self.num_samples])
-        del keys  # 8 bytes per weight; made once more below, piece by piece
+        del keys  # 8 bytes per weight; recomputed below in chunks
         chosen = np.empty(
             self.num_samples, dtype=np.uint32 if self.num_rows <= 1 << 32 else np.int64
         )
         count = 0
         for start in range(0, self.num_rows, _PIECE):
-            # keys that are equal at the bound could be one too many
+            # ties at the bound could select one too many
             part = np.flatnonzero(self._keys(key, start) <= bound)[: self.num_samples - count]
             chosen[count : count + len(part)] = part + start
             count += len(part)
@@ -146,10 +146,10 @@ class WeightedRandomSampler(AdvancedSampler):
 
 
 def exponential_keys(key: int, rows: Ints, weights: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """``log E - log w`` of each row, E exponential by a hash; infinite for a weight of 0."""
+    """Return ``log E - log w`` per row, E exponential by a hash; infinite for a weight of 0."""
     shares = uniform(key, rows)
     with np.errstate(divide="ignore"):
-        # log1p of a share below 1 is finite; a share of 0 gives -inf, the least key
+        # log1p of a share below 1 is finite; a share of 0 results in -inf, the smallest key
         keys: npt.NDArray[np.float64] = np.log(-np.log1p(-shares))
         keys -= np.log(weights.astype(np.float64))
     keys[weights == 0] = np.inf

@@ -92,7 +92,7 @@ def test_a_damaged_block_is_reported_and_made_again(
     plan = DiskCache(tmp_path).open("k", {})
     assert plan.get_or_make(7, lambda: block(7)).equals(block(7))
     assert (plan.stats.damaged, plan.stats.written) == (1, 1)
-    assert f"damaged and is computed again: {path}" in caplog.text
+    assert f"damaged and will be recomputed: {path}" in caplog.text
     assert DiskCache(tmp_path).open("k", {}).get_or_make(7, never).equals(block(7))
 
 
@@ -110,7 +110,7 @@ def test_a_full_disk_stops_the_writing_and_not_the_reading(
         assert plan.get_or_make(number, lambda n=number: block(n)).equals(block(number))
     assert plan.get_or_make(0, never).equals(block(0))
     assert (plan.stats.failed, plan.stats.written, plan.stats.hits) == (1, 1, 1)
-    assert caplog.text.count("is not written any more: [Errno 28]") == 1
+    assert caplog.text.count("no longer writing to the cache: [Errno 28]") == 1
     assert not list(tmp_path.glob("k/*.part*"))
 
 
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_made_is_no_error(caplog: pytest.LogCaptureFixtu
     plan = DiskCache("/dev/full/cache").open("k", {})
     assert plan.get_or_make(0, lambda: block(0)).equals(block(0))
     assert plan.stats.failed >= 1
-    assert "is not written any more" in caplog.text
+    assert "no longer writing to the cache" in caplog.text
 
 
 def test_what_nobody_has_open_makes_room_and_the_oldest_first(tmp_path: Path) -> None:

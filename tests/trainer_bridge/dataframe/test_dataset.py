@@ -303,7 +303,7 @@ def test_a_default_value_stands_for_nulls_and_for_columns_that_are_not_there(
     }
     read = Dataset.from_parquet
     for wrong, error, message in (
-        (["word"], TableError, "a.parquet.*no column 'word'.*give this one a default_value"),
+        (["word"], TableError, "a.parquet.*no column 'word'.*declare a default_value for it"),
         (None, TableError, "has no column 'word'"),
         ([Field("none", default_value=1)], ConfigurationError, "declare its dtype as well"),
         ([Field("none", np.int8, default_value=1)], ConfigurationError, "has none of the fields"),
@@ -313,7 +313,7 @@ def test_a_default_value_stands_for_nulls_and_for_columns_that_are_not_there(
     ):
         with pytest.raises(error, match=message):
             list(read(tmp_path, wrong).batch(2))
-    with pytest.raises(ConfigurationError, match="'x' has a default_value and fill="):
+    with pytest.raises(ConfigurationError, match="'x' has both default_value and fill="):
         read(tmp_path, [Field("x", default_value=0)], fill={"x": 1})
 
 
@@ -338,7 +338,7 @@ def test_fields_that_do_not_fit_are_refused(files: Path) -> None:
     ):
         with pytest.raises(error, match=message):
             Dataset.from_parquet(files, fields)
-    with pytest.raises(ConfigurationError, match="no Parquet file is called"):
+    with pytest.raises(ConfigurationError, match="no Parquet file matches"):
         Dataset.from_parquet(str(files / "z*.parquet"))
     with pytest.raises(ConfigurationError, match="partition_index=2 of partition_count=2"):
         Dataset.from_parquet(files, partition_count=2, partition_index=2)

@@ -200,10 +200,10 @@ def test_what_cannot_be_deduplicated_is_refused() -> None:
     table = pa.table({"user": [1], "age": [2], "user_index": [3]})
     for arguments, error, message in (
         ((0, ["user"]), ConfigurationError, "block_size=0"),
-        ((5, []), ConfigurationError, "expected a list of columns"),
-        ((5, ["user", ["age"]]), ConfigurationError, "expected a list of columns"),
-        ((5, ["user"]), ConfigurationError, "'user_index' would be there twice"),
-        ((5, ["user"], ["user"]), ConfigurationError, "'user' would be there twice"),
+        ((5, []), ConfigurationError, "expected one or several lists of columns"),
+        ((5, ["user", ["age"]]), ConfigurationError, "expected one or several lists of columns"),
+        ((5, ["user"]), ConfigurationError, "'user_index' would be duplicated"),
+        ((5, ["user"], ["user"]), ConfigurationError, "'user' would be duplicated"),
         ((5, ["who"]), UnknownNameError, "no column to deduplicate 'who'"),
     ):
         with pytest.raises(error, match=message):
@@ -226,9 +226,9 @@ def test_columns_that_do_not_belong_together_are_told(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="column 'item': 3 rows in a block of 2 by 'i'"):
         list(data().rebatch(1))
     assert next(iter(data().batch(1)))["u"].tolist() == [1, 2]
-    with pytest.raises(ConfigurationError, match="expected one list of value fields for each"):
+    with pytest.raises(ConfigurationError, match="expected one list of value fields per"):
         data(value_field_names=[])
-    with pytest.raises(ConfigurationError, match="expected lists of names"):
+    with pytest.raises(ConfigurationError, match="expected lists of distinct names"):
         data(value_field_names=[["i"]])
     with pytest.raises(UnknownNameError, match="'w'"):
         data(value_field_names=[["w"]])

@@ -296,7 +296,7 @@ def test_a_state_waits_for_the_drain_and_refuses_a_table_that_lost_calls(lake: L
     with make(lake, queue) as writer:
         assert queue.noted("run-0") is None
         writer._way._patience_s = 0.3  # type: ignore[union-attr]
-        with pytest.raises(TableError, match="rolled back or made anew"):
+        with pytest.raises(TableError, match="rolled back or recreated"):
             writer.load_state_dict(state)
     with drain(lake, queue), make(lake, queue) as writer:
         write(writer, range(1, 3))
@@ -312,7 +312,7 @@ def test_a_table_that_loses_calls_beneath_a_run_stops_it(lake: Lake) -> None:
     lake.drop(TABLE)
     with drain(lake, queue):
         write(writer, range(6, 8))
-        with pytest.raises(TableError, match="rolled back or made anew"):
+        with pytest.raises(TableError, match="rolled back or recreated"):
             writer.close()
     assert calls(lake) == []
 
@@ -323,7 +323,9 @@ def test_one_drain_at_a_time_and_its_errors_are_told(lake: Lake) -> None:
     with drain(lake, queue), another, drain(lake, queue):
         pass
     queue.append([b"something else"])
-    strange = pytest.raises(ConfigurationError, match="message 1-0 is none of a feedback writer")
+    strange = pytest.raises(
+        ConfigurationError, match="message 1-0 was not written by a feedback writer"
+    )
     with strange, drain(lake, queue):
         pass
     never = drain(lake, queue)
@@ -332,7 +334,7 @@ def test_one_drain_at_a_time_and_its_errors_are_told(lake: Lake) -> None:
     with once:
         pass
     once.close()
-    with pytest.raises(TableError, match="was in use before; make another one"), once:
+    with pytest.raises(TableError, match="was used before; create a new one"), once:
         pass
     with drain(lake, MemoryQueue()):  # and the refused one holds no lock
         pass
@@ -363,7 +365,7 @@ def test_a_commit_is_handed_over_again_only_when_it_is_gone(lake: Lake) -> None:
     rows = pa.table({"seq": [1, 2]})
     over = HandOver(lake, TABLE, queue, "run-0", patience_s=0.05)
     for _ in range(3):
-        with pytest.raises(TableError, match="call 2 of 'run-0' was handed over"):
+        with pytest.raises(TableError, match="call 2 of 'run-0' was sent"):
             over.commit(rows, 0, 2)
     ((number, text),) = queue.read(BEGINNING, 9)
     queue.delete([number])

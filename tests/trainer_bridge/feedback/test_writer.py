@@ -202,7 +202,7 @@ def test_a_state_that_does_not_fit_is_refused(lake: Lake) -> None:
     with make(lake, rank=1) as writer, pytest.raises(RequestError, match="expected the same"):
         writer.load_state_dict(state)
     lake.drop(TABLE)
-    with make(lake) as writer, pytest.raises(TableError, match="rolled back or made anew"):
+    with make(lake) as writer, pytest.raises(TableError, match="rolled back or recreated"):
         writer.load_state_dict(state)
 
 
@@ -533,14 +533,14 @@ def test_a_call_that_no_column_can_hold_is_refused_and_costs_no_other_call(lake:
     with make(lake) as writer:
         writer.write({"sample_id": [1]}, [1.0], np.int32(1))
         for wrong in (2**63, -(2**63) - 1, 0.5, "x", None, float("nan")):
-            with pytest.raises(RequestError, match="step=.*; expected a whole number of 64 bits"):
+            with pytest.raises(RequestError, match="step=.*; expected a 64-bit integer"):
                 writer.write({"sample_id": [1]}, [1.0], wrong)  # type: ignore[arg-type]
-        with pytest.raises(RequestError, match="event_time_ms=1.5; expected a whole number"):
+        with pytest.raises(RequestError, match="event_time_ms=1.5; expected a 64-bit integer"):
             writer.write({"sample_id": [1]}, [1.0], 2, event_time_ms=1.5)  # type: ignore[arg-type]
         with pytest.raises(RequestError, match="seq=9223372036854775808; expected"):
             writer.write({"sample_id": [1]}, [1.0], 2, seq=2**63)
         writer.model_version = 7  # type: ignore[assignment]
-        with pytest.raises(RequestError, match="model_version=7; expected a text"):
+        with pytest.raises(RequestError, match="model_version=7; expected a string"):
             writer.write({"sample_id": [1]}, [1.0], 2)
         writer.model_version = "7"
         assert writer.write({"sample_id": [1]}, [1.0], 2.0) == 2  # type: ignore[arg-type]

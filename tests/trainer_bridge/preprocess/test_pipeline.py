@@ -175,7 +175,7 @@ as written
 
 as it runs
   1. read samples at snapshot 6: 3 of 4 columns, where flag or x > 80
-  2. shuffle all rows (seed 3): by the read's own order, no buffer
+  2. shuffle all rows (seed 3): by the reader's order, no buffer
   3. filter is_odd of x (whole blocks)
   4. map pair of x, y (whole blocks)
   5. select pair
@@ -185,13 +185,13 @@ as it runs
   9. prefetch 2 batches
 
 changes
-  - filter flag or x > 80: in front of map square of x, map pair of x, y
-  - filter is_odd of x: in front of map square of x, map pair of x, y
+  - filter flag or x > 80: moved before map square of x, map pair of x, y
+  - filter is_odd of x: moved before map square of x, map pair of x, y
   - filter flag or x > 80: pushed into the read
-  - map square of x: left out, nothing reads what it makes
-  - read: name left out, nothing needs it
-  - maps and filters: on whole blocks, fused with the making of batches
-  - cache: in front of what happens to batches, which stays as random as it is"""
+  - map square of x: removed, no stage reads its columns
+  - read: name pruned, no stage needs it
+  - maps and filters: vectorised over blocks, fused with batch assembly
+  - cache: moved before the batch stages, so that random stages are not cached"""
     )
 
 
@@ -248,7 +248,7 @@ def test_a_function_sees_the_columns_that_it_declares_and_cannot_change_them(lak
         (lambda rows: {"z": 1.0}, "column 'z': one value for"),
         (lambda rows: {"z": np.zeros(3)}, "column 'z': 3 values for \\d+ rows"),
         (lambda rows: {"z": np.array(["a"] * len(rows["x"]))}, "an array of <U1; expected numbers"),
-        (lambda rows: {"z": np.zeros((len(rows["x"]), 0))}, r"rows of shape \(0,\) hold nothing"),
+        (lambda rows: {"z": np.zeros((len(rows["x"]), 0))}, r"rows of shape \(0,\) are empty"),
     ],
 )
 def test_what_is_no_column_is_refused(lake: Lake, function: Any, message: str) -> None:
@@ -282,19 +282,19 @@ def test_stages_in_the_wrong_order_are_refused(lake: Lake) -> None:
     for pipeline, message in (
         (p, r"no batch\(size\)"),
         (p.augment(noise).batch(4), r"call batch\(\) before it"),
-        (p.batch(4).augment(noise).map(square), "comes after a stage that works on batches"),
+        (p.batch(4).augment(noise).map(square), "a row stage after a batch stage"),
         (p.batch(4).batch(4), r"one batch\(\) at most"),
         (p.batch(4).cache(1).cache(1), r"one cache\(\) at most"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             pipeline.open()
-    with pytest.raises(ConfigurationError, match="memory_bytes, a folder, or both"):
+    with pytest.raises(ConfigurationError, match="pass memory_bytes=, folder=, or both"):
         p.cache()
     with pytest.raises(ConfigurationError, match=r"batch\(0\)"):
         p.batch(0)
     with pytest.raises(ConfigurationError, match=r"prefetch\(-1\)"):
         p.prefetch(-1)
-    with pytest.raises(ConfigurationError, match="go with a function"):
+    with pytest.raises(ConfigurationError, match="apply to a function"):
         p.filter("flag", reads=["flag"])
 
 
@@ -569,5 +569,5 @@ def test_rows_of_a_table_with_a_primary_key_are_merged_before(lake: Lake, tmp_pa
 
 def test_a_cache_does_not_keep_what_came_in_place_of_bad_rows(lake: Lake) -> None:
     pipeline = Pipeline(lake, make_samples(lake, SIZES)).select("x").batch(4).cache(1000)
-    with pytest.raises(ConfigurationError, match="on_bad_file='skip' and a cache"):
+    with pytest.raises(ConfigurationError, match="on_bad_file='skip' with a cache"):
         pipeline.open(on_bad_file="skip")

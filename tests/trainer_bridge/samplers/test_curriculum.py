@@ -62,7 +62,7 @@ def test_the_pace_goes_on_over_epochs() -> None:
     assert hardest[0] == 9
     assert 9 < hardest[1] < 50
     assert hardest[2] >= 50
-    with pytest.raises(RequestError, match="leaves hard rows out \\(share 0.5\\)"):
+    with pytest.raises(RequestError, match="excludes hard rows \\(share 0.5\\)"):
         sampler.unbiased_weights(2, np.arange(3))
     assert (sampler.unbiased_weights(3, np.arange(3)) == 1).all()
 

@@ -127,7 +127,7 @@ def test_an_epoch_may_have_no_rows_at_all() -> None:
 def test_arguments_that_do_not_fit_together_are_refused() -> None:
     for message, options in {
         "one of them": {},
-        "only 2 weights are above 0": {"num_samples": 3},
+        "only 2 weights are positive": {"num_samples": 3},
         "num_samples=0": {"num_samples": 0},
         "scale=-1": {"scale": -1.0},
         "2 keys for 3 weights": {"scale": 1.0, "keys": [1, 2]},
