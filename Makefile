@@ -3,6 +3,8 @@
 #   make demo     the whole loop on the retail extract, into ./demo
 #   make test     all tests, a process for each core (at most four);
 #                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
+#   make test-fast  the tests that need no engine and no server
+#   make coverage   all tests with branch coverage, the report in htmlcov/
 #   make lint     style, types, import layers
 #   make docs     the documentation site, in site/; links and anchors are checked
 #   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
@@ -19,7 +21,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench chaos fuzz lock clean
+.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
@@ -30,7 +32,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 export PYTHON ARGS
 
 help:
-	@sed -n '3,17s/^# *//p' Makefile
+	@sed -n '3,19s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -39,6 +41,15 @@ demo:
 test:
 	@tools/setup.sh test
 	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(PARALLEL) $(ARGS)
+
+test-fast:
+	@tools/setup.sh test
+	.venv/bin/python -m pytest --fast $(PARALLEL) $(ARGS)
+
+coverage:
+	@tools/setup.sh test
+	$(REQUIRED) .venv/bin/python -m pytest $(PARALLEL) --cov=paimon_features --cov=trainer_bridge \
+		--cov-branch --cov-report=term --cov-report=html $(ARGS)
 
 lint:
 	@tools/setup.sh test
@@ -74,5 +85,5 @@ lock:
 	tools/lock.sh $(ARGS)
 
 clean:
-	rm -rf demo build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf demo build dist site htmlcov .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -path ./.venv -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf

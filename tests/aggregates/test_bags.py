@@ -63,7 +63,7 @@ def test_register_and_rank_codes_round_trip() -> None:
 
 @pytest.mark.parametrize("data", [b"", b"x" * 18, bytes(18), BitMap([1, 70_000]).serialize()])
 def test_bytes_that_are_not_a_sketch_are_rejected(data: bytes) -> None:
-    with pytest.raises(TableError, match="no sketch of a set"):
+    with pytest.raises(TableError, match="not a sketch of a set"):
         decode_sketches([data])
 
 

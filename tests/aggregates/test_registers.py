@@ -75,7 +75,7 @@ def test_sketches_are_read_whichever_container_the_lake_has_chosen(count: int) -
     codes, counts = decode_sketches([sketch])
     assert sorted(word_of(codes).tolist()) == words.tolist()
     assert counts.tolist() == [count]
-    with pytest.raises(TableError, match="no sketch of a set"):
+    with pytest.raises(TableError, match="not a sketch of a set"):
         decode_sketches([sketch[:-1]])
 
 
