@@ -29,5 +29,5 @@ def test_a_project_can_have_its_lake_on_s3(tmp_path: Path) -> None:
 
 def test_options_of_a_warehouse_that_is_a_folder_are_refused(tmp_path: Path) -> None:
     (tmp_path / "paimon-features.toml").write_text('[lake]\noptions = { endpoint = "x" }\n')
-    with pytest.raises(ConfigurationError, match="is a folder: options and side_folder are for"):
+    with pytest.raises(ConfigurationError, match="is a folder; options and side_folder"):
         _ = Project.open(tmp_path).lake

@@ -218,6 +218,6 @@ def test_the_command_writes_the_file_and_says_what_to_know(
     assert "did not map:" in done.output
     load_definitions(output)
     again = run(str(repository), "--output", str(output))
-    assert (again.exit_code, "is there already" in again.stderr) == (2, True)
+    assert (again.exit_code, "already exists" in again.stderr) == (2, True)
     found = json.loads(run(str(repository), "--json").stdout)
     assert found["mapped"]["feature views"] == 4

@@ -228,7 +228,7 @@ def test_invalid_settings_are_rejected_before_any_request(
 def test_missing_buckets_credentials_and_servers_are_reported(
     store: ObjectStore,
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"no bucket 'nowhere' at {store.endpoint}"):
+    with pytest.raises(ConfigurationError, match=f"bucket 'nowhere' at {store.endpoint}"):
         Lake.open("s3://nowhere/lake", "features", options=store.options)
     with pytest.raises(ConfigurationError, match=r"rejects these credentials .*AWS_SECRET_ACCESS"):
         Lake.open("s3://bucket/x", "features", options={**store.options, "access-key": "other"})

@@ -245,7 +245,7 @@ def test_the_command_equals_the_method_of_the_project(
     done = CliRunner().invoke(cli, ["backfill", "spend", "--engine", "local", "--project", root])
     assert done.exit_code == 0, done.output
     assert "110 events in" in done.output
-    assert "'paimon-features submit spend' goes on with what comes" in done.output
+    assert "'paimon-features submit spend' continues with new events" in done.output
     feed.assert_exact()
     words = ["backfill", "spend", "--engine", "local", "--memory", "1GB", "--parallelism", "1"]
     words += ["--rebuild", "--json", "--project", root]

@@ -111,7 +111,7 @@ def test_an_old_score_fades_into_the_mean_with_its_half_life() -> None:
 def test_scores_are_refused_where_they_would_be_wrong() -> None:
     samples = pa.table({"id": [1]})
     twice = pa.table({"id": [1, 1], "loss_decayed": [0.0, 4.0], "last_seen_ms": [0, 0]})
-    with pytest.raises(RequestError, match=r"a sample \(id\) comes twice"):
+    with pytest.raises(RequestError, match=r"a sample \(id\) is duplicated"):
         scores_from_features(twice, ["id"], samples, as_of_ms=5)
     late = pa.table({"id": [1], "loss_decayed": [0.0], "last_seen_ms": [7]})
     with pytest.raises(RequestError, match="seen 2 ms after as_of_ms=5"):
