@@ -77,7 +77,7 @@ def by_duckdb(project: Project) -> tuple[Callable[[str], Any], int, int]:
     table = project.generation(project.view("spend")).table
     files = [str(p) for p in Path(project.lake.path(table)).rglob("*.parquet")]
     how = {"min": "min", "max": "max"}
-    wanted = [p.name for p in project.view_reader("spend").kept(["x"])[0].partials]
+    wanted = [p.name for p in project.view_reader("spend").tile_columns(["x"])[0].partials]
     merged = ", ".join(f'{how.get(name.split("_")[1], "sum")}("{name}")' for name in wanted)
     connection = duckdb.connect()
     connection.execute("set threads = 1")

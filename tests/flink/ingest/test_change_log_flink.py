@@ -130,7 +130,7 @@ def test_after_every_kind_of_change_features_equal_those_of_the_table(
     emptied = {**dict.fromkeys(names), "count": 0, "sum_amount_1h": 0.0, "sum_amount_7d": 0.0}
     for as_of_ms in (60_001, 3_600_001, 7_300_000):
         got = project.get_online_features(
-            "spend", {"customer_id": customers}, now_ms=as_of_ms
+            "spend", {"customer_id": customers}, as_of_ms=as_of_ms
         ).table
         for row in got.to_pylist():
             mine = [r for r in rows if r["customer_id"] == row["customer_id"]]
