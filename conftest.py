@@ -111,6 +111,47 @@ def missing(engine: str) -> str | None:
     return None
 
 
+FAST_WITHOUT = {
+    "chromium",
+    "object_store",
+    "redis_server",
+    "redis_url",
+    "session_cluster",
+    "store",
+}
+"""Fixtures that start a server: what uses them is not in ``make test-fast``."""
+
+SLOW = (
+    "tests/cli",
+    "tests/client/test_real_server.py",
+    "tests/flink",
+    "tests/local",
+    "tests/materialize",
+    "tests/monitoring",
+    "tests/offline",
+    "tests/online",
+    "tests/planning",
+    "tests/serving",
+    "tests/setup",
+    "tests/tables",
+    "tests/test_bootstrap.py",
+    "tests/test_matrix.py",
+    "tests/test_retail_log.py",
+    "tests/trainer_bridge",
+    "tests/verification",
+    "docs",
+    "README.md",
+    "CONTRIBUTING.md",
+)
+"""What opens lakes, starts processes or servers: ``make test`` only."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--fast", action="store_true", help="Only tests that need no engine, no server and no lake."
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if unknown := REQUIRED - NEEDS.keys():
         raise pytest.UsageError(
@@ -128,7 +169,19 @@ def pytest_xdist_auto_num_workers() -> int:
     return max(1, min(len(os.sched_getaffinity(0)), memory // BYTES_OF_A_PROCESS, 4))
 
 
+def _is_fast(item: pytest.Item) -> bool:
+    place = item.path.relative_to(ROOT).as_posix()
+    return not (
+        any(item.get_closest_marker(engine) for engine in NEEDS)
+        or FAST_WITHOUT & set(getattr(item, "fixturenames", ()))
+        or any(place == slow or place.startswith(f"{slow}/") for slow in SLOW)
+    )
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--fast"):
+        config.hook.pytest_deselected(items=[item for item in items if not _is_fast(item)])
+        items[:] = [item for item in items if _is_fast(item)]
     """``make fuzz`` runs what is random, its modules in another order each time."""
     if config.getoption("--hypothesis-profile") != "fuzz":
         return
@@ -156,6 +209,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # a collection would else visit all that the engines' packages made, a second each time
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    # what is frozen is never freed, which DuckDB's bindings report as a leak at exit
+    gc.unfreeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
