@@ -22,7 +22,7 @@ class SamplerContract:
 
     Override :meth:`make`, :meth:`twin` and :meth:`expected`; ``epochs`` is how many epochs the
     statistics take, ``independent`` whether draws are independent of one another, ``unbiased``
-    whether weights can undo the sampling, ``even`` whether ranks yield exactly equally many.
+    whether weights can correct for the sampling, ``even`` whether ranks yield exactly equally many.
     """
 
     epochs = 300
@@ -148,7 +148,7 @@ class SamplerContract:
         sampler = self.make()
         losses = np.random.default_rng(0).gamma(2.0, 1.0, sampler.num_rows)
         if not self.unbiased:
-            with pytest.raises(RequestError, match="no weights can undo"):
+            with pytest.raises(RequestError, match="no weights can correct"):
                 sampler.unbiased_weights(0, np.arange(1))
             return
         means = []

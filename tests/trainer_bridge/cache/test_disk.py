@@ -110,7 +110,7 @@ def test_a_full_disk_stops_the_writing_and_not_the_reading(
         assert plan.get_or_make(number, lambda n=number: block(n)).equals(block(number))
     assert plan.get_or_make(0, never).equals(block(0))
     assert (plan.stats.failed, plan.stats.written, plan.stats.hits) == (1, 1, 1)
-    assert caplog.text.count("no longer writing to the cache: [Errno 28]") == 1
+    assert caplog.text.count(f"no longer writing to the cache {tmp_path / 'k'}: [Errno 28]") == 1
     assert not list(tmp_path.glob("k/*.part*"))
 
 

@@ -154,7 +154,9 @@ def test_to_dense_pads_and_parse_makes_sparse_values(files: Path) -> None:
     assert batch["E"].dense_shape.tolist() == [4, 2, 1]
     with pytest.raises(RequestError, match="a list of 3 items .* does not fit a dense array of 2"):
         next(iter(Dataset.from_parquet(files, ["D"], to_dense={"D": [2]}).batch(4)))
-    with pytest.raises(ConfigurationError, match="to_dense names 'X'; read are: A"):
+    with pytest.raises(
+        ConfigurationError, match="to_dense names 'X', which is not read; read are: A"
+    ):
         Dataset.from_parquet(files, ["A"], to_dense={"X": True})
 
 
@@ -308,7 +310,7 @@ def test_a_default_value_stands_for_nulls_and_for_columns_that_are_not_there(
         ([Field("none", default_value=1)], ConfigurationError, "declare its dtype as well"),
         ([Field("none", np.int8, default_value=1)], ConfigurationError, "has none of the fields"),
         ([Field("x", default_value=0.5)], ConfigurationError, "cannot represent that"),
-        (["x", "x"], ConfigurationError, "fields x, x: expected at least one, and each once"),
+        (["x", "x"], ConfigurationError, "fields x, x: expected at least one, without duplicates"),
         ([], ConfigurationError, "fields none: expected at least one"),
     ):
         with pytest.raises(error, match=message):

@@ -343,7 +343,9 @@ def test_bytes_that_wait_are_bounded_too(lake: Lake, gate: threading.Event) -> N
     keys, losses = {"name": ["n" * 1_000] * 400}, np.zeros(400)
     for step in range(2):
         writer.write(keys, losses, step)
-    with pytest.raises(TableError, match=r"800 events \(0 MiB\) wait .* no room for 400 more"):
+    with pytest.raises(
+        TableError, match=r"800 events \(0 MiB\) are pending .* no room for 400 more"
+    ):
         writer.write(keys, losses, 2)
     gate.set()
     writer.flush()

@@ -283,8 +283,8 @@ def test_stages_in_the_wrong_order_are_refused(lake: Lake) -> None:
         (p, r"no batch\(size\)"),
         (p.augment(noise).batch(4), r"call batch\(\) before it"),
         (p.batch(4).augment(noise).map(square), "a row stage after a batch stage"),
-        (p.batch(4).batch(4), r"one batch\(\) at most"),
-        (p.batch(4).cache(1).cache(1), r"one cache\(\) at most"),
+        (p.batch(4).batch(4), r"at most one batch\(\)"),
+        (p.batch(4).cache(1).cache(1), r"at most one cache\(\)"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             pipeline.open()

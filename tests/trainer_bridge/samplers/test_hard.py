@@ -153,7 +153,10 @@ def test_a_function_is_asked_again_for_new_scores() -> None:
 
 def test_arguments_that_do_not_fit_together_are_refused() -> None:
     for message, options in {
-        "not both": {"difficulty_scores": SCORES, "difficulty_fn": lambda i: i},
+        "at most one of difficulty_scores": {
+            "difficulty_scores": SCORES,
+            "difficulty_fn": lambda i: i,
+        },
         "hard_ratio=1.5": {"hard_ratio": 1.5},
         "there are only 40 rows": {"num_samples": 41, "difficulty_scores": SCORES},
         "num_rows=7, but there are 40": {"difficulty_scores": SCORES, "num_rows": 7},

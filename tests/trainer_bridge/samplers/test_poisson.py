@@ -126,7 +126,7 @@ def test_an_epoch_may_have_no_rows_at_all() -> None:
 
 def test_arguments_that_do_not_fit_together_are_refused() -> None:
     for message, options in {
-        "one of them": {},
+        "exactly one of num_samples": {},
         "only 2 weights are positive": {"num_samples": 3},
         "num_samples=0": {"num_samples": 0},
         "scale=-1": {"scale": -1.0},
