@@ -125,7 +125,7 @@ def test_other_entity_keys_are_asked_for_when_their_definition_counts(tmp_path: 
     assert value(fetcher, BOTH) == 1.0
     project.materialize(new)
     assert value(fetcher, BOTH, user=[1], word=["a"]) == 2.0
-    with pytest.raises(RequestError, match="no entity key 'word'"):
+    with pytest.raises(RequestError, match="missing entity key 'word'"):
         value(fetcher, BOTH, user=[1])
 
 

@@ -183,7 +183,7 @@ def test_keys_of_all_entities_are_given_in_one_call(tmp_path: Path) -> None:
         "count_7d": "MISSING", "max_amount_7d": "MISSING", "log": "PRESENT", "safe": "PRESENT",
     }  # fmt: skip
     assert set(got.freshness) == set(got.event_times) == {"spend", "sold", "taste"}
-    with pytest.raises(RequestError, match="no entity key 'product'"):
+    with pytest.raises(RequestError, match="missing entity key 'product'"):
         shop.online({"user": [1]}, NOW, price=3, currency="EUR")
 
 
