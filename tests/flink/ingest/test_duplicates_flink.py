@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -70,8 +69,7 @@ def test_duplicates_within_and_across_files_and_runs_are_rejected(
     lake = new_lake(tmp_path, ORDERS)
 
     def ingest(at_ms: int, name: str, *rows: tuple[str | None, int, bool | None]) -> IngestResult:
-        clock = SimpleNamespace(time_ns=lambda: at_ms * 1_000_000, monotonic=time.monotonic)
-        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "now_ms", lambda: at_ms)
         (tmp_path / name).write_text(lines(*rows))
         return ingest_files(lake, ORDERS, [tmp_path / name], state_dir=tmp_path / "state")
 
