@@ -194,7 +194,7 @@ def test_historical_features_run_on_the_cluster_and_ctrl_c_cancels_the_job(
         if "has joined for" in line:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(history, "SAY_EVERY_S", 0.0)
+    monkeypatch.setattr(history, "MESSAGE_EVERY_S", 0.0)
     engine = history.FlinkHistoryEngine(cluster.state_dir, 2, record.address, interrupted)
     with pytest.raises(KeyboardInterrupt):
         stored.as_of(cell, cell.questions, 3, engine)
