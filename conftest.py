@@ -180,8 +180,10 @@ def _is_fast(item: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.getoption("--fast"):
-        config.hook.pytest_deselected(items=[item for item in items if not _is_fast(item)])
-        items[:] = [item for item in items if _is_fast(item)]
+        fast = [item for item in items if _is_fast(item)]
+        left_out = set(items) - set(fast)
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = fast
     """``make fuzz`` runs what is random, its modules in another order each time."""
     if config.getoption("--hypothesis-profile") != "fuzz":
         return

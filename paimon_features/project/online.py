@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paimon_features import clock
+from paimon_features.clock import now_ms
 from paimon_features.project.context import Features, ProjectContext
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 
@@ -38,5 +38,5 @@ class OnlineFeatures:
         entities takes the keys of all of them. ``request`` holds the request inputs of its
         interactions: one value for all entities, or a sequence with one for each.
         """
-        as_of_ms = clock.now_ms() if as_of_ms is None else as_of_ms
+        as_of_ms = now_ms() if as_of_ms is None else as_of_ms
         return self.fetcher(features).get(self._project.refs(features), entities, as_of_ms, request)
