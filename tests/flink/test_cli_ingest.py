@@ -46,7 +46,7 @@ def test_the_help_shows_every_input_and_what_is_not_tested() -> None:
         "paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate",
         "--kafka broker:9092 --topic clicks",
         "written to rejected_SOURCE with the reason",
-        "The tests have no broker",
+        "Automated tests cover it up to Flink's plan, without a broker",
     ):
         assert said in text
 
@@ -143,7 +143,7 @@ def test_a_run_is_reported_with_its_rate_and_an_example_per_reason(
         "an interrupted run had committed nothing of /in/c.csv: ingest that again",
         "skipped /in/old.csv: ingested before, by run 99 (--again ingests it again)",
         "columns that clicks does not have: remark",
-        "keys that no row at the beginning has, null where there is none: page",
+        "keys missing from the first rows, read as null: page",
         "1,500 events from 2 files in 2.0 s (1,000 rows/s), events_clicks is at snapshot 7",
         "500 rows are kept in rejected_clicks:",
         "        480  wrong_type         e.g. column id: expected int64, got 'x' (/in/a.csv)",

@@ -93,7 +93,7 @@ def test_wrong_use_is_rejected(shop: Shop, tmp_path: Path) -> None:
     assert run("verify").exit_code == 2
     assert run("verify", "clicks", "--from-log").exit_code == 2
     assert run("verify", "clicks", "--since", "1h").exit_code == 2
-    assert "there is no such folder" in run("request-log", "--folder", "nowhere").output
+    assert "folder not found" in run("request-log", "--folder", "nowhere").output
     config = tmp_path / "paimon-features.toml"
     config.write_text(config.read_text().replace('request_log = "spool"\n', ""))
     done = run("request-log")
