@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from paimon_features.array_types import Array, Bools
 from paimon_features.schema import DataType
+from paimon_features.times import utc_ms
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,9 @@ class Column:
             array = one_array(array)
         kind = array.type
         if pa.types.is_timestamp(kind):
-            array = array.cast(pa.timestamp("ms"), safe=False).view(pa.int64())
-        elif pa.types.is_date32(kind):
-            array = array.view(pa.int32())
+            array = utc_ms(array)
+        elif pa.types.is_date(kind):
+            array = array.cast(pa.date32()).view(pa.int32())
         elif pa.types.is_dictionary(kind):
             array = array.dictionary_decode()
         elif pa.types.is_nested(kind):

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.errors import DefinitionError, RequestError
 from paimon_features.schema import DataType, check_name
+from paimon_features.times import conform, is_time
 
 _TYPES = ("bool", "int32", "int64", "float32", "float64", "string", "date", "timestamp")
 _SCALARS = (
@@ -158,10 +159,7 @@ def _typed(what: str, kind: DataType, array: pa.Array) -> pa.Array:
         if given != kind.arrow:
             if not (pa.types.is_null(given) or _fits(given, kind)):
                 raise pa.ArrowInvalid("the types differ")
-            if kind.text == "timestamp" and pa.types.is_timestamp(given):
-                # the ticks are UTC in any zone; finer ones are rounded down
-                array = pc.floor_temporal(array.view(pa.timestamp(given.unit)), unit="millisecond")
-            array = array.cast(kind.arrow)
+            array = conform(array, kind.arrow)
     except pa.ArrowException as error:
         raise RequestError(f"{what} is {given}, expected {kind!r}: {error}") from error
     if kind.is_float and not pc.all(pc.is_finite(array)).as_py() and len(array) > array.null_count:
@@ -175,7 +173,7 @@ def _fits(given: pa.DataType, kind: DataType) -> bool:
     integer, number = pa.types.is_integer(given), pa.types.is_floating(given)
     fitting = {
         "string": pa.types.is_large_string(given),
-        "timestamp": pa.types.is_timestamp(given) or integer,
+        "timestamp": is_time(given) or integer,
     }
     if kind.is_integer or kind.is_float:
         return bool(integer or number)

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from paimon_features.aggregates import EVENT_TIME, TILE_END, Merge, Reading
 from paimon_features.aggregates.fold import canonical
 from paimon_features.array_types import Bools, Ints
-from paimon_features.columns import Column
+from paimon_features.columns import Column, one_array
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureView
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.expressions import to_duckdb
@@ -41,6 +41,7 @@ from paimon_features.offline.inputs.checked_columns import event_times, key_colu
 from paimon_features.offline.inputs.row_source import arrow_table
 from paimon_features.schema import arrow_schema
 from paimon_features.statuses import STATUS_NAMES, Status
+from paimon_features.times import conform
 
 _NUMBER, _HORIZON, _NEWEST = "__number", "__horizon", "__newest"
 
@@ -288,7 +289,8 @@ def _events(view: CompiledView, events: Any) -> pa.Table:
         if pa.types.is_dictionary(column.type):
             column = column.cast(column.type.value_type)
         try:
-            columns.append(column.cast(field.type))
+            is_event_time = field.name == view.source.event_time
+            columns.append(conform(one_array(column), field.type, event_time=is_event_time))
         except pa.ArrowException as error:
             raise RequestError(
                 f"events: the column {field.name!r} is {column.type}; source "

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
 from paimon_features.callbacks import OnProgress, ignore_progress
+from paimon_features.columns import one_array
 from paimon_features.definitions import CompiledView, FeatureRef
 from paimon_features.errors import RequestError
 from paimon_features.monitoring.time_ranges import TimeRange
@@ -20,6 +21,7 @@ from paimon_features.offline.store import OfflineStore
 from paimon_features.tables import Lake
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.specs import TILE_START
+from paimon_features.times import utc_ms
 
 EVENT_TIME_MS = "event_time_ms"
 _CHUNK_ROWS = 1_000_000
@@ -105,9 +107,7 @@ def asked_rows(
 
 def in_range(rows: pa.Table, within: TimeRange) -> pa.Table:
     """The rows whose ``event_time_ms`` lies in a range."""
-    time = rows.column(EVENT_TIME_MS)
-    if pa.types.is_timestamp(time.type):
-        time = pc.cast(time.cast(pa.timestamp("ms"), safe=False), pa.int64())
+    time = utc_ms(one_array(rows.column(EVENT_TIME_MS)))
     inside = pc.and_(pc.greater_equal(time, within.low_ms), pc.less(time, within.high_ms))
     return rows.filter(pc.fill_null(inside, False))
 

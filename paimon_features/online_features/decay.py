@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from paimon_features.array_types import Floats
 from paimon_features.columns import Column
@@ -15,6 +14,7 @@ from paimon_features.expressions.evaluate import Program
 from paimon_features.online_features.base import OnlineFeatureComputer
 from paimon_features.online_features.values import as_arrow, as_numbers, kind_of
 from paimon_features.schema import Float64, Timestamp
+from paimon_features.times import utc_ms
 
 
 class TimeDecayFeatureBuilder(OnlineFeatureComputer):
@@ -91,7 +91,7 @@ def _ages(timestamps: Any, rows: int) -> Floats:
     if array.null_count:
         raise RequestError(f"{array.null_count} timestamps are null; expected one for each value")
     if kind_of("timestamps", array.type) is Timestamp:
-        array = array.cast(pa.timestamp("ms"), safe=False).view(pa.int64())
+        array = utc_ms(array)
     times = array.to_numpy(zero_copy_only=False)
     # in the type of the times: float64 cannot represent all differences of large integers
     return (times.max() - times).astype(np.float64) if rows else np.zeros(0)

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from paimon_features.array_types import Bools
 from paimon_features.definitions.source import ROW_KINDS
+from paimon_features.times import conform, utc_ms
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 
 UNREADABLE = "unreadable"
@@ -82,7 +83,7 @@ def judge(
         array = rows.column(name).combine_chunks()
         if isinstance(array, pa.ChunkedArray):
             array = pa.array([], array.type) if array.num_chunks == 0 else array.chunk(0)
-        cast, wrong = _cast(array, kind)
+        cast, wrong = _cast(array, kind, name == event_time)
         verdict.complain(wrong, WRONG_TYPE, f"column {name}: no {kind}")
         if pa.types.is_floating(kind):
             infinite = pc.invert(pc.is_finite(cast)).fill_null(False)
@@ -120,39 +121,29 @@ def time_ms(times: pa.Array | pa.ChunkedArray) -> pa.Array:
     """Event times as int64 milliseconds, from integers or timestamps."""
     if isinstance(times, pa.ChunkedArray):
         times = pa.concat_arrays(times.chunks) if times.num_chunks else pa.array([], times.type)
-    if pa.types.is_timestamp(times.type):
-        return _floor_times(times, pa.timestamp("ms")).view(pa.int64())
-    return times.cast(pa.int64())
+    return utc_ms(times)
 
 
-def _cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bools]:
-    none = np.zeros(len(array), np.bool_)
-    if array.type == kind:
-        return array, none
-    if pa.types.is_timestamp(kind) and pa.types.is_timestamp(array.type):
-        return _floor_times(array, kind), none
+def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> tuple[pa.Array, Bools]:
+    """The values as ``kind``, null where one does not fit, and where that is."""
     try:
-        return array.cast(kind), none
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return conform(array, kind, event_time=event_time), np.zeros(len(array), np.bool_)
+    except _NO_CAST:
         pass
+    try:
+        conform(array.slice(0, 0), kind, event_time=event_time)
+    except _NO_CAST:  # no value of this type fits
+        return pa.nulls(len(array), kind), np.asarray(array.is_valid())
     if len(array) == 1:
-        return pa.nulls(1, kind), ~none
+        return pa.nulls(1, kind), np.ones(1, np.bool_)
     # some value is invalid: bisect, because invalid rows are few
     middle = len(array) // 2
-    left, wrong_left = _cast(array.slice(0, middle), kind)
-    right, wrong_right = _cast(array.slice(middle), kind)
+    left, wrong_left = _cast(array.slice(0, middle), kind, event_time)
+    right, wrong_right = _cast(array.slice(middle), kind, event_time)
     return pa.concat_arrays([left, right]), np.concatenate([wrong_left, wrong_right])
 
 
-def _floor_times(array: pa.Array, kind: pa.TimestampType) -> pa.Array:
-    """Times in a coarser or finer unit, rounded down below zero too (Arrow's cast does not)."""
-    per_second = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-    have, want = per_second[array.type.unit], per_second[kind.unit]
-    if have < want:
-        return array.cast(kind)
-    ticks = array.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    mask = np.asarray(array.is_null())
-    return pa.array(ticks // (have // want), pa.int64(), mask=mask).view(kind)
+_NO_CAST = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
 
 
 def _flags(array: pa.Array | pa.ChunkedArray) -> Bools:

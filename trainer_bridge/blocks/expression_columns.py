@@ -1,10 +1,9 @@
-"""Arrow types and columns as the expression language has them, for conditions on rows."""
+"""Arrow types as the expression language has them, for conditions on rows."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 
-from paimon_features.columns import Column
 from paimon_features.schema import (
     Bool,
     Bytes,
@@ -38,17 +37,3 @@ def data_type_of(kind: pa.DataType) -> DataType | None:
     if pa.types.is_timestamp(kind):
         return Timestamp
     return _PLAIN.get(kind)
-
-
-def column_of(values: pa.Array | pa.ChunkedArray) -> Column:
-    """The values as expressions read them; times are rounded down to milliseconds.
-
-    >>> column_of(pa.array([-1, 1999], pa.timestamp("us"))).values.tolist()
-    [-1, 1]
-    """
-    if not pa.types.is_timestamp(values.type):
-        return Column.from_arrow(values)
-    found = Column.from_arrow(values.cast(pa.int64()))
-    per_ms = {"s": -1000, "ms": 1, "us": 1000, "ns": 1_000_000}[values.type.unit]
-    numbers = found.values * -per_ms if per_ms < 0 else found.values // per_ms
-    return Column(numbers, found.valid)

@@ -16,12 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Bools
+from paimon_features.columns import Column
 from paimon_features.errors import ExpressionError, RequestError
 from paimon_features.expressions import Expression, evaluate, parse
 from paimon_features.expressions.nodes import Call, Literal, Name
 from paimon_features.schema import Bool, Float64
 from paimon_features.tables.content import Bounds
-from trainer_bridge.blocks.expression_columns import column_of, data_type_of
+from trainer_bridge.blocks.expression_columns import data_type_of
 
 Outcomes = frozenset[bool | None]
 _ANY: Outcomes = frozenset({True, False, None})
@@ -81,7 +82,7 @@ class RowFilter:
 
     def mask(self, rows: pa.Table) -> Bools:
         """True for each row to keep; ``rows`` has at least ``columns``."""
-        columns = {name: column_of(rows.column(name)) for name in self.columns}
+        columns = {name: Column.from_arrow(rows.column(name)) for name in self.columns}
         found = evaluate(self.expression, columns, rows.num_rows)
         values: Bools = found.values.astype(bool)
         return values if found.valid is None else values & found.valid

@@ -12,7 +12,7 @@ from paimon_features.columns import Column
 from paimon_features.errors import ExpressionError
 from paimon_features.expressions import Expression, evaluate, parse
 from paimon_features.schema import Bool, DataType, Int64
-from trainer_bridge.blocks.expression_columns import column_of, data_type_of
+from trainer_bridge.blocks.expression_columns import data_type_of
 from trainer_bridge.preprocess.rows import RowBlock
 from trainer_bridge.preprocess.stages import Values
 
@@ -82,4 +82,4 @@ def _kind(values: Values) -> DataType | None:
 
 
 def _column(values: Values) -> Column:
-    return Column(values) if isinstance(values, np.ndarray) else column_of(values)
+    return Column(values) if isinstance(values, np.ndarray) else Column.from_arrow(values)

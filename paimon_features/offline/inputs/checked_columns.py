@@ -9,18 +9,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.columns import one_array
 from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
+from paimon_features.times import conform, utc_ms
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 EVENT_TIME_MS = "event_time_ms"
 """The column of entity rows that holds the time of each row."""
 
-_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-
 
 def event_times(table: pa.Table, first_row: int = 0) -> npt.NDArray[np.int64]:
-    """The times of the rows in UTC milliseconds; finer timestamps are rounded down.
+    """The times of the rows in UTC milliseconds, by the rule of :mod:`paimon_features.times`.
 
     ``first_row`` is the number of the table's first row, for messages.
 
@@ -37,19 +37,13 @@ def event_times(table: pa.Table, first_row: int = 0) -> npt.NDArray[np.int64]:
             f"entity rows: {EVENT_TIME_MS!r} is null in {column.null_count} of {len(column)} "
             f"rows, first in row {first}; each row needs the time at which its features are wanted"
         )
-    if pa.types.is_timestamp(kind):
-        ticks = column.cast(pa.int64()).to_numpy()
-        per_second = _PER_SECOND[kind.unit]
-        # Arrow's own cast would round times before 1970 up
-        times = ticks * (1000 // per_second) if per_second < 1000 else ticks // (per_second // 1000)
-    elif pa.types.is_integer(kind):
-        # a uint64 beyond int64 becomes a number that is refused below
-        times = column.cast(pa.int64(), safe=False).to_numpy()
-    else:
+    try:
+        times = utc_ms(one_array(column)).to_numpy()
+    except pa.ArrowInvalid as error:
         raise RequestError(
             f"entity rows: {EVENT_TIME_MS!r} is {kind}; expected int64 UTC milliseconds, "
-            "or a timestamp"
-        )
+            f"a timestamp or a date, within the years 1 to 9999: {error}"
+        ) from error
     absurd = np.flatnonzero((times < MIN_TIME_MS) | (times > MAX_TIME_MS))
     if len(absurd):
         raise RequestError(
@@ -78,7 +72,7 @@ def key_columns(table: pa.Table, keys: Mapping[str, DataType], entity: str) -> p
         try:
             if not fits:
                 raise pa.ArrowInvalid("the types differ")
-            columns[key] = column.cast(kind.arrow)
+            columns[key] = conform(one_array(column), kind.arrow)
         except pa.ArrowException as error:
             raise RequestError(
                 f"entity rows: the key {key!r} is {column.type}, but entity {entity!r} has it as "

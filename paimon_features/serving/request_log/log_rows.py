@@ -30,6 +30,7 @@ from paimon_features.definitions.served import (
 from paimon_features.schema import DataType, ListType, MapType, arrow_schema
 from paimon_features.serving.response import OnlineResponse, ViewProvenance
 from paimon_features.statuses import STATUS_NAMES
+from paimon_features.times import utc_ms
 
 SCHEMA = arrow_schema(SERVED_COLUMNS)
 COMPUTED = ""
@@ -207,7 +208,7 @@ def plain(kind: DataType, array: pa.Array) -> list[Any]:
     if kind.text == "date":
         array = array.view(pa.int32())
     elif kind.text == "timestamp":
-        array = array.cast(pa.timestamp("ms")).view(pa.int64())
+        array = utc_ms(array)
     values: list[Any] = array.to_pylist()
     return values
 

@@ -1,0 +1,116 @@
+"""Times of any unit, zone and type as this project stores them: UTC milliseconds.
+
+One rule at every entrance (event writer, local engine, entity rows, request inputs, conditions of
+loaders, monitoring): a timestamp counts ticks of its unit since 1970 in UTC, whether it has a zone
+or not; finer ticks are rounded down, before 1970 too (Arrow's own cast rounds towards zero); a
+date is its midnight in UTC; an integer is milliseconds. Nothing else is a time.
+
+============================  ======================  ===============================
+given                         as a Timestamp column   as an Int64 column
+============================  ======================  ===============================
+timestamp[s, ms, us, ns]      rounded down to ms      rounded down, ms since 1970
+date32, date64                midnight                midnight, for event times only
+integer                       ms since 1970           itself
+duration, time32, time64      rejected                rejected
+============================  ======================  ===============================
+
+pandas and Polars columns and NumPy's datetime64 become one of the types of the table in Arrow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_MS = pa.timestamp("ms")
+
+
+def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
+    """Timestamps (any unit, any zone) or dates as UTC ``timestamp[unit]`` without zone.
+
+    Finer ticks are rounded down. Zero copy where the unit is the same.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If a time is outside the range of the unit.
+
+    Examples
+    --------
+    >>> floor_times(pa.array([-1, 1999], pa.timestamp("us"))).cast(pa.int64()).to_pylist()
+    [-1, 1]
+    """
+    kind = array.type
+    if pa.types.is_date(kind):
+        return array.cast(pa.timestamp("s")).cast(pa.timestamp(unit))
+    bare = array.view(pa.timestamp(kind.unit))
+    have, want = _PER_SECOND[kind.unit], _PER_SECOND[unit]
+    if have <= want:
+        return bare.cast(pa.timestamp(unit))
+    ticks = bare.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    mask = np.asarray(array.is_null()) if array.null_count else None
+    return pa.array(ticks // (have // want), pa.int64(), mask=mask).view(pa.timestamp(unit))
+
+
+def utc_ms(array: pa.Array) -> pa.Array:
+    """Times as int64 milliseconds since 1970, from timestamps, dates or integers.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        For any other type, and for a time outside int64 milliseconds.
+
+    Examples
+    --------
+    >>> import datetime as dt
+    >>> utc_ms(pa.array([dt.date(1970, 1, 2), None])).to_pylist()
+    [86400000, None]
+    """
+    if is_time(array.type):
+        return floor_times(array).view(pa.int64())
+    if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
+        raise pa.ArrowInvalid(f"{array.type} is no time")
+    return array.cast(pa.int64())
+
+
+def is_time(kind: pa.DataType) -> bool:
+    """Whether values of an Arrow type are points in time: timestamps and dates."""
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
+
+
+def conform(array: pa.Array, kind: pa.DataType, *, event_time: bool = False) -> pa.Array:
+    """Cast to a column's type without loss; times by the rule of this module.
+
+    ``event_time``: an int64 column is the time of an event, so dates are accepted.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError
+        If a value does not fit, or the type has no meaning for the column.
+
+    Examples
+    --------
+    >>> seconds = pa.array([2], pa.timestamp("s"))
+    >>> conform(seconds, pa.int64()).to_pylist()
+    [2000]
+    >>> conform(seconds, pa.float64())
+    Traceback (most recent call last):
+    pyarrow.lib.ArrowInvalid: timestamp[s] as double: times are read into timestamp or int64 columns
+    """
+    given = array.type
+    if given == kind:
+        return array
+    if pa.types.is_timestamp(kind) and (is_time(given) or pa.types.is_integer(given)):
+        return floor_times(utc_ms(array).view(_MS), kind.unit)
+    if pa.types.is_int64(kind) and (
+        pa.types.is_timestamp(given) or (event_time and is_time(given))
+    ):
+        return utc_ms(array)
+    if is_time(given) and not pa.types.is_date(kind):
+        raise pa.ArrowInvalid(f"{given} as {kind}: times are read into timestamp or int64 columns")
+    if pa.types.is_timestamp(given):
+        raise pa.ArrowInvalid(f"{given} as {kind}: a time of day would be lost")
+    if pa.types.is_temporal(given) and not pa.types.is_temporal(kind):
+        raise pa.ArrowInvalid(f"{given} is no point in time, and its unit would be lost as {kind}")
+    return array.cast(kind)

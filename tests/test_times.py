@@ -1,0 +1,175 @@
+"""One event, one time, whatever its unit, zone or container, at every entrance."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import paimon_features as pf
+from paimon_features.columns import Column
+from paimon_features.definitions.request import request_columns
+from paimon_features.errors import RequestError
+from paimon_features.local import features
+from paimon_features.monitoring.feature_values import in_range
+from paimon_features.monitoring.time_ranges import TimeRange
+from paimon_features.offline.inputs.checked_columns import event_times
+from paimon_features.offline.inputs.row_source import arrow_table
+from paimon_features.online_features.decay import _ages
+from paimon_features.schema import DataType, Float64, Int64, Timestamp
+from paimon_features.tables import Lake, read_arrow
+from paimon_features.tables.specs import events_spec
+from paimon_features.tables.writer import EventWriter
+from paimon_features.testing.sizes import every_seed
+from paimon_features.times import conform, utc_ms
+from paimon_features.windows import DAY_MS
+from trainer_bridge.blocks.predicates import RowFilter
+
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+NOW_MS = 2_000_000_000_000
+EPOCH = dt.date(1970, 1, 1)
+
+
+def columns_of(rng: random.Random) -> Iterator[tuple[str, Any, list[int]]]:
+    """Columns of three times in every unit, zone and container, and their UTC milliseconds."""
+    for unit, per_second in PER_SECOND.items():
+        ticks = [rng.randrange(-(10**9) * per_second, 10**9 * per_second) for _ in range(3)]
+        # by hand: the greatest millisecond that is not after the tick, before 1970 too
+        expected = [tick * 1000 // per_second for tick in ticks]
+        for zone in (None, "UTC", "America/New_York"):
+            array = pa.array(ticks, pa.timestamp(unit, zone))
+            yield f"Arrow {array.type}", array, expected
+            yield f"pandas {array.type}", array.to_pandas(), expected
+            if unit != "s":
+                yield f"Polars {array.type}", pl.from_arrow(array), expected
+        yield f"NumPy {unit}", np.array(ticks, f"datetime64[{unit}]"), expected
+    days = [rng.randrange(-10_000, 10_000) for _ in range(3)]
+    dates = pa.array(days, pa.date32())
+    midnights = [day * DAY_MS for day in days]
+    yield "Arrow date32", dates, midnights
+    yield "Arrow date64", dates.cast(pa.date64()), midnights
+    yield "Python dates", [EPOCH + dt.timedelta(day) for day in days], midnights
+    yield "NumPy days", np.array(days, "datetime64[D]"), midnights
+    yield "integers", midnights, midnights
+    yield "int32", pa.array([1, 2, -3], pa.int32()), [1, 2, -3]
+
+
+def frame(times: Any, name: str, **columns: Any) -> Any:
+    """A frame of the times' own library with a column of times and others."""
+    if isinstance(times, pl.Series):
+        return pl.DataFrame({name: times, **columns})
+    if isinstance(times, pd.Series):
+        return pd.DataFrame({name: times, **columns})
+    return pa.table({name: times, **columns})
+
+
+def view_of(kind: DataType) -> pf.FeatureView:
+    source = pf.EventSource("s", schema={"user": Int64, "t": Int64, "x": kind}, event_time="t")
+    entity = pf.Entity("user", keys={"user": Int64})
+    where = "x >= TIMESTAMP '1900-01-01 00:00:00'" if kind is Timestamp else None
+    return pf.FeatureView(
+        "v",
+        source=source,
+        entity=entity,
+        features=[pf.Count(windows=["1d"]), pf.Last("t", windows=["1d"], name="at")],
+        where=where,
+    )
+
+
+@every_seed(1)
+def test_every_entrance_reads_the_same_milliseconds(seed: int) -> None:
+    view = view_of(Int64)
+    keep = None
+    for what, given, expected in columns_of(random.Random(seed)):
+        label = f"{what}: {given}"
+        array = arrow_table(frame(given, "t")).column("t").combine_chunks()
+        assert utc_ms(array).to_pylist() == expected, label
+        assert event_times(arrow_table(frame(given, "event_time_ms"))).tolist() == expected, label
+        ages = [max(expected) - time for time in expected]
+        if what not in ("integers", "int32"):
+            assert Column.from_arrow(conform(array, pa.timestamp("ms"))).values.tolist() == expected
+            inputs = request_columns({"x": Timestamp}, {"x": given}, 3)["x"]
+            assert inputs.cast(pa.int64()).to_pylist() == expected, label
+        if pa.types.is_timestamp(array.type):
+            assert Column.from_arrow(array).values.tolist() == expected, label
+            assert _ages(given, 3).tolist() == ages, label
+            rows = pa.table({"t": array})
+            keep = RowFilter("t < TIMESTAMP '1970-01-01 00:00:00'", rows.schema, table="x")
+            assert keep.mask(rows).tolist() == [time < 0 for time in expected], label
+        rows = arrow_table(frame(given, "event_time_ms"))
+        within = TimeRange(min(expected), max(expected))
+        inside = [min(expected) <= time < max(expected) for time in expected]
+        assert len(in_range(rows, within)) == sum(inside), label
+        if "UTC" in what:  # of the zones, one is enough for a statement of DuckDB each
+            continue
+        # an event is in the window of a row one millisecond later, and not in that of its own time
+        events = frame(given, "t", user=[1, 2, 3], x=[0, 0, 0])
+        later = {
+            "user": [1, 2, 3, 1, 2, 3],
+            "event_time_ms": [t + 1 for t in expected] + list(expected),
+        }
+        found = features(view, events, later)
+        assert found.column("count_1d").to_pylist() == [1] * 3 + [None] * 3, label
+        assert found.column("at_1d").to_pylist()[:3] == (expected), label
+    assert keep is not None
+
+
+@every_seed(1)
+def test_the_event_writer_stores_the_same_milliseconds(seed: int, tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path / f"warehouse{seed}", "features")
+    for kind in (Int64, Timestamp):
+        lake.create(events_spec(f"events_{kind.text}", {"n": Int64, "t": kind}))
+    numbers: dict[str, list[int]] = {"int64": [], "timestamp": []}
+    for kind in (Int64, Timestamp):
+        tables = []
+        for what, given, expected in columns_of(random.Random(seed)):
+            first = len(numbers[kind.text])
+            table = arrow_table(frame(given, "t", n=[first, first + 1, first + 2]))
+            tables.append((what, table))
+            numbers[kind.text] += expected
+        writer = EventWriter(lake, f"events_{kind.text}", "t", lambda: NOW_MS)
+        for what, table in tables:
+            report = writer.write(table)
+            assert (report.written, report.rejected) == (3, {}), what
+        stored = read_arrow(lake, f"events_{kind.text}").sort_by("n").column("t").cast(pa.int64())
+        assert stored.to_pylist() == numbers[kind.text]
+
+
+@pytest.mark.parametrize("kind", [pa.duration("s"), pa.time64("us"), pa.time32("s")])
+def test_what_is_no_point_in_time_is_rejected(kind: pa.DataType, tmp_path: Path) -> None:
+    array = pa.array([1, 2, 3], pa.int32() if kind.bit_width == 32 else pa.int64()).view(kind)
+    events = pa.table({"t": array, "user": [1, 2, 3], "x": [0, 0, 0]})
+    with pytest.raises(RequestError, match="no point in time"):
+        features(view_of(Int64), events, {"user": [1], "event_time_ms": [5]})
+    with pytest.raises(RequestError, match="no time"):
+        event_times(pa.table({"event_time_ms": array}))
+    lake = Lake.open(tmp_path, "features")
+    lake.create(events_spec("events_s", {"t": Int64, "user": Int64, "x": Int64}))
+    report = EventWriter(lake, "events_s", "t", lambda: NOW_MS).write(events)
+    assert (report.written, report.rejected) == (0, {"wrong_type": 3})
+
+
+def test_times_in_columns_of_other_types_are_rejected() -> None:
+    times = pa.array([1], pa.timestamp("us"))
+    for kind in (Float64.arrow, pa.string(), pa.int32(), pa.date32()):
+        with pytest.raises(pa.ArrowInvalid, match="timestamp"):
+            conform(times, kind)
+    with pytest.raises(pa.ArrowInvalid, match="times are read into"):
+        conform(pa.array([1], pa.date32()), pa.int64())
+
+
+def test_times_beyond_the_range_are_rejected() -> None:
+    far = pa.array([2**62], pa.timestamp("s"))
+    with pytest.raises(RequestError, match="years 1 to 9999"):
+        event_times(pa.table({"event_time_ms": far}))
+    events = pa.table({"t": far, "user": [1], "x": [0]})
+    with pytest.raises(RequestError, match="the column 't'"):
+        features(view_of(Int64), events, {"user": [1], "event_time_ms": [5]})
