@@ -173,8 +173,8 @@ class RunningIteration:
     def _drain(self, status: Sequence[Status]) -> bool:
         """Stop the job with a savepoint after the end of its iterations: sinks commit with it.
 
-        Returns False if the job failed meanwhile: it continues from its last checkpoint and
-        reaches its end again.
+        Returns False if the job failed meanwhile (it continues from its last checkpoint and
+        reaches its end again) or has ended.
         """
         self._await_checkpoint(max(float(one["since"]) for one in status))
         generations = [one["generation"] for one in status]
@@ -183,8 +183,7 @@ class RunningIteration:
         try:
             savepoint = self._stop_with_savepoint(drain=True)
         except JobError:
-            if self._has_ended():
-                raise
+            # it may have ended meanwhile: then its own result says how, not the savepoint's error
             return False
         self._drained = savepoint
         if [one.get("generation") for one in self.status()] != generations:
