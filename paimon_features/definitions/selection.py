@@ -18,6 +18,7 @@ from paimon_features.columns import Column
 from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.transformed import CompiledTransformed
+from paimon_features.duplicates import duplicates
 from paimon_features.errors import RequestError
 from paimon_features.expressions.evaluate import Program, without_overflow
 from paimon_features.schema import DataType
@@ -168,17 +169,16 @@ def _names(outputs: Sequence[Output]) -> tuple[str, ...]:
         raise RequestError(
             "the request names no feature; name some as 'view:feature', or a service"
         )
-    double = sorted({str(output) for output in outputs if outputs.count(output) > 1})
+    double = sorted(map(str, duplicates(outputs)))
     if double:
         raise RequestError(f"the request names {', '.join(double)} twice")
     short = [o.feature if isinstance(o, FeatureRef) else o.name for o in outputs]
+    ambiguous = set(duplicates(short))
     names = tuple(
-        f"{output.view}__{name}"
-        if isinstance(output, FeatureRef) and short.count(name) > 1
-        else name
+        f"{output.view}__{name}" if isinstance(output, FeatureRef) and name in ambiguous else name
         for output, name in zip(outputs, short, strict=True)
     )
-    taken = sorted({name for name in names if names.count(name) > 1})
+    taken = sorted(duplicates(names))
     if taken:
         raise RequestError(f"two outputs are named {taken[0]!r}; rename an interaction")
     return names

@@ -11,6 +11,7 @@ from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.table_view import TableView
 from paimon_features.definitions.transformed import Transformed
+from paimon_features.duplicates import duplicates
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import check_name
 
@@ -43,7 +44,7 @@ class FeatureService:
                     "Interaction, a Transformed or a reference 'view:feature'"
                 )
         named = [str(item) for item in self.items()]
-        double = sorted({name for name in named if named.count(name) > 1})
+        double = sorted(duplicates(named))
         if double:
             raise DefinitionError(f"service {self.name!r} names {', '.join(double)} twice")
 

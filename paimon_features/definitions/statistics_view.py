@@ -15,6 +15,7 @@ from paimon_features.aggregates import Aggregate, Count, CountBy, Histogram, Max
 from paimon_features.definitions.entity import EVERYTHING, Entity
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.source import EventSource
+from paimon_features.duplicates import duplicates
 from paimon_features.errors import DefinitionError
 
 everything = Entity(EVERYTHING, keys={})
@@ -95,7 +96,7 @@ def statistics_view(
         As ``FeatureView`` does, and for a column that is named twice, or for none.
     """
     named = [column.column for column in columns]
-    twice = next((column for column in named if named.count(column) > 1), None)
+    twice = next(iter(duplicates(named)), None)
     if twice is not None or not named:
         problem = "names no column" if twice is None else f"names the column {twice!r} twice"
         raise DefinitionError(f"statistics view {name!r} {problem}")

@@ -5,6 +5,7 @@ The reasons are the values of the column ``reason`` of the rejected table.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -57,8 +58,7 @@ class Verdict:
 
     def counts(self) -> dict[str, int]:
         """The number of rejected rows by reason, sorted by reason."""
-        reasons = [reason for reason in self.reason if reason is not None]
-        return {reason: reasons.count(reason) for reason in sorted(set(reasons))}
+        return dict(sorted(Counter(each for each in self.reason if each is not None).items()))
 
 
 def judge(

@@ -10,6 +10,7 @@ import numpy as np
 
 from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
+from paimon_features.duplicates import duplicates
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
@@ -129,10 +130,9 @@ class ColumnTransformer(CompositeTransformer):
         for name, step, columns in self._fitted:
             own = step.names_out([names[i] for i in columns])
             out += [f"{name}__{each}" for each in own] if self.verbose_feature_names_out else own
-        if len(set(out)) < len(out):
-            double = next(each for each in out if out.count(each) > 1)
+        if double := duplicates(out):
             raise TransformError(
-                f"two output columns are called {double!r}; use verbose_feature_names_out=True"
+                f"two output columns are called {double[0]!r}; use verbose_feature_names_out=True"
             )
         return out
 

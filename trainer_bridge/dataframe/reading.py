@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.array_types import Ints
+from paimon_features.duplicates import duplicates
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
 from trainer_bridge.batches.arrow_values import list_levels, opened
 from trainer_bridge.batches.ragged import Rows, concat_rows, ends
@@ -49,7 +50,7 @@ class Groups:
                 "value fields per index field"
             )
         named = [name for group in values for name in group]
-        twice = {name for name in named if named.count(name) > 1 or name in keys}
+        twice = duplicates(named) or not set(keys).isdisjoint(named)
         if twice or any(isinstance(group, str) for group in values):
             raise ConfigurationError(
                 f"value_field_names={values}: expected lists of distinct names, none of "

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from paimon_features.array_types import Ints
+from paimon_features.duplicates import duplicates
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.writer import append_stream
@@ -73,7 +74,7 @@ def deduplicate(
             raise UnknownNameError.of("column to deduplicate", name, rows.column_names)
     indices = [group[0] + index_suffix for group in groups]
     every = [*named, *indices, *others]
-    if twice := {name for name in every if every.count(name) > 1}:
+    if twice := duplicates(every):
         raise ConfigurationError(
             f"column {min(twice)!r} would be duplicated: name each column once, or choose another "
             "index_suffix"

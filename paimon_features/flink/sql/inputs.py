@@ -18,6 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from paimon_features.duplicates import duplicates
 from paimon_features.errors import ConfigurationError
 from paimon_features.flink.sql.cells import FLINK_NUMBERS, TEXT, Physical
 
@@ -118,7 +119,7 @@ def inspect_file(path: Path) -> InputFile:
         columns = _first_keys(path)
     else:
         columns, physical = _parquet_columns(path)
-    doubled = sorted({name for name in columns if columns.count(name) > 1})
+    doubled = duplicates(columns)
     if doubled:
         raise ConfigurationError(f"{path}: the column {doubled[0]!r} occurs twice")
     return InputFile(path, form, path.stat().st_size, digest, header, columns, physical)

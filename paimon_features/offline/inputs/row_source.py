@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from paimon_features.duplicates import duplicates
 from paimon_features.errors import RequestError
 from paimon_features.tables import Lake, iter_batches
 
@@ -29,7 +30,7 @@ class RowSource:
         batches: Callable[[], Iterator[pa.Table]],
         table: pa.Table | None = None,
     ) -> None:
-        double = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        double = sorted(duplicates(schema.names))
         if double:
             raise RequestError(f"entity rows have two columns {double[0]!r}; rename one of them")
         # pandas and Polars leave notes about themselves, which would make equal rows differ

@@ -11,7 +11,11 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from paimon_features.duplicates import duplicates
 from paimon_features.serving.http.http_errors import RequestRejected
+
+MAX_COLUMNS = 1_000
+"""The most entity keys and request inputs of a request, far more than views have."""
 
 _SCHEMA, _RECORD_BATCH = 1, 3
 _PLAIN = (
@@ -50,6 +54,12 @@ def read_columns(body: bytes) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes
 
 
 def _check(schema: pa.Schema) -> None:
+    if len(schema) > MAX_COLUMNS:
+        raise RequestRejected(
+            413,
+            "too_large",
+            f"the Arrow stream has {len(schema):,} columns; expected at most {MAX_COLUMNS:,}",
+        )
     for field in schema:
         if not any(is_plain(field.type) for is_plain in _PLAIN):
             raise RequestRejected(
@@ -58,7 +68,7 @@ def _check(schema: pa.Schema) -> None:
                 f"column {field.name[:80]!r} is {field.type}; expected a column of integers, "
                 "floats, decimals, booleans, strings, dates or timestamps (no dictionaries)",
             )
-    double = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    double = duplicates(schema.names)
     if double:
         raise RequestRejected(422, "invalid_request", f"two columns are called {double[0][:80]!r}")
 

@@ -15,7 +15,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from paimon_features.serving.http.arrow_body import read_columns
+from paimon_features.duplicates import duplicates
+from paimon_features.serving.http.arrow_body import MAX_COLUMNS, read_columns
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import RequestRejected
 
@@ -135,8 +136,7 @@ def _reject_repeated_keys(body: bytes) -> None:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            names = [name for name, _ in pairs]
-            double = next(name for name in names if names.count(name) > 1)
+            double = duplicates(name for name, _ in pairs)[0][:80]
             raise RequestRejected(
                 422, "invalid_request", f"the JSON body has the key {double!r} twice in one object"
             )
@@ -159,6 +159,13 @@ def _checked(parsed: ParsedRequest) -> ParsedRequest:
             "invalid_request",
             f"the request has both 'features' and 'feature_service' ({parsed.service!r}); "
             "expected one of them",
+        )
+    if len(parsed.columns) + len(parsed.inputs) > MAX_COLUMNS:
+        raise RequestRejected(
+            413,
+            "too_large",
+            f"the request has {len(parsed.columns) + len(parsed.inputs):,} entity keys and request "
+            f"inputs; expected at most {MAX_COLUMNS:,}",
         )
     if not parsed.columns:
         raise RequestRejected(
