@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from paimon_features.callbacks import OnMessage
 from paimon_features.clock import now_ms
 from paimon_features.errors import GenerationError
 from paimon_features.job_control.restart import decide_backfill
 from paimon_features.job_control.target import TileTarget
-from paimon_features.tables import latest_snapshot
+from paimon_features.tables import Lake, iter_batches, latest_snapshot
 from paimon_features.tables.consumers import advance_consumer, register_consumer
 from paimon_features.tables.snapshots import Snapshot
 
@@ -50,7 +54,7 @@ def begin_backfill(
         If the generation is not empty, or there are no events.
     """
     if rebuild or not decide_backfill(target.ledger()):
-        on_message(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
+        target.empty(on_message)
     newest = latest_snapshot(target.lake, target.events)
     if newest is None:
         raise GenerationError(
@@ -59,7 +63,13 @@ def begin_backfill(
         )
     register_consumer(target.lake, target.events, target.consumer, newest.id)
     user = target.new_commit_user()
-    target.update(job=job, commit_user=user, handover_snapshot=newest.id, backfilled=False)
+    target.update(
+        job=job,
+        commit_user=user,
+        handover_snapshot=newest.id,
+        events_history=target.lake.history_mark(target.events),
+        backfilled=False,
+    )
     on_message(
         f"{target}: backfill of {newest.total_records:,} events, "
         f"{target.events} at snapshot {newest.id}"
@@ -67,14 +77,26 @@ def begin_backfill(
     return newest
 
 
-def end_backfill(target: TileTarget, job: Mapping[str, Any], begun: Snapshot) -> TileJobResult:
-    """Record that everything is committed, and release the events that were read."""
+def end_backfill(
+    target: TileTarget, job: Mapping[str, Any], begun: Snapshot, on_message: OnMessage
+) -> TileJobResult:
+    """Record that everything is committed, and release the events that were read.
+
+    Events that are in none of the view's features are reported, by rule.
+    """
     tiles = target.tiles_snapshot()
     # 'plan' estimates the duration of the next backfill from these
     seconds = max((now_ms() - job["since_ms"]) / 1000, 0.001)
     done = {**job, "state": "STOPPED", "events_read": begun.total_records, "seconds": seconds}
     target.update(job=done, backfilled=True, backfill_snapshot=tiles)
     advance_consumer(target.lake, target.events, target.consumer, begun.id + 1)
+    skipped = skipped_counts(target.lake, target.tables[1])
+    if skipped:
+        rules = (f"{n:,} {reason} ({detail})" for (reason, detail), n in skipped.most_common())
+        on_message(
+            f"{target}: {skipped.total():,} of {begun.total_records:,} events are in none of its "
+            f"features: {', '.join(rules)}; table {target.tables[1]} contains their keys and times"
+        )
     return TileJobResult(
         target.view.name,
         target.generation,
@@ -83,3 +105,17 @@ def end_backfill(target: TileTarget, job: Mapping[str, Any], begun: Snapshot) ->
         events_read=begun.total_records,
         snapshot=tiles,
     )
+
+
+def skipped_counts(lake: Lake, table: str) -> Counter[tuple[str, str]]:
+    """Return how many events each rule excluded, by its reason and detail, from a skipped table."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for batch in iter_batches(lake, table, ["reason", "detail", "p_rows"]):
+        # behind the detail of the rule are the key and the time of each event
+        detail = pc.replace_substring_regex(batch.column("detail"), r"(?s) \| .*", "")
+        rules = pa.table({"reason": batch.column("reason"), "detail": detail})
+        rules = rules.append_column("events", batch.column("p_rows"))
+        found = rules.group_by(["reason", "detail"]).aggregate([("events", "sum")])
+        for row in found.to_pylist():
+            counts[row["reason"], row["detail"]] += row["events_sum"]
+    return counts

@@ -128,17 +128,16 @@ def cancel(target: TileTarget) -> str | None:
     if record.job["kind"] == "backfill":
         with suppress(JobError):  # a local cluster ends with its job and stops answering
             rest.cancel(job_id)
-        if not wait_until(
-            lambda: job_state(target.lake, target.record()) in NOT_RUNNING, CANCEL_TIMEOUT_S
-        ):
+        if not _ends(target):
             state = job_state(target.lake, target.record())
             raise JobError(f"the job on {target} is still {state} after {CANCEL_TIMEOUT_S:g} s")
         return None
     try:
         rest.stop_with_savepoint(job_id, target.checkpoint_folder / job_id)
     except JobError:
-        # a local cluster ends with its job and may not confirm the savepoint any more
-        if not _has_savepoint(target, job_id):
+        # a local cluster ends with its job and may not confirm the savepoint any more; another
+        # one may have lost the reply: the savepoint is there before the job has ended
+        if not (_has_savepoint(target, job_id) and _ends(target)):
             raise
     return target.finish(job_id, "STOPPED").resume_path
 
@@ -164,6 +163,13 @@ def release(lake: Lake, table: str) -> LeaseRecord | None:
                 lost = {**record.job, "state": "LOST"}
                 generations.update(lake, view, record.generation, job=lost)
     return ended
+
+
+def _ends(target: TileTarget) -> bool:
+    """Wait for the end of the generation's job; False if it runs after CANCEL_TIMEOUT_S."""
+    return wait_until(
+        lambda: job_state(target.lake, target.record()) in NOT_RUNNING, CANCEL_TIMEOUT_S
+    )
 
 
 def _has_savepoint(target: TileTarget, job_id: str) -> bool:

@@ -117,7 +117,8 @@ class GenerationState:
 
     ``tables`` are the tile table and the table of skipped rows, ``checkpoints`` those that exist;
     the rest comes from the record. ``last_committed`` is the newest checkpoint that was seen
-    committed to the tile table: the table may contain a later one, never less.
+    committed to the tile table: the table may contain a later one, never less. ``events_replaced``:
+    the events table is not the one that the tiles were computed from.
     """
 
     view: str
@@ -130,6 +131,7 @@ class GenerationState:
     last_committed: int | None
     tables: tuple[TableHistory, ...]
     checkpoints: tuple[Checkpoint, ...]
+    events_replaced: bool = False
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -170,6 +172,13 @@ def decide_start(ledger: GenerationState) -> Start:
     newest = ledger.newest
     if ledger.is_empty and newest is None and not ledger.backfilled:
         return Start()
+    if ledger.events_replaced:
+        raise GenerationError(
+            f"the events of view {ledger.view!r} were dropped and created again, or rolled back, "
+            f"since the tiles of generation {ledger.generation} were computed: their snapshots "
+            f"have other numbers now. {_command(ledger, '--rebuild')} computes all tiles from the "
+            "present events"
+        )
     _check_owner(ledger)
     if newest is not None:
         if ledger.committed > newest.id:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from paimon_features.callbacks import OnMessage
 from paimon_features.config import FlinkConfig, ProjectConfig
 from paimon_features.definitions import CompiledView, Definitions
 from paimon_features.errors import GenerationError
@@ -24,11 +25,11 @@ from paimon_features.job_control.restart import (
 from paimon_features.planning.plan import tiles_table
 from paimon_features.tables import Lake, generations, latest_snapshot, snapshots
 from paimon_features.tables.consumers import consumers, delete_consumer
-from paimon_features.tables.files import locked
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import Holder, Lease, acquire
-from paimon_features.tables.rollback import rollback
-from paimon_features.tables.specs import skipped_spec
+from paimon_features.tables.rollback import roll_back_table, rollback
+from paimon_features.tables.snapshots import tagged
+from paimon_features.tables.specs import TRAINING_PREFIX, skipped_spec
 
 
 class ProjectParts(Protocol):
@@ -123,8 +124,9 @@ class TileTarget:
         return generations.get(self.lake, self.view.name, self.generation)
 
     def update(self, **changes: Any) -> GenerationRecord:
-        """Change the record atomically."""
-        return generations.update(self.lake, self.view.name, self.generation, **changes)
+        """Change the record atomically; LeaseLostError if the tables were taken over."""
+        with self.lake.committing(self.tables[0], f"recording the state of {self}"):
+            return generations.update(self.lake, self.view.name, self.generation, **changes)
 
     def ledger(self, record: GenerationRecord | None = None) -> GenerationState:
         """The recorded and the actual state, for the rules of ``job_control.restart``."""
@@ -146,6 +148,10 @@ class TileTarget:
                 TableHistory(name, tuple(snapshots(self.lake, name))) for name in self.tables
             ),
             checkpoints=tuple(found.values()),
+            events_replaced=record.events_history is not None
+            and not self.lake.continues(
+                self.events, record.events_history, record.handover_snapshot or 0
+            ),
         )
 
     def tiles_snapshot(self) -> int | None:
@@ -198,6 +204,7 @@ class TileTarget:
             last_committed_identifier=None,
             resume_path=None,
             handover_snapshot=None,
+            events_history=None,
             backfilled=False,
             backfill_snapshot=None,
         )
@@ -205,11 +212,23 @@ class TileTarget:
             (tiles, tiles_table(self.view, self.generation)),
             (skipped, skipped_spec(skipped)),
         ):
-            self.lake.drop(name)
+            self.lake.drop(name, how="emptied")
             self.lake.create(spec)
         delete_consumer(self.lake, self.events, self.consumer)
         shutil.rmtree(self.checkpoint_folder, ignore_errors=True)
         return record
+
+    def empty(self, on_message: OnMessage) -> None:
+        """Rebuild, and report it with the training sets that cannot be made again."""
+        tags = tagged(self.lake, self.tables[0])
+        lost = [name for name in tags if name.startswith(TRAINING_PREFIX)]
+        on_message(
+            f"{self}: emptied, incarnation {self.rebuild().incarnation}"
+            + "".join(
+                f"; {name} was computed from it: it stays, but cannot be computed again"
+                for name in lost
+            )
+        )
 
     def roll_back(
         self, targets: Mapping[str, int | None], checkpoint: Checkpoint
@@ -241,17 +260,17 @@ class TileTarget:
             release = tuple(name for name in names if name.startswith("materialize-"))
             return rollback(self.lake, record, snapshot, release)
         record = self.update(incarnation=record.incarnation + 1)
-        self.lake.drop(record.table)
+        self.lake.drop(record.table, how="emptied")
         self.lake.create(tiles_table(self.view, self.generation))
         return record
 
     def _roll_back_skipped(self, snapshot: int | None) -> None:
         name = self.tables[1]
-        with locked(self.lake.lock_path(name), f"rolling back table {name!r}"):
+        with self.lake.committing(name, f"rolling back table {name!r}"):
             if snapshot is not None:
-                self.lake.table(name).rollback_to(snapshot)
+                roll_back_table(self.lake, name, snapshot)
                 return
-        self.lake.drop(name)
+        self.lake.drop(name, how="emptied")
         self.lake.create(skipped_spec(name))
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
-from collections.abc import Hashable, Mapping
+import zlib
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,15 +16,30 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, TableError, UnknownNameError
+from paimon_features.clock import now_ms
+from paimon_features.errors import (
+    ConfigurationError,
+    RecordLostError,
+    StorageWriteError,
+    TableError,
+    UnknownNameError,
+)
+from paimon_features.tables import removals
+from paimon_features.tables.checksums import write_checksums
+from paimon_features.tables.claims import held
 from paimon_features.tables.ddl import arrow_schema, paimon_schema, paimon_schema_like
 from paimon_features.tables.files import locked
-from paimon_features.tables.specs import RETENTION, TableSpec
+from paimon_features.tables.metadata_damage import metadata_damage
+from paimon_features.tables.removals import Removal
+from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec
 from paimon_features.tables.storage import LocalStorage, RemoteStorage, Storage
 from paimon_features.tables.storage.opening import open_remote, remote_catalog
+from paimon_features.tables.write_errors import write_errors
 
 SIDE_FOLDER = "_paimon_features"
 PROPERTY_PREFIX = "paimon-features."
+SNAPSHOT_FILE = re.compile(r"snapshot-(\d+)")
+SCHEMA_FILE = re.compile(r"schema-(\d+)")
 
 _READ_OPTIONS = {
     "read.batch-size": "65536",
@@ -31,6 +50,7 @@ _READ_OPTIONS = {
 }
 """Set on each table handle, never stored: they configure this process, not the table."""
 
+_DEFAULT = "default-aggregate-function"
 _FIXED_OPTIONS = ("bucket", "bucket-key", "merge-engine", "changelog-producer")
 
 
@@ -172,6 +192,31 @@ class Lake:
         """The lock file for Python's commits to a table."""
         return self.side_folder / "locks" / f"{self.database}.{name}.lock"
 
+    def lease_key(self, name: str) -> str:
+        """The folder of a table's lease."""
+        return str(self.side_folder / "leases" / f"{self.database}.{name}")
+
+    @contextmanager
+    def committing(self, name: str, what: str) -> Iterator[Callable[[], None]]:
+        """Hold the commit lock of a table inside the ``with`` block.
+
+        Yields a function to call immediately before the change becomes visible: where this process
+        has acquired the table's lease, it checks that nobody has taken it over since, for
+        example because the process was paused. Nobody can do that while the lock is held.
+
+        Raises
+        ------
+        LeaseLostError
+            If the lease was taken over; also from the function.
+        TableError
+            If another process holds the lock for longer than 60 s.
+        """
+        with locked(self.lock_path(name), what):
+            fence = held.fence(self.lease_key(name))
+            check: Callable[[], None] = (lambda: None) if fence is None else fence.check
+            check()
+            yield check
+
     def rollup_folder(self, name: str) -> Path:
         """The folder of a table's rollups (see ``rollups``), which need not exist."""
         return self.side_folder / "rollups" / f"{self.database}.{name}"
@@ -196,7 +241,7 @@ class Lake:
         """
         with locked(self.lock_path(spec.name), f"creating table {spec.name!r}"):
             if not self.exists(spec.name):
-                self.catalog.create_table(self._identifier(spec.name), paimon_schema(spec), False)
+                self._create(spec.name, paimon_schema(spec))
                 return
         if not ignore_existing:
             raise TableError(f"table {spec.name!r} already exists in {self.path(spec.name)}")
@@ -220,8 +265,8 @@ class Lake:
         """
         with locked(self.lock_path(name), f"creating table {name!r}"):
             if not self.exists(name):
-                made = paimon_schema_like(schema, {**RETENTION, **(options or {})})
-                self.catalog.create_table(self._identifier(name), made, False)
+                made = paimon_schema_like(schema, {**TABLE_OPTIONS, **(options or {})})
+                self._create(name, made)
                 return
         found = {field.name: field.type for field in self.schema(name)}
         same = list(found) == schema.names and all(
@@ -234,14 +279,148 @@ class Lake:
                 f"{', '.join(f'{f.name} {f.type}' for f in schema)} and no primary key"
             )
 
-    def drop(self, name: str) -> None:
-        """Delete a table with all its data; does nothing if it does not exist."""
+    def _create(self, name: str, schema: Any) -> None:
+        try:
+            with write_errors(f"table {name!r} cannot be created"):
+                self.catalog.create_table(self._identifier(name), schema, False)
+        except StorageWriteError:
+            self.storage.delete_folder(self.path(name))  # a folder without a schema is no table
+            raise
+        self._record_schema(name)
+
+    def drop(self, name: str, *, how: str | None = "dropped") -> None:
+        """Delete a table with all its data; does nothing if it does not exist.
+
+        Its snapshots are recorded as removed, so that a table of the same name is never taken for
+        this one: errors say that it was ``how``. None is for names that are never used again.
+        """
         self._handles.pop(name, None)
         rollups, merges = self.rollup_folder(name), self.merge_folder(name)
-        self.storage.delete_folder(self.path(name))
+        with self.committing(name, f"dropping table {name!r}"):
+            if how is not None and self.exists(name):
+                self._record_drop(name, how)
+            self.storage.delete_folder(self.path(name))
         for folder in (rollups, merges):
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
+
+    def created_ms(self, name: str) -> int:
+        """When the table was created, UTC ms: a table that was created again has another time.
+
+        Raises
+        ------
+        UnknownNameError
+            If the table does not exist.
+        """
+        try:
+            return self._time_of(f"{self.path(name)}/schema/schema-0")
+        except FileNotFoundError:
+            raise UnknownNameError.of("table", name, self.list()) from None
+
+    def removals(self, name: str) -> tuple[Removal, ...]:
+        """What was removed from the history of the tables of this name, oldest first.
+
+        Raises
+        ------
+        RecordLostError
+            If something was removed, and the record of it does not exist.
+        """
+        path = self._removals_path(name)
+        if not self.storage.is_file(path) and self._is_removal_marked(name):
+            raise RecordLostError(
+                f"table {name!r}: its record {path} does not exist, but was written before. It "
+                "contained which snapshots of the table were removed, so an earlier time or a "
+                "snapshot's number could be read from another table. Restore it from the same "
+                "backup as the tables, or, if nobody reads the past before now, accept the loss by "
+                "'paimon-features records --accept-loss'"
+            )
+        return removals.load(self.storage, path)
+
+    def history_mark(self, name: str) -> str:
+        """To be stored with a snapshot's number by whoever continues after it; see ``continues``.
+
+        Raises
+        ------
+        UnknownNameError
+            If the table does not exist.
+        """
+        return f"{self.created_ms(name)}.{len(self.removals(name))}"
+
+    def continues(self, name: str, mark: str, snapshot_id: int) -> bool:
+        """Whether the table still has the history that it had up to a snapshot, expired or not.
+
+        It has not if the table was created again since the mark was taken, or rolled back to
+        before that snapshot.
+        """
+        created_ms, _, known = mark.partition(".")
+        if not self.exists(name) or self.created_ms(name) != int(created_ms):
+            return False
+        return not any(r.reuses(snapshot_id) for r in self.removals(name)[int(known) :])
+
+    def record_removal(self, name: str, removal: Removal) -> None:
+        """Record that snapshots are removed, before they are. The caller holds the table's lock."""
+        self.removals(name)  # must not begin a record again that was lost
+        removals.append(self.storage, self._removals_path(name), removal)
+        if not self._is_removal_marked(name):
+            content = {"record": "removals", "name": name, "accepted": False}
+            self.storage.write_json(self._removals_mark(name), content)
+
+    def _record_schema(self, name: str) -> None:
+        """Store the CRC32 of the newest schema with the table, which moves and goes with it."""
+        folder = f"{self.path(name)}/schema"
+        found = (SCHEMA_FILE.fullmatch(entry) for entry in self.storage.names(folder))
+        newest = max(int(match[1]) for match in found if match)
+        path = self._schemas_path(name)
+        known = json.loads(self.storage.read_text(path)) if self.storage.is_file(path) else {}
+        text = self.storage.read_text(f"{folder}/schema-{newest}")
+        self.storage.write_json(path, {**known, str(newest): zlib.crc32(text.encode())})
+
+    def _check_schema(self, name: str, table: Any) -> None:
+        """Raise ValueError if the schema is not what was written, as far as that is known.
+
+        Schemas that Flink wrote have no CRC32.
+        """
+        _check_options(table)
+        try:
+            known = json.loads(self.storage.read_text(self._schemas_path(name)))
+        except FileNotFoundError:
+            return
+        number = table.table_schema.id
+        text = self.storage.read_text(f"{self.path(name)}/schema/schema-{number}")
+        if zlib.crc32(text.encode()) != known.get(str(number), zlib.crc32(text.encode())):
+            raise ValueError(f"schema-{number} does not match its CRC32")
+
+    def _schemas_path(self, name: str) -> str:
+        return f"{self.path(name)}/{SIDE_FOLDER}/schemas.json"
+
+    def _removals_path(self, name: str) -> str:
+        return f"{self.warehouse}/{SIDE_FOLDER}/removals/{self.database}.{name}.json"
+
+    def _removals_mark(self, name: str) -> str:
+        # not in the table's folder: it survives the table
+        return f"{self.path(SIDE_FOLDER)}/removals-of.{name}.json"
+
+    def _is_removal_marked(self, name: str) -> bool:
+        """Whether something was removed, and the loss of its record was not accepted since."""
+        try:
+            content = json.loads(self.storage.read_text(self._removals_mark(name)))
+        except FileNotFoundError:
+            return False
+        return not content.get("accepted", False)
+
+    def _time_of(self, file: str) -> int:
+        """The time in a schema or snapshot file, UTC ms."""
+        with metadata_damage(file, f"database {self.database!r}"):
+            return int(json.loads(self.storage.read_text(file))["timeMillis"])
+
+    def _record_drop(self, name: str, how: str) -> None:
+        entries = self.storage.names(f"{self.path(name)}/snapshot")
+        ids = [int(match[1]) for match in map(SNAPSHOT_FILE.fullmatch, entries) if match]
+        if ids:
+            # before the first commit, whose time is known unless it has expired, nothing was there
+            first = "snapshot/snapshot-1" if min(ids) == 1 else "schema/schema-0"
+            from_ms = self._time_of(f"{self.path(name)}/{first}")
+            self.record_removal(name, Removal(how, from_ms, now_ms(), 1, max(ids)))
 
     def table(self, name: str) -> Any:
         """The pypaimon table, with native routes and large batches enabled.
@@ -261,7 +440,13 @@ class Lake:
             return cached[1]
         routes = _PYTHON_ROUTES if self.storage.is_remote else {}
         options = {**_READ_OPTIONS, **routes}
-        handle = self.catalog.get_table(self._identifier(name)).copy(options)
+        with metadata_damage(f"a schema in {self.path(name)}/schema", f"table {name!r}"):
+            handle = self.catalog.get_table(self._identifier(name))
+            self._check_schema(name, handle)
+        if not handle.primary_keys:
+            options["write.native.enabled"] = "false"  # see ``checksums``
+        handle = handle.copy(options)
+        write_checksums(handle.file_io)
         self._handles[name] = (stamp, handle)
         return handle
 
@@ -269,7 +454,9 @@ class Lake:
         """The Arrow schema of a table."""
         from pypaimon.schema.data_types import PyarrowFieldParser
 
-        return PyarrowFieldParser.from_paimon_schema(self.table(name).fields)
+        fields = self.table(name).fields
+        with metadata_damage(f"a schema in {self.path(name)}/schema", f"table {name!r}"):
+            return PyarrowFieldParser.from_paimon_schema(fields)
 
     def properties(self, name: str) -> dict[str, str]:
         """The properties stored by ``set_properties``, keys without their common prefix."""
@@ -290,12 +477,30 @@ class Lake:
             else SchemaChange.set_option(PROPERTY_PREFIX + key, value)
             for key, value in properties.items()
         ]
-        with locked(self.lock_path(name), f"setting properties of table {name!r}"):
+        with self.committing(name, f"setting properties of table {name!r}"):
             self.catalog.alter_table(self._identifier(name), changes)
+            self._record_schema(name)
         self._handles.pop(name, None)
 
     def _identifier(self, name: str) -> str:
         return f"{self.database}.{name}"
+
+
+def _check_options(table: Any) -> None:
+    """Raise ValueError for an option of a column that does not exist, or keys that do not."""
+    names = [field.name for field in table.fields]
+    options = table.table_schema.options
+    for option in options:
+        kind, _, rest = option.partition(".")
+        column = rest.rpartition(".")[0]
+        if kind == "fields" and column and not set(column.split(",")) <= {*names, _DEFAULT}:
+            raise ValueError(f"option {option!r} names no column; there is: {', '.join(names)}")
+    aggregates = any(option.endswith(".aggregate-function") for option in options)
+    if aggregates and options.get("merge-engine") not in ("aggregation", "partial-update"):
+        raise ValueError(f"it has aggregate functions, but merges by {options.get('merge-engine')}")
+    for column in (*table.primary_keys, *table.partition_keys):
+        if column not in names:
+            raise ValueError(f"key {column!r} is no column; there is: {', '.join(names)}")
 
 
 def _same_type(got: pa.DataType, expected: pa.DataType) -> bool:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.errors import TableError
+from paimon_features.errors import DamagedFileError, TableError
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.deltas import DataFile, raw_snapshot
+from paimon_features.tables.deltas import DataFile, manifest_damage, raw_snapshot
+from paimon_features.tables.metadata_damage import check_rows
 from paimon_features.tables.snapshots import expired
 
 Engine = Literal["append", "deduplicate", "first-row", "partial-update", "aggregation"]
@@ -25,7 +27,7 @@ KEY_PREFIX = "_KEY_"
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class SchemaField:
     """A column in one version of a table's schema; its ``id`` survives renames."""
 
     id: int
@@ -48,7 +50,8 @@ class ContentFile:
 
     ``rows`` counts the rows in the file, before merging. Files of one ``section`` can contain the
     same key, files of different sections cannot. ``merges`` is False if its rows are final (except
-    for ``deletion``). ``has_deletes`` is False if row kinds can be ignored. ``bounds`` has the
+    for ``deletion``). ``has_deletes`` is False if row kinds can be ignored. ``place`` is its number
+    among the files of its partition and bucket, in the order of their commits. ``bounds`` has the
     requested columns, by their current names.
     """
 
@@ -63,6 +66,7 @@ class ContentFile:
     section: int
     merges: bool
     has_deletes: bool
+    place: int
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
     deletion: Any = None
 
@@ -102,14 +106,14 @@ class MergeRules:
 
 @dataclass(frozen=True)
 class Content:
-    """The files of a snapshot in manifest order, the merge rules, and the file schemas by id."""
+    """The files of a snapshot by section, the merge rules, and the file schemas by id."""
 
     table: str
     snapshot_id: int
     rules: MergeRules
     files: tuple[ContentFile, ...]
-    fields: Mapping[str, Field]
-    schemas: Mapping[int, Mapping[int, Field]]
+    fields: Mapping[str, SchemaField]
+    schemas: Mapping[int, Mapping[int, SchemaField]]
 
 
 def read_content(
@@ -134,11 +138,13 @@ def read_content(
     rules = merge_rules(lake, name)
     described = raw_snapshot(lake, name, snapshot_id)
     try:
-        manifests = ManifestListManager(table).read_all(described)
-        entries = ManifestFileManager(table).read_entries_parallel(
-            manifests, max_workers=2, drop_stats=not statistics
-        )
-        deletions = _deletions(table, described)
+        with manifest_damage(lake, name, snapshot_id):
+            manifests = ManifestListManager(table).read_all(described)
+            entries = ManifestFileManager(table).read_entries_parallel(
+                manifests, max_workers=2, drop_stats=not statistics
+            )
+            check_rows(name, described, entries)
+            deletions = _deletions(table, described)
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
     if rules.keys:
@@ -153,6 +159,7 @@ def read_content(
     section = 0
     for (values, bucket), group in groups.items():
         folder = table.path_factory().bucket_path(values, bucket)
+        places = {id(entry): place for place, entry in enumerate(in_commit_order(rules, group))}
         for part, merges in _sections(table, rules, group):
             for entry in part:
                 meta = entry.file
@@ -171,6 +178,7 @@ def read_content(
                         # Python writers always store 0; compactions store the count
                         has_deletes=bool(rules.keys)
                         and (meta.level == 0 or meta.delete_row_count != 0),
+                        place=places[id(entry)],
                         bounds=_bounds(table, meta, schemas[meta.schema_id], fields, statistics),
                         deletion=deletions.get((values, bucket, meta.file_name)),
                     )
@@ -207,6 +215,7 @@ def content_of(lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile
             section=section,
             merges=False,
             has_deletes=False,
+            place=section,
         )
         for section, file in enumerate(files)
     )
@@ -317,14 +326,43 @@ def _functions(
     return functions, delimiters
 
 
-def _fields(table: Any, schema_id: int) -> dict[int, Field]:
+def _fields(table: Any, schema_id: int) -> dict[int, SchemaField]:
     from pypaimon.schema.data_types import PyarrowFieldParser
 
     schema = table.table_schema
     if schema.id != schema_id:
         schema = table.schema_manager.get_schema(schema_id)
+    if schema is None:
+        raise DamagedFileError(
+            f"table {table.identifier.get_full_name()!r} has no schema {schema_id}, which one of "
+            "its data files has by its manifest: restore the schema or the manifest from a backup"
+        )
     types = PyarrowFieldParser.from_paimon_schema(schema.fields)
-    return {f.id: Field(f.id, f.name, types.field(f.name).type) for f in schema.fields}
+    return {f.id: SchemaField(f.id, f.name, types.field(f.name).type) for f in schema.fields}
+
+
+def in_commit_order(rules: MergeRules, entries: Sequence[Any]) -> list[Any]:
+    """The manifest entries of one partition and bucket in the order of their commits.
+
+    A snapshot lists its files in that order, except for rewritten ones, which are listed where
+    the compaction committed them. Sequence numbers are the order of the rows even then, but only
+    of tables with a primary key or a fixed number of buckets: otherwise every commit counts from
+    0, and Python writers of append tables store zeros.
+    """
+
+    def numbers(entry: Any) -> tuple[int, int]:
+        return entry.file.min_sequence_number, entry.file.max_sequence_number
+
+    ordered = sorted(entries, key=numbers)
+    if rules.keys:
+        return ordered
+    counted = all(
+        entry.total_buckets > 0 and last - first + 1 == entry.file.row_count
+        for entry in entries
+        for first, last in [numbers(entry)]
+    )
+    apart = all(numbers(one)[1] < numbers(other)[0] for one, other in pairwise(ordered))
+    return ordered if counted and apart else list(entries)
 
 
 def _sections(
@@ -377,8 +415,8 @@ def _deletions(table: Any, described: Any) -> dict[tuple[Any, int, str], Any]:
 def _bounds(
     table: Any,
     meta: Any,
-    schema: Mapping[int, Field],
-    fields: Mapping[str, Field],
+    schema: Mapping[int, SchemaField],
+    fields: Mapping[str, SchemaField],
     columns: Collection[str],
 ) -> Mapping[str, Bounds]:
     """Minimum, maximum and null count of columns, if the manifest has them in the same type."""

@@ -7,19 +7,22 @@ file is a partial of its key; a key can occur several times, in several files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
 from paimon_features.errors import SnapshotExpiredError, TableError
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.metadata_damage import check_rows, metadata_damage
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.snapshots import Snapshot, expired, snapshot, tagged
-from paimon_features.tables.storage import LocalStorage, Storage
+from paimon_features.tables.storage import LocalStorage, Storage, damaged
 
 VALUE_KIND = "_VALUE_KIND"
 """Column of data files with a key: 0 insert, 1 update before, 2 update after, 3 delete."""
@@ -33,7 +36,8 @@ class DataFile:
 
     ``partition`` maps partition columns to values, ``level`` is 0 for files that were not
     compacted,
-    ``rows`` counts the rows in the file before merging. ``storage`` opens the ``path``.
+    ``rows`` counts the rows in the file before merging. ``storage`` opens the ``path``. ``columns``
+    are those that it must have by its schema, if that is known.
     """
 
     bucket: int
@@ -45,6 +49,7 @@ class DataFile:
     size: int
     schema_id: int
     storage: Storage = field(default_factory=LocalStorage, compare=False, repr=False)
+    columns: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +78,15 @@ def read_delta(lake: Lake, name: str, snapshot_id: int) -> Delta:
     described = snapshot(lake, name, snapshot_id)
     table = lake.table(name)
     lists, files = ManifestListManager(table), ManifestFileManager(table)
+    raw = raw_snapshot(lake, name, snapshot_id)
     try:
-        entries = [
-            entry
-            for manifest in lists.read_delta(raw_snapshot(lake, name, snapshot_id))
-            for entry in files.read(manifest.file_name)
-        ]
+        with manifest_damage(lake, name, snapshot_id):
+            entries = [
+                entry
+                for manifest in lists.read_delta(raw)
+                for entry in files.read(manifest.file_name)
+            ]
+            check_rows(name, raw, entries, delta=True)
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
     return Delta(described, tuple(_data_files(lake, table, entries)))
@@ -97,11 +105,15 @@ def live_files(
     table = lake.table(name)
     wanted = None if buckets is None else frozenset(buckets)
     keep = None if wanted is None else (lambda bucket, total: bucket in wanted)
+    raw = raw_snapshot(lake, name, snapshot_id)
     try:
-        manifests = ManifestListManager(table).read_all(raw_snapshot(lake, name, snapshot_id))
-        entries = ManifestFileManager(table).read_entries_parallel(
-            manifests, max_workers=2, early_entry_filter=keep
-        )
+        with manifest_damage(lake, name, snapshot_id):
+            manifests = ManifestListManager(table).read_all(raw)
+            entries = ManifestFileManager(table).read_entries_parallel(
+                manifests, max_workers=2, early_entry_filter=keep
+            )
+            if keep is None:
+                check_rows(name, raw, entries)
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
     return list(_data_files(lake, table, entries))
@@ -116,13 +128,17 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
     ------
     SnapshotExpiredError
         If the file no longer exists: all snapshots that contain it have expired.
+    DamagedFileError
+        If it is not the file that was written.
     TableError
         If ``insert_only`` and a row is a retraction, which cannot be folded.
     """
 
     def read() -> pa.Table:
-        with file.storage.open_parquet(file.path) as parquet:
+        with file.storage.open_parquet(file.path, file.size) as parquet:
+            _check_rows(file, parquet)
             there = parquet.schema_arrow.names
+            _check_columns(file, columns, there)
             return parquet.read(
                 _wanted(columns, there, insert_only),
                 # for a small file, threads cost more than reading
@@ -133,7 +149,7 @@ def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) 
         table = file.storage.repeated(read)
     except FileNotFoundError as error:
         raise _gone(file) from error
-    return _as_asked(table, file, columns)
+    return _as_requested(table, file, columns)
 
 
 def read_batches(
@@ -141,12 +157,47 @@ def read_batches(
 ) -> Iterator[pa.Table]:
     """The rows of ``read_file`` in batches of ``batch_rows``, for files larger than memory."""
     try:
-        with file.storage.open_parquet(file.path) as parquet:
+        with file.storage.open_parquet(file.path, file.size) as parquet:
+            _check_rows(file, parquet)
+            _check_columns(file, columns, parquet.schema_arrow.names)
             wanted = _wanted(columns, parquet.schema_arrow.names, insert_only)
             for batch in parquet.iter_batches(batch_rows, columns=wanted):
-                yield _as_asked(pa.Table.from_batches([batch]), file, columns)
+                yield _as_requested(pa.Table.from_batches([batch]), file, columns)
     except FileNotFoundError as error:
         raise _gone(file) from error
+
+
+def _check_columns(file: DataFile, columns: Sequence[str], there: Sequence[str]) -> None:
+    lacking = [name for name in columns if name in file.columns and name not in there]
+    if lacking:
+        raise damaged(file.path, f"it has no column {lacking[0]!r}, which its schema has")
+
+
+def verify_files(files: Iterable[DataFile], columns: Sequence[str]) -> None:
+    """Verify sizes, rows and pages of Parquet files, for readers that do not (DuckDB).
+
+    Raises
+    ------
+    SnapshotExpiredError, DamagedFileError
+        As ``read_file`` does.
+    """
+    for file in files:
+        try:
+            with file.storage.open_parquet(file.path, file.size) as parquet:
+                _check_rows(file, parquet)
+                there = parquet.schema_arrow.names
+                _check_columns(file, columns, there)
+                # in a file of another schema, columns can have other names
+                known = all(column in there for column in columns)
+                parquet.verify(columns if known else None)
+        except FileNotFoundError as error:
+            raise _gone(file) from error
+
+
+def _check_rows(file: DataFile, parquet: pq.ParquetFile) -> None:
+    rows = parquet.metadata.num_rows
+    if rows != file.rows:
+        raise damaged(file.path, f"it has {rows} rows; its manifest says {file.rows}")
 
 
 def _wanted(columns: Sequence[str], there: Sequence[str], insert_only: bool) -> list[str]:
@@ -155,7 +206,7 @@ def _wanted(columns: Sequence[str], there: Sequence[str], insert_only: bool) -> 
     return [*found, VALUE_KIND] if insert_only and VALUE_KIND in there else found
 
 
-def _as_asked(table: pa.Table, file: DataFile, columns: Sequence[str]) -> pa.Table:
+def _as_requested(table: pa.Table, file: DataFile, columns: Sequence[str]) -> pa.Table:
     if VALUE_KIND in table.column_names and VALUE_KIND not in columns:
         check_insert_only(table, file.path)
     for column in columns:
@@ -222,20 +273,39 @@ def merge_live_bucket(
     return read_arrow(lake, name, columns, snapshot_id, buckets=[bucket])
 
 
+def manifest_damage(lake: Lake, name: str, snapshot_id: int) -> AbstractContextManager[None]:
+    """Raise what damaged manifests make pypaimon raise as DamagedFileError."""
+    what = f"table {name!r}, snapshot {snapshot_id}"
+    return metadata_damage(f"a manifest in {lake.path(name)}/manifest", what)
+
+
 def raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
+    """pypaimon's description of a snapshot.
+
+    Raises
+    ------
+    SnapshotExpiredError, DamagedFileError
+        If it is gone, or its file is not what was written.
+    """
     table = lake.table(name)
-    found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
+    with metadata_damage(f"{lake.path(name)}/snapshot/snapshot-{snapshot_id}", f"table {name!r}"):
+        found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
     if found is None:
         for tag, described in tagged(lake, name).items():
             if described.id == snapshot_id:
-                return table.tag_manager().get_or_throw(tag).trim_to_snapshot()
+                with metadata_damage(f"{lake.path(name)}/tag/tag-{tag}", f"table {name!r}"):
+                    return table.tag_manager().get_or_throw(tag).trim_to_snapshot()
         raise expired(lake, name, snapshot_id)
     return found
 
 
 def _data_files(lake: Lake, table: Any, entries: Iterable[Any]) -> Iterator[DataFile]:
     paths = table.path_factory()
+    columns: dict[int, frozenset[str]] = {}
     for entry in entries:
+        number = entry.file.schema_id
+        if number not in columns:
+            columns[number] = _columns(table, number)
         values = entry.partition.values
         folder = paths.bucket_path(tuple(values), entry.bucket)
         yield DataFile(
@@ -248,4 +318,13 @@ def _data_files(lake: Lake, table: Any, entries: Iterable[Any]) -> Iterator[Data
             size=entry.file.file_size,
             schema_id=entry.file.schema_id,
             storage=lake.storage,
+            # a file of some columns: evolving data, which tables of ours do not have
+            columns=frozenset() if entry.file.write_cols else columns[number],
         )
+
+
+def _columns(table: Any, schema_id: int) -> frozenset[str]:
+    schema = table.table_schema
+    if schema.id != schema_id:
+        schema = table.schema_manager.get_schema(schema_id)
+    return frozenset() if schema is None else frozenset(f.name for f in schema.fields)

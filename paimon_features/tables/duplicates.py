@@ -32,7 +32,7 @@ def duplicates(
     table: str,
     columns: Sequence[str],
     rows: pa.Table,
-    asked: Bools,
+    requested: Bools,
     since_ms: int,
 ) -> Bools:
     """Which of the ``requested`` rows are duplicates.
@@ -41,7 +41,7 @@ def duplicates(
     them are not opened.
     """
     keys = list(zip(*(rows.column(name).to_pylist() for name in columns), strict=True))
-    wanted = {keys[i] for i in np.flatnonzero(asked).tolist()}
+    wanted = {keys[i] for i in np.flatnonzero(requested).tolist()}
     seen: set[tuple[Any, ...]] = set()
     if wanted:
         recent = {INGEST_TIME_MS: (since_ms + 1, None)}
@@ -49,7 +49,7 @@ def duplicates(
             found = zip(*(column.to_pylist() for column in batch.columns), strict=True)
             seen.update(wanted.intersection(found))
     again = np.zeros(len(keys), np.bool_)
-    for i in np.flatnonzero(asked).tolist():
+    for i in np.flatnonzero(requested).tolist():
         again[i] = keys[i] in seen
         seen.add(keys[i])
     return again

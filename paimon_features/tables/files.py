@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from paimon_features.errors import TableError
+from paimon_features.tables.write_errors import write_errors
 
 LOCK_TIMEOUT_S = 60.0
 
@@ -48,20 +49,29 @@ def write_json(path: Path, value: Any) -> None:
     Of several concurrent writers the last one wins.
 
     The content is synced to disk, so that a record is not lost in a power failure.
+
+    Raises
+    ------
+    StorageWriteError
+        If the file system refuses the write; the old content stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1, sort_keys=True)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    with write_errors(f"{path} cannot be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with temporary.open("w", encoding="utf-8") as file:
+                json.dump(value, file, indent=1, sort_keys=True)
+                file.write("\n")
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 @contextmanager
@@ -75,10 +85,11 @@ def locked(path: Path, what: str, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator
     TableError
         If another process holds it for longer than ``timeout_s``.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = FileLock(path, timeout=timeout_s)
     try:
-        lock.acquire(poll_interval=0.005)
+        with write_errors(f"{what}: {path} cannot be locked"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock.acquire(poll_interval=0.005)
     except Timeout:
         raise TableError(
             f"{what}: another process has held {path} for more than {timeout_s:g} s; "

@@ -6,14 +6,20 @@ job that wrote the table, its last commit, its checkpoints, and the number of ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from paimon_features.errors import GenerationError
+from paimon_features.clock import now_ms
+from paimon_features.errors import GenerationError, SnapshotExpiredError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.files import locked, read_json, write_json
+from paimon_features.tables.records import Record, record_names
+
+_KIND = "generations"
+_TILE_TABLE = re.compile(r".+_g\d+")
 
 State = Literal["building", "active", "retired"]
 
@@ -26,8 +32,10 @@ class GenerationRecord:
     rollbacks of its table, because a rollback reuses snapshot ids. ``job`` describes the job that
     writes it. ``resume_path`` is the checkpoint or savepoint to resume from,
     ``last_committed_identifier`` the checkpoint of the last commit. ``handover_snapshot`` is the
-    events snapshot that the backfill read, after which the stream starts; ``backfilled`` is true
+    events snapshot that the backfill read, after which the stream starts, ``events_history`` the
+    mark of that table (``Lake.history_mark``); ``backfilled`` is true
     once the backfill is committed, as ``backfill_snapshot`` (None if no event was added).
+    ``contents`` are ``CompiledView.tile_contents`` of the definition it was created for.
     """
 
     view: str
@@ -42,9 +50,11 @@ class GenerationRecord:
     checkpoint_folder: str | None = None
     resume_path: str | None = None
     handover_snapshot: int | None = None
+    events_history: str | None = None
     backfilled: bool = False
     backfill_snapshot: int | None = None
     state: State = "building"
+    contents: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def skipped_table(self) -> str:
@@ -59,8 +69,7 @@ class GenerationRecord:
 
 def load(lake: Lake, view: str) -> list[GenerationRecord]:
     """All generations of a view, oldest first."""
-    raw = read_json(_path(lake, view)) or {"generations": []}
-    return [GenerationRecord(**fields) for fields in raw["generations"]]
+    return [GenerationRecord(**fields) for fields in _read(lake, view)["generations"]]
 
 
 def get(lake: Lake, view: str, generation: int) -> GenerationRecord:
@@ -113,6 +122,32 @@ def active(lake: Lake, view: str) -> GenerationRecord | None:
     return next((r for r in load(lake, view) if r.state == "active"), None)
 
 
+def active_at(lake: Lake, view: str, time_ms: int) -> GenerationRecord | None:
+    """The generation that was active at a time (UTC ms, inclusive).
+
+    Before the first activation it is the first one that was activated later, which had nothing to
+    read then; None if the view has no generation.
+
+    Raises
+    ------
+    SnapshotExpiredError
+        If that generation was dropped since.
+    """
+    switches = _read(lake, view)["activations"]
+    if not switches:
+        return active(lake, view)
+    past = [switch for switch in switches if switch[0] <= time_ms] or switches[:1]
+    number = past[-1][1]
+    found = next((r for r in load(lake, view) if r.generation == number), None)
+    if found is None:
+        later = next((f" before {at} ms" for at, n in switches[len(past) :] if n != number), "")
+        raise SnapshotExpiredError(
+            f"feature view {view!r}: at {time_ms} ms its generation {number} was read, which was "
+            f"the active one{later} and has been dropped since. Use a later time"
+        )
+    return found
+
+
 def activate(lake: Lake, view: str, generation: int) -> GenerationRecord:
     """Activate a generation and retire the previous one, in one atomic write.
 
@@ -157,15 +192,24 @@ def remove(lake: Lake, view: str, generation: int) -> None:
 
 
 def forget(lake: Lake, view: str) -> None:
-    """Remove all generation records of a view, whose tables must be dropped before."""
-    _path(lake, view).unlink(missing_ok=True)
+    """Remove all generation records of a view, whose tables must be dropped before.
+
+    When which of them was active stays known: numbers begin again when the view is applied again.
+    """
+    if _path(lake, view).exists():
+        _change(lake, view, lambda _: [])
 
 
 def views(lake: Lake) -> list[str]:
-    """The views that have generations, sorted."""
+    """The views that have generations, sorted; also those whose records were lost."""
     prefix = f"{lake.database}."
     files = (lake.side_folder / "generations").glob(f"{prefix}*.json")
-    return sorted(path.name.removeprefix(prefix).removesuffix(".json") for path in files)
+    names = {
+        path.name.removeprefix(prefix).removesuffix(".json")
+        for path in files
+        if (read_json(path) or {}).get("generations")
+    }
+    return sorted(names.union(*(record_names(lake, _KIND, t) for t in _tile_tables(lake))))
 
 
 def _one(records: list[GenerationRecord], view: str, generation: int) -> GenerationRecord:
@@ -180,12 +224,49 @@ def _one(records: list[GenerationRecord], view: str, generation: int) -> Generat
 
 
 def _path(lake: Lake, view: str) -> Path:
-    return lake.side_folder / "generations" / f"{lake.database}.{view}.json"
+    return lake.side_folder / _KIND / f"{lake.database}.{view}.json"
 
 
-def _change(lake: Lake, view: str, change: Any) -> None:
+def _read(lake: Lake, view: str) -> dict[str, Any]:
+    """The file: ``generations``, and ``activations`` as (time in UTC ms, generation)."""
+    raw: dict[str, Any] | None = read_json(_path(lake, view))
+    if raw is None:
+        for record in _marked(lake, view):
+            raise record.error()
+        raw = {"generations": []}
+    # of a file of an earlier release nothing else is known than what is active
+    known = [[0, r["generation"]] for r in raw["generations"] if r["state"] == "active"]
+    return {"activations": known, **raw}
+
+
+def _marked(lake: Lake, view: str) -> Iterator[Record]:
+    """The view's record, once for each existing tile table that it was written for."""
+    for table in _tile_tables(lake):
+        record = _record(lake, view, table)
+        if record.is_marked():
+            yield record
+
+
+def _tile_tables(lake: Lake) -> list[str]:
+    return [name for name in lake.list() if _TILE_TABLE.fullmatch(name)]
+
+
+def _record(lake: Lake, view: str, table: str) -> Record:
+    return Record(lake, _KIND, f"{lake.database}.{view}.json", view, table)
+
+
+_Change = Callable[[list[GenerationRecord]], list[GenerationRecord]]
+
+
+def _change(lake: Lake, view: str, change: _Change) -> None:
     path = _path(lake, view)
     with locked(path.with_suffix(".lock"), f"the generations of feature view {view!r}"):
-        records: list[GenerationRecord] = change(load(lake, view))
-        records.sort(key=lambda record: record.generation)
-        write_json(path, {"view": view, "generations": [asdict(r) for r in records]})
+        activations = _read(lake, view)["activations"]
+        records = sorted(change(load(lake, view)), key=lambda record: record.generation)
+        chosen = next((r.generation for r in records if r.state == "active"), None)
+        if chosen is not None and (not activations or activations[-1][1] != chosen):
+            activations = [*activations, [now_ms(), chosen]]
+        documents = [asdict(r) for r in records]
+        write_json(path, {"view": view, "generations": documents, "activations": activations})
+        for record in records:
+            _record(lake, view, record.table).mark()

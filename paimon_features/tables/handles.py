@@ -11,7 +11,7 @@ from typing import Any
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import snapshot_as_of
-from paimon_features.tables.snapshots import tagged
+from paimon_features.tables.snapshots import SnapshotRef, tagged
 
 _PINS = (
     "scan.snapshot-id",
@@ -43,7 +43,8 @@ class TableRead:
     lake, table
         The location of the table.
     snapshot_id
-        The snapshot that the table's options pin; None if not pinned.
+        The snapshot that the table's options pin, a number or ``number@commit``; None if not
+        pinned.
     columns
         The columns of the read builder's projection, all by default.
     where
@@ -52,7 +53,7 @@ class TableRead:
 
     lake: Lake
     table: str
-    snapshot_id: int | None
+    snapshot_id: SnapshotRef | None
     columns: tuple[str, ...]
     where: str | None = None
 
@@ -122,7 +123,7 @@ def _check_builder(read_builder: Any, name: str) -> None:
             )
 
 
-def _pinned(lake: Lake, name: str, table: Any) -> int | None:
+def _pinned(lake: Lake, name: str, table: Any) -> SnapshotRef | None:
     options = {
         key: str(value)
         for key, value in table.table_schema.options.items()
@@ -138,11 +139,11 @@ def _pinned(lake: Lake, name: str, table: Any) -> int | None:
             tags = tagged(lake, name)
             if value not in tags:
                 raise UnknownNameError.of(f"tag of table {name!r}", value, tags)
-            return tags[value].id
+            return tags[value].ref
         if key == "scan.timestamp-millis":
             found = snapshot_as_of(lake, name, int(value))
             if found is not None:
-                return found.id
+                return found.ref
     raise RequestError(
         f"table {name!r} has the scan options {options}; a snapshot reader supports one of "
         "scan.snapshot-id, scan.tag-name, scan.timestamp-millis (after the first commit)"

@@ -1,29 +1,51 @@
 """Leases: each table has one committing owner, a process or a Flink job.
 
-A lease is a JSON file per table, changed under a file lock. It is valid while its holder is alive:
-a process, according to the operating system; a job, according to Flink's REST interface, not to
-the client that submitted it. The lease of a dead holder is taken over.
+A lease is a sequence of numbered claims (see ``claims``); the newest one is the owner's, or free.
+Whether an owner lives is decided by the operating system for processes that this one can see, by
+Flink's REST interface for jobs (not by the client that submitted them), and by a heartbeat for
+processes of other machines and PID namespaces. The lease of a dead owner is taken over.
+
+An owner that only seemed dead is harmless: each commit of a process checks its number under the
+commit lock (``Lake.committing``), and raises LeaseLostError once there is a higher one.
 """
 
 from __future__ import annotations
 
 import calendar
+import logging
 import os
 import socket
 import subprocess
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from paimon_features.clock import now_ms
-from paimon_features.errors import JobError, OwnershipError
+from paimon_features.errors import JobError, LeaseLostError, OwnershipError
 from paimon_features.flink_rest import ENDED, FlinkRest
+from paimon_features.tables import claims
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import locked, read_json, write_json
+from paimon_features.tables.claims import Claim, Claims, Fence
+from paimon_features.tables.files import locked, read_json
+from paimon_features.tables.records import Record
+from paimon_features.tables.storage.exclusive import FolderFiles
+from paimon_features.tables.write_errors import write_errors
 
 REST_TIMEOUT_S = 5.0
+
+Liveness = tuple[Literal["alive", "dead", "unknown"], str]
+"""Whether an owner lives, and the reason."""
+
+_PATIENCE = 4
+"""Where the owner is not the process that beats for it, its heartbeat must be silent for so many
+times as long: its commits do not check the lease, so it must have time to end."""
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +57,9 @@ class ProcessHolder:
     started: int
     """The start time: clock ticks since boot (Linux), else seconds since 1970."""
     boot: str = ""
-    """The boot id of the host, because process ids restart with it."""
+    """The boot id of the machine, because process ids restart with it."""
+    namespace: str = ""
+    """The PID namespace, in which the id is valid: containers of a machine have their own."""
 
     @classmethod
     def current(cls) -> ProcessHolder:
@@ -44,20 +68,37 @@ class ProcessHolder:
 
     @classmethod
     def of(cls, pid: int) -> ProcessHolder:
-        """A running process of this host."""
+        """A running process that this one can see."""
         started = _process_start(pid)
         if started is None:
             raise OwnershipError(f"process {pid} does not exist on this host")
-        return cls(socket.gethostname(), pid, started, _boot_id())
+        return cls(socket.gethostname(), pid, started, _boot_id(), _namespace())
+
+    def liveness(self) -> Liveness:
+        """Whether it is alive; unknown for a process that this one cannot see."""
+        if self.boot != _boot_id() or (not self.boot and self.host != socket.gethostname()):
+            return "unknown", "it is on another machine, or this one was restarted since"
+        elsewhere = self.namespace != _namespace()
+        if elsewhere and (self.namespace or self.host != socket.gethostname()):
+            return "unknown", "it is in another container (PID namespace) of this machine"
+        running = _process_start(self.pid)
+        if running is None or not _sees_own_processes():
+            ended: Liveness = ("dead", "it has ended")
+            return ended if running is None else ("unknown", "/proc is of another PID namespace")
+        return ("alive", "it is running") if running == self.started else ("dead", "it has ended")
 
     def alive(self) -> tuple[bool, str]:
-        """Whether it is alive, and the reason."""
-        if self.host != socket.gethostname():
-            return True, "it is on another host, whose processes are unknown here"
-        if self.boot != _boot_id():
+        """Whether it is alive, and the reason. One that cannot be seen is, unless the machine of
+        its name was restarted."""
+        if self.host == socket.gethostname() and self.boot != _boot_id():
             return False, "the host was rebooted since"
-        running = _process_start(self.pid) == self.started
-        return running, "it is running" if running else "it has ended"
+        state, why = self.liveness()
+        return state != "dead", why
+
+    def is_near(self) -> bool:
+        """Whether it is on this machine and in this PID namespace."""
+        here = ProcessHolder.current()
+        return (self.boot, self.namespace) == (here.boot, here.namespace)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -78,19 +119,33 @@ class FlinkJobHolder:
     cluster: ProcessHolder | None = None
     client: ProcessHolder | None = None
 
-    def alive(self) -> tuple[bool, str]:
-        """Whether it is alive, and the reason; without a response from the cluster it is."""
-        if self.client is not None and self.client.alive()[0]:
-            return True, f"{self.client} is submitting it"
-        if self.cluster is not None and not self.cluster.alive()[0]:
-            return False, "its cluster has ended"
+    def liveness(self, near: bool = True) -> Liveness:
+        """Whether it is alive; without a response from the cluster it is.
+
+        ``near`` is whether the holder was recorded on this machine: elsewhere ``localhost`` is
+        another cluster.
+        """
+        client = None if self.client is None else self.client.liveness()[0]
+        if client == "alive":
+            return "alive", f"{self.client} is submitting it"
+        if self.cluster is not None and self.cluster.liveness()[0] == "dead":
+            return "dead", "its cluster has ended"
+        if not near and _is_loopback(self.rest_url):
+            return "unknown", f"{self.rest_url} is the address of another machine's cluster"
         try:
             state = FlinkRest(self.rest_url, REST_TIMEOUT_S).state(self.job_id)
         except JobError as error:
-            return True, f"its state is unknown ({error}), so it is assumed to be running"
+            return "alive", f"its state is unknown ({error}), so it is assumed to be running"
+        if state is None and client == "unknown":
+            return "unknown", f"its cluster does not know it; {self.client} may be submitting it"
         if state is None:
-            return False, "its cluster does not know it"
-        return state not in ENDED, f"it is {state}"
+            return "dead", "its cluster does not know it"
+        return "dead" if state in ENDED else "alive", f"it is {state}"
+
+    def alive(self) -> tuple[bool, str]:
+        """Whether it is alive or may be, and the reason."""
+        state, why = self.liveness()
+        return state != "dead", why
 
     def __str__(self) -> str:
         return f"Flink job {self.job_id} at {self.rest_url}"
@@ -107,16 +162,20 @@ class LeaseRecord:
     holder: Holder
     purpose: str
     since_ms: int
-    token: int
-    """Increases with each acquisition, to distinguish old holders from the current one."""
+    number: int
+    """Increases with each owner, to distinguish former ones from the current one."""
 
 
 class Lease:
-    """An acquired lease. As a context manager, it is released at the end of the block."""
+    """An acquired lease. As a context manager, it is released at the end of the block.
 
-    def __init__(self, lake: Lake, record: LeaseRecord) -> None:
+    Until then the commits of this process to the table check it.
+    """
+
+    def __init__(self, lake: Lake, record: LeaseRecord, fence: Fence) -> None:
         self.lake = lake
         self.record = record
+        self._fence = fence
 
     def __enter__(self) -> Lease:
         return self
@@ -131,87 +190,203 @@ class Lease:
 
     def release(self) -> None:
         """Release it; does nothing if it was handed over, taken over or released before."""
-        path = _path(self.lake, self.record.table)
-        with _guard(self.lake, self.record.table):
-            current = _load(path)
-            if current is not None and current == self.record:
-                write_json(path, {"token": self.record.token})
+        self._forget()
+        try:
+            self._fence.check()
+        except LeaseLostError:
+            return
+        self._fence.claims.follow(self._fence.claim, {"table": self.record.table})
 
-    def transfer(self, holder: Holder) -> None:
+    def transfer(self, holder: Holder) -> Lease:
         """Hand it over to another holder, such as the job that this process submitted.
+
+        Returns the holder's lease, to be released if it ends while this process lives. A process
+        gets it as if it had acquired it: this one's JVM does, once its job on a cluster has ended.
 
         Raises
         ------
-        OwnershipError
+        LeaseLostError
             If this lease is no longer valid.
         """
-        path = _path(self.lake, self.record.table)
-        with _guard(self.lake, self.record.table):
-            self._check(_load(path))
-            record = replace(self.record, holder=holder)
-            write_json(path, _to_json(record))
-        # this object keeps the old record: its release() must not end the job's lease
+        beat_s = claims.BEAT_S if isinstance(holder, ProcessHolder) else None
+        content = _content(replace(self.record, holder=holder), beat_s)
+        self._fence.check()
+        claim = self._fence.claims.follow(self._fence.claim, content)
+        if claim is None:
+            self._fence.check()
+        assert claim is not None
+        self._forget()
+        table = self.record.table
+        fence = _fence(self._fence.claims, table, claim)
+        if beat_s is not None:
+            claims.held.add(self.lake.lease_key(table), fence)
+        return Lease(self.lake, replace(self.record, holder=holder, number=claim.number), fence)
 
     def check(self) -> None:
-        """Raise OwnershipError unless the lease is still valid."""
-        self._check(_load(_path(self.lake, self.record.table)))
+        """Raise LeaseLostError unless the lease is still valid."""
+        self._fence.check()
 
-    def _check(self, current: LeaseRecord | None) -> None:
-        if current != self.record:
-            raise OwnershipError(
-                f"the lease on table {self.record.table!r} is no longer held by "
-                f"{self.record.holder}; it is held by {current.holder if current else 'no one'}"
-            )
+    def _forget(self) -> None:
+        claims.held.remove(self.lake.lease_key(self.record.table), self._fence.claim)
 
 
 def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str = "write") -> Lease:
     """Acquire the lease of a table; ``holder`` is this process by default.
 
     The lease of a dead holder is taken over. The same holder may acquire again: its old lease
-    ends.
+    ends. A holder that cannot be seen from here is watched until its heartbeat shows that it lives
+    (5 s), or is silent for 30 s (120 s for the JVM of a job that runs in another process).
 
     Raises
     ------
     OwnershipError
         If another holder is alive or its state is unknown; the message says what to do.
+    RecordLostError
+        If the table had a lease, and its record does not exist.
     """
     claimant = ProcessHolder.current() if holder is None else holder
-    path = _path(lake, table)
-    with _guard(lake, table):
-        current = _load(path)
-        if current is not None and current.holder != claimant:
-            alive, why = current.holder.alive()
-            if alive:
-                raise OwnershipError(_refusal(table, current, why))
-        token = int((read_json(path) or {}).get("token", 0)) + 1
-        record = LeaseRecord(table, claimant, purpose, now_ms(), token)
-        write_json(path, _to_json(record))
-    return Lease(lake, record)
+    _record(lake, table).require()
+    own = _claims(lake, table)
+    record = LeaseRecord(table, claimant, purpose, now_ms(), 0)
+    with write_errors(f"the lease of table {table!r} cannot be written"):
+        claim = own.take(
+            _content(record, beat_s=claims.BEAT_S),
+            lambda newest: _may_follow(own, newest, table, claimant),
+            lambda: locked(lake.lock_path(table), f"acquiring the lease of table {table!r}"),
+        )
+    fence = _fence(own, table, claim)
+    claims.held.add(lake.lease_key(table), fence)
+    _record(lake, table).mark()
+    _old_path(lake, table).unlink(missing_ok=True)
+    return Lease(lake, replace(record, number=claim.number), fence)
+
+
+@contextmanager
+def committing(lake: Lake, table: str, what: str) -> Iterator[Callable[[], None]]:
+    """``Lake.committing``, also for a process that has not acquired the lease.
+
+    Such a process commits while nobody owns the table: neither a job nor maintenance may commit at
+    the same time. The lease of a dead owner is ended.
+
+    Raises
+    ------
+    OwnershipError
+        If another process or job owns the table, or has taken it over from this one.
+    TableError
+        As ``Lake.committing``.
+    """
+    while True:
+        number = _unowned(lake, table)
+        with lake.committing(table, what) as check:
+            if number is None or number == _number(_claims(lake, table).newest()):
+                yield check
+                return
+
+
+def check_all(leases: Iterable[Lease]) -> None:
+    """Raise LeaseLostError if one of these leases is lost; for who waits for a job of this process.
+
+    A storage that cannot be reached for a moment is no loss.
+    """
+    for lease in leases:
+        with suppress(OSError):
+            lease.check()
 
 
 def release(lake: Lake, table: str) -> LeaseRecord | None:
     """Release a lease by force; return its record, None if it was free.
 
-    For operators who know that the holder is dead: two owners can corrupt a table.
+    For operators who know that the holder is dead: a job of Flink does not notice it, and two
+    owners can corrupt a table. A process cannot commit any more.
     """
-    path = _path(lake, table)
-    with _guard(lake, table):
-        current = _load(path)
-        if current is not None:
-            write_json(path, {"token": current.token})
-    return current
+    own = _claims(lake, table)
+    while (newest := own.newest()) is not None:
+        current = _load(table, newest)
+        if current is None or own.follow(newest, {"table": table}) is not None:
+            return current
+    if not _record(lake, table).exists():
+        _record(lake, table).accept_loss()
+    return None
 
 
 def holder_of(lake: Lake, table: str) -> LeaseRecord | None:
     """The record of a table's lease, whether or not its holder is alive; None if free."""
-    return _load(_path(lake, table))
+    newest = _claims(lake, table).newest()
+    return None if newest is None else _load(table, newest)
 
 
 def holders(lake: Lake) -> list[LeaseRecord]:
     """All lease records by table name; the holders need not be alive."""
-    folder = lake.side_folder / "leases"
-    records = (_load(path) for path in sorted(folder.glob(f"{lake.database}.*.json")))
+    folder, prefix = lake.side_folder / "leases", f"{lake.database}."
+    entries = [path for path in folder.glob(f"{prefix}*") if path.suffix != ".lock"]
+    names = {
+        path.name.removeprefix(prefix) if path.is_dir() else path.stem.removeprefix(prefix)
+        for path in entries
+    }
+    records = (holder_of(lake, table) for table in sorted(names))
     return [record for record in records if record is not None]
+
+
+def state_of(lake: Lake, record: LeaseRecord) -> str:
+    """Whether the owner of a lease lives, in words.
+
+    Waits for up to two heartbeats of an owner that cannot be seen from here.
+    """
+    own = _claims(lake, record.table)
+    claim = own.read(record.number)
+    state, why = _liveness(record, claim)
+    if state == "unknown" and claim is not None and claim.beat_s is not None:
+        beating = own.watch(claim, beats=2) == "beating"
+        return f"{why}; its heartbeat {'continues' if beating else 'is silent'}"
+    return why
+
+
+def _unowned(lake: Lake, table: str) -> int | None:
+    """The number of the newest claim, once nobody owns the table; None if this process does."""
+    key = lake.lease_key(table)
+    while claims.held.fence(key) is None:
+        own = _claims(lake, table)
+        newest = own.newest()
+        if newest is None or _load(table, newest) is None:
+            return _number(newest)
+        if _may_follow(own, newest, table, ProcessHolder.current()):
+            own.follow(newest, {"table": table})
+    return None
+
+
+def _number(claim: Claim | None) -> int:
+    return 0 if claim is None else claim.number
+
+
+def _may_follow(own: Claims, newest: Claim, table: str, claimant: Holder) -> bool:
+    """Whether the owner of a claim is dead; False to look again. OwnershipError if it lives."""
+    current = _load(table, newest)
+    if current is None or current.holder == claimant:
+        return True
+    state, why = _liveness(current, newest)
+    if state == "dead":
+        return True
+    if state == "alive" or newest.beat_s is None:
+        raise OwnershipError(_refusal(table, current, why))
+    fenced = current.holder == _writer(newest)
+    beats = claims.SILENT_BEATS * (1 if fenced else _PATIENCE)
+    _log.info(
+        "table %r is owned by %s (%s); its heartbeat is watched for up to %g s",
+        table, current.holder, why, beats * newest.beat_s,
+    )  # fmt: skip
+    seen = own.watch(newest, beats)
+    if seen == "beating":
+        raise OwnershipError(_refusal(table, current, f"{why}; its heartbeat continues"))
+    if seen == "silent":
+        _log.warning("table %r: %s is silent; its lease is taken over", table, current.holder)
+    return seen == "silent"
+
+
+def _liveness(record: LeaseRecord, claim: Claim | None) -> Liveness:
+    if isinstance(record.holder, ProcessHolder):
+        return record.holder.liveness()
+    writer = None if claim is None else _writer(claim)
+    return record.holder.liveness(near=writer is None or writer.is_near())
 
 
 def _refusal(table: str, current: LeaseRecord, why: str) -> str:
@@ -229,42 +404,73 @@ def _refusal(table: str, current: LeaseRecord, why: str) -> str:
     )
 
 
-def _path(lake: Lake, table: str) -> Path:
+def _fence(own: Claims, table: str, claim: Claim) -> Fence:
+    def describe(other: Claim) -> str:
+        record = _load(table, other)
+        return "no one (it was released)" if record is None else str(record.holder)
+
+    return Fence(table, own, claim, describe)
+
+
+def _claims(lake: Lake, table: str) -> Claims:
+    old = read_json(_old_path(lake, table))
+    inherited = None if old is None else Claim(int(old["token"]), {**old, "nonce": ""})
+    return Claims(FolderFiles(Path(lake.lease_key(table))), inherited)
+
+
+def _old_path(lake: Lake, table: str) -> Path:
+    """The lease as versions before numbered claims wrote it: one file, changed under a lock."""
     return lake.side_folder / "leases" / f"{lake.database}.{table}.json"
 
 
-def _guard(lake: Lake, table: str) -> Any:
-    path = lake.side_folder / "leases" / f"{lake.database}.{table}.lock"
-    return locked(path, f"the lease of table {table!r}")
+def _record(lake: Lake, table: str) -> Record:
+    old = _old_path(lake, table)
+    file = old.name if old.exists() else Path(lake.lease_key(table)).name
+    return Record(lake, "leases", file, table, table)
 
 
-def _to_json(record: LeaseRecord) -> dict[str, Any]:
+def _content(record: LeaseRecord, beat_s: float | None) -> dict[str, Any]:
     kind = "flink_job" if isinstance(record.holder, FlinkJobHolder) else "process"
-    return {**asdict(record), "kind": kind}
+    fields = {key: value for key, value in asdict(record).items() if key != "number"}
+    return {**fields, "kind": kind, "writer": asdict(ProcessHolder.current()), "beat_s": beat_s}
 
 
-def _load(path: Path) -> LeaseRecord | None:
-    raw = read_json(path)
-    if raw is None or "holder" not in raw:
+def _load(table: str, claim: Claim) -> LeaseRecord | None:
+    raw = claim.content
+    if "holder" not in raw:
         return None
-    fields = {key: value for key, value in raw.items() if key != "kind"}
     described = dict(raw["holder"])
+    holder: Holder
     if raw["kind"] == "process":
-        fields["holder"] = ProcessHolder(**described)
+        holder = ProcessHolder(**described)
     else:
         for process in ("cluster", "client"):
             if described.get(process) is not None:
                 described[process] = ProcessHolder(**described[process])
-        fields["holder"] = FlinkJobHolder(**described)
-    return LeaseRecord(**fields)
+        holder = FlinkJobHolder(**described)
+    return LeaseRecord(table, holder, raw["purpose"], raw["since_ms"], claim.number)
+
+
+def _writer(claim: Claim) -> ProcessHolder | None:
+    """The process that created a claim and beats for it."""
+    raw: Mapping[str, Any] | None = claim.content.get("writer")
+    return None if raw is None else ProcessHolder(**raw)
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url if "://" in url else f"http://{url}").hostname or ""
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _process_start(pid: int) -> int | None:
     """The start time of a process, None if it is not running (or a zombie)."""
     if not os.path.exists("/proc/self/stat"):
         return _process_start_of_ps(pid)
+    if not _sees_own_processes() and pid != os.getpid():
+        return _exists(pid)
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        folder = "self" if pid == os.getpid() else pid
+        stat = Path(f"/proc/{folder}/stat").read_text("utf-8", "replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
     # the command may contain blanks and parentheses: parse after the last parenthesis
@@ -274,14 +480,14 @@ def _process_start(pid: int) -> int | None:
 
 def _process_start_of_ps(pid: int) -> int | None:
     """The same without /proc, in seconds since 1970."""
-    asked = subprocess.run(
+    requested = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
         env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
         capture_output=True,
         text=True,
         check=False,
     )
-    state, _, started = asked.stdout.strip().partition(" ")
+    state, _, started = requested.stdout.strip().partition(" ")
     if not started or state.startswith("Z"):
         return None
     return calendar.timegm(time.strptime(started.strip(), "%a %b %d %H:%M:%S %Y"))
@@ -292,3 +498,30 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
     except OSError:
         return ""
+
+
+def _namespace() -> str:
+    """The PID namespace of this process."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _sees_own_processes() -> bool:
+    """Whether ids of processes mean the same in /proc as for this process."""
+    try:
+        return os.readlink("/proc/self") == str(os.getpid())
+    except OSError:
+        return True  # no /proc: ps has no namespaces
+
+
+def _exists(pid: int) -> int | None:
+    """0 if a process exists whose start time is unknown."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    return 0

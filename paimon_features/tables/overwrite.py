@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.errors import TableError
+from paimon_features.errors import PaimonFeaturesError, TableError
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import locked
+from paimon_features.tables.checksums import complete_files
+from paimon_features.tables.lease import committing
 from paimon_features.tables.snapshots import latest_snapshot
+from paimon_features.tables.write_errors import write_errors
 from paimon_features.tables.writer import conform
 
 
@@ -42,7 +45,8 @@ class Overwrite:
         TableError
             If the columns do not match the table.
         """
-        self._write.write_arrow(conform(self.lake, self.name, rows))
+        with write_errors(f"table {self.name!r} cannot be written"):
+            self._write.write_arrow(conform(self.lake, self.name, rows))
         self._rows += rows.num_rows
 
     def empty(self, **partition: Any) -> None:
@@ -57,17 +61,25 @@ class Overwrite:
         TableError
             If another process holds the commit lock.
         """
-        with locked(self.lake.lock_path(self.name), f"overwriting partitions of {self.name!r}"):
+        what = f"overwriting partitions of {self.name!r}"
+        with committing(self.lake, self.name, what) as check:
             if self._emptied:
                 dropping = self._builder().new_commit()
                 try:
+                    check()
                     dropping.truncate_partitions(self._emptied)
                 finally:
                     dropping.close()
             if self._rows:
                 filling = self._filling.new_commit()
                 try:
-                    filling.commit(self._write.prepare_commit())
+                    with write_errors(f"table {self.name!r} cannot be written"):
+                        messages = self._write.prepare_commit()
+                        complete_files(self.lake.table(self.name), messages)
+                        check()
+                        filling.commit(messages)
+                except PaimonFeaturesError:
+                    raise
                 except Exception as error:
                     raise TableError(
                         f"table {self.name!r}: the overwrite failed: {error}"
@@ -86,4 +98,10 @@ class Overwrite:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._write.close()
+        if error is None:
+            self._write.close()
+            return
+        with suppress(Exception):  # the original error is more specific
+            self._write.abort()
+        with suppress(Exception):
+            self._write.close()

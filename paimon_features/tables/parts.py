@@ -13,10 +13,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.errors import TableError
+from paimon_features.errors import LeaseLostError, TableError
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import locked
+from paimon_features.tables.checksums import complete_files
+from paimon_features.tables.lease import committing
 from paimon_features.tables.snapshots import Snapshot, latest_snapshot, read_snapshot_file
+from paimon_features.tables.write_errors import write_errors
 from paimon_features.tables.writer import conform
 
 
@@ -29,11 +31,15 @@ def write_part(lake: Lake, name: str, rows: pa.Table) -> bytes:
         If the columns do not match the table.
     """
     fitting = conform(lake, name, rows)
-    write: Any = lake.table(name).new_batch_write_builder().new_write()
+    table = lake.table(name)
+    write: Any = table.new_batch_write_builder().new_write()
     try:
         try:
-            write.write_arrow(fitting)
-            return pickle.dumps(write.prepare_commit())
+            with write_errors(f"table {name!r} cannot be written"):
+                write.write_arrow(fitting)
+                messages = write.prepare_commit()
+                complete_files(table, messages)
+                return pickle.dumps(messages)
         except BaseException:
             with suppress(Exception):  # the original error is more specific
                 write.abort()
@@ -66,7 +72,7 @@ def replace_partitions(
     messages = [message for part in parts for message in pickle.loads(part)]
     if not messages:
         raise TableError(f"table {name!r}: a commit of no rows replaces no partition")
-    with locked(lake.lock_path(name), f"committing to table {name!r}"):
+    with committing(lake, name, f"committing to table {name!r}") as check:
         newest = latest_snapshot(lake, name)
         found = 0 if newest is None else newest.id
         if found != after:
@@ -78,7 +84,10 @@ def replace_partitions(
         commit: Any = builder.overwrite().new_commit()
         failure: Exception | None = None
         try:
+            check()
             commit.commit(messages, dict(properties))
+        except LeaseLostError:
+            raise
         except Exception as error:
             failure = error  # not an error once the snapshot is published: check
         finally:

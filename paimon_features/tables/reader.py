@@ -14,7 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.errors import TableError, UnknownNameError
+from paimon_features.errors import (
+    DamagedFileError,
+    PaimonFeaturesError,
+    TableError,
+    UnknownNameError,
+)
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.snapshots import (
     Snapshot,
@@ -26,6 +31,7 @@ from paimon_features.tables.snapshots import (
     snapshots,
     tagged,
 )
+from paimon_features.tables.storage import damaged
 
 __all__ = [
     "Range",
@@ -38,6 +44,12 @@ __all__ = [
     "snapshot_as_of",
     "snapshots",
 ]
+
+_VERIFIED_BYTES = 256 << 20
+"""How much is verified before it is read: no more than the page cache surely keeps."""
+
+_POSTPONED = -2
+"""The number of buckets of a table whose rows are invisible until they are compacted."""
 
 Range = tuple[Any, Any]
 """Bounds of a column: (from inclusive, to exclusive); None for no bound."""
@@ -94,6 +106,8 @@ def read_arrow(
     ------
     SnapshotExpiredError, UnknownNameError
         If the snapshot, the table or a column does not exist.
+    DamagedFileError
+        If a data file is not what was written.
     TableError
         For a filter on a column that is not a key, whose value is known only after merging.
     """
@@ -164,8 +178,10 @@ class _Reader:
         predicate = self._predicate()
         if predicate is not None:
             builder = builder.with_filter(predicate)
-        with self._expiry_is_told():
+        with self._errors_explained():
             splits = builder.new_scan().plan().splits()
+        if predicate is None:
+            self._check_rows(splits)
         if self.buckets is not None:
             splits = [split for split in splits if split.bucket in self.buckets]
         if not splits:
@@ -173,11 +189,81 @@ class _Reader:
         return self._stream(builder.new_read(), splits)
 
     def _stream(self, read: Any, splits: list[Any]) -> Iterator[pa.RecordBatch]:
+        for some in self._verified(splits):
+            yield from self._stream_verified(read, some)
+
+    def _check_rows(self, splits: list[Any]) -> None:
+        """Raise DamagedFileError if the files of the plan are not all that the snapshot counts."""
+        options = self.table.options  # type: ignore[union-attr]
+        hidden = options.batch_scan_skip_level0() or options.bucket() == _POSTPONED
+        if self.snapshot_id is None or hidden:
+            return
+        files = {file.file_path: file.row_count for split in splits for file in split.files}
+        found = sum(files.values())  # of a file that is there twice, once
+        expected = snapshot(self.lake, self.name, self.snapshot_id).total_records
+        if found != expected:
+            raise DamagedFileError(
+                f"table {self.name!r}, snapshot {self.snapshot_id}: by its manifests its files "
+                f"have {found} rows, by the snapshot {expected}: one of them is damaged. Restore "
+                "it from a backup, or roll the table back to a snapshot without it"
+            )
+
+    def _verified(self, splits: list[Any]) -> Iterator[list[Any]]:
+        """The splits, some at a time, after their pages have been verified.
+
+        Neither of pypaimon's routes verifies them, so the files are read twice, the second time
+        from memory. A remote file would be transferred twice: it is left to its store.
+        """
+        if self.lake.storage.is_remote:
+            yield splits
+            return
+        held: list[Any] = []
+        size = 0
+        for split in splits:
+            with self._named():
+                for file in split.files:
+                    self._verify(file)
+                    size += file.file_size
+            held.append(split)
+            if size >= _VERIFIED_BYTES:
+                yield held
+                held, size = [], 0
+        if held:
+            yield held
+
+    def _verify(self, file: Any) -> None:
+        path = file.file_path
+        if not path.endswith(".parquet"):
+            return
+        table: Any = self.table
+        # a file of another schema can have other names, and merging reads all columns
+        every = table.primary_keys or file.schema_id != table.table_schema.id
+        with self.lake.storage.open_parquet(path, file.file_size) as parquet:
+            rows = parquet.metadata.num_rows
+            if rows != file.row_count:
+                raise damaged(path, f"it has {rows} rows; its manifest says {file.row_count}")
+            if file.schema_id == table.table_schema.id and not file.write_cols:
+                lacking = set(self.read_columns) - set(parquet.schema_arrow.names)
+                if lacking:
+                    raise damaged(path, f"it has no column {min(lacking)!r}, which its schema has")
+            parquet.verify(None if every else self.read_columns)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        try:
+            with self._errors_explained():
+                yield
+        except DamagedFileError as error:
+            raise DamagedFileError(
+                f"table {self.name!r}, snapshot {self.snapshot_id}: {error}"
+            ) from error
+
+    def _stream_verified(self, read: Any, splits: list[Any]) -> Iterator[pa.RecordBatch]:
         # one worker: callers parallelise over buckets or shards
-        with self._expiry_is_told():
+        with self._errors_explained():
             reader = read.to_arrow_batch_reader(splits, parallelism=1)
         while True:
-            with self._expiry_is_told():
+            with self._errors_explained():
                 batch = next(reader, None)
             if batch is None:
                 return
@@ -189,17 +275,34 @@ class _Reader:
                 yield pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     @contextmanager
-    def _expiry_is_told(self) -> Iterator[None]:
-        """Raise SnapshotExpiredError for a missing file if the snapshot expired during the read."""
+    def _errors_explained(self) -> Iterator[None]:
+        """Raise errors of pypaimon as ours: what cannot be read, and what to do.
+
+        SnapshotExpiredError for a missing file if the snapshot expired during the read.
+        """
         try:
             yield
-        except Exception as error:
+        except (PaimonFeaturesError, MemoryError):
+            raise
+        except BaseException as error:
+            # a panic of the native reader is no Exception
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
             snapshot_id = self.snapshot_id
             if snapshot_id is not None and snapshot_id not in snapshot_ids(self.lake, self.name):
                 tags = tagged(self.lake, self.name).values()
                 if snapshot_id not in [tag.id for tag in tags]:
                     raise expired(self.lake, self.name, snapshot_id) from error
-            raise
+            missing = isinstance(error, FileNotFoundError)
+            raise (DamagedFileError if missing else TableError)(
+                f"table {self.name!r}, snapshot {snapshot_id}: it cannot be read: "
+                f"{' '.join(str(error).split())}. "
+                + (
+                    "Restore the file from a backup, or roll the table back"
+                    if missing
+                    else "If a file is damaged: restore it from a backup, or roll the table back"
+                )
+            ) from error
 
     def _predicate(self) -> Any:
         build = self.table.new_read_builder().new_predicate_builder()  # type: ignore[union-attr]

@@ -6,13 +6,14 @@ detect it.
 
 from __future__ import annotations
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import TableError
 from paimon_features.tables import generations
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import consumers, reset_consumer
-from paimon_features.tables.files import locked
 from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.snapshots import latest_snapshot, snapshot, tagged
+from paimon_features.tables.removals import Removal
+from paimon_features.tables.snapshots import latest_snapshot, snapshot, snapshot_ids, tagged
 
 AUTOMATIC_TAG_LENGTH = len("2011-12-09 10")
 """The length of the names of Paimon's hourly tags, which pin nothing."""
@@ -57,17 +58,32 @@ def rollback(
             f"table {name!r} cannot be rolled back to snapshot {snapshot_id}: later ones are "
             f"pinned by {', '.join(held)}. Delete these pins first if they are no longer needed"
         )
-    with locked(lake.lock_path(name), f"rolling back table {name!r}"):
+    with lake.committing(name, f"rolling back table {name!r}"):
         updated = generations.update(
             lake, record.view, record.generation, incarnation=record.incarnation + 1
         )
-        newest = latest_snapshot(lake, name)
-        if newest is not None and newest.id != snapshot_id:
-            lake.table(name).rollback_to(snapshot_id)
+        roll_back_table(lake, name, snapshot_id)
         for consumer, following in consumers(lake, name).items():
             if following > snapshot_id + 1:
                 reset_consumer(lake, name, consumer, snapshot_id + 1)
     return updated
+
+
+def roll_back_table(lake: Lake, name: str, snapshot_id: int) -> None:
+    """Roll a table back and record which snapshots it loses. The caller holds the table's lock.
+
+    Recorded first, for the same reason.
+    """
+    newest = latest_snapshot(lake, name)
+    if newest is None or newest.id == snapshot_id:
+        return
+    if snapshot_id + 1 in snapshot_ids(lake, name):
+        from_ms = snapshot(lake, name, snapshot_id + 1).time_ms
+    else:  # expired, where a tag retains the one to roll back to
+        from_ms = snapshot(lake, name, snapshot_id).time_ms + 1
+    how = f"rolled back to snapshot {snapshot_id}"
+    lake.record_removal(name, Removal(how, from_ms, now_ms(), snapshot_id + 1, newest.id))
+    lake.table(name).rollback_to(snapshot_id)
 
 
 def _released(pin: str, release: tuple[str, ...]) -> bool:

@@ -31,6 +31,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import DataFile
 from paimon_features.tables.files import read_json, write_json
 from paimon_features.tables.specs import TILE_DAY
+from paimon_features.tables.write_errors import write_errors
 from paimon_features.windows import HOUR_MS
 
 LEVELS_DAYS = (1, 8, 64, 512)
@@ -141,17 +142,24 @@ class Rollups:
     def put(self, unit: Unit, rows: pa.Table | None) -> None:
         """Publish a unit's rollup atomically; None for one that does not pay."""
         path = self._path(unit, _NOT_WORTH if rows is None else _ROLLED)
-        path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                if rows is not None:
-                    pq.write_table(rows, file, compression="zstd", use_dictionary=False)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with write_errors(f"{path} cannot be written"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with temporary.open("wb") as file:
+                    if rows is not None:
+                        pq.write_table(
+                            rows,
+                            file,
+                            compression="zstd",
+                            use_dictionary=False,
+                            write_page_checksum=True,
+                        )
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, path)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def sweep(self, units: Iterable[Unit], now_ms: int) -> int:
         """Delete files of none of these units, two hours after they were first found unused.

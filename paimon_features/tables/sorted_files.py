@@ -24,11 +24,12 @@ import pyarrow.parquet as pq
 
 from paimon_features.buckets import bucket_of
 from paimon_features.columns import Column
-from paimon_features.errors import TableError
+from paimon_features.errors import LeaseLostError, TableError
 from paimon_features.schema import DataType
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import locked
+from paimon_features.tables.lease import committing
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER, latest_snapshot
+from paimon_features.tables.write_errors import write_errors
 
 _GROUP_ROWS = 1 << 17
 """Rows of a Parquet row group, buffered per file."""
@@ -87,7 +88,7 @@ class SortedFiles:
         self._await(0)
         if not self._closed:
             return None
-        with locked(self.lake.lock_path(self.name), f"committing to table {self.name!r}"):
+        with committing(self.lake, self.name, f"committing to table {self.name!r}") as check:
             if (newest := latest_snapshot(self.lake, self.name)) is not None:
                 raise TableError(
                     f"table {self.name!r} is not empty, it is at snapshot {newest.id}: files "
@@ -97,7 +98,11 @@ class SortedFiles:
             builder: Any = self._table.new_stream_write_builder()._with_commit_user(commit_user)
             commit = builder.new_commit()
             try:
-                commit.commit(messages, BATCH_IDENTIFIER)
+                check()
+                with write_errors(f"table {self.name!r} cannot be written"):
+                    commit.commit(messages, BATCH_IDENTIFIER)
+            except LeaseLostError:
+                raise
             except Exception:
                 # an error after the snapshot was published is not a failure: check before raising
                 if latest_snapshot(self.lake, self.name) is None:
@@ -170,7 +175,8 @@ class SortedFiles:
 
     def _await(self, most: int) -> None:
         while len(self._waiting) > most:
-            self._waiting.pop(0).result()
+            with write_errors(f"table {self.name!r} cannot be written"):
+                self._waiting.pop(0).result()
 
 
 @dataclass
@@ -313,4 +319,5 @@ def _parquet_writer(path: Path, schema: pa.Schema, table: Any) -> pq.ParquetWrit
         use_dictionary=False,
         write_statistics=list(table.trimmed_primary_keys),
         store_schema=False,
+        write_page_checksum=True,
     )

@@ -51,13 +51,20 @@ FITTED_PREFIX = "fitted_"
 
 MERGES = ("sum", "min", "max", "listagg", "rbm32")
 
-RETENTION: Mapping[str, str] = MappingProxyType(
+MAX_TABLE_NAME = 200
+"""Characters of a table's name: files of the side folder add the database and a suffix."""
+MAX_COLUMN_NAME = 1_000
+"""Characters of a column's name; columns of partials contain the names of several columns."""
+
+TABLE_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "file.format": "parquet",
         "snapshot.time-retained": "2 h",
         "snapshot.num-retained.min": "20",
         # Paimon applies the count before the time; one snapshot a second is 7,200 in 2 h
         "snapshot.num-retained.max": "2147483647",
+        # Flink's readers decode a damaged page without it
+        "parquet.page.verify-checksum.enabled": "true",
     }
 )
 """Options of every table: Paimon's default retains snapshots for only one hour."""
@@ -108,9 +115,9 @@ class TableSpec:
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("table", self.name)
+        check_name("table", self.name, MAX_TABLE_NAME)
         for column in self.columns:
-            check_name(f"column of table {self.name!r}:", column)
+            check_name(f"column of table {self.name!r}:", column, MAX_COLUMN_NAME)
         for role, names in (("primary key", self.primary_key), ("partition", self.partition_by)):
             missing = [name for name in names if name not in self.columns]
             if missing:
@@ -143,7 +150,7 @@ def events_spec(table: str, columns: Mapping[str, DataType]) -> TableSpec:
         table,
         {**columns, EVENT_DAY: Int32, INGEST_TIME_MS: Int64},
         partition_by=(EVENT_DAY,),
-        options=RETENTION,
+        options=TABLE_OPTIONS,
     )
 
 
@@ -153,7 +160,7 @@ def rejected_spec(table: str) -> TableSpec:
     ``origin`` is the file or topic, ``ingest_id`` the run that read it, ``raw`` the row as text.
     """
     texts = dict.fromkeys(("reason", "detail", "raw", "origin", "ingest_id"), String)
-    return TableSpec(table, {**texts, INGEST_TIME_MS: Int64}, options=RETENTION)
+    return TableSpec(table, {**texts, INGEST_TIME_MS: Int64}, options=TABLE_OPTIONS)
 
 
 def tiles_spec(
@@ -194,7 +201,7 @@ def tiles_spec(
         primary_key=(TILE_DAY, *keys, TILE_START),
         partition_by=(TILE_DAY,),
         options={
-            **RETENTION,
+            **TABLE_OPTIONS,
             **HOURLY_TAGS,
             "merge-engine": "aggregation",
             **merges,
@@ -214,7 +221,7 @@ def skipped_spec(table: str) -> TableSpec:
         {TILE_DAY: Int32, "reason": String, "detail": String, "p_rows": Int64},
         primary_key=(TILE_DAY, "reason", "detail"),
         options={
-            **RETENTION,
+            **TABLE_OPTIONS,
             "merge-engine": "aggregation",
             "fields.p_rows.aggregate-function": "sum",
             "bucket": "1",
@@ -228,7 +235,7 @@ def training_spec(
     table: str, columns: Mapping[str, DataType], properties: Mapping[str, str] | None = None
 ) -> TableSpec:
     """An append table of training rows; ``properties`` record its sources."""
-    return TableSpec(table, dict(columns), options={**RETENTION, **(properties or {})})
+    return TableSpec(table, dict(columns), options={**TABLE_OPTIONS, **(properties or {})})
 
 
 def features_spec(
@@ -252,7 +259,7 @@ def features_spec(
         primary_key=(START_DAY, *keys, start),
         partition_by=(START_DAY,),
         options={
-            **RETENTION,
+            **TABLE_OPTIONS,
             "merge-engine": "deduplicate",
             "bucket": str(buckets),
             "bucket-key": ",".join(keys),
@@ -269,7 +276,9 @@ def feedback_spec(
 ) -> TableSpec:
     """An append table of per-sample training feedback; ``extra`` are additional columns."""
     _free(table, {**sample_keys, **(extra or {})}, tuple(FEEDBACK_COLUMNS))
-    return TableSpec(table, {**sample_keys, **FEEDBACK_COLUMNS, **(extra or {})}, options=RETENTION)
+    return TableSpec(
+        table, {**sample_keys, **FEEDBACK_COLUMNS, **(extra or {})}, options=TABLE_OPTIONS
+    )
 
 
 def served_spec(table: str) -> TableSpec:
@@ -278,7 +287,7 @@ def served_spec(table: str) -> TableSpec:
         table,
         {SERVED_DAY: Int32, **SERVED_COLUMNS, SPOOL_FILE: String},
         partition_by=(SERVED_DAY,),
-        options=RETENTION,
+        options=TABLE_OPTIONS,
     )
 
 
@@ -296,7 +305,7 @@ def fitted_spec(table: str) -> TableSpec:
         "fitted_at_ms": Int64,
         "digest": String,
     }
-    return TableSpec(table, columns, options=RETENTION)
+    return TableSpec(table, columns, options=TABLE_OPTIONS)
 
 
 def registry_spec(table: str = "registry") -> TableSpec:
@@ -309,4 +318,4 @@ def registry_spec(table: str = "registry") -> TableSpec:
         "hash": String,
         "document": String,
     }
-    return TableSpec(table, columns, options=RETENTION)
+    return TableSpec(table, columns, options=TABLE_OPTIONS)

@@ -80,6 +80,5 @@ def drop_leftovers(lake: Lake) -> list[str]:
 
 
 def _drop(lake: Lake, name: str) -> None:
-    lake.drop(name)
-    # names are never reused
+    lake.drop(name, how=None)  # names are never reused
     lake.lock_path(name).unlink(missing_ok=True)

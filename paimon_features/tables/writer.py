@@ -13,7 +13,6 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -23,8 +22,11 @@ import pyarrow as pa
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import TableError, UnknownNameError
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.checksums import complete_files
 from paimon_features.tables.duplicates import duplicates, identity_columns
-from paimon_features.tables.files import locked, read_json, write_json
+from paimon_features.tables.files import read_json
+from paimon_features.tables.lease import committing
+from paimon_features.tables.records import Record
 from paimon_features.tables.rejects import (
     DEFAULT_MAX_SKEW_MS,
     DUPLICATE,
@@ -42,6 +44,9 @@ from paimon_features.tables.snapshots import (
     tagged,
 )
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS, rejected_spec
+from paimon_features.tables.write_errors import write_errors
+from paimon_features.times import conform as in_milliseconds
+from paimon_features.times import is_time
 from paimon_features.windows import DAY_MS
 
 
@@ -65,6 +70,8 @@ def append_arrow(
     ------
     TableError
         If the columns do not match the table, or another process holds the commit lock.
+    LeaseLostError
+        If this process acquired the table's lease, and another owner has taken it over.
     """
     if (commit_user is None) != (commit_identifier is None):
         raise TableError(
@@ -72,7 +79,7 @@ def append_arrow(
             f"{commit_user!r} and {commit_identifier!r}"
         )
     rows = conform(lake, name, table)
-    with locked(lake.lock_path(name), f"committing to table {name!r}"):
+    with committing(lake, name, f"committing to table {name!r}") as check:
         newest = latest_snapshot(lake, name)
         if commit_user is not None and commit_identifier is not None:
             done = committed_identifiers(lake, name, commit_user)
@@ -82,9 +89,11 @@ def append_arrow(
             return 0 if newest is None else newest.id
         user = commit_user or str(uuid.uuid4())
         identifier = BATCH_IDENTIFIER if commit_identifier is None else commit_identifier
-        found = _committed(lake, name, newest, (rows,), user, identifier, properties)
+        found = _committed(lake, name, newest, (rows,), user, identifier, properties, check)
         if commit_user is not None:
-            write_json(_record_path(lake, name, user), {"identifier": identifier, "id": found.id})
+            mark = lake.history_mark(name)
+            content = {"identifier": identifier, "id": found.id, "history": mark}
+            _record(lake, name, user).write(content)
         return found.id
 
 
@@ -103,12 +112,15 @@ def append_stream(
     TableError
         As ``append_arrow``; also for zero tables.
     """
-    with locked(lake.lock_path(name), f"committing to table {name!r}"):
+    with committing(lake, name, f"committing to table {name!r}") as check:
         newest = latest_snapshot(lake, name)
         conformed = (conform(lake, name, table) for table in tables)
         options = {"target-file-size": f"{file_bytes} b"}
         user = str(uuid.uuid4())
-        return _committed(lake, name, newest, conformed, user, BATCH_IDENTIFIER, None, options).id
+        made = _committed(
+            lake, name, newest, conformed, user, BATCH_IDENTIFIER, None, check, options
+        )
+        return made.id
 
 
 def _committed(
@@ -119,12 +131,14 @@ def _committed(
     user: str,
     identifier: int,
     properties: Mapping[str, str] | None,
+    check: Callable[[], None],
     options: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """Commit rows and return their snapshot; the caller holds the lock."""
     after = 0 if newest is None else newest.id
     try:
-        _commit(lake, name, tables, user, identifier, properties, options)
+        with write_errors(f"table {name!r} cannot be written"):
+            _commit(lake, name, tables, user, identifier, properties, check, options)
     except Exception:
         # an error after the snapshot was published is not a failure: check before raising
         if _find(lake, name, user, identifier, after) is None:
@@ -144,9 +158,15 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
     For commits of ``append_arrow`` it survives the expiry of snapshots; for a Flink job it is
     read from
     the existing snapshots and tags.
+
+    Raises
+    ------
+    RecordLostError
+        If its record was lost, and no snapshot names its last commit.
     """
-    record = read_json(_record_path(lake, name, commit_user)) or {}
-    known, since = record.get("identifier"), record.get("id", 0)
+    record = _record(lake, name, commit_user)
+    content = read_json(record.path)
+    known, since = (None, 0) if content is None else (content["identifier"], content["id"])
     folder = f"{lake.path(name)}/snapshot"
     ids = snapshot_ids(lake, name)
     if known is not None:
@@ -155,18 +175,25 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
             remembered is not None
             and (remembered.commit_user, remembered.commit_identifier) != (commit_user, known)
         )
+        # an expired snapshot does not show whose it was
+        mark = None if content is None else content.get("history")
+        undone = undone or (mark is not None and not lake.continues(name, mark, since))
         if undone:  # the table was rolled back or recreated since
             known, since = None, 0
     found = [read_snapshot_file(lake, folder, i) for i in ids if i > since]
+    own = any(s is not None and s.commit_user == commit_user for s in found)
+    # a tag may be of an older commit than those whose snapshots have expired
+    if content is None and not own and ids[:1] != [1] and record.is_marked():
+        raise record.error()
     if known is None:
         found += tagged(lake, name).values()
-    own = [s.commit_identifier for s in found if s is not None and s.commit_user == commit_user]
-    return max([*own, *([known] if known is not None else [])], default=None)
+    made = [s.commit_identifier for s in found if s is not None and s.commit_user == commit_user]
+    return max([*made, *([known] if known is not None else [])], default=None)
 
 
-def _record_path(lake: Lake, name: str, user: str) -> Path:
-    folder = lake.side_folder / "commits" / f"{lake.database}.{name}"
-    return folder / f"{quote(user, safe='')}.json"
+def _record(lake: Lake, name: str, user: str) -> Record:
+    quoted = quote(user, safe="")
+    return Record(lake, "commits", f"{lake.database}.{name}/{quoted}.json", quoted, name)
 
 
 def _find(lake: Lake, name: str, user: str, identifier: int, after: int) -> Snapshot | None:
@@ -187,6 +214,7 @@ def _commit(
     user: str,
     identifier: int,
     properties: Mapping[str, str] | None,
+    check: Callable[[], None],
     options: Mapping[str, str] | None,
 ) -> None:
     table = lake.table(name)
@@ -199,6 +227,8 @@ def _commit(
             for rows in tables:
                 write.write_arrow(rows)
             messages = write.prepare_commit(identifier)
+            complete_files(table, messages)
+            check()
         except BaseException:
             with suppress(Exception):  # the original error is more specific
                 write.abort()  # files of uncommitted rows
@@ -222,7 +252,7 @@ def conform(lake: Lake, name: str, table: pa.Table) -> pa.Table:
             arrays.append(pa.nulls(table.num_rows, field.type))
             continue
         try:
-            arrays.append(table.column(field.name).cast(field.type))
+            arrays.append(_as_stored(table.column(field.name), field.type))
         except pa.ArrowException as error:
             raise TableError(f"table {name!r}: column {field.name!r}: {error}") from error
         if not field.nullable and arrays[-1].null_count:
@@ -231,6 +261,13 @@ def conform(lake: Lake, name: str, table: pa.Table) -> pa.Table:
                 f"{arrays[-1].null_count} of {table.num_rows} rows"
             )
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _as_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    if is_time(column.type) or pa.types.is_timestamp(kind):
+        # a cast would reject finer ticks, and take those of other units for milliseconds
+        return pa.chunked_array([in_milliseconds(part, kind) for part in column.chunks], kind)
+    return column.cast(kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +427,21 @@ def event_rows(table: pa.Table, event_time: str, now_ms: int) -> pa.Table:
 
 def row_text(row: pa.Table) -> str:
     """One row as JSON, as stored in the rejected table."""
-    return json.dumps(row.to_pylist()[0], default=_json_value, ensure_ascii=False)
+    try:
+        values = row.to_pylist()[0]
+    except UnicodeDecodeError:
+        values = {name: _cell(row.column(name)) for name in row.column_names}
+    return json.dumps(values, default=_json_value, ensure_ascii=False)
+
+
+def _cell(column: pa.ChunkedArray) -> Any:
+    """The value of a column of one row; bytes that are not UTF-8 as escapes (``\\xff``)."""
+    try:
+        return column[0].as_py()
+    except UnicodeDecodeError:
+        if pa.types.is_nested(column.type):
+            return "a list with texts that are not UTF-8"
+        return column.cast(pa.binary())[0].as_py().decode("utf-8", "backslashreplace")
 
 
 def _json_value(value: Any) -> str:

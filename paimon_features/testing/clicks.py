@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 
 from paimon_features.aggregates import Aggregate, Count, Last, Max, Sum
+from paimon_features.clock import Clock, now_ms
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.online.store import OnlineStore
 from paimon_features.oracle.features import Event, answer
@@ -75,15 +76,20 @@ class ClickStream:
 
 
 def wrong_answers(
-    view: FeatureView, store: OnlineStore, events: Sequence[Event], as_of_ms: int | None = None
+    view: FeatureView,
+    store: OnlineStore,
+    events: Sequence[Event],
+    as_of_ms: int | None = None,
+    clock: Clock = now_ms,
 ) -> list[str]:
     """Return how the store differs from the oracle, for every user at some times.
 
-    The times are the newest event and up to two days later, or ``as_of_ms`` alone.
+    The times are the newest event and up to two days later, or ``as_of_ms`` alone. ``clock`` is the
+    reader's.
     """
     newest = max((event["t"] for event in events), default=START_MS)
     times = (newest, newest + 1, newest + 7 * MINUTE_MS, newest + HOUR_MS, newest + 2 * DAY_MS)
-    fetcher = FeatureFetcher(PROJECT, [view.compiled], store)
+    fetcher = FeatureFetcher(PROJECT, [view.compiled], store, clock=clock)
     refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
     users = list(range(USERS + 1))
     wrong = []

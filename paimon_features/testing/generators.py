@@ -28,6 +28,7 @@ from paimon_features.schema import (
     DataType,
     Date,
     Decimal,
+    DecimalType,
     Float64,
     Int32,
     Int64,
@@ -195,8 +196,9 @@ def _makers(rng: random.Random, common: Mapping[str, Any]) -> Sequence[Callable[
         lambda: agg.Sum(number, **scaled, **common),
         lambda: agg.Sum("price", as_decimal=True, **common),
         lambda: agg.Mean(number, **scaled, **common),
-        lambda: agg.Min(number, **common),
+        lambda: agg.Min(rng.choice((number, scalar)), **common),
         lambda: agg.Max(number, **scaled, **common),
+        lambda: agg.Max(scalar, **common),
         lambda: agg.Variance(number, ddof=rng.choice((0, 1)), **common),
         lambda: agg.StdDev(number, **scaled, **common),
         lambda: agg.Skewness(number, **scaled, **common),
@@ -326,8 +328,18 @@ def random_value(rng: random.Random, kind: DataType) -> Any:
         return rng.choice((0, 1, -1, 2**31 - 1, -(2**31), rng.randint(-100, 100)))
     if text == "int64":
         return rng.choice((0, 1, 2, 3, -5, 2**33, -(2**33), 2**60, rng.randint(-100, 100)))
-    if kind.is_decimal:
-        return PyDecimal(rng.choice((0, 1, -1, 9_999_999_999, rng.randint(-9999, 9999)))).scaleb(-2)
+    if text == "timestamp":
+        moments_ms = (-1, 0, 1, 1_300_000_000_123, 253_402_300_799_999, -62_135_596_800_000)
+        return dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=rng.choice(moments_ms))
+    if text == "bytes":
+        return rng.choice((b"", b"\x00", b"\xff\xfe", b"a"))
+    if isinstance(kind, DecimalType):
+        greatest = 10**kind.precision - 1
+        few = min(9999, greatest)
+        units = rng.choice((0, 1, -1, greatest, rng.randint(-few, few)))
+        return PyDecimal(f"{units}e-{kind.scale}")
+    if text == "float32":
+        return rng.choice((0.0, -0.0, 0.5, -0.0625, 1e9, -(2.0**80), 2.0**-140))
     return rng.choice(
         (0.0, -0.0, 0.5, 0.1, -0.005, 2.675, 1e9, -1e15, 1e-300, 1e308, rng.gauss(10, 5))
     )

@@ -60,7 +60,7 @@ from paimon_features.windows import (
 
 GRAINS = ("1ms", "5min", "1h", "1d")
 """Event times are multiples of this."""
-ORDERS = ("sorted", "shuffled", "duplicated", "late", "withdrawn")
+ORDERS = ("sorted", "shuffled", "duplicated", "late", "retracted")
 """How events arrive: by time; in random order; some of them twice; the oldest ones last; or in
 random order, some retracted before or after they arrive, some retractions without an event."""
 USERS = 2
@@ -81,8 +81,8 @@ SOURCE = EventSource(
 )
 
 
-WITHDRAWN_SOURCE = EventSource(
-    "matrix_withdrawn",
+RETRACTED_SOURCE = EventSource(
+    "matrix_retracted",
     schema={**SOURCE.schema, "gone": Bool},
     event_time="t",
     max_skew="3d",
@@ -133,16 +133,16 @@ _REST: Sequence[Aggregate] = (
 @cache
 def matrix_view(kind: Kind, tile: str, order: str = "sorted") -> FeatureView:
     """Every sort of window: lengths, calendar units, lifetime, with and without an offset."""
-    withdrawn = order == "withdrawn"
+    retracted = order == "retracted"
     means = [Mean("x", windows=["12d"], scale=2), StdDev("n", windows=["13h"], offset="7min")]
     return FeatureView(
-        f"matrix_{tile}_withdrawn" if withdrawn else f"matrix_{tile}",
-        source=WITHDRAWN_SOURCE if withdrawn else SOURCE,
+        f"matrix_{tile}_retracted" if retracted else f"matrix_{tile}",
+        source=RETRACTED_SOURCE if retracted else SOURCE,
         entity=Entity("user", keys={"user": String}),
         tile=tile,
         kind=kind,
         time_zone="Europe/London",
-        features=[*_SUMS, *(means if withdrawn else _REST)],
+        features=[*_SUMS, *(means if retracted else _REST)],
         ttl="20d",
     )
 
@@ -295,7 +295,7 @@ def _arriving(
         events += [dict(event) for event in rng.sample(events, len(events) // 3)]
     if order == "late":
         events.sort(key=lambda event: -(event["t"] // (5 * DAY_MS)))
-    if order == "withdrawn":
+    if order == "retracted":
         taken = [{**event, "gone": True} for event in rng.sample(events, len(events) // 2)]
         events = [{**event, "gone": False} for event in events[len(events) // 20 :]] + taken
         rng.shuffle(events)

@@ -7,6 +7,7 @@ compared by passing its tiles to ``from_tiles``.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
-from paimon_features.errors import RequestError
+from paimon_features.errors import RequestError, SkippedEventsWarning
 from paimon_features.local import tile_rows, tile_sql
 from paimon_features.local.engine import DuckDBEngine
 from paimon_features.local.features import features as local_features
@@ -78,7 +79,10 @@ def from_events(cell: Cell, questions: Sequence[Question]) -> list[Given]:
         "user": [question.user for question in questions],
         "event_time_ms": [question.as_of_ms for question in questions],
     }
-    found = local_features(cell.view, all_events(cell), rows, statuses=True, threads=1)
+    with warnings.catch_warnings():
+        # what is skipped is part of what is compared
+        warnings.simplefilter("ignore", SkippedEventsWarning)
+        found = local_features(cell.view, all_events(cell), rows, statuses=True, threads=1)
     return _given(cell, found)
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.memory_store import MemoryStore
-from paimon_features.online.store import Lease, OnlineStore, Write
+from paimon_features.online.store import Guard, Lease, OnlineStore, Write
 from paimon_features.testing.sizes import seeds
 
 BUCKETS = [[b"pf:{a:v:e:%d}:%d" % (b, i) for i in range(4)] for b in range(4)]
@@ -74,10 +74,10 @@ class OnlineStoreContract:
                 expected = {key for key in model if key.startswith(prefix)}
                 for one in (store, twin):
                     assert {key for page in one.scan(prefix) for key in page} == expected
-            asked = [rng.choice(ALL_KEYS) for _ in range(rng.choice((1, 8, 30)))]
+            requested = [rng.choice(ALL_KEYS) for _ in range(rng.choice((1, 8, 30)))]
             bucket = rng.choice(BUCKETS)
             for one in (store, twin):
-                assert one.get_many(asked) == [model.get(key) for key in asked]
+                assert one.get_many(requested) == [model.get(key) for key in requested]
                 assert one.run_and_values(bucket)[1] == [model.get(key) for key in bucket]
 
     def test_many_writes_at_once_keep_their_order(self, store: OnlineStore) -> None:
@@ -87,7 +87,7 @@ class OnlineStoreContract:
         assert done == [i % 3 != 0 for i in range(1000)]
         assert store.get_many(keys[1::3]) == [key * 50 for key in keys[1::3]]
 
-    def test_nothing_asked_is_nothing_answered(self, store: OnlineStore) -> None:
+    def test_nothing_requested_is_nothing_answered(self, store: OnlineStore) -> None:
         assert store.get_many([]) == []
         assert store.compare_and_set_many([]) == []
         store.delete([])
@@ -122,6 +122,21 @@ class OnlineStoreContract:
         with pytest.raises(OnlineStoreError, match="restarted"):
             store.compare_and_set_many([Write(KEYS[0], b"a", b"b")], "another")
         assert store.get_many([KEYS[0]]) == [b"a"]
+
+    def test_a_guard_prevents_all_writes_of_a_call(self, store: OnlineStore) -> None:
+        guard, *keys = KEYS
+        writes = [Write(key, None, b"a") for key in keys]
+        none = [False] * len(keys)
+        assert store.compare_and_set_many(writes, None, Guard(guard, b"head")) == none
+        store.compare_and_set_many([Write(guard, None, b"header-1")])
+        assert store.compare_and_set_many(writes, None, Guard(guard, b"header-2")) == none
+        assert store.get_many(keys) == [None] * len(keys)
+        run, _ = store.run_and_values([guard])
+        done = store.compare_and_set_many(writes, run, Guard(guard, b"head"))
+        assert done == [True] * len(keys)
+        again = [Write(key, b"a", b"b", 60_000) for key in keys]
+        assert store.compare_and_set_many(again, run, Guard(guard, b"header-1")) == done
+        assert store.get_many(KEYS) == [b"header-1", *[b"b"] * len(keys)]
 
     def test_a_lease_has_one_owner_and_a_growing_fence(
         self, store: OnlineStore, sleep_ms: Callable[[int], None]
@@ -184,6 +199,16 @@ class OnlineStoreContract:
             for done in [pool.submit(count, 25) for _ in range(4)]:
                 done.result()
         assert store.get_many([KEYS[0]]) == [b"%09d" % 100]
+
+    def test_evictions_are_counted_per_run_of_each_server(self, store: OnlineStore) -> None:
+        store.compare_and_set_many([Write(KEYS[0], None, b"a")])
+        store.delete([KEYS[0]])
+        servers = store.evictions()
+        assert servers
+        assert all(server.is_safe and server.policy == "noeviction" for server in servers)
+        assert [server.evicted for server in servers] == [0] * len(servers)
+        assert len({server.run for server in servers}) == len(servers)
+        assert sorted(store.evictions()) == sorted(servers)
 
     def test_it_says_that_it_is_well(self, store: OnlineStore) -> None:
         store.check()

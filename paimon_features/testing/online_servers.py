@@ -17,11 +17,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from paimon_features.errors import OnlineStoreError
+from paimon_features.ports import free_ports
 from paimon_features.setup.redis_server import RedisServer, find_redis_server
 from paimon_features.setup.resp import Reply, connect
 
 SLOTS = 16_384
-START_TIMEOUT_S = 15.0
+START_TIMEOUT_S = 60.0  # a loaded machine starts slowly; only failures wait for it
 
 
 def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> float:
@@ -314,12 +315,3 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         while data := source.recv(1 << 16):
             sink.sendall(data)
         sink.shutdown(socket.SHUT_WR)
-
-
-def free_ports(count: int) -> list[int]:
-    """Return local ports that are currently free."""
-    probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports

@@ -70,6 +70,13 @@ BACKFILLED = replace(
 )
 
 
+@pytest.mark.parametrize("state", [STREAMED, BACKFILLED])
+def test_a_job_does_not_continue_on_events_that_were_created_again(state: GenerationState) -> None:
+    with pytest.raises(GenerationError, match="were dropped and created again.*--rebuild"):
+        decide_start(replace(state, events_replaced=True))
+    assert decide_start(replace(EMPTY, events_replaced=True)) == Start()
+
+
 # -- starting ----------------------------------------------------------------------------------
 
 

@@ -126,7 +126,7 @@ def test_a_row_other_than_an_insert_stops_the_reader(tmp_path: Path, kind: int, 
     path = str(tmp_path / "data.parquet")
     kinds = pa.array([0, kind, kind], pa.int8())
     pq.write_table(pa.table({"_VALUE_KIND": kinds, "p_n": [1, 2, 3]}), path)
-    file = DataFile(0, {}, path, 0, "ADD", 3, 0, 0)
+    file = DataFile(0, {}, path, 0, "ADD", 3, os.stat(path).st_size, 0)
     with pytest.raises(TableError, match=f"2 of 3 rows are not INSERT, the first is {text}"):
         read_file(file, ["p_n"])
     assert read_file(file, ["p_n"], insert_only=False).num_rows == 3
@@ -135,7 +135,8 @@ def test_a_row_other_than_an_insert_stops_the_reader(tmp_path: Path, kind: int, 
 def test_a_column_added_after_a_file_is_null(tmp_path: Path) -> None:
     path = str(tmp_path / "data.parquet")
     pq.write_table(pa.table({"a": [1, 2]}), path)
-    table = read_file(DataFile(0, {}, path, 0, "ADD", 2, 0, 0), ["b", "a"])
+    file = DataFile(0, {}, path, 0, "ADD", 2, os.stat(path).st_size, 0)
+    table = read_file(file, ["b", "a"])
     assert table.to_pylist() == [{"b": None, "a": 1}, {"b": None, "a": 2}]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from paimon_features.errors import (
     DefinitionError,
     OwnershipError,
+    RecordLostError,
     TableError,
     TransformError,
     UnknownNameError,
@@ -25,7 +27,7 @@ from paimon_features.tables.fitted import (
     load_fitted,
     save_fitted,
 )
-from paimon_features.tables.lease import FlinkJobHolder, acquire
+from paimon_features.tables.lease import FlinkJobHolder, acquire, release
 from paimon_features.transformers import FeatureNormalizer, OneHotEncoder, StandardScaler
 
 ON = {"table": "training_churn", "snapshot_id": 7}
@@ -68,6 +70,19 @@ def test_saving_an_equal_transformer_creates_no_version(lake: Lake) -> None:
     assert newest.id == 1
     assert save(lake, scaler(1, 2), on={}) == 2  # fitted on other data
     assert save(lake, scaler(1, 2)) == 3  # an older state is saved as a new version
+
+
+def test_versions_continue_where_the_side_folder_was_lost(lake: Lake) -> None:
+    assert save(lake, scaler(1, 2)) == 1
+    shutil.rmtree(lake.side_folder / "fitted")
+    assert save(lake, scaler(1, 2)) == 1
+    assert save(lake, scaler(3, 4)) == 2
+    shutil.rmtree(lake.side_folder)
+    with pytest.raises(RecordLostError, match="two owners could commit"):
+        save(lake, scaler(5, 6))
+    release(lake, "fitted_amount")
+    assert save(lake, scaler(3, 4)) == 2
+    assert save(lake, scaler(5, 6)) == 3
 
 
 def test_a_crash_after_the_commit_leaves_one_version(

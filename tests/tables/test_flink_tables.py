@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -20,7 +22,8 @@ from paimon_features.tables.deltas import live_files, raw_bucket, read_delta, re
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.snapshots import snapshots
 from paimon_features.tables.sorted_files import SortedFiles
-from paimon_features.tables.specs import registry_spec, tiles_spec
+from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec, registry_spec, tiles_spec
+from paimon_features.tables.writer import append_arrow
 
 pytestmark = pytest.mark.flink
 
@@ -148,3 +151,19 @@ def test_files_written_from_sorted_rows_are_read_merged_and_compacted_by_flink(
     assert 0 not in {f.level for f in live_files(lake, name, found[-1].id)}
     for native in (True, False):
         assert by_key(read_arrow(lake, name, native=native)) == tiles.merged
+
+
+def test_flink_does_not_read_a_damaged_page(lake: Lake, flink: Callable[..., None]) -> None:
+    # not compressed, so that nothing else notices the bit
+    options = {**TABLE_OPTIONS, "file.compression": "none", "parquet.enable.dictionary": "false"}
+    for name in ("damaged", "copied"):
+        lake.create(TableSpec(name, {"x": Int64}, options=options))
+    append_arrow(lake, "damaged", pa.table({"x": np.arange(1_000)}))
+    (file,) = live_files(lake, "damaged", 1)
+    path = Path(file.path)
+    data = bytearray(path.read_bytes())
+    data[data.index(np.arange(500, 510).tobytes())] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(AssertionError, match="CRC checksum verification failed"):
+        flink([f"INSERT INTO {quote('copied')} SELECT * FROM {quote('damaged')}"])
+    assert list(snapshots(lake, "copied")) == []

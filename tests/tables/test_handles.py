@@ -14,6 +14,7 @@ from paimon_features.errors import ConfigurationError, RequestError, UnknownName
 from paimon_features.schema import Date, Float64, Int64, String
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.handles import TableRead, condition
+from paimon_features.tables.snapshots import snapshot
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
@@ -75,8 +76,11 @@ def test_projection_and_pins_are_kept(lake: Lake) -> None:
     millis = str(table.snapshot_manager().get_snapshot_by_id(2).time_millis)
     for options, pinned in [
         ({"scan.snapshot-id": "1"}, 1),
-        ({"scan.tag-name": "first"}, 1),
-        ({"scan.timestamp-millis": millis, "scan.mode": "from-timestamp"}, 2),
+        ({"scan.tag-name": "first"}, snapshot(lake, "t", 1).ref),
+        (
+            {"scan.timestamp-millis": millis, "scan.mode": "from-timestamp"},
+            snapshot(lake, "t", 2).ref,
+        ),
     ]:
         assert TableRead.of(table.copy(options)).snapshot_id == pinned
     with pytest.raises(UnknownNameError, match="no tag of table 't' 'second'; there is: first"):

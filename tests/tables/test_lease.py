@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.errors import OwnershipError
-from paimon_features.tables import lease
+from paimon_features.errors import LeaseLostError, OwnershipError
+from paimon_features.tables import claims, lease
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire, holders
 
@@ -80,7 +80,7 @@ def test_a_zombie_process_counts_as_dead(lake: Lake, other: subprocess.Popen[str
 def test_another_process_with_the_same_id_is_not_the_owner(
     lake: Lake, other: subprocess.Popen[str]
 ) -> None:
-    path = lake.side_folder / "leases" / "features.tiles.json"
+    path = lake.side_folder / "leases" / "features.tiles" / "claim-1"
     record = json.loads(path.read_text())
     record["holder"]["started"] -= 1  # so the record is of an earlier process with this id
     path.write_text(json.dumps(record))
@@ -125,16 +125,69 @@ def test_the_owner_may_acquire_again_which_ends_its_old_lease(lake: Lake) -> Non
     assert lease.holder_of(lake, "tiles") is None
 
 
-def test_an_owner_on_another_host_counts_as_alive(lake: Lake) -> None:
-    elsewhere = replace(ProcessHolder.current(), host="elsewhere", pid=1)
-    acquire(lake, "tiles", elsewhere)
-    with pytest.raises(OwnershipError, match="on another host, whose processes are unknown here"):
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"boot": "elsewhere"}, "it is on another machine, or this one was restarted since"),
+        ({"host": "elsewhere", "boot": "elsewhere"}, "it is on another machine"),
+        ({"namespace": "pid:[1]"}, r"another container \(PID namespace\) of this machine"),
+    ],
+)
+def test_an_owner_that_cannot_be_seen_is_replaced_only_when_its_heartbeat_is_silent(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], why: str
+) -> None:
+    # its name and its process id are those of this process
+    monkeypatch.setattr(claims, "BEAT_S", 0.5)
+    unseen = replace(ProcessHolder.current(), **changed)
+    with (
+        acquire(lake, "tiles", unseen),
+        pytest.raises(OwnershipError, match=f"{why}.*; its heartbeat continues"),
+    ):
         acquire(lake, "tiles")
+    monkeypatch.setattr(claims, "BEAT_S", 0.02)
+    silent = acquire(lake, "tiles", unseen)
+    silent._forget()  # as if it was killed: nobody beats any more
+    with acquire(lake, "tiles") as taken:
+        assert taken.record.number == silent.record.number + 1
+        with pytest.raises(LeaseLostError, match="number 3 is no longer held"):
+            silent.check()
 
 
-def test_a_process_from_before_a_restart_of_the_host_is_dead(lake: Lake) -> None:
-    acquire(lake, "tiles", replace(ProcessHolder.current(), boot="before"))
+def test_a_process_without_a_heartbeat_that_cannot_be_seen_is_left_to_an_operator(
+    lake: Lake,
+) -> None:
+    job = FlinkJobHolder("http://localhost:9", "0af1", replace(ProcessHolder.current(), boot="x"))
+    lent = acquire(lake, "tiles")
+    assert lent._fence.claim.beat_s is not None
+    lent.transfer(job)
+    path = lake.side_folder / "leases" / "features.tiles" / "claim-2"
+    claim = json.loads(path.read_text())
+    claim["writer"]["boot"] = "x"  # so localhost is not this machine
+    path.write_text(json.dumps(claim))
+    with pytest.raises(OwnershipError, match=r"the address of another machine's cluster\)"):
+        acquire(lake, "tiles")
+    lease.release(lake, "tiles")
     acquire(lake, "tiles").release()
+
+
+def test_a_lease_in_the_file_of_an_older_version_is_respected(
+    lake: Lake, other: subprocess.Popen[str]
+) -> None:
+    folder = lake.side_folder / "leases"
+    claim = json.loads((folder / "features.tiles" / "claim-1").read_text())
+    old = {key: claim[key] for key in ("holder", "kind", "purpose", "since_ms", "table")}
+    del old["holder"]["namespace"]
+    (folder / "features.tiles.json").write_text(json.dumps({**old, "token": 7}))
+    shutil.rmtree(folder / "features.tiles")
+    assert [record.number for record in holders(lake)] == [7]
+    with pytest.raises(OwnershipError, match=f"owned by process {other.pid} .* to hold it"):
+        acquire(lake, "tiles")
+    other.kill()
+    other.wait()
+    with acquire(lake, "tiles") as taken:
+        assert taken.record.number == 8
+    assert not (folder / "features.tiles.json").exists()
+    assert holders(lake) == []
 
 
 @pytest.fixture
@@ -183,7 +236,7 @@ def test_a_job_owns_its_lease_as_long_as_its_cluster_reports_it(
 ) -> None:
     url, jobs = cluster
     client = acquire(lake, "tiles", purpose="submit")
-    client.transfer(FlinkJobHolder(url, "0af1"))
+    job = client.transfer(FlinkJobHolder(url, "0af1"))
     client.release()  # the client ends; the job owns the lease now
     jobs["0af1"] = answer
     if alive is None:
@@ -191,6 +244,8 @@ def test_a_job_owns_its_lease_as_long_as_its_cluster_reports_it(
     else:
         with pytest.raises(OwnershipError, match=f"Flink job 0af1 at {url} .*{alive}"):
             acquire(lake, "tiles")
+    job.release()  # which ends its own lease only
+    assert lease.holder_of(lake, "tiles") is None
 
 
 def test_a_job_being_submitted_owns_its_lease_while_its_client_lives(
@@ -225,10 +280,28 @@ def test_an_unreachable_cluster_keeps_the_lease_unless_its_process_has_ended(
     acquire(lake, "tiles").release()
 
 
+def test_a_job_that_has_ended_hands_its_lease_back(lake: Lake) -> None:
+    job = FlinkJobHolder("http://127.0.0.1:9", "0af1")
+    with acquire(lake, "tiles") as client:
+        of_job = client.transfer(job)
+        assert lake_fence(lake) is None  # this process must not commit for the job
+        back = of_job.transfer(ProcessHolder.current())
+        assert lake_fence(lake) is back._fence
+        for former in (client, of_job):
+            with pytest.raises(LeaseLostError, match="number 3 belongs to process"):
+                former.check()
+        back.release()
+    assert holders(lake) == []
+
+
+def lake_fence(lake: Lake) -> claims.Fence | None:
+    return claims.held.fence(lake.lease_key("tiles"))
+
+
 def test_handing_over_a_lost_lease_is_rejected(lake: Lake) -> None:
     held = acquire(lake, "tiles")
     held.release()
-    with pytest.raises(OwnershipError, match="it is held by no one"):
+    with pytest.raises(OwnershipError, match=r"number 2 belongs to no one \(it was released\)"):
         held.transfer(FlinkJobHolder("http://127.0.0.1:9", "0af1"))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from paimon_features.tables.consumers import consumers, register_consumer
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.rollback import rollback
-from paimon_features.tables.snapshots import latest_snapshot
+from paimon_features.tables.snapshots import latest_snapshot, snapshot
 from paimon_features.tables.writer import append_arrow
 
 
@@ -42,6 +43,49 @@ def test_a_rollback_restores_the_table_and_increments_the_incarnation(
     assert newest is not None
     assert newest.id == 3  # the number is reused
     assert total(lake, record.table) == 27
+
+
+@pytest.mark.parametrize("expired", [False, True])
+def test_what_a_rollback_removes_is_recorded_with_its_time(
+    lake: Lake, record: GenerationRecord, expired: bool
+) -> None:
+    #  commits   1    2    3    4 |rolled back to 2|
+    name = record.table
+    times = [snapshot(lake, name, number).time_ms for number in range(1, 5)]
+    if expired:  # the tag retains 2
+        lake.table(name).create_tag("kept", 2)
+        for number in (1, 2, 3):
+            os.remove(f"{lake.path(name)}/snapshot/snapshot-{number}")
+    rollback(lake, record, 2)
+    (removal,) = lake.removals(name)
+    assert (removal.how, removal.first_id, removal.last_id) == ("rolled back to snapshot 2", 3, 4)
+    assert removal.from_ms == (times[1] + 1 if expired else times[2])
+    assert removal.covers(times[3])
+    assert not removal.covers(times[1])
+    assert not removal.covers(removal.until_ms)
+
+
+def test_a_dropped_table_leaves_a_record_if_it_had_a_commit(lake: Lake, tiles: Any) -> None:
+    name = tiles.spec.name
+    lake.drop(name)
+    assert lake.removals(name) == ()
+    lake.create(tiles.spec)
+    created_ms = lake.created_ms(name)
+    first = append_arrow(lake, name, tiles.rows(1))
+    first_ms = snapshot(lake, name, first).time_ms
+    append_arrow(lake, name, tiles.rows(1))
+    lake.drop(name)
+    lake.create(tiles.spec)
+    append_arrow(lake, name, tiles.rows(1))
+    append_arrow(lake, name, tiles.rows(1))
+    os.remove(f"{lake.path(name)}/snapshot/snapshot-1")
+    again_ms = lake.created_ms(name)
+    lake.drop(name)
+    assert [(r.how, r.from_ms, r.last_id) for r in lake.removals(name)] == [
+        ("dropped", first_ms, 2),
+        ("dropped", again_ms, 2),
+    ]
+    assert created_ms <= first_ms <= again_ms
 
 
 def test_a_rollback_before_a_tag_or_consumer_is_rejected(

@@ -42,6 +42,7 @@ CREATE TABLE IF NOT EXISTS `features`.`tiles_spend_g1` (
   'snapshot.time-retained' = '2 h',
   'snapshot.num-retained.min' = '20',
   'snapshot.num-retained.max' = '2147483647',
+  'parquet.page.verify-checksum.enabled' = 'true',
   'tag.automatic-creation' = 'process-time',
   'tag.creation-period' = 'hourly',
   'tag.num-retained-max' = '48',

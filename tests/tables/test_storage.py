@@ -240,10 +240,10 @@ def test_missing_buckets_credentials_and_servers_are_reported(
 def test_hdfs_uses_libhdfs_and_reports_if_it_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked: list[dict[str, Any]] = []
+    requested: list[dict[str, Any]] = []
 
     def hadoop(**arguments: Any) -> pafs.FileSystem:
-        asked.append(arguments)
+        requested.append(arguments)
         raise OSError("Unable to load libjvm\ndlopen(...) failed")
 
     monkeypatch.setattr(pafs, "HadoopFileSystem", hadoop)
@@ -254,7 +254,7 @@ def test_hdfs_uses_libhdfs_and_reports_if_it_is_missing(
     ):
         with pytest.raises(ConfigurationError, match="Unable to load libjvm. It requires Java"):
             Lake.open(place, "features", options=options)
-    assert asked == [
+    assert requested == [
         {"host": "node", "port": 8020, "user": "ann", "replication": 2},
         {"host": "default", "port": 0, "replication": 3},
         {"host": "default", "port": 0, "kerb_ticket": "/tmp/t", "replication": 3},

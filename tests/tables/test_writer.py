@@ -17,6 +17,7 @@ from paimon_features.schema import Int64
 from paimon_features.tables import writer
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import read_arrow
+from paimon_features.tables.rollback import roll_back_table
 from paimon_features.tables.snapshots import snapshot, snapshots
 from paimon_features.tables.specs import TableSpec, registry_spec
 from paimon_features.tables.writer import append_arrow, committed_identifiers
@@ -80,6 +81,37 @@ def test_a_rolled_back_commit_is_committed_again(lake: Lake, table: str) -> None
     assert committed_identifiers(lake, table, "run") is None
     append_arrow(lake, table, rows(2), commit_user="run", commit_identifier=1)
     assert values(lake) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("rolled_back", [False, True])
+def test_a_removed_commit_is_committed_again_although_its_number_has_expired_since(
+    lake: Lake, table: str, rolled_back: bool
+) -> None:
+    #  the run's commit is 2;  then 2 is another commit, and has expired
+    append_arrow(lake, table, rows(1))
+    append_arrow(lake, table, rows(2), commit_user="run", commit_identifier=1)
+    if rolled_back:
+        roll_back_table(lake, table, 1)
+    else:
+        lake.drop(table)
+        lake.create(TableSpec("t", {"a": Int64, "b": Int64}))
+        append_arrow(lake, table, rows(1))
+    for value in (3, 4):
+        append_arrow(lake, table, rows(value))
+    for expired in (1, 2):
+        os.remove(f"{lake.path(table)}/snapshot/snapshot-{expired}")
+    assert committed_identifiers(lake, table, "run") is None
+    append_arrow(lake, table, rows(2), commit_user="run", commit_identifier=1)
+    assert values(lake) == [1, 2, 3, 4]
+
+
+def test_a_commit_before_the_snapshot_of_a_rollback_stays_known(lake: Lake, table: str) -> None:
+    append_arrow(lake, table, rows(1), commit_user="run", commit_identifier=1)
+    for value in (2, 3):
+        append_arrow(lake, table, rows(value))
+    os.remove(f"{lake.path(table)}/snapshot/snapshot-1")
+    roll_back_table(lake, table, 2)
+    assert committed_identifiers(lake, table, "run") == 1
 
 
 def test_an_error_after_publishing_is_not_a_failed_commit(

@@ -57,10 +57,12 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def open_parquet(self, path: str) -> pq.ParquetFile:
-        """A Parquet file, to be closed by the caller. Reading some columns of some row groups
-        fetches
-        only their bytes."""
+    def open_parquet(self, path: str, size: int | None = None) -> pq.ParquetFile:
+        """A Parquet file, to be closed by the caller; its pages are verified before decoding.
+
+        Reading some columns of some row groups fetches only their bytes. ``size`` are the bytes
+        that the file must have, by its manifest. It and its reads raise DamagedFileError.
+        """
 
     @abstractmethod
     def repeated(self, read: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:

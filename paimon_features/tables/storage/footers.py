@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
 
 import pyarrow.parquet as pq
 
@@ -22,13 +21,15 @@ class Footers:
     def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
         return Footers, ()  # another process starts empty
 
-    def open(self, path: str, stamp: Hashable, source: Any, **options: Any) -> pq.ParquetFile:
-        """The file in ``source``, with its cached footer if available."""
+    def open(
+        self, path: str, stamp: Hashable, opened: Callable[[pq.FileMetaData | None], pq.ParquetFile]
+    ) -> pq.ParquetFile:
+        """The file that ``opened`` returns, which gets its cached footer if available."""
         with self._lock:
             known = self._kept.get(path)
         if known is not None and known[0] == stamp:
-            return pq.ParquetFile(source, metadata=known[1], **options)
-        file = pq.ParquetFile(source, **options)
+            return opened(known[1])
+        file = opened(None)
         with self._lock:
             self._kept[path] = (stamp, file.metadata)
             self._kept.move_to_end(path)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from paimon_features.tables.files import write_json
 from paimon_features.tables.storage.base import Storage
 from paimon_features.tables.storage.footers import Footers
+from paimon_features.tables.storage.verified import VerifiedParquetFile, check_size, damage_of
 
 T = TypeVar("T")
 
@@ -57,10 +58,14 @@ class LocalStorage(Storage):
         status = os.stat(folder)
         return (status.st_ino, status.st_mtime_ns)
 
-    def open_parquet(self, path: str) -> pq.ParquetFile:
-        status = os.stat(path)
+    def open_parquet(self, path: str, size: int | None = None) -> pq.ParquetFile:
+        with damage_of(path):  # a damaged manifest can name any path
+            status = os.stat(path)
+        check_size(path, status.st_size, size)
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
-        return self._footers.open(path, stamp, path, memory_map=True)
+        return self._footers.open(
+            path, stamp, lambda metadata: VerifiedParquetFile.mapped(path, metadata)
+        )
 
     def repeated(self, read: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
         return read()

@@ -15,6 +15,7 @@ from paimon_features.errors import ConfigurationError, PaimonFeaturesError, Tabl
 from paimon_features.tables.storage.base import Storage
 from paimon_features.tables.storage.footers import Footers
 from paimon_features.tables.storage.retries import Retries, error_code, is_passing
+from paimon_features.tables.storage.verified import VerifiedParquetFile, check_size
 
 T = TypeVar("T")
 
@@ -136,12 +137,20 @@ class RemoteStorage(Storage):
             raise FileNotFoundError(folder)
         return tuple(sorted((info.base_name, info.mtime_ns, info.size) for info in infos))
 
-    def open_parquet(self, path: str) -> pq.ParquetFile:
+    def open_parquet(self, path: str, size: int | None = None) -> pq.ParquetFile:
         # pre_buffer: the byte ranges of all requested columns are fetched at once, by Arrow's
         # threads, close ones as one request
         source = self.filesystem.open_input_file(self.place(path))
         try:
-            return self._footers.open(path, source.size(), source, pre_buffer=True)
+            found = source.size()
+            check_size(path, found, size)
+            return self._footers.open(
+                path,
+                found,
+                lambda metadata: VerifiedParquetFile(
+                    path, source, metadata=metadata, pre_buffer=True
+                ),
+            )
         except BaseException:
             source.close()
             raise

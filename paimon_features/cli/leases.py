@@ -1,0 +1,58 @@
+"""``leases``: who owns each table."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+
+import click
+
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._tables import text_table
+from paimon_features.project import Project
+from paimon_features.tables.lease import holders, state_of
+
+_HEADINGS = ("TABLE", "OWNER", "TO", "SINCE (UTC)", "NUMBER", "STATE")
+
+
+@click.command()
+@PROJECT
+@JSON
+def leases(path: str, as_json: bool) -> None:
+    """Show which process or job owns each table, and whether it lives.
+
+    A table has one committing owner at a time; tables that nobody owns are not listed. An owner in
+    another container or on another machine is watched for up to 10 s: if its heartbeat is silent,
+    the next command that writes the table takes it over, after 30 s of silence.
+
+    \b
+    paimon-features leases
+    paimon-features leases --json
+    """
+    lake = Project.open(path).lake
+    rows = [
+        {
+            "table": record.table,
+            "owner": str(record.holder),
+            "purpose": record.purpose,
+            "since_ms": record.since_ms,
+            "number": record.number,
+            "state": state_of(lake, record),
+        }
+        for record in holders(lake)
+    ]
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        click.echo("nobody owns a table")
+    else:
+        click.echo("\n".join(text_table([_HEADINGS, *map(_cells, rows)])))
+
+
+def _cells(row: Mapping[str, object]) -> tuple[str, ...]:
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(int(str(row["since_ms"])) / 1000))
+    return (
+        str(row["table"]), str(row["owner"]), str(row["purpose"]), since, str(row["number"]),
+        str(row["state"]),
+    )  # fmt: skip

@@ -1,0 +1,63 @@
+"""``leases`` as an operator reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from paimon_features.cli import cli
+from paimon_features.project import Project
+from paimon_features.tables import claims
+from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    (tmp_path / "features.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    return Project.open(".")
+
+
+def run(*arguments: str) -> str:
+    done = CliRunner().invoke(cli, ["leases", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_owners_are_shown_with_their_state(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run() == "nobody owns a table\n"
+    me = ProcessHolder.current()
+    unseen = replace(me, boot="another machine")
+    gone = FlinkJobHolder("http://127.0.0.1:9", "0af1", replace(me, started=1))
+    with acquire(project.lake, "a", me, "ingest into 'clicks'"), acquire(project.lake, "d"):
+        monkeypatch.setattr(claims, "BEAT_S", 1.0)
+        acquire(project.lake, "b", unseen, "backfill it")
+        monkeypatch.setattr(claims, "BEAT_S", 0.02)
+        acquire(project.lake, "c", unseen)._forget()  # as if it was killed
+        acquire(project.lake, "e", gone)
+        acquire(project.lake, "f").release()
+        table = [line.split("  ") for line in run().splitlines()]
+        found = {line[0]: line[-1].strip() for line in table}
+        rows = json.loads(run("--json"))
+    why = "it is on another machine, or this one was restarted since; its heartbeat"
+    assert found == {
+        "TABLE": "STATE",
+        "a": "it is running",
+        "b": f"{why} continues",
+        "c": f"{why} is silent",
+        "d": "it is running",
+        "e": "its cluster has ended",
+    }
+    assert rows[0]["owner"] == f"process {os.getpid()} on {me.host}"
+    assert {cell.strip() for cell in table[1]} >= {rows[0]["owner"], "ingest into 'clicks'"}
+    assert [row["table"] for row in rows] == ["a", "b", "c", "d", "e"]
+    assert rows[1]["purpose"] == "backfill it"
+    assert rows[1]["number"] == 1
