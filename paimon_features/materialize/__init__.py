@@ -1,6 +1,6 @@
 """Materialize tiles into the online store, exactly once: follow, fold, apply, rebuild."""
 
 from paimon_features.materialize.follow import Materializer
-from paimon_features.materialize.progress import Progress
+from paimon_features.materialize.progress import MaterializeProgress
 
-__all__ = ["Materializer", "Progress"]
+__all__ = ["MaterializeProgress", "Materializer"]

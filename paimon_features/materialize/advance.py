@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from paimon_features.errors import SnapshotExpiredError
+from paimon_features.materialize.apply import MarkerMoved
+from paimon_features.materialize.known import SeenEntities
 from paimon_features.materialize.leases import LeaseLost
 from paimon_features.materialize.plan import added_files, identity
-from paimon_features.materialize.progress import PassRecorder, Progress, RebuildNeeded
+from paimon_features.materialize.progress import (
+    MaterializeProgress,
+    PassRecorder,
+    RebuildNeeded,
+    RecordsLost,
+)
 from paimon_features.materialize.reading import read_tile_deltas
 from paimon_features.materialize.shard import Shard
 from paimon_features.online.keys import BucketKeys
@@ -26,7 +33,9 @@ Files = list[tuple[int, DataFile]]
 """Files with the snapshot that added each, ascending by snapshot."""
 
 
-def advance(shard: Shard, work: PassRecorder, content: EpochContent, epoch: str) -> Progress:
+def advance(
+    shard: Shard, work: PassRecorder, content: EpochContent, epoch: str
+) -> MaterializeProgress:
     """Apply the snapshots that are not yet applied to this shard's buckets of ``epoch``.
 
     Raises
@@ -42,7 +51,7 @@ def advance(shard: Shard, work: PassRecorder, content: EpochContent, epoch: str)
     markers: dict[int, Marker] = {}
     for bucket, marker in zip(buckets, shard.epochs.markers(epoch, buckets), strict=True):
         if marker is None or not marker.complete:
-            raise RebuildNeeded(f"the marker of bucket {bucket} is lost")
+            raise RecordsLost(f"the marker of bucket {bucket} is lost")
         markers[bucket] = marker
     work.applied = min(marker.applied_snapshot for marker in markers.values())
     try:
@@ -131,14 +140,17 @@ class _Pass:
         # the stored marker is authoritative, together with the run in which it was read
         run, (raw,) = self._shard.store.run_and_values([keys.marker])
         if raw is None:
-            raise RebuildNeeded(f"the marker of bucket {bucket} is lost")
+            raise RecordsLost(f"the marker of bucket {bucket} is lost")
         marker = Marker.from_bytes(raw)
         newest = 0 if self._latest is None else self._latest.id
         pending = [(at, file) for at, file in self._files[bucket] if at > marker.applied_snapshot]
         for group, up_to in groups(pending, max(self._seen, default=0), self._shard.max_rows):
             if up_to <= marker.applied_snapshot:
                 continue
-            high_ms = self._apply(keys, bucket, group, up_to, marker.high_ms, run)
+            try:
+                high_ms, seen = self._apply(keys, bucket, group, up_to, marker, run)
+            except MarkerMoved:
+                return  # as below
             commit = self._seen[up_to]
             moved = replace(
                 marker,
@@ -155,25 +167,39 @@ class _Pass:
             )
             if not self._shard.move(keys, marker, moved, run):
                 return  # another materializer was faster: the next pass reads its marker
+            self._shard.known.advance(bucket, marker, moved, seen)
             marker = moved
         if marker.applied_snapshot >= newest and self._now_ms - marker.current_ms >= PULSE_MS:
             pulse = replace(marker, current_ms=self._now_ms, fence=lease.fence)
             self._shard.move(keys, marker, pulse, run)
 
     def _apply(
-        self, keys: BucketKeys, bucket: int, files: Files, up_to: int, high_ms: int, run: str
-    ) -> int:
-        """Fold and write the rows of ``files``; returns the newest event time of the bucket."""
+        self, keys: BucketKeys, bucket: int, files: Files, up_to: int, marker: Marker, run: str
+    ) -> tuple[int, list[SeenEntities]]:
+        """Fold and write the rows of ``files``.
+
+        Returns the newest event time of the bucket, and the entities of the rows.
+        """
+        high_ms = marker.high_ms
+        seen: list[SeenEntities] = []
         if not files:
-            return high_ms
+            return high_ms, seen
         shard, work = self._shard, self._work
-        writer = shard.writer(keys, bucket, self._content, run)
-        for new in read_tile_deltas(shard.layout, files, shard.max_rows, shard.alive(keys)):
+        writer = shard.writer(keys, bucket, self._content, marker, run)
+        alive = shard.alive(keys)
+
+        def missing(entities: Sequence[bytes]) -> None:
+            lost = shard.known.lost(self._content, bucket, marker, entities, alive)
+            if lost:
+                raise RecordsLost(f"the online store has lost records of bucket {bucket}: {lost}")
+
+        for new in read_tile_deltas(shard.layout, files, shard.max_rows, alive):
             high_ms = max(high_ms, new.newest_ms)
-            work.records += writer.apply(new, up_to, high_ms)
+            work.records += writer.apply(new, up_to, high_ms, missing)
             work.tiles += len(new.cells)
             work.report(self._latest)
-        return high_ms
+            seen.append(SeenEntities.in_delta(new))
+        return high_ms, seen
 
 
 def groups(files: Files, target: int, max_rows: int) -> Iterator[tuple[Files, int]]:

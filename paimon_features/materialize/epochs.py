@@ -8,11 +8,12 @@ happens once, when every bucket is complete.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.keys import ViewKeys, new_epoch
 from paimon_features.online.markers import Building, EpochContent, Marker, ViewState
-from paimon_features.online.store import OnlineStore, Write
+from paimon_features.online.store import OnlineStore, Write, evicted_keys
 
 _ATTEMPTS = 20
 
@@ -33,13 +34,14 @@ class Epochs:
 
         ``spoiled`` is an epoch that can no longer be completed and is replaced.
         """
+        evicted = evicted_keys(self._store.evictions())
         for _ in range(_ATTEMPTS):
             raw, state = self._read()
             found = state.building
             if found is not None and found.content == content and found.epoch != spoiled:
                 return found
-            building = Building(new_epoch(), content, now_ms)
-            if self._write(raw, ViewState(state.epoch, state.content, building)):
+            building = Building(new_epoch(), content, now_ms, evicted)
+            if self._write(raw, replace(state, building=building)):
                 return building
         raise self._contended()
 
@@ -54,7 +56,8 @@ class Epochs:
                 return True
             if state.building != building or not self.complete(building):
                 return False
-            if self._write(raw, ViewState(building.epoch, building.content, None)):
+            switched = ViewState(building.epoch, building.content, None, building.evicted)
+            if self._write(raw, switched):
                 return True
         raise self._contended()
 

@@ -114,6 +114,15 @@ def tile_delta(layout: RecordLayout, tables: Sequence[tuple[int, pa.Table]]) -> 
     return TileDelta(list(names), offsets, cells, snapshots)
 
 
+def newest_by_entity(layout: RecordLayout, table: pa.Table) -> tuple[list[bytes], Ints]:
+    """The key bytes of the entities in rows of a tile table, and their newest event times."""
+    codes, keys = _entities(layout, table)
+    newest = np.full(len(keys), NEVER_MS, np.int64)
+    times = Column.from_arrow(table.column(EVENT_TIME_MAX.name)).values
+    np.maximum.at(newest, codes, times)
+    return keys, newest
+
+
 def _entities(layout: RecordLayout, table: pa.Table) -> tuple[Ints, list[bytes]]:
     """A code for each row, and the key bytes of the entity of each code."""
     keys = layout.view.keys

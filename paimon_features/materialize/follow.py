@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from paimon_features.clock import Clock, now_ms
@@ -19,12 +19,17 @@ from paimon_features.definitions import CompiledView
 from paimon_features.errors import GenerationError, OnlineStoreError
 from paimon_features.materialize.advance import advance
 from paimon_features.materialize.leases import DEFAULT_TTL_MS, Leases
-from paimon_features.materialize.progress import PassRecorder, Progress, RebuildNeeded
+from paimon_features.materialize.progress import (
+    MaterializeProgress,
+    PassRecorder,
+    RebuildNeeded,
+    RecordsLost,
+)
 from paimon_features.materialize.reading import MAX_ROWS
 from paimon_features.materialize.rebuild import build
 from paimon_features.materialize.shard import Shard
 from paimon_features.online.markers import EpochContent, ViewState
-from paimon_features.online.store import OnlineStore
+from paimon_features.online.store import OnlineStore, evicted_keys, may_evict
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.generations import GenerationRecord
 
@@ -54,7 +59,7 @@ class Materializer:
         *,
         shard: tuple[int, int] = (0, 1),
         clock: Clock = now_ms,
-        progress: Callable[[Progress], None] = lambda progress: None,
+        progress: Callable[[MaterializeProgress], None] = lambda progress: None,
         lease_ttl_ms: int | None = DEFAULT_TTL_MS,
         max_rows: int = MAX_ROWS,
     ) -> None:
@@ -72,7 +77,7 @@ class Materializer:
         self._served: EpochContent | None = None
         self._sweep: Iterator[int] | None = None
 
-    def run_once(self) -> Progress:
+    def run_once(self) -> MaterializeProgress:
         """Apply all new snapshots of the tile table; rebuild if necessary.
 
         Returns when this shard has caught up with the table as of the start of the last pass, or
@@ -95,7 +100,7 @@ class Materializer:
             self._sweep_some()
         return result
 
-    def rebuild(self) -> Progress:
+    def rebuild(self) -> MaterializeProgress:
         """Rebuild all records under a new epoch, then switch; readers use the old one meanwhile."""
         self.request_rebuild()
         return self.run_once()
@@ -109,7 +114,7 @@ class Materializer:
         poll_ms: int = 200,
         stop: threading.Event | None = None,
         on_error: Callable[[OnlineStoreError], None] | None = None,
-        on_pass: Callable[[Progress], None] | None = None,
+        on_pass: Callable[[MaterializeProgress], None] | None = None,
     ) -> None:
         """Run passes until ``stop`` is set, ``poll_ms`` apart when there is nothing to do.
 
@@ -143,19 +148,21 @@ class Materializer:
         with contextlib.suppress(OnlineStoreError):  # the leases expire by themselves
             self._leases.release_all()
 
-    def _one_pass(self) -> Progress:
+    def _one_pass(self) -> MaterializeProgress:
         if not self._checked:
             self._store.check()
             self._checked = True
+        evicted = self._evicted()
         # in this order: an epoch that another process switched to is not older than the record
         state = self._shard.epochs.state()
         content = self._content()
         work = PassRecorder(self.view.name, self._progress)
         try:
-            epoch = self._epoch_to_advance(state, content)
+            epoch = self._epoch_to_advance(state, content, evicted)
             self._served = content
             return advance(self._shard, work, content, epoch)
         except RebuildNeeded as reason:
+            work.lost = isinstance(reason, RecordsLost)
             result = build(self._shard, work, content, str(reason))
         self._rebuild = False
         if not result.held and result.rebuilding is None:
@@ -182,7 +189,23 @@ class Materializer:
             record.buckets,
         )
 
-    def _epoch_to_advance(self, state: ViewState, content: EpochContent) -> str:
+    def _evicted(self) -> dict[str, int]:
+        """The keys evicted so far; the policy may have been changed since the last pass.
+
+        Raises
+        ------
+        OnlineStoreError
+            If a server may evict keys.
+        """
+        servers = self._store.evictions()
+        for server in servers:
+            if not server.is_safe:
+                raise OnlineStoreError(may_evict("the online store", str(server.policy)))
+        return evicted_keys(servers)
+
+    def _epoch_to_advance(
+        self, state: ViewState, content: EpochContent, evicted: Mapping[str, int]
+    ) -> str:
         """The epoch to advance by deltas; RebuildNeeded if there is none."""
         if self._rebuild:
             raise RebuildNeeded("requested")
@@ -199,6 +222,8 @@ class Materializer:
             raise RebuildNeeded("the online store has another generation or layout")
         if state.building is not None and state.building.content == content:
             raise RebuildNeeded("requested by another shard")
+        if count := state.evicted_since(evicted):
+            raise RecordsLost(f"the online store has evicted {count} keys")
         return state.epoch
 
     def _was_redefined(self, stored: EpochContent | None, content: EpochContent) -> bool:

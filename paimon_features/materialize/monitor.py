@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from paimon_features.errors import ConfigurationError, MissingExtraError
-from paimon_features.materialize.progress import Progress
+from paimon_features.materialize.progress import MaterializeProgress
 
 SILENT_AFTER_S = 120.0
 """A view without any report for this long hangs: passes are at most 5 s apart, and long ones
@@ -26,11 +26,12 @@ class _WatchedView:
     """The reported state of one view."""
 
     heard_s: float
-    last: Progress | None = None
+    last: MaterializeProgress | None = None
     passed_at_s: float = 0.0
     tiles: int = 0
     records: int = 0
     rebuilds: int = 0
+    losses: int = 0
     rebuilding: bool = False
     errors: int = 0
     trouble: str | None = None
@@ -51,12 +52,12 @@ class Monitor:
         self._lock = threading.Lock()
         self._watched = {view: _WatchedView(self.clock()) for view in self.views}
 
-    def working(self, progress: Progress) -> None:
+    def working(self, progress: MaterializeProgress) -> None:
         """Record a unit of work within a pass."""
         with self._lock:
             self._hear(progress)
 
-    def passed(self, progress: Progress) -> None:
+    def passed(self, progress: MaterializeProgress) -> None:
         """Record the end of a pass."""
         with self._lock:
             of = self._hear(progress)
@@ -100,6 +101,7 @@ class Monitor:
             ("tiles", "Rows of the tile table applied.", lambda of: of.tiles),
             ("records", "Records written to the online store.", lambda of: of.records),
             ("rebuilds", "Rebuilds of all records.", lambda of: of.rebuilds),
+            ("losses", "Rebuilds after a loss of keys.", lambda of: of.losses),
             ("store_errors", "Failed calls of the online store.", lambda of: of.errors),
         )
         gauges: tuple[tuple[str, str, Callable[[_WatchedView], float]], ...] = (
@@ -119,11 +121,12 @@ class Monitor:
                         metric.add_metric([view], value(of))
                     yield metric
 
-    def _hear(self, progress: Progress) -> _WatchedView:
+    def _hear(self, progress: MaterializeProgress) -> _WatchedView:
         of = self._watched[progress.view]
         of.heard_s = self.clock()
         rebuilding = progress.rebuilding is not None
         of.rebuilds += rebuilding and not of.rebuilding
+        of.losses += rebuilding and not of.rebuilding and progress.lost
         of.rebuilding = rebuilding
         return of
 

@@ -16,14 +16,19 @@ class RebuildNeeded(Exception):  # noqa: N818 - control flow, not an error
     """
 
 
+class RecordsLost(RebuildNeeded):
+    """The online store has lost keys that it must contain."""
+
+
 @dataclass(frozen=True, slots=True)
-class Progress:
+class MaterializeProgress:
     """The state of a materializer after a unit of work.
 
     ``applied_snapshot`` is the oldest one among its buckets, ``latest_snapshot`` that of the
     table (0: none yet). ``tiles`` counts rows of the tile table folded since the pass started,
     ``pending`` the rows left in the pass, and ``records`` the records written. ``rebuilding`` is
-    the reason of a rebuild, ``held`` the other materializers that own buckets of this one.
+    the reason of a rebuild, ``lost`` whether it is a loss of keys in the store, and ``held`` the
+    other materializers that own buckets of this one.
     """
 
     view: str
@@ -35,6 +40,7 @@ class Progress:
     seconds: float = 0.0
     rebuilding: str | None = None
     held: tuple[str, ...] = ()
+    lost: bool = False
 
     @property
     def lag_snapshots(self) -> int:
@@ -61,7 +67,7 @@ class PassRecorder:
     ``expected`` is the number of rows that the pass will fold.
     """
 
-    def __init__(self, view: str, callback: Callable[[Progress], None]) -> None:
+    def __init__(self, view: str, callback: Callable[[MaterializeProgress], None]) -> None:
         self._view = view
         self._callback = callback
         self._started = time.monotonic()
@@ -70,20 +76,25 @@ class PassRecorder:
         self.tiles = 0
         self.records = 0
         self.rebuilding: str | None = None
+        self.lost = False
 
     def report(self, latest: Snapshot | None) -> None:
         """Report the progress of the pass."""
         self._callback(self._at(self.applied, latest, ()))
 
-    def end(self, applied: int, latest: Snapshot | None, held: tuple[str, ...] = ()) -> Progress:
+    def end(
+        self, applied: int, latest: Snapshot | None, held: tuple[str, ...] = ()
+    ) -> MaterializeProgress:
         """The result of the pass; reported to the callback if there was any work."""
         progress = self._at(applied, latest, held)
         if self.tiles or held or self.rebuilding:
             self._callback(progress)
         return progress
 
-    def _at(self, applied: int, latest: Snapshot | None, held: tuple[str, ...]) -> Progress:
-        return Progress(
+    def _at(
+        self, applied: int, latest: Snapshot | None, held: tuple[str, ...]
+    ) -> MaterializeProgress:
+        return MaterializeProgress(
             self._view,
             applied,
             0 if latest is None else latest.id,
@@ -93,4 +104,5 @@ class PassRecorder:
             time.monotonic() - self._started,
             self.rebuilding,
             held,
+            self.lost,
         )

@@ -9,18 +9,17 @@ import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
 from paimon_features.aggregates.fold import NEVER_MS
-from paimon_features.definitions import CompiledView
-from paimon_features.errors import SnapshotExpiredError, TableError
+from paimon_features.errors import OnlineStoreError, SnapshotExpiredError, TableError
+from paimon_features.materialize.known import KnownEntities, SeenEntities
 from paimon_features.materialize.leases import LeaseLost
-from paimon_features.materialize.plan import identity, oldest_needed, partition_end_ms
-from paimon_features.materialize.progress import PassRecorder, Progress
+from paimon_features.materialize.needed import needed_files
+from paimon_features.materialize.plan import identity, partition_end_ms
+from paimon_features.materialize.progress import MaterializeProgress, PassRecorder
 from paimon_features.materialize.reading import read_tile_deltas
 from paimon_features.materialize.shard import Shard
 from paimon_features.online.markers import Building, EpochContent, Marker
-from paimon_features.tables.deltas import DataFile, live_files, read_file
-from paimon_features.tables.rollups import Rollups
+from paimon_features.tables.deltas import DataFile, read_file
 from paimon_features.tables.snapshots import Snapshot, latest_snapshot
-from paimon_features.windows import DAY_MS, floor_ms
 
 ATTEMPTS = 5
 
@@ -29,7 +28,9 @@ class _Spoiled(Exception):  # noqa: N818 - control flow, not an error
     """An epoch under construction cannot be completed."""
 
 
-def build(shard: Shard, work: PassRecorder, content: EpochContent, reason: str) -> Progress:
+def build(
+    shard: Shard, work: PassRecorder, content: EpochContent, reason: str
+) -> MaterializeProgress:
     """Build this shard's buckets of a new epoch; switch to it once all shards are complete.
 
     Until then readers use the present epoch. ``rebuilding`` of the result is the reason for
@@ -71,16 +72,11 @@ def _build_buckets(
 ) -> tuple[str, ...]:
     """Build this shard's buckets; return the owners of those that could not be built."""
     content, buckets = building.content, shard.own_buckets(building.content)
-    files: dict[int, list[DataFile]] = {}
     if latest is not None:
         shard.hold(content.table, latest.id)
-        for file in live_files(shard.lake, content.table, latest.id, buckets):
-            files.setdefault(file.bucket, []).append(file)
-    rollups = Rollups.of(shard.lake, shard.view, content.table)
-    needed = {
-        bucket: rolled(shard.view, rollups, reached(shard.view, files.get(bucket, [])))
-        for bucket in buckets
-    }
+    needed = needed_files(
+        shard.lake, shard.view, content.table, 0 if latest is None else latest.id, buckets
+    )
     work.expected = work.tiles + sum(file.rows for some in needed.values() for file in some)
     held: dict[str, None] = {}
     for bucket in buckets:
@@ -124,36 +120,24 @@ def _build_bucket(
     if not shard.move(keys, None, begun, run):
         raise _Spoiled
 
-    writer = shard.writer(keys, bucket, building.content, run)
+    writer = shard.writer(keys, bucket, building.content, begun, run)
     high_ms = _newest_event(files)
     rows = [(applied, file) for file in files]
+    known = KnownEntities()
     for new in read_tile_deltas(shard.layout, rows, shard.max_rows, shard.alive(keys)):
         work.records += writer.fill(new, applied, high_ms)
         work.tiles += len(new.cells)
         work.report(latest)
-    if not shard.move(keys, begun, replace(begun, high_ms=high_ms, complete=True), run):
+        known.learn(SeenEntities.in_delta(new))
+    done = replace(begun, high_ms=high_ms, complete=True)
+    if not shard.move(keys, begun, done, run):
+        if shard.store.get_many([keys.marker]) == [None]:
+            raise OnlineStoreError(
+                f"feature view {shard.view.name!r}: the online store has lost "
+                f"{keys.marker.decode()} during the rebuild, which is restarted"
+            )
         raise _Spoiled
-
-
-def reached(view: CompiledView, files: Sequence[DataFile]) -> list[DataFile]:
-    """The files of a bucket whose days are within a window of an allowed read."""
-    newest_day_ms = max((partition_end_ms(file) for file in files), default=0) - DAY_MS
-    # some event is in the newest day, so this is a lower bound
-    oldest_ms = oldest_needed(view, newest_day_ms)
-    return [file for file in files if partition_end_ms(file) > oldest_ms]
-
-
-def rolled(view: CompiledView, rollups: Rollups | None, files: list[DataFile]) -> list[DataFile]:
-    """The same data in fewer rows: rollups whose rows go into the lifetime cell entirely."""
-    if rollups is None or not view.has_lifetime:
-        return files
-    newest_day_ms = max((partition_end_ms(file) for file in files), default=0) - DAY_MS
-    # some event is not older, so no level retains a cell that ends before this
-    gone_ms = min(
-        floor_ms(view.keep_from(level, newest_day_ms), step)
-        for level, step in enumerate(view.levels_ms)
-    )
-    return rollups.cover(files, lambda first_day, end_day: end_day * DAY_MS <= gone_ms)
+    shard.known.replace(bucket, done, known)
 
 
 def _newest_event(files: Sequence[DataFile]) -> int:

@@ -10,7 +10,9 @@ from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, SnapshotExpiredError, TableError
 from paimon_features.materialize.apply import BucketWriter
 from paimon_features.materialize.epochs import Epochs
+from paimon_features.materialize.known import KnownOfShard
 from paimon_features.materialize.leases import LeaseLost, Leases
+from paimon_features.materialize.needed import needed_files
 from paimon_features.materialize.progress import RebuildNeeded
 from paimon_features.materialize.reading import MAX_ROWS
 from paimon_features.online.codec import RecordLayout
@@ -24,6 +26,7 @@ from paimon_features.tables.consumers import (
     delete_consumer,
     register_consumer,
 )
+from paimon_features.tables.deltas import DataFile
 
 
 def consumer_name(project: str, view: str, shard: tuple[int, int] = (0, 1)) -> str:
@@ -65,6 +68,7 @@ class Shard:
         self.layout = RecordLayout(view)
         self.keys = ViewKeys(project, view.name, store.key_prefix)
         self.epochs = Epochs(store, self.keys)
+        self.known = KnownOfShard(self.layout, clock, self._files)
         self._index, self._shards = shard
         self._consumer = consumer_name(project, view.name, shard)
         prefix = re.escape(f"materialize-{project}-{view.name}-")
@@ -87,7 +91,7 @@ class Shard:
         return lambda: self.leases.keep(keys.lease)
 
     def writer(
-        self, keys: BucketKeys, bucket: int, content: EpochContent, run: str
+        self, keys: BucketKeys, bucket: int, content: EpochContent, marker: Marker, run: str
     ) -> BucketWriter:
         """A writer of the bucket's records within the server's ``run``."""
         return BucketWriter(
@@ -96,6 +100,7 @@ class Shard:
             keys,
             bucket=bucket,
             incarnation=content.incarnation,
+            marker=marker,
             run=run,
             alive=self.alive(keys),
         )
@@ -138,6 +143,10 @@ class Shard:
         if self._holds is None:
             self._release_other_cuts(table)
         self._holds = (table, wanted)
+
+    def _files(self, content: EpochContent, bucket: int, snapshot_id: int) -> list[DataFile]:
+        needed = needed_files(self.lake, self.view, content.table, snapshot_id, [bucket])
+        return needed[bucket]
 
     def _release_other_cuts(self, table: str) -> None:
         """Delete the consumers of materializers with another number of shards.

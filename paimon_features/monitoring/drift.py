@@ -3,13 +3,13 @@
 - **PSI** (population stability index) is ``sum((a - b) * ln(a / b))`` over the shares of bins, the
   symmetric Kullback-Leibler divergence (Kullback and Leibler 1951; as a stability index: Siddiqi,
   "Credit Risk Scorecards", 2006). Half a count is added to each bin (Jeffreys' prior), so that an
-  empty one does not make it infinite. Without any drift its mean is about
-  ``(bins - 1) * (1/n + 1/m)`` (Yurdakul and Naranjo, "Statistical properties of the population
-  stability index", 2020), which is reported as ``noise``.
+  empty one does not make it infinite. Bins and categories are chosen from both ranges together:
+  those of one range alone fit it better than the other, which looks like drift. What PSI is
+  without a change is in ``no_change``.
 - **KS** (Kolmogorov-Smirnov) is the greatest distance of the two distribution functions. From
   counts it is taken at the edges of bins: at most the exact one, and less by at most the share of
   the fullest bin. Its p-value is Kolmogorov's, with Stephens' correction for few values
-  (Stephens 1970; Press et al., "Numerical Recipes", 14.3).
+  (Stephens 1970; Press et al., "Numerical Recipes", 14.3); it is too large for ties and bins.
 """
 
 from __future__ import annotations
@@ -21,34 +21,61 @@ from dataclasses import dataclass
 import numpy as np
 
 from paimon_features.array_types import Floats
+from paimon_features.monitoring.no_change import psi_of_counts, psi_without_change
 
 BINS = 10
-"""Approximate number of bins, of equal share in the reference, for PSI."""
+"""Approximate number of bins, of equal share in both ranges together, for PSI."""
+CATEGORIES = 50
+"""Number of most frequent categories for PSI; all others are counted together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
     """The drift of a column against a reference; None for unknown values.
 
-    ``noise`` is the mean of PSI without any drift, ``p_value`` the probability of the KS distance
-    then. KS is None for categories, which have no order.
+    ``count`` and ``reference`` are numbers of values, ``nulls`` and ``reference_nulls`` of rows
+    without one. ``expected_psi`` is the mean of PSI without a change, the ``..._p_value`` of a
+    measure the probability of at least its value then, of this column alone. KS is None for
+    categories, which have no order; ``nulls_p_value`` is of the share of nulls.
     """
 
     column: str
     count: int
     reference: int
+    nulls: int = 0
+    reference_nulls: int = 0
     psi: float | None = None
-    noise: float | None = None
+    expected_psi: float | None = None
+    psi_p_value: float | None = None
     ks: float | None = None
-    p_value: float | None = None
+    ks_p_value: float | None = None
+    nulls_p_value: float | None = None
+
+    @property
+    def fewer_rows(self) -> int:
+        """The rows of the range that has fewer, nulls included."""
+        return min(self.count + self.nulls, self.reference + self.reference_nulls)
+
+    @property
+    def counts(self) -> str:
+        """The numbers of values of both ranges, and of nulls if there are any."""
+        text = f"{self.count:,} values against {self.reference:,}"
+        if self.nulls or self.reference_nulls:
+            text += f", nulls {self.nulls:,} against {self.reference_nulls:,}"
+            if self.nulls_p_value is not None:
+                text += f" (p {self.nulls_p_value:.3g})"
+        return text
 
     def __str__(self) -> str:
-        if self.psi is None or self.noise is None:
+        if self.psi is None or self.expected_psi is None or self.psi_p_value is None:
             return f"{self.column}: drift is unknown (no bins, or no values)"
-        text = f"{self.column}: PSI {self.psi:.4f} (by chance about {self.noise:.2g})"
-        if self.ks is not None and self.p_value is not None:
-            text += f", KS {self.ks:.4f} (p {self.p_value:.3g})"
-        return f"{text}, {self.count:,} values against {self.reference:,}"
+        text = (
+            f"{self.column}: PSI {self.psi:.4f} "
+            f"(without a change {self.expected_psi:.2g}, p {self.psi_p_value:.3g})"
+        )
+        if self.ks is not None and self.ks_p_value is not None:
+            text += f", KS {self.ks:.4f} (p {self.ks_p_value:.3g})"
+        return f"{text}, {self.counts}"
 
 
 def drift_of(
@@ -67,20 +94,24 @@ def drift_of(
     count, before = sum(current), sum(reference)
     here, there = count + nulls[0], before + nulls[1]
     if not here or not there:
-        return Drift(column, count, before)
-    pair = coarse(current, reference) if ordered else [list(current), list(reference)]
+        return Drift(column, count, before, *nulls)
+    pair = coarse(current, reference) if ordered else frequent(current, reference)
+    nulls_p_value = None
     if any(nulls):
         pair = [[*side, missing] for side, missing in zip(pair, nulls, strict=True)]
+        nulls_p_value = psi_without_change([count, nulls[0]], [before, nulls[1]])[1]
     if ordered and distance is None:
         distance = ks(current, reference)
     return Drift(
         column,
         count,
         before,
+        *nulls,
         psi(*pair),
-        psi_noise(len(pair[0]), here, there),
+        *psi_without_change(*pair),
         distance,
         None if distance is None else ks_p_value(distance, count, before),
+        nulls_p_value,
     )
 
 
@@ -92,34 +123,46 @@ def psi(current: Sequence[int], reference: Sequence[int]) -> float:
     >>> round(psi([90, 10], [50, 50]), 4)
     0.8531
     """
-    here, there = (np.asarray(side, np.float64) + 0.5 for side in (current, reference))
-    here, there = here / here.sum(), there / there.sum()
-    return float(np.sum((here - there) * np.log(here / there)))
-
-
-def psi_noise(bins: int, count: int, reference: int) -> float:
-    """Return the mean of PSI of two samples from the same distribution."""
-    return (bins - 1) * (1 / count + 1 / reference) if count and reference else math.inf
+    return float(psi_of_counts(*(np.asarray(side, np.float64) for side in (current, reference))))
 
 
 def coarse(current: Sequence[int], reference: Sequence[int], bins: int = BINS) -> list[list[int]]:
-    """Merge neighbouring bins of both counts until each has ``1/bins`` of the reference.
+    """Merge neighbouring bins of both counts until each has ``1/bins`` of both together.
 
     >>> coarse([1, 2, 3, 4], [5, 1, 1, 5], bins=2)
-    [[3, 7], [6, 6]]
+    [[6, 4], [7, 5]]
     """
-    share = max(sum(reference) / bins, 1)
+    share = max((sum(current) + sum(reference)) / bins, 1)
     out: list[list[int]] = [[0, 0]]
     for here, there in zip(current, reference, strict=True):
-        if out[-1][1] >= share:
+        if sum(out[-1]) >= share:
             out.append([0, 0])
         out[-1][0] += here
         out[-1][1] += there
-    if len(out) > 1 and out[-1][1] < share / 2:  # too small for a bin of its own
+    if len(out) > 1 and sum(out[-1]) < share / 2:  # too small for a bin of its own
         here, there = out.pop()
         out[-1][0] += here
         out[-1][1] += there
     return [[pair[side] for pair in out] for side in (0, 1)]
+
+
+def frequent(
+    current: Sequence[int], reference: Sequence[int], most: int = CATEGORIES
+) -> list[list[int]]:
+    """Count all but the most frequent categories of both together as one.
+
+    >>> frequent([1, 2, 3, 4], [5, 1, 1, 5], most=2)
+    [[1, 4, 5], [5, 5, 2]]
+    """
+    if len(current) <= most + 1:
+        return [list(current), list(reference)]
+    both = [here + there for here, there in zip(current, reference, strict=True)]
+    order = sorted(range(len(both)), key=lambda place: -both[place])
+    kept, others = sorted(order[:most]), order[most:]
+    return [
+        [*(side[place] for place in kept), sum(side[place] for place in others)]
+        for side in (current, reference)
+    ]
 
 
 def ks(current: Sequence[int], reference: Sequence[int]) -> float:

@@ -77,7 +77,7 @@ def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, as_of_ms: int) -> pa
     return known.append_column(EVENT_TIME_MS, pa.array([as_of_ms] * known.num_rows, pa.int64()))
 
 
-def asked_rows(
+def requested_rows(
     lake: Lake, view: CompiledView, rows: Any, within: TimeRange | None = None
 ) -> pa.RecordBatchReader:
     """Keys and times of entity rows, of those in a range; what else they have is left out.

@@ -97,11 +97,12 @@ def fit_columns(
 
 
 def fit_rows(transformer: StoredTransformer, tables: Iterable[pa.Table]) -> None:
-    """Fit on several tables, discarding an earlier fit.
+    """Fit on several tables, discarding an earlier fit; without rows it stays as it is.
 
     Without support for ``partial_fit`` (exact quantiles, pipelines with several stateful steps)
     all of them are concatenated in memory.
     """
+    tables = (table for table in tables if table.num_rows)  # fit() refuses those without
     if not transformer.supports_partial_fit:
         found = list(tables)
         tables = [pa.concat_tables(found)] if found else []

@@ -72,9 +72,9 @@ def merged(
 
 def event_columns(view: CompiledView, expressions: Iterable[Expression]) -> list[str]:
     """Return the source columns of these expressions, and of the conditions for entering."""
-    asked = [*expressions, *(rule.condition for rule in view.skip_rules)]
-    asked += [] if view.where is None else [view.where]
-    names = {view.source.event_time}.union(*(e.columns for e in asked))
+    requested = [*expressions, *(rule.condition for rule in view.skip_rules)]
+    requested += [] if view.where is None else [view.where]
+    names = {view.source.event_time}.union(*(e.columns for e in requested))
     return [name for name in view.source.schema if name in names]
 
 

@@ -12,10 +12,10 @@ from paimon_features.definitions import CompiledView
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.monitoring.feature_values import (
     EVENT_TIME_MS,
-    asked_rows,
     entity_rows,
     feature_rows,
     in_range,
+    requested_rows,
 )
 from paimon_features.monitoring.monitoring_report import ColumnReport, MonitoringReport
 from paimon_features.monitoring.time_ranges import TimeRange
@@ -76,12 +76,12 @@ def of_features(
 
     def tables(of: TimeRange) -> Iterator[pa.Table]:
         if rows is not None:
-            asked: Any = asked_rows(lake, view, rows, of)
+            requested: Any = requested_rows(lake, view, rows, of)
         elif of.until_ms is None:
             raise RequestError("features are read at the end of a range; pass an end")
         else:
-            asked = entity_rows(lake, view, tiles, of.until_ms)
-        _, found = feature_rows(store, view, features, asked, progress)
+            requested = entity_rows(lake, view, tiles, of.until_ms)
+        _, found = feature_rows(store, view, features, requested, progress)
         return found
 
     return _of_tables(view.name, "features", features, ranges, tables)

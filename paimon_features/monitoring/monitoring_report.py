@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from enum import StrEnum, auto
 from typing import Any
 
 from paimon_features.monitoring.drift import Drift, drift_of, ks_of_values, quantile
+from paimon_features.monitoring.no_change import holm
 from paimon_features.monitoring.time_ranges import TimeRange
 from paimon_features.monitoring.value_statistics import ColumnValues, compare
 from paimon_features.transformers.column_statistics import (
@@ -83,7 +85,13 @@ class ColumnReport:
         if reference is not None:
             here, there = counts(current), counts(reference)
             if here is None or there is None:
-                drift = Drift(current.column, current.count or 0, reference.count or 0)
+                drift = Drift(
+                    current.column,
+                    current.count or 0,
+                    reference.count or 0,
+                    current.nulls or 0,
+                    reference.nulls or 0,
+                )
             else:
                 nulls = current.nulls or 0, reference.nulls or 0
                 ordered = current.bins is not None
@@ -109,6 +117,47 @@ class ColumnReport:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class AlarmLimits:
+    """When a column raises an alarm: if its PSI exceeds ``psi`` and is no chance.
+
+    It is no chance if its p-value, corrected for the number of columns, is at most
+    ``false_alarms``: the probability that a report raises any alarm though nothing has changed. A
+    column of fewer than ``min_count`` rows in one of the ranges raises none.
+    """
+
+    psi: float
+    false_alarms: float = 0.01
+    min_count: int = 100
+
+
+class ColumnStatus(StrEnum):
+    """The result of the limits for a column."""
+
+    DRIFT = auto()
+    NO_DRIFT = auto()
+    CHANCE = auto()
+    """The PSI exceeds its limit, but such a PSI is to be expected without a change."""
+    TOO_FEW_ROWS = auto()
+    UNKNOWN = auto()
+    """There are no bins, or no rows in one of the ranges."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnVerdict:
+    """The result of the limits for a column; ``p_value`` is corrected for all columns."""
+
+    column: str
+    status: ColumnStatus
+    p_value: float | None
+    message: str
+
+    @property
+    def is_alarm(self) -> bool:
+        """Whether the column drifted, or could not be checked at all."""
+        return self.status in (ColumnStatus.DRIFT, ColumnStatus.UNKNOWN)
+
+
 @dataclass(frozen=True)
 class MonitoringReport:
     """All columns of a view (or table) in a range, compared with another range.
@@ -122,16 +171,21 @@ class MonitoringReport:
     against: TimeRange | None
     columns: Sequence[ColumnReport]
 
-    def over(self, threshold: float) -> list[str]:
-        """Return one line per column above a threshold of PSI, or whose PSI is unknown."""
-        out = []
-        for column in self.columns:
-            found = column.drift.psi if column.drift else None
-            if found is None:
-                out.append(f"{column.column}: PSI is not known")
-            elif found > threshold:
-                out.append(f"{column.column}: PSI {found:.4f} > {threshold:g}")
-        return out
+    def verdicts(self, limits: AlarmLimits) -> list[ColumnVerdict]:
+        """Return the result of the limits for each column, in their order."""
+        enough = [
+            column.drift
+            for column in self.columns
+            if column.drift is not None
+            and column.drift.psi_p_value is not None
+            and column.drift.fewer_rows >= limits.min_count
+        ]
+        corrected = holm([drift.psi_p_value or 0.0 for drift in enough])
+        p_values = {id(drift): p for drift, p in zip(enough, corrected, strict=True)}
+        return [
+            _verdict(column, p_values.get(id(column.drift)), len(enough), limits)
+            for column in self.columns
+        ]
 
     def to_document(self) -> dict[str, Any]:
         """Return the document in JSON values."""
@@ -142,6 +196,29 @@ class MonitoringReport:
             "against": None if self.against is None else asdict(self.against),
             "columns": [column.to_document() for column in self.columns],
         }
+
+
+def _verdict(
+    column: ColumnReport, p_value: float | None, columns: int, limits: AlarmLimits
+) -> ColumnVerdict:
+    name, drift = column.column, column.drift
+    if drift is None or drift.psi is None or drift.expected_psi is None:
+        return ColumnVerdict(name, ColumnStatus.UNKNOWN, None, f"{name}: PSI is not known")
+    if p_value is None:
+        text = f"{name}: too few rows: {drift.counts}; expected {limits.min_count:,} or more"
+        return ColumnVerdict(name, ColumnStatus.TOO_FEW_ROWS, None, text)
+    over, chance = drift.psi > limits.psi, p_value > limits.false_alarms
+    status = ColumnStatus.NO_DRIFT
+    if over:
+        status = ColumnStatus.CHANCE if chance else ColumnStatus.DRIFT
+    text = (
+        f"{name}: PSI {drift.psi:.4f} {'>' if over else '<='} {limits.psi:g} "
+        f"(without a change {drift.expected_psi:.2g}), p {p_value:.3g} "
+        f"{'>' if chance else '<='} {limits.false_alarms:g}"
+    )
+    if columns > 1:
+        text += f" corrected for {columns} columns"
+    return ColumnVerdict(name, status, p_value, f"{text}, {drift.counts}")
 
 
 def counts(column: ColumnStatistics) -> list[int] | None:

@@ -91,11 +91,11 @@ def follow(
     At most one fit every ``every_s`` seconds. Unchanged fits are yielded too, and so are errors
     (ILL_CONDITIONED, no values yet), which the next commit may resolve.
     """
-    seen: int | None = None
+    seen: str | None = None
     while not stop.is_set():
         newest = latest_snapshot(lake, table)
-        if newest is not None and newest.id != seen:
-            seen = newest.id
+        if newest is not None and newest.commit != seen:
+            seen = newest.commit
             found: Saved | TransformError | SnapshotExpiredError
             try:
                 found = fit()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import MissingExtraError, RequestError
+from paimon_features.monitoring.drift import Drift
 from paimon_features.monitoring.monitoring_report import ColumnReport, MonitoringReport, counts
 
 REFERENCE, CURRENT, INK = "#9aa5b1", "#1f6fb2", "#33414e"
@@ -48,7 +49,7 @@ def write_report(report: MonitoringReport, path: Path, rows: Sequence[Sequence[s
 def metrics(report: MonitoringReport) -> str:
     """Return Prometheus gauges, for the textfile collector of the node exporter."""
     out: list[str] = []
-    for name, told in _GAUGES.items():
+    for name, reported in _GAUGES.items():
         lines = []
         for column in report.columns:
             value = _gauge(column, name)
@@ -57,13 +58,16 @@ def metrics(report: MonitoringReport) -> str:
                 lines.append(f"paimon_features_monitor_{name}{{{labels}}} {value!r}")
         if lines:
             head = f"paimon_features_monitor_{name}"
-            out += [f"# HELP {head} {told}", f"# TYPE {head} gauge", *lines]
+            out += [f"# HELP {head} {reported}", f"# TYPE {head} gauge", *lines]
     return "\n".join(out) + "\n"
 
 
 _GAUGES = {
     "psi": "Population stability index of the column against its reference.",
+    "expected_psi": "Mean of that index if nothing has changed.",
+    "psi_p_value": "Probability of at least that index if nothing has changed, of one column.",
     "ks": "Kolmogorov-Smirnov distance of the column from its reference.",
+    "ks_p_value": "Probability of at least that distance if nothing has changed, of one column.",
     "rows": "Rows of the range.",
     "null_share": "Share of rows without a value.",
     "mean": "Mean of the values.",
@@ -72,7 +76,7 @@ _GAUGES = {
 
 
 def _gauge(column: ColumnReport, name: str) -> float | int | None:
-    if name in ("psi", "ks"):
+    if hasattr(Drift, name):
         value = None if column.drift is None else getattr(column.drift, name)
     else:
         value = column.to_document()["current"][name]
@@ -147,7 +151,7 @@ def _title(column: ColumnReport) -> str:
     drift = column.drift
     if drift is None or drift.psi is None:
         return column.column
-    text = f"{column.column}   PSI {drift.psi:.3f}"
+    text = f"{column.column}   PSI {drift.psi:.3f} (p {drift.psi_p_value:.2g})"
     return text if drift.ks is None else f"{text}   KS {drift.ks:.3f}"
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from paimon_features.aggregates import (
     ROWS,
     Aggregate,
@@ -15,12 +17,14 @@ from paimon_features.aggregates import (
     Min,
     Partial,
     Quantile,
+    Reading,
     Variance,
 )
 from paimon_features.aggregates.basic import or_zero
 from paimon_features.aggregates.moments import LIMB, SQUARE_UNITS
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
+from paimon_features.schema import String
 from paimon_features.transformers.column_statistics import (
     Category,
     ColumnStatistics,
@@ -30,6 +34,9 @@ from paimon_features.transformers.column_statistics import (
 
 Merged = Mapping[str, Column]
 """Partials by name, one row each."""
+
+_NO_READ = Reading(0, np.zeros(1, np.int64))
+"""Smallest and greatest values do not depend on the time of a read."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +63,15 @@ class TileColumn:
             for feature in view.features
             if feature.aggregate.column == column and feature.aggregate.where is None
         ]
+        # smallest and greatest values of texts and dates are no range of numbers
+        ordered = own if view.scope.get(column, String).is_numeric else []
         counted = Count(column).partials(view.scope)[0].name if column in view.scope else ""
         return cls(
             column,
             view,
             next((each for each in own if isinstance(each, Variance)), None),
-            next((each for each in own if isinstance(each, Min)), None),
-            next((each for each in own if isinstance(each, Max)), None),
+            next((each for each in ordered if isinstance(each, Min)), None),
+            next((each for each in ordered if isinstance(each, Max)), None),
             next((each for each in own if isinstance(each, Histogram | Quantile)), None),
             next((each for each in own if isinstance(each, CountBy) and each.other), None),
             counted in view.partial,
@@ -141,13 +150,9 @@ class TileColumn:
     def _extreme(self, aggregate: Min | Max | None, merged: Merged) -> float | None:
         if aggregate is None:
             return None
-        scope = self.view.scope
-        (name,) = (p.name for p in aggregate.partials(scope))
-        if not merged[name].mask[0]:
-            return None
-        units = merged[name].values[0].item()
-        scale = aggregate.scale_of(scope)
-        return float(units) + 0.0 if scale is None else units / 10**scale
+        merged_partials = [merged[p.name] for p in aggregate.partials(self.view.scope)]
+        value = aggregate.finish(self.view.scope, merged_partials, _NO_READ).column
+        return float(value.values[0]) if value.mask[0] else None
 
     def _counts(self, aggregate: Aggregate, merged: Merged) -> list[int]:
         return [_integer(merged[p.name]) for p in aggregate.partials(self.view.scope)]

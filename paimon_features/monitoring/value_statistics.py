@@ -12,13 +12,12 @@ import pyarrow as pa
 from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import RequestError
+from paimon_features.monitoring.drift import CATEGORIES
 from paimon_features.transformers.column_statistics import Category, ColumnStatistics, MomentSums
 from paimon_features.transformers.frames import missing
 
 EDGES = 100
-"""Approximate number of bins, of equal share in the reference, for plots."""
-CATEGORIES = 50
-"""Number of most frequent categories; all others are counted together."""
+"""Approximate number of bins, of equal share in both ranges together, for plots."""
 
 
 @dataclass
@@ -63,14 +62,6 @@ class ColumnValues:
     def values(self) -> Floats:
         """The finite values."""
         return np.concatenate([np.zeros(0), *self.parts])
-
-    def edges(self) -> tuple[float, ...]:
-        """Return edges of bins of about equal share; none without values."""
-        values = self.values
-        if not len(values):
-            return ()
-        found = np.unique(np.quantile(values, np.linspace(0, 1, EDGES + 1)))
-        return tuple(found.tolist())
 
     def statistics(
         self,
@@ -120,19 +111,31 @@ def collect(columns: Sequence[str], tables: Iterable[pa.Table]) -> list[ColumnVa
 def compare(
     current: ColumnValues, reference: ColumnValues | None, shares: Sequence[float] = ()
 ) -> tuple[ColumnStatistics, ColumnStatistics | None]:
-    """Return the statistics of both sides in the bins of the reference.
+    """Return the statistics of both sides in bins of both together.
 
-    ``shares`` are the quantiles to report.
+    ``shares`` are the quantiles to report. Bins of one side alone would fit it better than the
+    other: its most frequent categories are less frequent on the other by chance alone.
     """
+    sides = [side for side in (current, reference) if side is not None]
     of = current if reference is None or not reference.rows else reference
-    for side in (current, reference):
-        if side is not None and side.is_number is None:  # no values: the type of the other side
+    for side in sides:
+        if side.is_number is None:  # no values: the type of the other side
             side.is_number = of.is_number is not False
     if not of.is_number:
-        frequent = sorted(of.counts.items(), key=lambda item: (-item[1], str(item[0])))
+        both: Counter[Category] = Counter()
+        for side in sides:
+            both.update(side.counts)
+        frequent = sorted(both.items(), key=lambda item: (-item[1], str(item[0])))
         named = [value for value, _ in frequent[:CATEGORIES]]
-        other = None if reference is None else reference.statistics(categories=named)
-        return current.statistics(categories=named), other
-    edges = of.edges()
-    other = None if reference is None else reference.statistics(edges, shares=shares)
-    return current.statistics(edges, shares=shares), other
+        found = [side.statistics(categories=named) for side in sides]
+    else:
+        edges = _edges(np.concatenate([side.values for side in sides]))
+        found = [side.statistics(edges, shares=shares) for side in sides]
+    return found[0], found[1] if reference is not None else None
+
+
+def _edges(values: Floats) -> tuple[float, ...]:
+    """Return edges of bins of about equal share; none without values."""
+    if not len(values):
+        return ()
+    return tuple(np.unique(np.quantile(values, np.linspace(0, 1, EDGES + 1))).tolist())

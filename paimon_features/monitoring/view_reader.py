@@ -32,7 +32,7 @@ class ViewReader:
     ) -> None:
         self.lake, self.definition, self.view = lake, view, view.compiled
         pinner = Pinner(lake, as_of)
-        self.tiles = pinner.pin(record.table, record.incarnation)
+        self.tiles = pinner.pin(record.table)
         self.events = pinner.pin(self.view.source.table)
 
     def tile_columns(self, columns: Sequence[str]) -> list[TileColumn]:
@@ -61,6 +61,7 @@ class ViewReader:
             self.events,
             progress,
         )
+        self._check_pins()
         return [column.statistics(found) for column in kept]
 
     def rows(
@@ -81,6 +82,12 @@ class ViewReader:
             progress(done, total)
             if len(times):
                 yield pa.table(arrays)
+        self._check_pins()
+
+    def _check_pins(self) -> None:
+        """Raise SnapshotExpiredError if a table was created again while it was read."""
+        for pin in (self.tiles, self.events):
+            pin.check(self.lake)
 
     def _expressions(self, columns: Sequence[str]) -> dict[str, Expression]:
         schema, derived = self.view.source.schema, self.definition.derived

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from paimon_features.errors import OnlineStoreError
 
 _MARKER = struct.Struct("<BBHIQqqqqqQ")
+_OPENING_SIZE = struct.calcsize("<BBHIQq")
+"""From the format to ``applied_snapshot``."""
 FORMAT = 1
 _COMPLETE = 1
 
@@ -38,6 +42,14 @@ class Marker:
     incarnation: int = 0
     fence: int = 0
     complete: bool = True
+
+    @property
+    def opening(self) -> bytes:
+        """The first bytes of the stored form, which change when ``applied_snapshot`` moves on.
+
+        They do not change when ``current_ms`` alone does.
+        """
+        return self.to_bytes()[:_OPENING_SIZE]
 
     def to_bytes(self) -> bytes:
         """The stored form: 64 bytes, little endian."""
@@ -100,16 +112,22 @@ class EpochContent:
 
 @dataclass(frozen=True, slots=True)
 class Building:
-    """An epoch under construction, not yet visible to readers."""
+    """An epoch under construction, not yet visible to readers.
+
+    ``evicted`` is the number of keys that each run of a server had evicted before (absent: none).
+    """
 
     epoch: str
     content: EpochContent
     since_ms: int
+    evicted: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ViewState:
     """The epoch of a view that readers use, and the one under construction.
+
+    ``evicted`` is that of the epoch while it was under construction.
 
     >>> content = EpochContent("tiles_spend_g1", 1, 0, "aa", 4)
     >>> state = ViewState("1a2b3c4d", content)
@@ -120,10 +138,27 @@ class ViewState:
     epoch: str | None = None
     content: EpochContent | None = None
     building: Building | None = field(default=None)
+    evicted: Mapping[str, int] = field(default_factory=dict)
+
+    def evicted_since(self, evicted: Mapping[str, int]) -> int:
+        """The number of keys evicted since the build of the epoch started.
+
+        ``evicted`` is the present number by run. A run that the state does not have started later,
+        or had evicted nothing.
+
+        >>> state = ViewState("1a2b3c4d", evicted={"a": 5})
+        >>> state.evicted_since({"a": 5}), state.evicted_since({"a": 7, "b": 1})
+        (0, 3)
+        """
+        return sum(max(0, count - self.evicted.get(run, 0)) for run, count in evicted.items())
 
     def to_bytes(self) -> bytes:
         """Canonical JSON: equal states have equal bytes."""
-        document = {"format": FORMAT, **asdict(self)}
+        document: dict[str, Any] = {"format": FORMAT, **asdict(self)}
+        # absent where nothing was evicted, as in states of earlier versions
+        for part in (document, document["building"]):
+            if part is not None and not part["evicted"]:
+                del part["evicted"]
         return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -146,11 +181,22 @@ class ViewState:
                 None
                 if building is None
                 else Building(
-                    building["epoch"], EpochContent(**building["content"]), building["since_ms"]
+                    building["epoch"],
+                    EpochContent(**building["content"]),
+                    building["since_ms"],
+                    _evicted(building),
                 ),
+                _evicted(document),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OnlineStoreError(
                 f"the online store contains an unreadable view state ({error}): {data[:80]!r}; "
                 "it was written by another version, run 'paimon-features materialize --rebuild'"
             ) from error
+
+
+def _evicted(document: Mapping[str, Any]) -> dict[str, int]:
+    found = document.get("evicted", {})
+    if not all(type(count) is int for count in found.values()):
+        raise ValueError(f"evicted={found!r}, expected counts by run")
+    return dict(found)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from paimon_features.clock import Clock, now_ms
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.keys import PREFIX
-from paimon_features.online.store import Lease, Write
+from paimon_features.online.store import Evictions, Guard, Lease, Write
 
 _PAGE = 1_000
 
@@ -29,6 +29,7 @@ class MemoryStore:
         self.key_prefix = key_prefix
         self._values: dict[bytes, tuple[bytes, int | None]] = {}
         self._fence = 0
+        self._evicted = 0
         self._run = uuid.uuid4().hex
         self._lock = threading.RLock()
 
@@ -36,12 +37,16 @@ class MemoryStore:
         with self._lock:
             return [self._get(key) for key in keys]
 
-    def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
+    def compare_and_set_many(
+        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+    ) -> list[bool]:
         with self._lock:
             if run is not None and run != self._run:
                 raise OnlineStoreError(
                     "the online store was restarted; its recent writes may be lost"
                 )
+            if guard is not None and not (self._get(guard.key) or b"").startswith(guard.expected):
+                return [False] * len(writes)
             return [self._compare_and_set(write) for write in writes]
 
     def run_and_values(self, keys: Sequence[bytes]) -> tuple[str, list[bytes | None]]:
@@ -84,16 +89,27 @@ class MemoryStore:
         for start in range(0, len(found), _PAGE):
             yield found[start : start + _PAGE]
 
+    def evictions(self) -> list[Evictions]:
+        with self._lock:
+            return [Evictions(self._run, self._evicted)]
+
     def check(self) -> None:
         pass
 
     def close(self) -> None:
         pass
 
+    def evict(self, keys: Sequence[bytes]) -> None:
+        """Simulate the eviction of keys by a server that is full."""
+        with self._lock:
+            self._evicted += sum(key in self._values for key in keys)
+            self.delete(keys)
+
     def restart(self, *, keep: bool) -> None:
         """Simulate a restart of the server, with its data or empty."""
         with self._lock:
             self._run = uuid.uuid4().hex
+            self._evicted = 0
             if not keep:
                 self._values.clear()
 

@@ -6,8 +6,11 @@ uncoordinated writers cannot overwrite one another's work.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
+
+KEEPS_ALL = "noeviction"
+"""The policy of a server that rejects writes when it is full."""
 
 
 class Write(NamedTuple):
@@ -24,12 +27,54 @@ class Write(NamedTuple):
     expire_ms: int | None = None
 
 
+class Guard(NamedTuple):
+    """A condition of writes: the value of ``key`` starts with ``expected``."""
+
+    key: bytes
+    expected: bytes
+
+
 class Lease(NamedTuple):
     """The owner of a lease; ``fence`` increases with every change of owner."""
 
     owner: str
     fence: int
     mine: bool
+
+
+class Evictions(NamedTuple):
+    """What one server of a store says of evictions.
+
+    ``run`` identifies its process, and ``evicted`` counts the keys that it evicted since its
+    start. ``policy`` is its rule for a full memory, None if the user may not read it.
+    """
+
+    run: str
+    evicted: int
+    policy: str | None = KEEPS_ALL
+
+    @property
+    def is_safe(self) -> bool:
+        """Whether the server is not known to evict keys when it is full."""
+        return self.policy in (None, KEEPS_ALL)
+
+
+def evicted_keys(servers: Iterable[Evictions]) -> dict[str, int]:
+    """The number of evicted keys by run, of the servers that have evicted any.
+
+    >>> evicted_keys([Evictions("a", 0), Evictions("b", 3)])
+    {'b': 3}
+    """
+    return {server.run: server.evicted for server in servers if server.evicted}
+
+
+def may_evict(where: str, policy: str) -> str:
+    """The error for a store with another policy than ``noeviction``."""
+    return (
+        f"{where} has maxmemory-policy {policy!r}: it evicts keys when it is full, and an "
+        "evicted record would be read as an entity without events. Set it to "
+        "'noeviction' (CONFIG SET maxmemory-policy noeviction)"
+    )
 
 
 @runtime_checkable
@@ -53,9 +98,13 @@ class OnlineStore(Protocol):
         bucket.
         """
 
-    def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
+    def compare_and_set_many(
+        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+    ) -> list[bool]:
         """Apply each write whose expectation is met; return which were applied.
 
+        With ``guard``, a key of the same bucket, none is applied unless that is met too, in the
+        same atomic step; while a cluster moves the bucket to another node, it may be ignored.
         All keys belong to one bucket. With ``run``, nothing is written (OnlineStoreError)
         unless the server is still in that run. If OnlineStoreError is raised, any of the writes
         may have been applied, or may be applied shortly after.
@@ -87,6 +136,9 @@ class OnlineStore(Protocol):
         A key that exists during the complete scan is returned at least once, unless a cluster
         moves it to another node meanwhile.
         """
+
+    def evictions(self) -> list[Evictions]:
+        """The eviction policy and counter of each server with keys; cheap enough for each pass."""
 
     def check(self) -> None:
         """Raise OnlineStoreError unless the store is reachable, writable and never evicts keys."""

@@ -14,6 +14,7 @@ import pytest
 from paimon_features.errors import OnlineStoreError, StoreNotReadyError
 from paimon_features.materialize import apply
 from paimon_features.online import MemoryStore, OnlineStore, Write, open_store
+from paimon_features.online.store import Guard
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
@@ -29,12 +30,12 @@ def test_an_interrupted_rebuild_is_restarted(lake: TileLake, stream: ClickStream
         calls_left = 10**9
 
         def compare_and_set_many(
-            self, writes: Sequence[Write], run: str | None = None
+            self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
         ) -> list[bool]:
             self.calls_left -= 1
             if self.calls_left < 0:
                 raise OnlineStoreError("gone")
-            return super().compare_and_set_many(writes, run)
+            return super().compare_and_set_many(writes, run, guard)
 
     stream.commit(200)
     for calls in range(1, 14):
@@ -55,11 +56,13 @@ class Interrupted:
     def __init__(self, store: OnlineStore, at: int, event: Callable[[], None]) -> None:
         self._store, self._at, self._event = store, at, event
 
-    def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
+    def compare_and_set_many(
+        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+    ) -> list[bool]:
         self._at -= 1
         if self._at == 0:
             self._event()
-        return self._store.compare_and_set_many(writes, run)
+        return self._store.compare_and_set_many(writes, run, guard)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

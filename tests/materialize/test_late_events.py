@@ -39,7 +39,7 @@ def test_a_retraction_removes_its_event_from_any_tile(tmp_path: Path, store: Onl
     view = FeatureView(
         "clicks", source, USER, [Sum("n", windows=["10min", "1d", None]), Count(windows=["12d"])]
     )
-    lake = TileLake(tmp_path / "withdrawn", view)
+    lake = TileLake(tmp_path / "retracted", view)
     worker = lake.materializer(store)
     events: list[Event] = []
     times = (START_MS, START_MS - 5 * HOUR_MS, START_MS - 3 * DAY_MS, START_MS - 400 * DAY_MS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import pytest
 
 from paimon_features.aggregates import Sum
 from paimon_features.errors import ConfigurationError, GenerationError, StoreNotReadyError
-from paimon_features.materialize import Materializer, Progress, apply
+from paimon_features.materialize import MaterializeProgress, Materializer, apply
 from paimon_features.online import MemoryStore, OnlineStore, open_store
+from paimon_features.online.store import Guard, Write
 from paimon_features.tables.consumers import consumers
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
 from paimon_features.testing.stored import Stored
@@ -140,6 +142,67 @@ def test_a_second_materializer_waits_for_the_lease_and_takes_it_over(
     assert wrong_answers(VIEW, store, stream.events) == []
 
 
+class PausedStore(MemoryStore):
+    """Calls ``pause`` once, before or after the call with number ``at`` (twice for each call)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at, self.calls = 0, 0
+        self.pause: Callable[[], None] = lambda: None
+
+    def _step(self) -> None:
+        self.calls += 1
+        if self.calls == self.at:
+            self.pause()
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self._step()
+        found = super().get_many(keys)
+        self._step()
+        return found
+
+    def compare_and_set_many(
+        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+    ) -> list[bool]:
+        self._step()
+        done = super().compare_and_set_many(writes, run, guard)
+        self._step()
+        return done
+
+
+@pytest.mark.parametrize("then", ["follow", "rebuild"])
+def test_a_materializer_that_was_paused_at_any_step_writes_nothing_wrong(
+    lake: TileLake, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    #  first   reads a record -------- its lease expires -------------------- writes the record
+    #  second                           owns the bucket, applies more, or rebuilds
+    monkeypatch.setattr(apply, "BATCH_RECORDS", 2)
+    stream = ClickStream(lake)
+    reached, at = True, 1
+    while reached:
+        store = PausedStore()
+        first = lake.materializer(store, lease_ttl_ms=60_000)
+        second = lake.materializer(store, lease_ttl_ms=60_000)
+        first.run_once()
+        stream.commit(6)
+
+        def take_over(store: MemoryStore = store, second: Materializer = second) -> None:
+            store.delete([key for page in store.scan(b"") for key in page if b"#lease" in key])
+            stream.commit(6)
+            second.run_once() if then == "follow" else second.rebuild()
+
+        store.at, store.calls, store.pause = at, 0, take_over
+        first.run_once()
+        reached = store.calls >= at
+        store.at = 0
+        for _ in range(2):
+            second.run_once()
+            assert wrong_answers(VIEW, store, stream.events) == [], at
+            first.close()
+        at += 7  # the steps of a call are alternately before and after it
+    assert at > 15
+
+
 # -- rebuilds and shards -------------------------------------------------------------------
 
 
@@ -150,7 +213,7 @@ def test_readers_keep_the_old_epoch_until_the_new_one_is_complete(
     lake.materializer(store).run_once()
     seen: list[tuple[str | None, list[str]]] = []
 
-    def look(progress: Progress) -> None:
+    def look(progress: MaterializeProgress) -> None:
         if progress.rebuilding is not None:
             now_ms = stream.now_ms
             seen.append((stored.state().epoch, wrong_answers(VIEW, store, stream.events, now_ms)))
@@ -242,7 +305,7 @@ def test_the_last_started_of_two_window_definitions_is_served(
 
 
 def test_a_materializer_reports_its_progress(lake: TileLake, stream: ClickStream) -> None:
-    seen: list[Progress] = []
+    seen: list[MaterializeProgress] = []
     stream.commit(100)
     stream.commit(100)
     materializer: Materializer = lake.materializer(MemoryStore(), progress=seen.append)

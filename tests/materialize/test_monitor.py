@@ -95,9 +95,9 @@ def test_metrics_count_what_was_materialized(
     assert found["rebuilds_total"] == 1  # into the empty store
     assert found["store_errors_total"] == 0
     assert found["last_pass_seconds"] > 1.7e9
-    code, told = health(address, "ready")
+    code, reported = health(address, "ready")
     assert code == 200
-    assert told["views"][VIEW]["applied_snapshot"] == 3
+    assert reported["views"][VIEW]["applied_snapshot"] == 3
 
 
 def test_with_an_unavailable_store_it_is_live_but_not_ready(
@@ -106,8 +106,8 @@ def test_with_an_unavailable_store_it_is_live_but_not_ready(
     monitor.passed(lake.materializer(MemoryStore()).run_once())
     assert health(address, "ready")[0] == 200
     monitor.failed(VIEW, OnlineStoreError("nobody answers"))
-    code, told = health(address, "ready")
-    assert (code, told["views"][VIEW]["trouble"]) == (503, "nobody answers")
+    code, reported = health(address, "ready")
+    assert (code, reported["views"][VIEW]["trouble"]) == (503, "nobody answers")
     assert health(address, "live")[0] == 200
     assert metrics(address)["store_errors_total"] == 1
 
@@ -118,8 +118,8 @@ def test_a_materializer_without_progress_is_not_live(
     time.now_s += SILENT_AFTER_S - 1
     assert health(address, "live")[0] == 200
     time.now_s += 2
-    code, told = health(address, "live")
-    assert (code, told["views"][VIEW]["silent_s"]) == (503, SILENT_AFTER_S + 1)
+    code, reported = health(address, "live")
+    assert (code, reported["views"][VIEW]["silent_s"]) == (503, SILENT_AFTER_S + 1)
 
 
 def test_unknown_paths_list_the_available_ones(address: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paimon_features.materialize.rebuild import reached, rolled
+from paimon_features.materialize.needed import rolled, within_windows
 from paimon_features.offline.rollup import roll_up
 from paimon_features.online import MemoryStore
 from paimon_features.tables.deltas import live_files
@@ -30,7 +30,7 @@ def test_old_days_are_read_from_rollups_and_records_are_exact(
     newest = latest_snapshot(lake.lake, lake.record.table)
     assert newest is not None
     rollups = Rollups.of(lake.lake, lake.compiled, lake.record.table)
-    files = reached(lake.compiled, live_files(lake.lake, lake.record.table, newest.id, [0]))
+    files = within_windows(lake.compiled, live_files(lake.lake, lake.record.table, newest.id, [0]))
     fewer = rolled(lake.compiled, rollups, files)
     assert sum(f.rows for f in fewer) < sum(f.rows for f in files) / 3
 

@@ -26,6 +26,7 @@ from paimon_features.testing.clicks import (
     random_clicks,
     wrong_answers,
 )
+from paimon_features.testing.data_files import replace_file
 from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import TileLake
 from paimon_features.windows import DAY_MS
@@ -254,7 +255,7 @@ def test_a_delete_row_in_a_delta_is_an_error(
         rows = pq.read_table(file.path)
         place = rows.schema.get_field_index("_VALUE_KIND")
         deleted = pa.array([3] * rows.num_rows, rows.schema.field(place).type)
-        pq.write_table(rows.set_column(place, rows.schema.field(place), deleted), file.path)
+        replace_file(file.path, rows.set_column(place, rows.schema.field(place), deleted))
     with pytest.raises(TableError, match="DELETE"):
         materializer.run_once()
     assert stored.records() == before

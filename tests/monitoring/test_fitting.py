@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from paimon_features.columns import Column
 from paimon_features.errors import RequestError, TransformError
-from paimon_features.monitoring.fitting import fit_columns
+from paimon_features.monitoring.fitting import fit_columns, fit_rows
 from paimon_features.monitoring.refits import drift_since, save_fit
 from paimon_features.tables.fitted import fitted_versions
 from paimon_features.transformers import (
@@ -90,7 +91,7 @@ def test_ranges_and_categories_are_equal_to_the_bit(shop: Shop, until: int | Non
         assert found.to_params() == expected.to_params()
 
 
-def test_what_the_tiles_do_not_hold_is_read_from_events_or_told(shop: Shop) -> None:
+def test_what_the_tiles_do_not_hold_is_read_from_events_or_reported(shop: Shop) -> None:
     rows = [row for row in shop.members() if row["customer_id"] is not None]
     fit = fit_columns(shop.reader("spend"), OneHotEncoder(), ["country"])
     assert fit.fitted_on["from"] == "events"
@@ -122,7 +123,7 @@ def test_beyond_its_condition_number_a_deviation_is_a_status_and_no_number() -> 
     assert scaler.transform([[6.0]]) == [[1.0]]
 
 
-def test_sums_that_may_have_wrapped_are_not_told(shop: Shop) -> None:
+def test_sums_that_may_have_wrapped_are_not_reported(shop: Shop) -> None:
     reader = shop.reader()
     (kept,) = reader.tile_columns(["items"])
     merged = {p.name: Column(np.array([5])) for p in kept.partials}
@@ -133,6 +134,15 @@ def test_sums_that_may_have_wrapped_are_not_told(shop: Shop) -> None:
     merged["p_max_items"] = Column(np.array([2**40]))
     with pytest.raises(TransformError, match="'items' is ILL_CONDITIONED"):
         StandardScaler().fit_from_statistics([kept.statistics(merged)])
+
+
+def test_tables_without_rows_do_not_matter_wherever_they_are() -> None:
+    full, empty = pa.table({"a": [1.0, 3.0]}), pa.table({"a": pa.array([], pa.float64())})
+    for scaler in (StandardScaler(), RobustScaler()):
+        expected = type(scaler)().fit(full)
+        for tables in ([empty, full], [full, empty], [empty, full, empty]):
+            fit_rows(scaler, tables)
+            assert scaler == expected
 
 
 def test_undeclared_categories_are_refused_and_missing_statistics_named() -> None:
@@ -194,8 +204,10 @@ def test_what_cannot_learn_in_parts_has_the_events_of_all_files_at_once(tmp_path
         expected = type(transformer).from_params(transformer.to_params())
         expected.fit(columns_of(rows, "items", "amount"))
         expected.names = ("items", "amount")
-        asked = columns_of(rows, "items", "amount")
-        got, wanted = (np.array(t.transform(asked), np.float64) for t in (transformer, expected))
+        requested = columns_of(rows, "items", "amount")
+        got, wanted = (
+            np.array(t.transform(requested), np.float64) for t in (transformer, expected)
+        )
         np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-14)
 
 
@@ -220,7 +232,7 @@ def test_every_other_kind_learns_from_tiles_what_it_learns_from_rows_over_the_sa
     found = fit_columns(
         shop.reader(), new_transformer(kind, settings), names, until_ms=UNTIL, origin="tiles"
     ).transformer
-    grid = getattr(found, "grid", None)
+    grid = found.to_params().get("grid")
     with_grid = settings if grid is None else {**settings, "grid": grid}
     expected = new_transformer(kind, with_grid).fit(columns_of(shop.members(until=UNTIL), *names))
     expected.names = tuple(names)

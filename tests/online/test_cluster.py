@@ -164,10 +164,10 @@ def test_readers_continue_after_a_failover(cluster: ClusterServers, store: Onlin
             while not stop.is_set():
                 with suppress(OnlineStoreError):
                     for keys in (records, others):
-                        run, (old, told) = own.run_and_values(keys)
+                        run, (old, reported) = own.run_and_values(keys)
                         new = b"%09d" % (int(old or 0) + 1)
                         if own.compare_and_set_many([Write(keys[0], old, new)], run) == [True]:
-                            own.compare_and_set_many([Write(keys[1], told, new)], run)
+                            own.compare_and_set_many([Write(keys[1], reported, new)], run)
                             acknowledged[0] += 1
 
     def read() -> None:

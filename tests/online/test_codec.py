@@ -99,6 +99,12 @@ def test_marker_and_state_bytes_are_pinned() -> None:
     content = EpochContent("tiles_spend_g1", 1, 0, "ab", 4)
     state = ViewState("1a2b3c4d", content, Building("5e6f7a8b", content, 9))
     assert ViewState.from_bytes(state.to_bytes()) == state
+    assert b"evicted" not in state.to_bytes()
+    building = Building("5e6f7a8b", content, 9, {"run-2": 5})
+    evicted = ViewState("1a2b3c4d", content, building, {"run-1": 3})
+    assert ViewState.from_bytes(evicted.to_bytes()) == evicted
+    assert evicted.evicted_since({"run-1": 3}) == 0
+    assert evicted.evicted_since({"run-1": 4, "run-2": 2}) == 3
     assert state.to_bytes() == (
         b'{"building":{"content":{"buckets":4,"generation":1,"incarnation":0,'
         b'"online_fingerprint":"ab","table":"tiles_spend_g1"},"epoch":"5e6f7a8b","since_ms":9},'

@@ -307,17 +307,17 @@ def test_readers_see_no_wrong_value_while_the_server_dies_and_stops(server: Redi
     def write(store: OnlineStore) -> None:
         while not stop.is_set():
             with suppress(OnlineStoreError):
-                run, (old, told) = store.run_and_values([record, marker])
+                run, (old, reported) = store.run_and_values([record, marker])
                 number = int(old or 0) + 1
                 new = b"%09d" % number
                 if store.compare_and_set_many([Write(record, old, new)], run) == [True]:
-                    store.compare_and_set_many([Write(marker, told, new)], run)
+                    store.compare_and_set_many([Write(marker, reported, new)], run)
 
     def read(i: int, store: OnlineStore) -> None:
         while not stop.is_set():
             with suppress(OnlineStoreError):
-                value, told = store.get_many([record, marker])
-                assert int(value or 0) >= int(told or 0)
+                value, reported = store.get_many([record, marker])
+                assert int(value or 0) >= int(reported or 0)
                 answered[i] += 1
 
     stores = [quick(server.port) for _ in range(2)]

@@ -12,6 +12,7 @@ import pytest
 from paimon_features.errors import ConfigurationError, OnlineStoreError
 from paimon_features.online import MemoryStore, OnlineSettings, OnlineStore, Write, open_store
 from paimon_features.online.keys import ViewKeys
+from paimon_features.online.store import Evictions
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing.online_contract import OnlineStoreContract
@@ -169,6 +170,16 @@ class TestLockedStore(_OnServers):
                 store.get_many([b"other"])
             with pytest.raises(OnlineStoreError, match="ACL"):
                 store.compare_and_set_many([Write(b"other", None, b"v")])
+
+
+@pytest.mark.redis
+def test_a_reader_that_may_not_read_evictions_knows_none() -> None:
+    with RedisServer() as server:
+        send_command(server.port, "ACL", "SETUSER", "default", "-info")
+        with closing(open_store(server.url)) as store:
+            assert store.evictions() == [Evictions("", 0, None)]
+            with pytest.raises(OnlineStoreError, match="ACL"):
+                store.check()
 
 
 @pytest.mark.redis

@@ -75,7 +75,7 @@ class Route(Protocol):
     def key_on(self, server: Server, stem: str) -> bytes:
         """A key that this server owns; ``stem`` opens its hash tag."""
 
-    def ask(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
+    def request(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
         """The replies of one server to idempotent commands, error replies included."""
 
     def unlinks(self, keys: Sequence[bytes]) -> list[Job]:
@@ -111,7 +111,7 @@ class Sender:
                     return
             time.sleep(pause_s)
 
-    def ask(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
+    def request(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
         """The replies of one server to idempotent commands, error replies included."""
         deadline = time.monotonic() + timeout_s
         for attempt in count():

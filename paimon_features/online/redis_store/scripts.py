@@ -25,15 +25,18 @@ local function run_id()
 end
 """
 
-# ARGV: run or '', time to live in ms or '', '1' for a retry after a lost reply, then the expected
-# and the new value of each key. A retried write that finds its own value was applied before.
+# KEYS: those to write, and the guard if there is one. ARGV: run or '', time to live in ms or '',
+# '1' for a retry after a lost reply, the expected value of the guard or '', then the expected and
+# the new value of each key. A retried write that finds its own value was applied before.
 COMPARE_AND_SET = Script(
     _RUN
     + """
 if ARGV[1] ~= '' and run_id() ~= ARGV[1] then return redis.error_reply('RESTARTED') end
-local expire_ms, again, done = ARGV[2], ARGV[3] == '1', {}
-for i, key in ipairs(KEYS) do
-  local expected, value = ARGV[2 * i + 2], ARGV[2 * i + 3]
+local expire_ms, again, guard, done = ARGV[2], ARGV[3] == '1', ARGV[4], {}
+local count = (#ARGV - 4) / 2
+local open = guard == '' or redis.call('GETRANGE', KEYS[count + 1], 0, #guard - 1) == guard
+for i = 1, count do
+  local key, expected, value = KEYS[i], ARGV[2 * i + 3], ARGV[2 * i + 4]
   local fits
   if expected == '' then
     fits = redis.call('EXISTS', key) == 0
@@ -41,6 +44,7 @@ for i, key in ipairs(KEYS) do
     fits = redis.call('GETRANGE', key, 0, #expected - 1) == expected
   end
   if not fits and again then fits = redis.call('GET', key) == value end
+  fits = fits and open
   if fits then
     if expire_ms == '' then
       redis.call('SET', key, value)

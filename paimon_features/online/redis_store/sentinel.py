@@ -118,9 +118,9 @@ class Primary(OneServer):
         self._look()
         super().do(jobs, timeout_s)
 
-    def ask(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
+    def request(self, server: Server, packed: Packed, replies: int, timeout_s: float) -> list[Any]:
         self._look()
-        return super().ask(server, packed, replies, timeout_s)
+        return super().request(server, packed, replies, timeout_s)
 
     def _look(self) -> None:
         now = time.monotonic()

@@ -25,7 +25,7 @@ from paimon_features.online.redis_store.scripts import (
 )
 from paimon_features.online.redis_store.sentinel import Primary
 from paimon_features.online.settings import OnlineSettings
-from paimon_features.online.store import Lease, Write
+from paimon_features.online.store import KEEPS_ALL, Evictions, Guard, Lease, Write, may_evict
 
 _KEYS_PER_SCRIPT = 64
 _BYTES_PER_SCRIPT = 1 << 20
@@ -55,13 +55,17 @@ class RedisStore:
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._get(keys) if keys else []
 
-    def compare_and_set_many(self, writes: Sequence[Write], run: str | None = None) -> list[bool]:
+    def compare_and_set_many(
+        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+    ) -> list[bool]:
         done: list[bool] = []
         for chunks in _rounds(_chunks(writes)):
-            jobs = self._answered([_write_job(chunk, run) for chunk in chunks])
+            jobs = self._answered([_write_job(chunk, run, guard) for chunk in chunks])
             # a restarted server does not know the script
-            self._again(jobs, chunks, "NOSCRIPT", lambda chunk: [_write_job(chunk, run, text=True)])
-            # keys that migrate to another cluster node cannot be written by one script
+            self._again(
+                jobs, chunks, "NOSCRIPT", lambda chunk: [_write_job(chunk, run, guard, text=True)]
+            )
+            # keys that migrate to another cluster node cannot be written, or guarded, by one script
             self._again(jobs, chunks, "TRYAGAIN", lambda chunk: _one_by_one(chunk, run))
             for job in jobs:
                 self._raise_if_error(job)
@@ -109,6 +113,9 @@ class RedisStore:
         for job in jobs:
             self._raise_if_error(job)
         return [job.reply for job in jobs]
+
+    def evictions(self) -> list[Evictions]:
+        return [self._evictions_of(server) for server in self._route.servers()]
 
     def check(self) -> None:
         for server in self._route.servers():
@@ -169,16 +176,28 @@ class RedisStore:
             if cursor == b"0":
                 return
 
+    def _evictions_of(self, server: Server) -> Evictions:
+        # Redis 6.2 takes one section per command
+        sections = b"".join(pack("INFO", name) for name in ("server", "memory", "stats"))
+        fields: dict[str, str] = {}
+        for info in self._route.request(server, sections, 3, self._write_s):
+            if isinstance(info, ReplyError):
+                if str(info).startswith("NOPERM"):  # a reader; check() requires it of writers
+                    return Evictions("", 0, None)
+                raise explain(self._settings, info) from info
+            fields |= _fields(info)
+        return Evictions(
+            fields.get("run_id", ""),
+            int(fields.get("evicted_keys", 0)),
+            fields.get("maxmemory_policy", KEEPS_ALL),
+        )
+
     def _check_one(self, server: Server) -> None:
         commands = pack("INFO", "memory") + pack("INFO", "replication")
         memory, replication = map(_fields, self._ask(server, commands, 2))
-        policy = memory.get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
-            raise OnlineStoreError(
-                f"{self!r} has maxmemory-policy {policy!r}: it evicts keys when it is full, and an "
-                "evicted record would be read as an entity without events. Set it to "
-                "'noeviction' (CONFIG SET maxmemory-policy noeviction)"
-            )
+        policy = memory.get("maxmemory_policy", KEEPS_ALL)
+        if policy != KEEPS_ALL:
+            raise OnlineStoreError(may_evict(repr(self), policy))
         if replication.get("role") == "slave":
             primary = f"{replication.get('master_host')}:{replication.get('master_port')}"
             raise OnlineStoreError(
@@ -191,7 +210,7 @@ class RedisStore:
 
     def _ask(self, server: Server, packed: bytes, count: int) -> list[Any]:
         """The replies of one server to idempotent commands; an error reply is raised."""
-        replies = self._route.ask(server, packed, count, self._write_s)
+        replies = self._route.request(server, packed, count, self._write_s)
         for reply in replies:
             if isinstance(reply, ReplyError):
                 raise explain(self._settings, reply) from reply
@@ -207,14 +226,20 @@ def route_of(settings: OnlineSettings) -> Route:
     return OneServer(settings, Server(settings, lambda deadline: settings.hosts[0]))
 
 
-def _write_job(chunk: Sequence[Write], run: str | None, *, text: bool = False) -> Job:
+def _write_job(
+    chunk: Sequence[Write], run: str | None, guard: Guard | None, *, text: bool = False
+) -> Job:
     expire_ms = "" if chunk[0].expire_ms is None else chunk[0].expire_ms
     keys = [write.key for write in chunk]
+    expected = b""
+    if guard is not None:
+        keys.append(guard.key)
+        expected = guard.expected
     pairs = [word for write in chunk for word in (write.expected or b"", write.value)]
 
     def packed(again: str) -> bytes:
         script = ("EVAL", COMPARE_AND_SET.text) if text else ("EVALSHA", COMPARE_AND_SET.digest)
-        return pack(*script, len(keys), *keys, run or "", expire_ms, again, *pairs)
+        return pack(*script, len(keys), *keys, run or "", expire_ms, again, expected, *pairs)
 
     return Job(keys[0], packed(""), lambda: packed("1"))
 
@@ -225,7 +250,7 @@ def _orphan_job(keys: Sequence[bytes], *, text: bool = False) -> Job:
 
 
 def _one_by_one(chunk: Sequence[Write], run: str | None) -> list[Job]:
-    return [_write_job([write], run, text=True) for write in chunk]
+    return [_write_job([write], run, None, text=True) for write in chunk]
 
 
 def _rounds(chunks: Iterable[Sequence[Write]]) -> Iterator[list[Sequence[Write]]]:
