@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from paimon_features.client.core import Attempt, ClientCore, Steps, import_httpx
+from paimon_features.client.core import ClientCore, HttpAttempt, Steps, import_httpx
 from paimon_features.client.replies import FeatureReply
 from paimon_features.online_features.cache import FeatureCache
 
@@ -140,7 +140,7 @@ class FeatureClient:
             except StopIteration as end:
                 result: Result = end.value
                 return result
-            if not isinstance(step, Attempt):
+            if not isinstance(step, HttpAttempt):
                 time.sleep(step)
                 answer = None
                 continue
@@ -227,7 +227,7 @@ class AsyncFeatureClient:
             except StopIteration as end:
                 result: Result = end.value
                 return result
-            if not isinstance(step, Attempt):
+            if not isinstance(step, HttpAttempt):
                 await asyncio.sleep(step)
                 answer = None
                 continue

@@ -2,7 +2,7 @@
 
 ::
 
-    core (generator) ── Attempt ──> client: sends it ── response or transport error ──> core
+    core (generator) ── HttpAttempt ──> client: sends it ── response or transport error ──> core
                      ── seconds ──> client: waits    ── None ─────────────────────────> core
 
 So the clients only differ in how they send and wait.
@@ -39,7 +39,7 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class HttpAttempt:
     """One HTTP request to send."""
 
     method: str
@@ -49,7 +49,7 @@ class Attempt:
     timeout_s: float
 
 
-Steps = Generator["Attempt | float", Any, Result]
+Steps = Generator["HttpAttempt | float", Any, Result]
 """Yields attempts and waiting times (s); is sent the response or the transport error of an attempt,
 and returns the result of the call."""
 
@@ -164,7 +164,7 @@ class ClientCore:
         sent = {**headers, "x-request-id": request_id}
         retries = RetryState(self.url, self._policy)
         while True:
-            response = yield Attempt(method, path, sent, body, retries.remaining_s())
+            response = yield HttpAttempt(method, path, sent, body, retries.remaining_s())
             if isinstance(response, Exception):
                 wait_s = retries.failed(response)
             else:
@@ -223,7 +223,9 @@ def _arrow_request(
 
     if isinstance(entities, Mapping):
         columns = {
-            name: values if isinstance(values, pa.Array) else as_list(name, values)
+            name: values
+            if isinstance(values, pa.Array | pa.ChunkedArray)
+            else as_list(name, values)
             for name, values in entities.items()
         }
         entities = pa.table(columns)

@@ -19,24 +19,28 @@ class Freshness:
 
     ``applied_snapshot`` is the snapshot of the tile table that every value includes,
     ``commit_time_ms`` when it was committed, ``event_time_high_ms`` the newest event time
-    applied (None: no event yet), ``current_ms`` the newest time at which the store was known to
-    hold all that the table held. ``stale``: that is further back than the view's
+    applied (None: no event yet), ``event_time_low_ms`` the oldest of the buckets' newest event
+    times (None: a bucket has no event yet), ``current_ms`` the newest time at which the store was
+    known to hold all that the table held. ``stale``: that is further back than the view's
     ``max_staleness``. Times are UTC ms, of the server's clock.
     """
 
     applied_snapshot: int
     commit_time_ms: int
+    event_time_low_ms: int | None
     event_time_high_ms: int | None
     current_ms: int
     stale: bool
 
     def worst(self, other: Freshness) -> Freshness:
         """The worse of both, field by field."""
+        lows = self.event_time_low_ms, other.event_time_low_ms
         highs = self.event_time_high_ms, other.event_time_high_ms
         return Freshness(
             min(self.applied_snapshot, other.applied_snapshot),
             min(self.commit_time_ms, other.commit_time_ms),
-            None if None in highs else min(high for high in highs if high is not None),
+            None if None in lows else min(low for low in lows if low is not None),
+            max((high for high in highs if high is not None), default=None),
             min(self.current_ms, other.current_ms),
             self.stale or other.stale,
         )
@@ -119,6 +123,7 @@ def _freshness(document: Mapping[str, Any]) -> Freshness:
     return Freshness(
         document["applied_snapshot"],
         document["commit_time_ms"],
+        document["event_time_low_ms"],
         document["event_time_high_ms"],
         document["current_ms"],
         document["stale"],

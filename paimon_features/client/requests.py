@@ -110,6 +110,7 @@ class ClientRequest:
 
 def as_list(name: str, values: Any) -> list[Any]:
     """A column as a list, from a sequence, NumPy, pandas, Polars or Arrow."""
+    values = _in_milliseconds(values)
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method):
             found = getattr(values, method)()
@@ -126,13 +127,39 @@ def as_list(name: str, values: Any) -> list[Any]:
 
 def as_input(values: Any) -> Any:
     """A request input: one value for all entities, or a list with one for each."""
+    if hasattr(values, "as_py"):  # an Arrow scalar
+        import pyarrow as pa
+
+        return as_list("", pa.array([values], values.type))[0]
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
+        values = _in_milliseconds(values)
         return values.item() if hasattr(values, "item") else values
     return as_list("", values)
 
 
+def _in_milliseconds(values: Any) -> Any:
+    """NumPy's and Arrow's times in milliseconds, rounded down; anything else as it is.
+
+    Finer ticks have no Python type: NumPy would list nanoseconds as integers, which are
+    milliseconds to the server.
+    """
+    if type(values).__module__ == "numpy" and values.dtype.kind == "M":
+        return values.astype("datetime64[ms]")
+    if type(values).__module__.startswith("pyarrow") and hasattr(values, "type"):
+        import pyarrow as pa
+
+        from paimon_features.times import floor_times
+
+        if pa.types.is_timestamp(values.type):
+            chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
+            return pa.chunked_array(list(map(floor_times, chunks)), pa.timestamp("ms"))
+    return values
+
+
 def _json(value: Any) -> Any:
     if isinstance(value, dt.datetime):
+        if value != value:  # NaT of pandas
+            return None
         if value.tzinfo is not None:
             value = value.astimezone(dt.UTC).replace(tzinfo=None)
         return value.isoformat(timespec="milliseconds") + "Z"

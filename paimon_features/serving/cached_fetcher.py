@@ -294,11 +294,13 @@ def _worst(of: Sequence[ViewFreshness]) -> ViewFreshness:
     """The freshness of rows that were read at different times: the worst of each."""
     if all(one is of[0] for one in of):
         return of[0]
+    lows = [one.event_time_low_ms for one in of if one.event_time_low_ms is not None]
     highs = [one.event_time_high_ms for one in of if one.event_time_high_ms is not None]
     return ViewFreshness(
         applied_snapshot=min(one.applied_snapshot for one in of),
         commit_time_ms=min(one.commit_time_ms for one in of),
-        event_time_high_ms=min(highs) if len(highs) == len(of) else None,
+        event_time_low_ms=min(lows) if len(lows) == len(of) else None,
+        event_time_high_ms=max(highs, default=None),
         current_ms=min(one.current_ms for one in of),
         stale=any(one.stale for one in of),
     )

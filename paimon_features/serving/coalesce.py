@@ -197,7 +197,7 @@ class Coalescer:
                 keys = read.reading.send(found)  # type: ignore[arg-type]
         except StopIteration as end:
             self._deliver(loop, read.batch, end.value)
-        except Exception as error:  # a defect: everybody is told, and the next read goes on
+        except Exception as error:  # a defect: each caller gets it, and the next read continues
             self._deliver(loop, read.batch, [error] * len(read.batch))
         else:
             try:

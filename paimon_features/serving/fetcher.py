@@ -22,7 +22,6 @@ from paimon_features.errors import (
 )
 from paimon_features.online.store import OnlineStore
 from paimon_features.serving.entities import EntityKeys
-from paimon_features.serving.entity_rows import EntityRows
 from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.query_groups import (
     QueryGroup,
@@ -33,6 +32,7 @@ from paimon_features.serving.query_groups import (
 )
 from paimon_features.serving.response import OnlineResponse, ViewFreshness
 from paimon_features.serving.store_reads import StoreRead, read
+from paimon_features.serving.view_rows import ViewRows
 from paimon_features.serving.view_states import ObservedState, ServedView, variants_of
 from paimon_features.statuses import Status
 
@@ -180,7 +180,7 @@ class FeatureFetcher:
         bounds = [variant.view.max_staleness_ms for variant in self._views[name].variants]
         return min((bound for bound in bounds if bound is not None), default=None)
 
-    # -- what is asked ---------------------------------------------------------------------
+    # -- what is requested -----------------------------------------------------------------
 
     def _plan(self, selection: Selection) -> SelectionPlan:
         plan = self._plans.get(selection)
@@ -273,7 +273,7 @@ class FeatureFetcher:
 
 def _place(
     names: Sequence[str], groups: Sequence[QueryGroup], seen: Mapping[str, ObservedState]
-) -> list[EntityRows]:
+) -> list[ViewRows]:
     """The rows to read of each view, those of a group in sequence."""
     placed = []
     for name in names:
@@ -289,7 +289,7 @@ def _place(
                 entities += [query.keys_of(group.views[name].variant) for query in group.ready]
                 start += group.rows
         if entities:
-            rows = EntityRows(name, epoch, entities)
+            rows = ViewRows(name, epoch, entities)
             placed.append(rows)
             for group, start in of_groups:
                 group.placed[name] = (rows, start)
@@ -297,8 +297,8 @@ def _place(
 
 
 def _split(
-    found: Sequence[bytes | None], rows: Sequence[EntityRows]
-) -> list[tuple[EntityRows, Sequence[bytes | None]]]:
+    found: Sequence[bytes | None], rows: Sequence[ViewRows]
+) -> list[tuple[ViewRows, Sequence[bytes | None]]]:
     """The rows of each view with the values of their keys, which follow each other."""
     parts, at = [], 0
     for of in rows:

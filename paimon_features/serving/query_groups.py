@@ -13,10 +13,10 @@ from paimon_features.definitions import Selection
 from paimon_features.definitions.request import request_columns
 from paimon_features.errors import PaimonFeaturesError, RequestError, StoreNotReadyError
 from paimon_features.serving.entities import EntityKeys, entity_keys
-from paimon_features.serving.entity_rows import EntityRows, FreshnessLookup
 from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse, ViewProvenance
 from paimon_features.serving.view_results import ViewPlan, check_time, result_batch
+from paimon_features.serving.view_rows import FreshnessLookup, ViewRows
 from paimon_features.serving.view_states import ObservedState, ViewVariant
 from paimon_features.serving.window_features import WindowFeatures
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
@@ -147,7 +147,7 @@ class QueryGroup:
         self.ready: list[ResolvedQuery] = []
         self.rows = 0
         self.views: Mapping[str, ViewPlan] = {}
-        self.placed: dict[str, tuple[EntityRows, int]] = {}
+        self.placed: dict[str, tuple[ViewRows, int]] = {}
 
     def fail(self, error: PaimonFeaturesError, results: Results) -> None:
         """Set this error for all queries."""

@@ -24,15 +24,17 @@ class ViewFreshness:
     """The freshness of one view's values: the worst of the buckets that the request reads.
 
     ``applied_snapshot`` is the snapshot of the tile table that every value includes,
-    ``commit_time_ms`` when it was committed, ``event_time_high_ms`` the newest event time
-    applied (None: no event yet). ``current_ms`` is the newest time at which the materializer
-    knew the store to be up to date with the table: it advances while the source is idle, and
-    stops when the materializer is dead or behind. ``stale``: ``current_ms`` is further back than
-    the view's ``max_staleness``.
+    ``commit_time_ms`` when it was committed. ``event_time_high_ms``, the high mark, is the newest
+    event time applied (None: no event yet), and ``event_time_low_ms``, the low mark, the oldest of
+    the buckets' newest event times (None: a bucket has no event yet). ``current_ms`` is the newest
+    time at which the materializer knew the store to be up to date with the table: it advances while
+    the source is idle, and stops when the materializer is dead or behind. ``stale``: ``current_ms``
+    is further back than the view's ``max_staleness``.
     """
 
     applied_snapshot: int
     commit_time_ms: int
+    event_time_low_ms: int | None
     event_time_high_ms: int | None
     current_ms: int
     stale: bool
@@ -64,8 +66,8 @@ class ResultBatch:
 
     ``key_types`` are those of the entity keys; for each output of the selection there is its
     type, its column, its codes (``Status``), and the newest event times (NEVER_MS: unknown) of
-    what it is made of, all of one length. ``event_times`` are those by view, and ``epochs`` the
-    names of the epochs of records that were read. ``reads`` tells more of each view, and
+    its inputs, all of one length. ``event_times`` are those by view, and ``epochs`` the
+    names of the epochs of records that were read. ``reads`` has more about each view, and
     ``inputs`` has the request inputs; answers from a cache have neither.
     """
 

@@ -15,8 +15,8 @@ from paimon_features.definitions.selection import Codes
 from paimon_features.errors import RequestError
 from paimon_features.online.expiry import may_miss_records
 from paimon_features.schema import DataType
-from paimon_features.serving.entity_rows import RowRange
 from paimon_features.serving.response import ResultBatch, ViewProvenance
+from paimon_features.serving.view_rows import RowRange
 from paimon_features.serving.view_states import ViewVariant
 from paimon_features.serving.window_features import WindowCells, WindowFeatures, newest_before
 from paimon_features.statuses import Status
@@ -72,7 +72,7 @@ def check_time(view: CompiledView, part: RowRange, as_of_ms: int, clock_ms: int)
             f"feature view {view.name!r}: as_of_ms={as_of_ms} lies {clock_ms - as_of_ms} ms before "
             "the "
             "clock, and idle entities may have left the online store since; read it from the "
-            "lake (get_historical_features), or build the store anew "
+            "lake (get_historical_features), or rebuild the store "
             f"('paimon-features materialize {view.name} --rebuild')"
         )
 

@@ -109,12 +109,12 @@ def test_in_bulk_both_ways_are_arrow(served: DefinitionSet, client: FeatureClien
     ):
         got = client.get_online_features_arrow("all_v1", columns, NOW)
         assert got.select(wanted.table.column_names).to_pylist() == wanted.table.to_pylist()
-        told = json.loads(got.schema.metadata[b"paimon_features"])
-        names = told["status_names"]
+        reported = json.loads(got.schema.metadata[b"paimon_features"])
+        names = reported["status_names"]
         statuses = [names[i] for i in got.column("sum_x_1d__status").to_pylist()]
         assert statuses == wanted.statuses.column("sum_x_1d").to_pylist()
         assert got.column("v__event_time_ms").to_pylist() == wanted.event_times["v"].to_pylist()
-        assert told["freshness"]["v"]["applied_snapshot"] == 1
+        assert reported["freshness"]["v"]["applied_snapshot"] == 1
     named = client.get_online_features_arrow(
         ["v:sum_x_1d", "v:count_7d"], {"user": users}, NOW, full_feature_names=True
     )
@@ -137,10 +137,10 @@ def test_the_async_client_and_the_cache_answer_the_same(
     assert table.num_rows == 2
 
 
-def test_what_is_served_and_how_it_is_are_told(client: FeatureClient) -> None:
-    told = client.features()
-    assert [service["name"] for service in told["services"]] == ["all_v1", "part_v1"]
-    assert told["views"][0]["max_staleness_ms"] == HOUR_MS
+def test_what_is_served_and_how_it_is_are_reported(client: FeatureClient) -> None:
+    reported = client.features()
+    assert [service["name"] for service in reported["services"]] == ["all_v1", "part_v1"]
+    assert reported["views"][0]["max_staleness_ms"] == HOUR_MS
     assert client.health()["status"] == "ready"
 
 
@@ -171,7 +171,7 @@ def test_refusals_become_our_errors(
         closed.close()
 
 
-def test_a_store_that_is_built_anew_meanwhile_is_waited_for(tmp_path: Path) -> None:
+def test_a_store_that_is_rebuilt_meanwhile_is_waited_for(tmp_path: Path) -> None:
     lake, store = TileLake(tmp_path, VIEW), MemoryStore()
     lake.commit([{"user": 1, "t": NOW, "x": 1.0, "word": "a"}])
     server = LiveServer(DefinitionSet(PROJECT, DEFINITIONS, store, 0))

@@ -21,7 +21,7 @@ class LiveServer:
     """Serves until it is closed; with a token file, to the bearers of its tokens."""
 
     def __init__(self, served: DefinitionSet, tokens: Path | None = None) -> None:
-        self.asked: list[str] = []
+        self.requested: list[str] = []
         self._served, self._tokens = served, None if tokens is None else Tokens(tokens)
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -35,7 +35,7 @@ class LiveServer:
         app = FeatureApp(self._served, ServeConfig(), tokens=self._tokens, log=log)
 
         async def counted(scope: dict[str, str], receive: object, send: object) -> None:
-            self.asked.append(scope["path"])
+            self.requested.append(scope["path"])
             await app(scope, receive, send)  # type: ignore[arg-type]
 
         config = uvicorn.Config(

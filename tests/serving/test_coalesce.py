@@ -108,7 +108,7 @@ def test_a_read_takes_no_more_entities_than_it_may_but_one_ask_at_least() -> Non
     run(test, max_rows=5)
 
 
-def test_an_error_is_told_to_the_one_who_has_it() -> None:
+def test_an_error_is_reported_to_the_one_who_has_it() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
         fetcher.go.release(1)
         got = await asyncio.gather(
@@ -155,7 +155,7 @@ def test_a_full_queue_refuses_at_once_and_one_that_was_left_has_room() -> None:
     run(test, max_waiting=2)
 
 
-def test_whoever_is_out_of_time_is_told_whether_it_waits_or_is_read() -> None:
+def test_whoever_is_out_of_time_learns_whether_it_waits_or_is_read() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
         read = asyncio.create_task(coalescer.get(ask(1), timeout_s=0.02))
         await begun(fetcher, 1)

@@ -126,9 +126,9 @@ class Truth:
         rows, statuses = response.to_pylist(), response.statuses.to_pylist()
         first = response.freshness["v"].applied_snapshot
         last = len(self._history[generation]) - 1
-        for row, told in zip(rows, statuses, strict=True):
+        for row, reported in zip(rows, statuses, strict=True):
             user = row.pop("user")
-            [status] = set(told.values())
+            [status] = set(reported.values())
             got = ("PRESENT" if status == "STALE" else status, row)
             possible = [
                 self._at(generation, snapshot, user, response.as_of_ms)
@@ -256,7 +256,7 @@ def test_requests_through_a_coalescer_lose_nothing_while_definitions_are_replace
 
 
 @pytest.mark.parametrize("skew_min", [-600, -100, -61, -30, 0, 30, 89, 91, 600])
-def test_a_readers_clock_ahead_or_behind_is_told_or_refused_never_wrong(
+def test_a_readers_clock_ahead_or_behind_is_reported_or_refused_never_wrong(
     tmp_path: Path, skew_min: int
 ) -> None:
     #  the writer's clock: NOW;   the reader's: NOW + skew, its time of reading unless it names one

@@ -116,7 +116,7 @@ def test_definitions_that_keep_the_same_records_complete_one_another(tmp_path: P
         assert got.statuses.to_pylist() == [{feature: status}]
 
 
-def test_other_entity_keys_are_asked_for_when_their_definition_counts(tmp_path: Path) -> None:
+def test_other_entity_keys_are_requested_when_their_definition_counts(tmp_path: Path) -> None:
     word = Entity("word", keys={"word": String, "user": Int64})
     new = FeatureView("v", source=SOURCE, entity=word, features=[Sum("x", windows=["1h"])])
     project = Project(tmp_path, OLD, new)

@@ -66,13 +66,13 @@ def test_keys_are_those_that_arrow_gives_or_the_same_error(seed: int) -> None:
     try:
         arrays = key_arrays(kinds, entities)
     except RequestError as error:
-        told = str(error)
+        reported = str(error)
     else:
-        told = ""
-    if told:
+        reported = ""
+    if reported:
         with pytest.raises(RequestError) as raised:
             entity_keys(kinds, entities)
-        assert str(raised.value) == told
+        assert str(raised.value) == reported
         return
     keys = entity_keys(kinds, entities)
     assert list(keys.encoded) == entity_bytes(list(kinds.values()), arrays)

@@ -85,21 +85,21 @@ def test_the_cells_of_every_feature_add_up_to_what_is_served(seed: int, tmp_path
         got = fetcher.get(refs, {k: [v] for k, v in entity.items()}, as_of_ms)
         values, statuses = got.table.to_pylist()[0], got.statuses.to_pylist()[0]
         own = entered(view, [e for e in known if all(e[k] == v for k, v in entity.items())])
-        for feature, told in zip(view.compiled.features, document["features"], strict=True):
+        for feature, reported in zip(view.compiled.features, document["features"], strict=True):
             at = (seed, entity, as_of_ms, feature.name)
-            assert told["value"] == plain(values[feature.name]), at
-            assert told["status"] == statuses[feature.name], at
+            assert reported["value"] == plain(values[feature.name]), at
+            assert reported["status"] == statuses[feature.name], at
             window = window_of(view, feature, own, as_of_ms, online=True)
             if view.source.retraction is None and feature.aggregate.where is None:
-                assert told["events"] == len(window.rows), at
-            if told["status"] in ("PRESENT", "STALE"):
-                assert close(from_cells(view, feature, document, told), told["value"]), at
+                assert reported["events"] == len(window.rows), at
+            if reported["status"] in ("PRESENT", "STALE"):
+                assert close(from_cells(view, feature, document, reported), reported["value"]), at
 
 
-def from_cells(view: FeatureView, feature: CompiledFeature, document: Any, told: Any) -> Any:
+def from_cells(view: FeatureView, feature: CompiledFeature, document: Any, reported: Any) -> Any:
     """The value of a feature from the document alone, its cells merged in plain Python."""
     tile_ms = view.compiled.tile_ms
-    cells = [document["cells"][share["cell"]]["partials"] for share in told["cells"]]
+    cells = [document["cells"][share["cell"]]["partials"] for share in reported["cells"]]
     ends = [c["p_event_time_max"] // tile_ms * tile_ms + tile_ms for c in cells]
     newest = max(ends, default=-(2**62) // tile_ms * tile_ms + tile_ms)
     columns = []
@@ -144,7 +144,7 @@ def close(left: Any, right: Any) -> bool:
 # -- the document --------------------------------------------------------------------------
 
 
-def test_a_window_is_told_with_its_cells_on_every_level(tmp_path: Path) -> None:
+def test_a_window_is_reported_with_its_cells_on_every_level(tmp_path: Path) -> None:
     #  1 h   [10:00=====)[11:00=====)
     #  5min                          [12:00)[12:05~~
     view = view_of(Sum("x", windows=["12h"]))
@@ -182,7 +182,7 @@ def test_a_decayed_share_is_what_is_left_of_it_at_the_time_of_the_read(tmp_path:
     assert feature["value"] == pytest.approx(1.5)
 
 
-def test_a_lifetime_is_told_with_the_cell_that_is_never_pruned(tmp_path: Path) -> None:
+def test_a_lifetime_is_reported_with_the_cell_that_is_never_pruned(tmp_path: Path) -> None:
     view = view_of(Count(windows=[None]), Count(windows=["1d"]))
     old = NOW - 400 * DAY_MS
     fetcher = filled(tmp_path, view, [click(7, old), click(7, NOW)])
@@ -211,7 +211,9 @@ def test_calendar_hop_and_delayed_windows_say_what_they_are(tmp_path: Path) -> N
     assert "ends 1h before the time of the read" in delayed["sentence"]
 
 
-def test_an_unknown_or_expired_entity_has_no_value_and_the_reason_is_told(tmp_path: Path) -> None:
+def test_an_unknown_or_expired_entity_has_no_value_and_the_reason_is_reported(
+    tmp_path: Path,
+) -> None:
     view = view_of(Max("x", windows=["7d"]), Last("word", windows=["7d"]), ttl="1d")
     fetcher = filled(tmp_path, view, [click(1, NOW), click(2, NOW - 2 * DAY_MS)])
     unknown = explain(fetcher, "v", {"user": 99}, NOW + 1)
@@ -235,13 +237,13 @@ def test_what_the_store_says_later_does_not_mix_in(tmp_path: Path) -> None:
     lake.commit([click(7, NOW, 2.0)])
     lake.materializer(store).run_once()
     later = explain(fetcher, "v", {"user": 7}, NOW + 1)
-    for told, snapshot, value in ((document, 1, 1.0), (later, 2, 3.0)):
-        assert told["record"]["applied_snapshot"] == snapshot
-        assert told["features"][0]["value"] == value
-        assert sum(share["alone"] for share in told["features"][0]["cells"]) == value
+    for reported, snapshot, value in ((document, 1, 1.0), (later, 2, 3.0)):
+        assert reported["record"]["applied_snapshot"] == snapshot
+        assert reported["features"][0]["value"] == value
+        assert sum(share["alone"] for share in reported["features"][0]["cells"]) == value
 
 
-def test_of_other_features_nothing_is_told(tmp_path: Path) -> None:
+def test_of_other_features_nothing_is_reported(tmp_path: Path) -> None:
     view = view_of(Sum("x", windows=["1h"]), Last("word", windows=["1h"]))
     fetcher = filled(tmp_path, view, [click(7, NOW, word="secret")])
     document = explain(fetcher, "v", {"user": 7}, NOW + 1, features=["sum_x_1h"])

@@ -286,7 +286,7 @@ def test_another_definition_than_the_materialized_one_is_not_ready(tmp_path: Pat
         fetcher.get(refs(other), {"user": [1]}, NOW)
 
 
-def test_names_that_are_not_there_are_told_with_those_that_are(tmp_path: Path) -> None:
+def test_names_that_are_not_there_are_reported_with_those_that_are(tmp_path: Path) -> None:
     view = view_of(Sum("x", windows=["1h"]))
     _, _, fetcher = ready(tmp_path, view, [click(1, NOW)])
     with pytest.raises(UnknownNameError, match="no feature view 'w'; there is: v"):

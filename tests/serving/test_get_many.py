@@ -103,7 +103,7 @@ def random_ask(rng: random.Random) -> FeatureQuery:
         return random_ask(rng)
 
 
-def told(answer: OnlineResponse | PaimonFeaturesError) -> Any:
+def reported(answer: OnlineResponse | PaimonFeaturesError) -> Any:
     """All there is in an answer, to be compared."""
     if isinstance(answer, PaimonFeaturesError):
         return type(answer), str(answer)
@@ -124,8 +124,8 @@ def test_asks_together_get_what_each_gets_alone(shop: Shop, seed: int) -> None:
     views = [view.compiled for view in (SPEND, SOLD, TASTE, NEVER)]
     fetcher = FeatureFetcher(PROJECT, views, store, clock=lambda: NOW + 2 * HOUR_MS)
     asks = [random_ask(rng) for _ in range(rng.choice((1, 5, 30)))]
-    together = [told(answer) for answer in fetcher.get_many(asks)]
-    alone = [told(answer) for ask in asks for answer in fetcher.get_many([ask])]
+    together = [reported(answer) for answer in fetcher.get_many(asks)]
+    alone = [reported(answer) for ask in asks for answer in fetcher.get_many([ask])]
     assert together == alone
 
 

@@ -105,15 +105,15 @@ def _check(
 ) -> None:
     """One entity at one time: the oracle's answer, or a refusal that is right."""
     refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
-    asked = dict(zip(row.column_names, row.columns, strict=True))
+    requested = dict(zip(row.column_names, row.columns, strict=True))
     if any(column.null_count for column in row.columns):
         with pytest.raises(RequestError, match="is null"):
-            fetcher.get(refs, asked, as_of_ms)
+            fetcher.get(refs, requested, as_of_ms)
         return
     entity = event_rows(row)[0]
     own = [e for e in applied if all(e[k] == v for k, v in entity.items())]
     try:
-        got = fetcher.get(refs, asked, as_of_ms)
+        got = fetcher.get(refs, requested, as_of_ms)
     except RequestError:
         assert as_of_ms < high_ms - view.compiled.margin_ms
         return

@@ -46,7 +46,9 @@ from paimon_features.serving.response import OnlineResponse, ResultBatch, ViewFr
 from paimon_features.statuses import STATUS_NAMES, Status
 from paimon_features.testing.sizes import cases
 
-FRESH = ViewFreshness(7, 1_700_000_000_000, 1_699_999_999_999, 1_700_000_000_500, False)
+FRESH = ViewFreshness(
+    7, 1_700_000_000_000, 1_699_999_999_000, 1_699_999_999_999, 1_700_000_000_500, False
+)
 KINDS: Mapping[str, tuple[DataType, list[Any]]] = {
     "big": (Int64, [2**63 - 1, -(2**63), 2**53 + 1]),
     "small": (Int32, [-1, 2**31 - 1, 0]),
@@ -131,7 +133,8 @@ def test_a_reply_is_what_a_feast_server_writes_with_our_freshness_beside_it() ->
     )
     assert got == (
         b'{"metadata":{"feature_names":["user","n"],"as_of_ms":1700000000999,"freshness":{"v":{'
-        b'"applied_snapshot":7,"commit_time_ms":1700000000000,"event_time_high_ms":1699999999999,'
+        b'"applied_snapshot":7,"commit_time_ms":1700000000000,"event_time_low_ms":1699999999000,'
+        b'"event_time_high_ms":1699999999999,'
         b'"current_ms":1700000000500,"stale":false}}},"results":['
         b'{"values":[0,1],"statuses":["PRESENT","PRESENT"],'
         b'"event_timestamps":["1970-01-01T00:00:00Z","1970-01-01T00:00:00Z"]},'
@@ -172,9 +175,9 @@ def test_an_arrow_stream_has_values_statuses_and_freshness() -> None:
     assert table.select(["user", *KINDS]).replace_schema_metadata().equals(response.table)
     assert table["counts__status"].to_pylist() == [0, 3, 4]
     assert table["v__event_time_ms"].to_pylist() == [5, None, 6]
-    told = json.loads(table.schema.metadata[b"paimon_features"])
-    assert told["status_names"] == list(STATUS_NAMES)
-    assert told["freshness"]["v"]["applied_snapshot"] == 7
+    reported = json.loads(table.schema.metadata[b"paimon_features"])
+    assert reported["status_names"] == list(STATUS_NAMES)
+    assert reported["freshness"]["v"]["applied_snapshot"] == 7
 
 
 @given(seed=st.integers(0, 2**32 - 1))

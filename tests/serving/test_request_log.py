@@ -341,7 +341,7 @@ time.sleep(60)
 """
 
 
-def test_what_a_killed_worker_wrote_is_recovered_and_a_torn_end_is_told(tmp_path: Path) -> None:
+def test_what_a_killed_worker_wrote_is_recovered_and_a_torn_end_is_reported(tmp_path: Path) -> None:
     worker = subprocess.Popen(
         [sys.executable, "-c", _KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True
     )

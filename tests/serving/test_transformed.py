@@ -176,11 +176,11 @@ def test_online_offline_and_the_file_say_the_same_to_the_bit(tmp_path: Path) -> 
         assert got.features == NAMES
         for name in NAMES:
             assert got.table[name].combine_chunks().equals(past[name].combine_chunks()), name
-            told = got.statuses[name].to_pylist()
-            assert told == past[f"{name}__status"].to_pylist(), name
-            statuses[name] |= set(told)
+            reported = got.statuses[name].to_pylist()
+            assert reported == past[f"{name}__status"].to_pylist(), name
+            statuses[name] |= set(reported)
             values = got.table[name].to_pylist()
-            nulls[name] |= {s for s, v in zip(told, values, strict=True) if v is None}
+            nulls[name] |= {s for s, v in zip(reported, values, strict=True) if v is None}
         online = shop.fetcher.get(every.outputs, {"user": users}, as_of_ms, {"price": prices}).table
         tiles = shop.lake.store.get_historical_features(every.outputs, rows)
         assert not [*wrong_transformed(every, online), *wrong_transformed(every, tiles)]
@@ -188,7 +188,7 @@ def test_online_offline_and_the_file_say_the_same_to_the_bit(tmp_path: Path) -> 
         reordered = online.set_column(1, online.column_names[1], online.column(1).take(
             pa.array(range(149, -1, -1))))  # fmt: skip
         assert len([*wrong_transformed(every, reordered)]) > 10 or as_of_ms > NOW + DAY_MS
-    assert all({"PRESENT", "MISSING", "EXPIRED"} <= told for told in statuses.values())
+    assert all({"PRESENT", "MISSING", "EXPIRED"} <= reported for reported in statuses.values())
     # a word that is not known, and a price whose square is beyond float64
     assert all("ILL_CONDITIONED" in statuses[name] for name in ("strict", "three", "priced"))
     assert not any(

@@ -43,11 +43,11 @@ def read(folder: Path, view: FeatureView, times: list[int], *as_of_ms: int) -> l
 def test_exact_windows_over_tiles_are_refused_with_what_to_do(tmp_path: Path) -> None:
     view = view_of(Count(windows=["1h"]), kind="exact")
     lake, store = TileLake(tmp_path, view), MemoryStore()
-    told = "exact windows over tiles of 300000 ms.* tile='1ms', or choose kind='hop'"
-    with pytest.raises(RequestError, match=told):
+    reported = "exact windows over tiles of 300000 ms.* tile='1ms', or choose kind='hop'"
+    with pytest.raises(RequestError, match=reported):
         lake.materializer(store)
     fetcher = FeatureFetcher(PROJECT, [view.compiled], store)
-    with pytest.raises(RequestError, match=told):
+    with pytest.raises(RequestError, match=reported):
         fetcher.get([FeatureRef("v", "count_1h")], {"user": [1]}, NOW)
 
 

@@ -13,20 +13,26 @@ from paimon_features.serving import ui
 from paimon_features.serving.http import docs_page, openapi
 from paimon_features.serving.http.catalogue import catalogue
 from paimon_features.serving.http.explorer import UI_HEADERS, Explorer
-from paimon_features.serving.http.health import StoreProbe, view_documents
+from paimon_features.serving.http.health import StoreProbe, store_document, view_documents
+from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE
+from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import Handler, Receive, Reply, Request
 from paimon_features.serving.http.metrics import Counts, page
 from paimon_features.serving.http.state import ServerState
 
 _JSON = b"application/json"
+RELOAD_FAILED = "the last reload failed; the server's log has the reason"
 _HTML = b"text/html; charset=utf-8"
 
 
 class AdminPages:
     """Everything but feature reads. ``all_counts`` returns the current counts of all workers."""
 
-    def __init__(self, state: ServerState, all_counts: Callable[[], list[Counts]]) -> None:
+    def __init__(
+        self, state: ServerState, all_counts: Callable[[], list[Counts]], store_log: StoreLog
+    ) -> None:
         self._state = state
+        self._store_log = store_log
         self._all_counts = all_counts
         self._probe = StoreProbe()
         self._explorer = Explorer()
@@ -57,11 +63,11 @@ class AdminPages:
         return Reply(200, _JSON, b'{"status":"live"}')
 
     async def _ready(self, request: Request, receive: Receive) -> Reply:
-        return _health_reply(await self._health_document(request.query == b"stale=ok"))
+        return _health_reply(await self._health_document(request, request.query == b"stale=ok"))
 
     async def _health(self, request: Request, receive: Receive) -> Reply:
         admission = self._state.admission
-        document = await self._health_document(stale_is_ready=False)
+        document = await self._health_document(request, stale_is_ready=False)
         document["worker"] = {
             "uptime_s": round(time.time() - self._started_s, 1),
             "in_flight": admission.in_flight,
@@ -69,29 +75,45 @@ class AdminPages:
         }
         return _health_reply(document)
 
-    async def _health_document(self, stale_is_ready: bool) -> dict[str, Any]:
+    async def _health_document(self, request: Request, stale_is_ready: bool) -> dict[str, Any]:
         definitions = self._state.definitions
         store = await self._probe.check(definitions)
         at_ms = now_ms()
-        limits = {} if stale_is_ready else {v.name: v.max_staleness_ms for v in definitions.views}
-        reasons = store.reasons(limits, at_ms)
+        limits = {v.name: v.max_staleness_ms for v in definitions.views}
+        reasons = store.reasons({} if stale_is_ready else limits, at_ms)
+        reload_error = self._state.reload_error
+        if store.error is not None:
+            self._store_log.not_ready(store.error)
+        if not self._state.is_operator(request):
+            # anybody may request this; addresses, users and lines of code are for operators
+            reasons = reasons if store.error is None else [STORE_UNAVAILABLE]
+            reload_error = reload_error and RELOAD_FAILED
         return {
             "status": "not_ready" if reasons else "ready",
             "live": True,
             "reasons": reasons,
-            "store": {"reachable": store.error is None},
-            "views": view_documents(store, at_ms),
+            "warnings": store.warnings(limits, at_ms),
+            "store": store_document(store),
+            "views": view_documents(store, limits, at_ms),
             "definitions": {
                 "loaded_ms": definitions.loaded_ms,
-                "error": self._state.reload_error,
+                "error": reload_error,
             },
         }
 
     async def _metrics(self, request: Request, receive: Receive) -> Reply:
         definitions = self._state.definitions
         store = await self._probe.check(definitions)
+        at_ms = now_ms()
+        limits = {v.name: v.max_staleness_ms for v in definitions.views}
+        documents = view_documents(store, limits, at_ms)
         self._state.counts.fresh(
-            {name: v.freshness for name, v in store.views.items() if v.freshness is not None}
+            {
+                name: (v.freshness, documents[name]["behind"])
+                for name, v in store.views.items()
+                if v.freshness is not None
+            },
+            at_ms,
         )
         counts, ok = self._all_counts(), self._state.reload_error is None
         text = page(counts, time.time(), definitions.loaded_ms, ok)

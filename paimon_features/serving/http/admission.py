@@ -93,4 +93,4 @@ class Admission:
 
 
 def _rejection(reason: str) -> RequestRejected:
-    return overloaded(f"{reason}; retry after a second, or run more workers")
+    return overloaded(f"{reason}; retry after a second, or run more workers", "admission")

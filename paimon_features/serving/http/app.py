@@ -15,8 +15,11 @@ from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.http import logs
 from paimon_features.serving.http.admin_pages import AdminPages
 from paimon_features.serving.http.admission import Admission
+from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.definition_set import DefinitionSet
+from paimon_features.serving.http.feast_errors import feast_document, is_feast
 from paimon_features.serving.http.feature_reads import FeatureReads
+from paimon_features.serving.http.hosts import Hosts
 from paimon_features.serving.http.http_errors import MEDIA_TYPE, RequestRejected, rejection_of
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.messages import (
@@ -46,6 +49,7 @@ class FeatureApp:
         log: logs.AccessLog | None = None,
         counts_file: CountsFile | None = None,
         request_log: RequestLog | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self.log = log or logs.AccessLog(config.log_level, config.log_sample)
         self.counts = counts_file.load() if counts_file else Counts(starts=1)
@@ -55,11 +59,13 @@ class FeatureApp:
             Limits.of(config),
             Coalescer(definitions.reader, max_waiting=config.max_concurrent),
             Admission(config.max_concurrent, config.max_wait_ms),
+            BufferedBytes(config.max_buffered_bytes),
             self.counts,
         )
         self._store_log = logs.StoreLog()
+        self._hosts = hosts or Hosts(config.hosts)
         self.reads = FeatureReads(self.state, self._store_log, request_log)
-        self._admin = AdminPages(self.state, self._all_counts)
+        self._admin = AdminPages(self.state, self._all_counts, self._store_log)
         self._routes = {
             "/get-online-features": ("POST", self.reads.read),
             **self._admin.routes,
@@ -102,24 +108,25 @@ class FeatureApp:
         except ClientGoneError:
             reply = Reply(499, b"", b"", code="client_gone")
         except RequestRejected as error:
-            reply = _rejected(request, error)
+            reply = self._rejected(request, error)
         except PaimonFeaturesError as error:
-            rejection = rejection_of(error)
+            rejection = rejection_of(error, with_detail=self.state.is_operator(request))
             if isinstance(error, OnlineStoreError):
-                self._store_log.failed(rejection.code, rejection.detail)
-            reply = _rejected(request, rejection)
+                self._store_log.failed(rejection.code, str(error))
+            reply = self._rejected(request, rejection)
         except Exception:
             logs.LOGGER.exception(
                 "a request failed",
                 extra={"fields": {"request_id": request.request_id, "path": request.path}},
             )
             detail = "internal server error; the server's log has it under this request id"
-            reply = _rejected(request, RequestRejected(500, "internal", detail))
+            reply = self._rejected(request, RequestRejected(500, "internal", detail))
         if reply.status != 499:
             await send_reply(request, reply, send)
         self._finish(request, reply, time.perf_counter() - started)
 
     async def _dispatch(self, request: Request, receive: Receive) -> Reply:
+        self._hosts.check(request)
         found = self._routes.get(request.path)
         if found is None:
             raise RequestRejected(
@@ -137,6 +144,21 @@ class FeatureApp:
                 ((b"allow", method.encode()),),
             )
         return await handler(request, receive)
+
+    def _rejected(self, request: Request, rejection: RequestRejected) -> Reply:
+        if rejection.reason is not None:
+            self.counts.refuse(rejection.reason)
+        if is_feast(request):
+            media_type, body = b"application/json", feast_document(rejection, request.request_id)
+        else:
+            media_type, body = MEDIA_TYPE, rejection.document(request.request_id)
+        return Reply(
+            rejection.status,
+            media_type,
+            body,
+            rejection.headers,
+            code=rejection.code,
+        )
 
     def _finish(self, request: Request, reply: Reply, took_s: float) -> None:
         """Count the request and add its line to the access log."""
@@ -156,19 +178,10 @@ class FeatureApp:
         """Add what was read and logged since the last update."""
         state = self.state
         self.counts.in_flight = state.admission.in_flight
+        self.counts.buffered_bytes = state.buffers.held
         self._batches.add(
             {"batches": state.coalescer.batches, "batched_requests": state.coalescer.queries}
         )
         self._records.add(state.definitions.reads)
         if self.reads.request_log is not None:
             self._logged.add(self.reads.request_log.counts())
-
-
-def _rejected(request: Request, rejection: RequestRejected) -> Reply:
-    return Reply(
-        rejection.status,
-        MEDIA_TYPE,
-        rejection.document(request.request_id),
-        rejection.headers,
-        code=rejection.code,
-    )

@@ -24,7 +24,7 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def read_columns(body: bytes) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes]]:
+def read_columns(body: bytes | bytearray) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes]]:
     """The columns of a stream by name, each one array, and the schema's metadata.
 
     Raises
@@ -73,7 +73,7 @@ def _check(schema: pa.Schema) -> None:
         raise RequestRejected(422, "invalid_request", f"two columns are called {double[0][:80]!r}")
 
 
-def _reject_compressed(body: bytes) -> None:
+def _reject_compressed(body: bytes | bytearray) -> None:
     """Reject content that can be larger than the body, by the messages' headers alone."""
     reader = pa.ipc.MessageReader.open_stream(pa.py_buffer(body))
     while True:

@@ -5,12 +5,14 @@ A request passes: token, format, body, admission, decoding, names, rights, limit
 
 from __future__ import annotations
 
+import re
 import time
+from collections.abc import Sequence
 
 from paimon_features.errors import UnknownNameError
 from paimon_features.serving.http.definition_set import DefinitionSet, RequestPlan
-from paimon_features.serving.http.formats import format_of_body, format_of_reply
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.formats import Format, format_of_body, format_of_reply
+from paimon_features.serving.http.http_errors import Headers, RequestRejected
 from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import Receive, Reply, Request, read_body
 from paimon_features.serving.http.rendered_reply import (
@@ -24,6 +26,8 @@ from paimon_features.serving.http.state import ServerState
 from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.serving.response import OnlineResponse
+
+_PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class FeatureReads:
@@ -48,13 +52,25 @@ class FeatureReads:
         rights = state.authorize(request)
         body_format = format_of_body(request.content_type)
         reply_format = format_of_reply(request.accept, body_format)
-        body = await read_body(request, receive, state.limits.max_body_bytes)
+        limits, buffers = state.limits, state.buffers
+        body = await read_body(
+            request, receive, limits.max_body_bytes, buffers, limits.body_timeout_s
+        )
         try:
-            work = state.admission.enter(len(body), time.perf_counter())
-        except RequestRejected:
-            refused = state.counts.refused
-            refused["admission"] = refused.get("admission", 0) + 1
-            raise
+            return await self._answer(request, body, body_format, reply_format, rights)
+        finally:
+            buffers.free(len(body))
+
+    async def _answer(
+        self,
+        request: Request,
+        body: bytes | bytearray,
+        body_format: Format,
+        reply_format: Format,
+        rights: Rights,
+    ) -> Reply:
+        state = self._state
+        work = state.admission.enter(len(body), time.perf_counter())
         try:
             parsed = decode(body, body_format, request.query)
             # nothing is awaited from here to the coalescer's queue: one set of definitions
@@ -76,12 +92,11 @@ class FeatureReads:
             self._store_log.answered()
         features = len(plan.selection.outputs)
         state.counts.answer(rows, rows * features, rendered.statuses or {})
-        state.counts.fresh(rendered.freshness)
         return Reply(
             200,
             reply_format.value.encode(),
             rendered.body,
-            freshness_headers(rendered.freshness),
+            (*freshness_headers(rendered.freshness), *_ignored_headers(parsed.ignored)),
             rows,
             features,
         )
@@ -106,3 +121,11 @@ class FeatureReads:
             ) from None
         definitions.check_rights(plan, rights)
         return plan
+
+
+def _ignored_headers(names: Sequence[str]) -> Headers:
+    """Tell the client which of its fields had no effect."""
+    if not names:
+        return ()
+    shown = (name if _PLAIN.fullmatch(name) else "?" for name in names)
+    return ((b"x-ignored-fields", ", ".join(shown).encode()),)

@@ -1,7 +1,8 @@
 """Readiness of the server, looked up in the store when it is requested.
 
-Ready means: the store responds, it contains a complete epoch of each served view that the
-definitions here can read, and no view is further behind than its ``max_staleness``.
+Ready means: the store responds and never evicts keys, it contains a complete epoch of each served
+view that the definitions here can read and from which nothing was evicted, and no view is further
+behind than its ``max_staleness``.
 """
 
 from __future__ import annotations
@@ -17,14 +18,26 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.markers import Marker, ViewState
-from paimon_features.serving.entity_rows import worst_freshness
+from paimon_features.online.store import Evictions, evicted_keys, may_evict
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.response import ViewFreshness
+from paimon_features.serving.view_rows import worst_freshness
+from paimon_features.windows import MINUTE_MS
 
 TIMEOUT_S = 2.0
 """A store that has not responded within this time counts as not responding."""
 MAX_AGE_S = 0.5
 """The result of a probe is used for this long, however often it is requested."""
+
+
+WARN_AFTER_MS = 5 * MINUTE_MS
+"""A view without ``max_staleness`` that has been behind for longer causes a warning. A running
+materializer confirms every second that an idle view is up to date."""
+
+
+def is_behind(freshness: ViewFreshness, now_ms: int) -> bool:
+    """Whether a view is behind for so long that its materializer must have stopped or be slow."""
+    return now_ms - freshness.current_ms > WARN_AFTER_MS
 
 
 @dataclass(frozen=True)
@@ -39,16 +52,37 @@ class ViewHealth:
 
 @dataclass(frozen=True)
 class StoreHealth:
-    """The result of one probe of the store: ``error`` if it does not respond."""
+    """The result of one probe of the store: ``error`` if it does not respond.
+
+    ``servers`` are those of the store with their eviction policies.
+    """
 
     error: str | None
     views: Mapping[str, ViewHealth] = field(default_factory=dict)
+    servers: Sequence[Evictions] = ()
+
+    def warnings(self, max_staleness_ms: Mapping[str, int | None], now_ms: int) -> list[str]:
+        """What needs attention although the server may be ready, a sentence each.
+
+        A view without ``max_staleness`` that is behind for longer than ``WARN_AFTER_MS``. A source
+        without new events is no reason: the materializer still reports the view as up to date.
+        """
+        return [
+            f"feature view {name!r}: {(now_ms - view.freshness.current_ms) / 1_000:,.0f} s behind "
+            "the tile table; its materializer has stopped or is too slow (the view declares no "
+            f"max_staleness; the default for this warning is {WARN_AFTER_MS // 1_000} s)"
+            for name, view in self.views.items()
+            if view.freshness is not None
+            and max_staleness_ms.get(name) is None
+            and is_behind(view.freshness, now_ms)
+        ]
 
     def reasons(self, max_staleness_ms: Mapping[str, int | None], now_ms: int) -> list[str]:
         """The reasons why the server is not ready, a sentence each; empty if it is."""
         if self.error is not None:
             return [self.error]
-        found = []
+        unsafe = {server.policy for server in self.servers if not server.is_safe}
+        found = [may_evict("the online store", str(policy)) for policy in sorted(map(str, unsafe))]
         for name, view in self.views.items():
             limit_ms = max_staleness_ms.get(name)
             if view.reason is not None:
@@ -100,20 +134,27 @@ def check_store(definitions: DefinitionSet) -> StoreHealth:
     current_ms = now_ms()
     try:
         raws = definitions.store.get_many([definitions.keys(v.name).state for v in views])
+        servers = definitions.store.evictions()
+        evicted = evicted_keys(servers)
         states = [ViewState() if raw is None else ViewState.from_bytes(raw) for raw in raws]
         return StoreHealth(
             None,
             {
-                view.name: _of_view(definitions, view, state, current_ms)
+                view.name: _of_view(definitions, view, state, evicted, current_ms)
                 for view, state in zip(views, states, strict=True)
             },
+            servers,
         )
     except OnlineStoreError as error:
         return StoreHealth(str(error))
 
 
 def _of_view(
-    definitions: DefinitionSet, view: CompiledView, state: ViewState, now_ms: int
+    definitions: DefinitionSet,
+    view: CompiledView,
+    state: ViewState,
+    evicted: Mapping[str, int],
+    now_ms: int,
 ) -> ViewHealth:
     what = f"feature view {view.name!r}"
     if state.epoch is None or state.content is None:
@@ -137,6 +178,13 @@ def _of_view(
             generation=content.generation,
             epoch=state.epoch,
         )
+    if count := state.evicted_since(evicted):
+        return ViewHealth(
+            f"{what}: the online store has evicted {count} keys, so that entities may be missing; "
+            "a running materializer rebuilds the view",
+            generation=content.generation,
+            epoch=state.epoch,
+        )
     found = [marker for marker in markers if marker is not None]
     return ViewHealth(None, worst_freshness(view, found, now_ms), content.generation, state.epoch)
 
@@ -151,7 +199,19 @@ def _markers(
     return [None if raw is None else Marker.from_bytes(raw) for raw in raws]
 
 
-def view_documents(health: StoreHealth, now_ms: int) -> dict[str, Any]:
+def store_document(health: StoreHealth) -> dict[str, Any]:
+    """The store's part of the health document; policies are null where they may not be read."""
+    document: dict[str, Any] = {"reachable": health.error is None}
+    if health.error is None:
+        policies = {server.policy for server in health.servers}
+        document["maxmemory_policies"] = sorted(policies, key=str)
+        document["evicted_keys"] = sum(server.evicted for server in health.servers)
+    return document
+
+
+def view_documents(
+    health: StoreHealth, max_staleness_ms: Mapping[str, int | None], now_ms: int
+) -> dict[str, Any]:
     """The views of the health document, by name."""
     out: dict[str, Any] = {}
     for name, view in health.views.items():
@@ -167,10 +227,12 @@ def view_documents(health: StoreHealth, now_ms: int) -> dict[str, Any]:
             document |= {
                 "applied_snapshot": f.applied_snapshot,
                 "commit_time_ms": f.commit_time_ms,
+                "event_time_low_ms": f.event_time_low_ms,
                 "event_time_high_ms": f.event_time_high_ms,
                 "current_ms": f.current_ms,
                 "behind_s": round(max(now_ms - f.current_ms, 0) / 1_000, 3),
                 "stale": f.stale,
+                "behind": f.stale or (max_staleness_ms.get(name) is None and is_behind(f, now_ms)),
             }
         out[name] = document
     return out

@@ -17,22 +17,36 @@ from paimon_features.errors import (
     StoreNotReadyError,
     UnknownNameError,
 )
+from paimon_features.redaction import redact
 
 Headers = tuple[tuple[bytes, bytes], ...]
 
 MEDIA_TYPE = b"application/problem+json"
-_RETRY = ((b"retry-after", b"1"),)
+_RETRY: Headers = ((b"retry-after", b"1"),)
+CLOSE: Headers = ((b"connection", b"close"),)
+"""Ends the connection after a reply to a request that was not read completely."""
 
 
 class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a fault)
-    """A request that is answered with an error. ``code`` is stable; the text may change."""
+    """A request that is answered with an error. ``code`` is stable; the text may change.
 
-    def __init__(self, status: int, code: str, detail: str, headers: Headers = ()) -> None:
+    ``reason`` is the label of the counter of refused requests, None for those not counted there.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        headers: Headers = (),
+        reason: str | None = None,
+    ) -> None:
         super().__init__(detail)
         self.status = status
         self.code = code
         self.detail = detail
         self.headers = headers
+        self.reason = reason
 
     def document(self, request_id: str) -> bytes:
         """The body of the reply."""
@@ -41,7 +55,7 @@ class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a
                 "status": self.status,
                 "title": HTTPStatus(self.status).phrase,
                 "code": self.code,
-                "detail": self.detail,
+                "detail": redact(self.detail),
                 "request_id": request_id,
             }
         )
@@ -54,6 +68,7 @@ CODES: Mapping[str, str] = {
     "unauthorized": "the token is missing or unknown",
     "forbidden": "the token does not grant the right to read this",
     "not_found": "no such path",
+    "unknown_host": "the name in the Host header is not one of this server",
     "method_not_allowed": "the path takes another method",
     "not_acceptable": "the server writes none of the formats that the client accepts",
     "unsupported_media_type": "the server does not read this format of bodies",
@@ -67,19 +82,25 @@ CODES: Mapping[str, str] = {
 """Every ``code`` and its meaning."""
 
 
-def rejection_of(error: PaimonFeaturesError) -> RequestRejected:
-    """The status and code for an error of a read."""
+STORE_UNAVAILABLE = "the online store does not respond; the server's log has the reason"
+"""What clients other than operators read about a store that fails."""
+
+
+def rejection_of(error: PaimonFeaturesError, *, with_detail: bool = False) -> RequestRejected:
+    """The status and code for an error of a read; ``with_detail`` for an operator's request."""
     if isinstance(error, OverloadedError):
-        return overloaded(str(error))
+        return overloaded(str(error), "queue")
     if isinstance(error, StoreNotReadyError):
         return RequestRejected(503, "not_ready", str(error), _RETRY)
     if isinstance(error, OnlineStoreError):
-        return RequestRejected(503, "store_unavailable", str(error), _RETRY)
+        # the error has the store's address and user, which only the log and operators see
+        detail = str(error) if with_detail else STORE_UNAVAILABLE
+        return RequestRejected(503, "store_unavailable", detail, _RETRY)
     if isinstance(error, UnknownNameError):
         return RequestRejected(404, "unknown_name", str(error))
     return RequestRejected(422, "invalid_request", str(error))
 
 
-def overloaded(detail: str) -> RequestRejected:
-    """503 for a request that would wait too long. It was not read, so it may be retried."""
-    return RequestRejected(503, "overloaded", detail, _RETRY)
+def overloaded(detail: str, reason: str, headers: Headers = ()) -> RequestRejected:
+    """503 for a request that does not fit now. It was not answered, so it may be retried."""
+    return RequestRejected(503, "overloaded", detail, (*_RETRY, *headers), reason)

@@ -16,12 +16,17 @@ class Limits:
     max_entities: int
     max_features: int
     max_values: int
+    body_timeout_s: float
 
     @classmethod
     def of(cls, config: ServeConfig) -> Limits:
         """The limits of the configuration."""
         return cls(
-            config.max_body_bytes, config.max_entities, config.max_features, config.max_values
+            config.max_body_bytes,
+            config.max_entities,
+            config.max_features,
+            config.max_values,
+            config.body_timeout_ms / 1_000,
         )
 
     def check(self, entities: int, features: int) -> None:

@@ -18,6 +18,7 @@ from typing import TextIO
 
 import msgspec
 
+from paimon_features.redaction import redact
 from paimon_features.serving.http.messages import Reply, Request
 
 LOGGER = logging.getLogger("paimon_features.serve")
@@ -104,6 +105,15 @@ class StoreLog:
         LOGGER.error("requests are rejected (%s): %s", code, reason)
         return True
 
+    def not_ready(self, reason: str) -> bool:
+        """Note that a readiness check failed; returns whether it was logged."""
+        now_s = self._clock()
+        if now_s - self._logged_s.get("health", -_REPEAT_EVERY_S) < _REPEAT_EVERY_S:
+            return False
+        self._logged_s["health"] = now_s
+        LOGGER.error("the server is not ready: %s", reason)
+        return True
+
     def answered(self) -> bool:
         """Note a successful read, only needed if ``is_failing``; returns whether it was logged."""
         now_s = self._clock()
@@ -146,11 +156,11 @@ class _JsonLines(logging.Formatter):
             "time": time_text(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": redact(record.getMessage()),
             "pid": record.process,
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = redact(self.formatException(record.exc_info))
         line.update(getattr(record, "fields", {}))
         return _encode(line).decode()
 

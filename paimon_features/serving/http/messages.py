@@ -6,18 +6,19 @@ import asyncio
 import itertools
 import re
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.serving.http.http_errors import Headers, RequestRejected
+from paimon_features.serving.http.buffered_bytes import BufferedBytes
+from paimon_features.serving.http.http_errors import CLOSE, Headers, RequestRejected
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
-BODY_TIMEOUT_S = 10.0
-"""A body that arrives in parts has to be complete within this time."""
+BODY_COMPLETE: dict[str, dict[object, object]] = {"paimon_features.body_complete": {}}
+"""The ASGI extension of a request whose body has arrived: reading it needs no deadline."""
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
@@ -27,6 +28,11 @@ _worker = secrets.token_hex(6)
 
 class ClientGoneError(Exception):
     """The client closed the connection before its request was complete."""
+
+
+def new_request_id() -> str:
+    """An id that no other request has."""
+    return f"{_worker}-{next(_numbers)}"
 
 
 @dataclass(slots=True)
@@ -47,25 +53,33 @@ class Request:
 
     __slots__ = (
         "accept", "authorization", "client", "content_encoding", "content_length", "content_type",
-        "method", "path", "query", "request_id", "route", "traceparent",
+        "headers", "hosts", "http_version", "is_complete", "method", "path", "query", "request_id",
+        "route", "traceparent",
     )  # fmt: skip
 
     def __init__(self, scope: Scope) -> None:
         self.method: str = scope["method"]
         self.path: str = scope["path"]
         self.query: bytes = scope.get("query_string", b"")
+        self.http_version: str = scope.get("http_version", "")
+        self.hosts: tuple[bytes, ...] = ()
+        self.is_complete = scope.get("extensions") is BODY_COMPLETE
         self.route = "other"
         self.accept = self.authorization = self.content_type = self.content_encoding = b""
         self.content_length = self.traceparent = request_id = b""
         self.client = ""
-        for name, value in scope["headers"]:
-            if name == b"content-type":
+        self.headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
+        accepted: list[bytes] = []
+        for name, value in self.headers:
+            if name == b"host":
+                if len(self.hosts) < 2:  # more than one is an error, however many there are
+                    self.hosts = (*self.hosts, value)
+            elif name == b"content-type":
                 self.content_type = value
             elif name == b"content-length":
                 self.content_length = value
             elif name == b"accept":
-                # a repeated header is one list in two parts
-                self.accept = self.accept + b"," + value if self.accept else value
+                accepted.append(value)
             elif name == b"authorization":
                 self.authorization = value
             elif name == b"x-request-id":
@@ -74,10 +88,15 @@ class Request:
                 self.traceparent = value
             elif name == b"content-encoding":
                 self.content_encoding = value
+        self.accept = b",".join(accepted)  # a repeated header is one list in parts
         if request_id and _SANE_ID.fullmatch(request_id):
             self.request_id = request_id.decode()
         else:
-            self.request_id = f"{_worker}-{next(_numbers)}"
+            self.request_id = new_request_id()
+
+    def header(self, name: bytes) -> bytes:
+        """The value of a header that has no attribute, ``b""`` for a missing one."""
+        return next((value for known, value in self.headers if known == name), b"")
 
     def trace(self) -> tuple[str, str] | None:
         """Trace id and span id of the request (W3C ``traceparent``), if it has them."""
@@ -89,14 +108,17 @@ Handler = Callable[[Request, Receive], Awaitable[Reply]]
 """Serves the requests of one path."""
 
 
-async def read_body(request: Request, receive: Receive, limit: int) -> bytes:
-    """The complete body.
+async def read_body(
+    request: Request, receive: Receive, limit: int, buffers: BufferedBytes, timeout_s: float
+) -> bytes | bytearray:
+    """The complete body; its bytes are counted in ``buffers``, to be freed by the caller.
 
     Raises
     ------
     RequestRejected
-        413 for a body over the limit, before it is read if its length is declared; 408 for one
-        that is not complete in time; 415 for one that is compressed.
+        413 for a body over the limit, before it is read if its length is declared; 503 for one
+        that does not fit into ``buffers``; 408 for one that is not complete in time; 415 for one
+        that is compressed.
     ClientGoneError
         If the connection ends before the body does.
     """
@@ -104,9 +126,9 @@ async def read_body(request: Request, receive: Receive, limit: int) -> bytes:
         raise RequestRejected(
             415,
             "unsupported_media_type",
-            f"content-encoding {request.content_encoding.decode('latin-1')!r}; send the body "
+            f"content-encoding {request.content_encoding[:200].decode('latin-1')!r}; send the body "
             "uncompressed (the compact formats are small anyway)",
-            _CLOSE,
+            CLOSE,
         )
     if request.content_length:
         # digits only, and only one length: the HTTP parser has checked that
@@ -114,37 +136,50 @@ async def read_body(request: Request, receive: Receive, limit: int) -> bytes:
             declared = int(request.content_length)
         except ValueError:
             detail = "content-length is not a number"
-            raise RequestRejected(400, "malformed", detail, _CLOSE) from None
+            raise RequestRejected(400, "malformed", detail, CLOSE) from None
         if declared > limit:
             raise _too_large(declared, limit)
-    message = await receive()
-    if not message.get("more_body", False) and message["type"] == "http.request":
-        body: bytes = message["body"]
-        if len(body) > limit:
-            raise _too_large(len(body), limit)
-        return body
+        buffers.check(declared, declared)
+    if request.is_complete:
+        return await _parts(receive, limit, buffers)
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_S):
-            return await _rest(message, receive, limit)
+        async with asyncio.timeout(timeout_s):
+            return await _parts(receive, limit, buffers)
     except TimeoutError:
         raise RequestRejected(
-            408, "too_slow", f"the body was not complete within {BODY_TIMEOUT_S:g} s", _CLOSE
+            408,
+            "too_slow",
+            f"the body was not complete within {timeout_s:g} s ([serve] body_timeout)",
+            CLOSE,
+            "body_timeout",
         ) from None
 
 
-async def _rest(message: MutableMapping[str, Any], receive: Receive, limit: int) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit:
-            raise _too_large(size, limit)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-        message = await receive()
+async def _parts(receive: Receive, limit: int, buffers: BufferedBytes) -> bytes | bytearray:
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False) and message["type"] == "http.request":
+        if len(body) > limit:
+            raise _too_large(len(body), limit)
+        buffers.take(len(body), len(body))
+        return body
+    # what has arrived is counted, not what is declared: a declaration costs a client nothing
+    parts = bytearray()
+    try:
+        while True:
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            part: bytes = message.get("body", b"")
+            if len(parts) + len(part) > limit:
+                raise _too_large(len(parts) + len(part), limit)
+            buffers.take(len(part), len(parts) + len(part))
+            parts += part
+            if not message.get("more_body", False):
+                return parts
+            message = await receive()
+    except BaseException:
+        buffers.free(len(parts))
+        raise
 
 
 async def send_reply(request: Request, reply: Reply, send: Send) -> None:
@@ -165,14 +200,11 @@ async def send_reply(request: Request, reply: Reply, send: Send) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-_CLOSE: Headers = ((b"connection", b"close"),)
-
-
 def _too_large(size: int, limit: int) -> RequestRejected:
     return RequestRejected(
         413,
         "too_large",
         f"the body has {size:,} bytes or more, at most {limit:,} are accepted; split the request "
         "([serve] max_body_bytes)",
-        _CLOSE,
+        CLOSE,
     )

@@ -48,6 +48,21 @@ class HistogramCounts(msgspec.Struct):
         return cls([0] * (len(edges) + 1))
 
 
+class ViewMarks(msgspec.Struct, frozen=True, array_like=True):
+    """The freshness of all buckets of a view, read at ``read_ms``.
+
+    ``behind`` is that of the health document.
+    """
+
+    read_ms: int
+    applied_snapshot: int
+    current_ms: int
+    low_ms: int | None
+    high_ms: int | None
+    stale: bool
+    behind: bool
+
+
 class Counts(msgspec.Struct):
     """The counts of one worker. Maps of counters are by the values of their labels."""
 
@@ -62,11 +77,13 @@ class Counts(msgspec.Struct):
     reads: dict[str, int] = msgspec.field(default_factory=dict)
     reloads: dict[str, int] = msgspec.field(default_factory=dict)
     logged: dict[str, int] = msgspec.field(default_factory=dict)
+    closed: dict[str, int] = msgspec.field(default_factory=dict)
     starts: int = 0
     in_flight: int = 0
+    connections: int = 0
+    buffered_bytes: int = 0
     written_s: float = 0.0
-    freshness: dict[str, tuple[int, int, bool]] = msgspec.field(default_factory=dict)
-    """Per view: applied snapshot, ``current_ms``, stale."""
+    freshness: dict[str, ViewMarks] = msgspec.field(default_factory=dict)
 
     def request(self, route: str, status: int, took_s: float) -> None:
         """Count an answered request."""
@@ -79,6 +96,10 @@ class Counts(msgspec.Struct):
         latency = self.latency[route]
         latency.counts[bisect_left(LATENCIES_S, took_s)] += 1
         latency.total += took_s
+
+    def refuse(self, reason: str) -> None:
+        """Count a request that was not accepted."""
+        self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def answer(self, rows: int, values: int, statuses: Mapping[str, Sequence[int]]) -> None:
         """Count a feature read: its entities, its values, and by view the values per status."""
@@ -93,10 +114,18 @@ class Counts(msgspec.Struct):
                 for status, count in enumerate(own):
                     known[status] += count
 
-    def fresh(self, freshness: Mapping[str, ViewFreshness]) -> None:
-        """Note the freshness of views, as read last."""
-        for view, f in freshness.items():
-            self.freshness[view] = (f.applied_snapshot, f.current_ms, f.stale)
+    def fresh(self, freshness: Mapping[str, tuple[ViewFreshness, bool]], read_ms: int) -> None:
+        """Note the freshness of all buckets of views, and whether the views are behind."""
+        for view, (f, behind) in freshness.items():
+            self.freshness[view] = ViewMarks(
+                read_ms,
+                f.applied_snapshot,
+                f.current_ms,
+                f.event_time_low_ms,
+                f.event_time_high_ms,
+                f.stale,
+                behind,
+            )
 
 
 class GrowingTotals:
@@ -140,7 +169,7 @@ class CountsFile:
         except (OSError, msgspec.MsgspecError):
             counts = Counts()
         counts.starts += 1
-        counts.in_flight = 0
+        counts.in_flight = counts.connections = counts.buffered_bytes = 0
         counts.freshness = {}
         return counts
 
@@ -193,6 +222,10 @@ class _Collector:
         yield from self._of_reads()
         yield from self._of_views(alive)
         yield _gauge("in_flight", "Feature requests in flight.", sum(c.in_flight for c in alive))
+        connections = sum(c.connections for c in alive)
+        yield _gauge("connections", "Open connections.", connections)
+        held = sum(c.buffered_bytes for c in alive)
+        yield _gauge("buffered_bytes", "Bytes of requests and replies in memory.", held)
         yield _gauge("workers", "Workers that are running.", len(alive))
         starts = sum(c.starts for c in self._counts)
         yield _counter("worker_starts", "Starts of workers.", {(): starts})
@@ -214,8 +247,10 @@ class _Collector:
         yield _counter("requests", "Requests by route and status.", requests, ("route", "status"))
         text = "From a request's head to its reply."
         yield _histogram("request_seconds", text, latency, LATENCIES_S, ("route",))
-        yield self._summed("refused", "Feature requests that were not admitted.", "reason",
+        yield self._summed("refused", "Requests that were not accepted.", "reason",
                            [c.refused for c in self._counts])  # fmt: skip
+        yield self._summed("connections_closed", "Connections that the server ended.", "reason",
+                           [c.closed for c in self._counts])  # fmt: skip
         yield self._summed("reloads", "Attempts to reload the definitions.", "result",
                            [c.reloads for c in self._counts])  # fmt: skip
         if any(c.logged for c in self._counts):
@@ -245,9 +280,11 @@ class _Collector:
                     statuses[key] = statuses.get(key, 0) + count
         yield _counter("feature_statuses", "Values in replies by view and status.", statuses,
                        ("view", "status"))  # fmt: skip
-        newest: dict[str, tuple[int, int, bool]] = {}
-        for counts in sorted(alive, key=lambda one: one.written_s):
-            newest.update(counts.freshness)
+        newest: dict[str, ViewMarks] = {}
+        for counts in alive:
+            for view, marks in counts.freshness.items():
+                if view not in newest or newest[view].read_ms < marks.read_ms:
+                    newest[view] = marks
         snapshot = GaugeMetricFamily(
             f"{PREFIX}applied_snapshot", "Snapshot that every value includes.", labels=["view"]
         )
@@ -259,11 +296,27 @@ class _Collector:
         stale = GaugeMetricFamily(
             f"{PREFIX}stale", "1 if that is over the view's max_staleness.", labels=["view"]
         )
-        for view, (applied, current_ms, is_stale) in sorted(newest.items()):
-            snapshot.add_metric([view], applied)
-            age.add_metric([view], max(self._now_s - current_ms / 1_000, 0.0))
-            stale.add_metric([view], int(is_stale))
-        yield from (snapshot, age, stale)
+        behind = GaugeMetricFamily(
+            f"{PREFIX}behind",
+            "1 if that is over the view's max_staleness, or over 5 min where none is declared.",
+            labels=["view"],
+        )
+        low, high = (
+            GaugeMetricFamily(f"{PREFIX}event_time_{mark}_seconds", text, labels=["view"])
+            for mark, text in (
+                ("low", "Oldest of the buckets' newest event times, Unix time."),
+                ("high", "Newest event time applied, Unix time."),
+            )
+        )
+        for view, marks in sorted(newest.items()):
+            snapshot.add_metric([view], marks.applied_snapshot)
+            age.add_metric([view], max(self._now_s - marks.current_ms / 1_000, 0.0))
+            stale.add_metric([view], int(marks.stale))
+            behind.add_metric([view], int(marks.behind))
+            for family, mark_ms in ((low, marks.low_ms), (high, marks.high_ms)):
+                if mark_ms is not None:
+                    family.add_metric([view], mark_ms / 1_000)
+        yield from (snapshot, age, stale, behind, low, high)
 
     def _summed(
         self, name: str, text: str, label: str, parts: Sequence[Mapping[str, int]]

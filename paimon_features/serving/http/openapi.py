@@ -85,6 +85,7 @@ def _get(
     responses: dict[str, Any] = {"200": {"description": text, "content": content}}
     if with_401:
         responses["401"] = _problem_response("401")
+    responses["421"] = _problem_response("421")
     if unready:
         responses["503"] = {"description": "Not ready; see 'reasons'.", "content": content}
     return {"get": {"summary": text, "parameters": [*parameters], "responses": responses}}
@@ -121,6 +122,7 @@ def _problem_response(status: str) -> dict[str, Any]:
         "408": "The body did not arrive in time.",
         "413": "Over a limit of this server.",
         "415": "The server does not read this format.",
+        "421": "The Host header has a name that is not one of this server.",
         "422": "A field is missing, unknown or of a wrong type, or values do not fit.",
         "500": "An internal error of the server.",
         "503": "Overloaded, or the store is unavailable or being built: see Retry-After.",
@@ -136,7 +138,7 @@ def _read(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, Any]
     body = {Format.JSON.value: {"schema": schema, "examples": _examples(catalogue)}}
     reply = {Format.JSON.value: {"schema": {"$ref": "#/components/schemas/Reply"}}}
     binary = {"schema": {"type": "string", "contentMediaType": arrow}}
-    errors = ("400", "401", "403", "404", "406", "408", "413", "415", "422", "500", "503")
+    errors = ("400", "401", "403", "404", "406", "408", "413", "415", "421", "422", "500", "503")
     return {
         "summary": "Features of entities, as of now or another time.",
         "description": "The body is JSON, MessagePack of the same structure "
@@ -153,6 +155,10 @@ def _read(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, Any]
                     "X-Request-Id": {"schema": {"type": "string"}},
                     "X-Applied-Snapshot": {
                         "description": "Per view: the snapshot that every value includes.",
+                        "schema": {"type": "string"},
+                    },
+                    "X-Ignored-Fields": {
+                        "description": "Fields of the request that had no effect.",
                         "schema": {"type": "string"},
                     },
                     "X-Current-Ms": {
@@ -235,7 +241,9 @@ def _request(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, A
         "type": "object",
         "required": ["entities"],
         "anyOf": [{"required": ["features"]}, {"required": ["feature_service"]}],
-        "additionalProperties": False,
+        "additionalProperties": True,
+        "description": "Fields that are not listed are ignored and named in X-Ignored-Fields, "
+        "unless they look like a misspelt one.",
         "properties": {
             "entities": {
                 "type": "object",
@@ -314,7 +322,14 @@ def _freshness() -> dict[str, Any]:
         "properties": {
             "applied_snapshot": {"type": "integer"},
             "commit_time_ms": {"type": "integer"},
-            "event_time_high_ms": {"type": ["integer", "null"]},
+            "event_time_low_ms": {
+                "type": ["integer", "null"],
+                "description": "low mark: the oldest of the buckets' newest event times",
+            },
+            "event_time_high_ms": {
+                "type": ["integer", "null"],
+                "description": "high mark: the newest event time applied",
+            },
             "current_ms": {"type": "integer"},
             "stale": {"type": "boolean"},
         },

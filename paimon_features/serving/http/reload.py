@@ -9,7 +9,7 @@ import asyncio
 import importlib
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from paimon_features.clock import now_ms
@@ -17,6 +17,7 @@ from paimon_features.config import ProjectConfig, ServeConfig
 from paimon_features.definitions import CompiledView, Definitions, load_definitions
 from paimon_features.errors import ConfigurationError, PaimonFeaturesError
 from paimon_features.online.store import OnlineStore
+from paimon_features.redaction import redact
 from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import LOGGER
@@ -66,12 +67,14 @@ class Reloader:
                 with _yielding_often():
                     definitions, tokens = await asyncio.to_thread(self._load, app.state.definitions)
             except PaimonFeaturesError as error:
-                app.state.reload_error = "; ".join([str(error), *getattr(error, "__notes__", ())])
+                app.state.reload_error = redact(
+                    "; ".join([str(error), *getattr(error, "__notes__", ())])
+                )
                 _count(app, "failed")
                 LOGGER.error("reload failed, nothing was replaced: %s", app.state.reload_error)
                 return False
             except (Exception, SystemExit) as error:  # a definitions file may raise anything
-                app.state.reload_error = f"{type(error).__name__}: {error}"
+                app.state.reload_error = redact(f"{type(error).__name__}: {error}")
                 _count(app, "failed")
                 LOGGER.exception("reload failed, nothing was replaced")
                 return False
@@ -118,12 +121,18 @@ class Reloader:
 
 
 def forget_modules_of_folder(folder: Path) -> None:
-    """Unload the modules imported from a folder, so that the next import reads them again."""
+    """Unload the modules imported from a folder, so that the next import reads them again.
+
+    Their cached bytecode goes too: it is chosen by size and whole seconds, which an edit may keep.
+    """
     folder = folder.resolve()
     for name, module in [*sys.modules.items()]:
         origin = getattr(module, "__file__", None)
         if origin is not None and Path(origin).parent == folder:
             del sys.modules[name]
+            if (cached := getattr(module, "__cached__", None)) is not None:
+                with suppress(OSError):  # a folder that cannot be written has no such file either
+                    Path(cached).unlink()
     importlib.invalidate_caches()
 
 

@@ -7,6 +7,7 @@ query of the URL.
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -43,6 +44,10 @@ class FeatureRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     now_ms: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
+class _TolerantRequest(FeatureRequest, forbid_unknown_fields=False, gc=False):
+    """As ``FeatureRequest``, but fields that it does not have are ignored."""
+
+
 class ParsedRequest(msgspec.Struct, gc=False):
     """A request of any format. ``columns`` are lists, or Arrow arrays for an Arrow request."""
 
@@ -52,14 +57,32 @@ class ParsedRequest(msgspec.Struct, gc=False):
     service: str | None
     full_feature_names: bool
     now_ms: int | None
+    ignored: tuple[str, ...] = ()
+    """Fields of other versions of Feast's client, which have no meaning here."""
 
 
+_Decode = Callable[..., Any]
 _JSON = msgspec.json.Decoder(FeatureRequest)
 _MESSAGE_PACK = msgspec.msgpack.Decoder(FeatureRequest)
+_TARGETS = ("entities", "features", "feature_service", "full_feature_names", "request", "now_ms")
+"""What a misspelt field may mean."""
+_SYNONYMS: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("as_of", "as_of_ms", "asof", "at", "now", "time", "timestamp", "event_timestamp"), "now_ms"
+    ),
+    "entity_rows": "entities",
+    "inputs": "request",
+    "request_data": "request",
+    "service": "feature_service",
+}
+"""Other names for fields that would change the response."""
+_SIMILAR = 0.8
+_MOST_IGNORED = 20
+_LONGEST_FIELD = 64
 _KEY = re.compile(rb'"[ \t\r\n]*:')
 
 
-def decode(body: bytes, form: Format, query: bytes) -> ParsedRequest:
+def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest:
     """Decode a request; only Arrow requests may have a ``query``.
 
     Raises
@@ -77,13 +100,15 @@ def decode(body: bytes, form: Format, query: bytes) -> ParsedRequest:
             "belong in its body",
         )
     if form is Format.JSON:
-        request = _decoded(_JSON.decode, body, "JSON")
+        request, ignored = _decoded(_JSON.decode, msgspec.json.decode, body, "JSON")
         known = _keys_of(request)
         # each key is matched at least once, so equal numbers mean that no key is repeated
         if len(_KEY.findall(body)) != known:
             _reject_repeated_keys(body)
     else:
-        request = _decoded(_MESSAGE_PACK.decode, body, "MessagePack")
+        request, ignored = _decoded(
+            _MESSAGE_PACK.decode, msgspec.msgpack.decode, body, "MessagePack"
+        )
     if request.include_feature_view_version_metadata is True:
         raise RequestRejected(
             422,
@@ -99,21 +124,81 @@ def decode(body: bytes, form: Format, query: bytes) -> ParsedRequest:
             request.feature_service or None,
             request.full_feature_names is True,
             None if request.now_ms is msgspec.UNSET else request.now_ms,
+            ignored,
         )
     )
 
 
-def _decoded(decoder: Callable[[bytes], FeatureRequest], body: bytes, what: str) -> FeatureRequest:
+def _decoded(
+    strict: Callable[[bytes | bytearray], FeatureRequest],
+    decode_as: _Decode,
+    body: bytes | bytearray,
+    what: str,
+) -> tuple[FeatureRequest, tuple[str, ...]]:
+    """The request, and the names of the fields that were ignored."""
     try:
-        return decoder(body)
-    except msgspec.ValidationError as error:
-        raise RequestRejected(422, "invalid_request", f"the {what} body: {error}") from None
+        try:
+            return strict(body), ()
+        except msgspec.ValidationError as error:
+            return _tolerant(decode_as, body, what, error)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RequestRejected(400, "malformed", f"the body is not {what}: {error}") from None
     except (RecursionError, ValueError, OverflowError) as error:
         raise RequestRejected(
             400, "malformed", f"the body is not valid {what}: {str(error)[:200]}"
         ) from None
+
+
+def _tolerant(
+    decode_as: _Decode, body: bytes | bytearray, what: str, error: msgspec.ValidationError
+) -> tuple[FeatureRequest, tuple[str, ...]]:
+    """Decode without the fields that are not known, or say what is wrong in the others."""
+    try:
+        fields: dict[str, msgspec.Raw] = decode_as(body, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        raise _invalid(what, error) from None
+    unknown = [name for name in fields if name not in FeatureRequest.__struct_fields__]
+    if len(unknown) > _MOST_IGNORED:
+        raise _invalid(what, f"it has {len(unknown):,} unknown fields, such as {unknown[0][:80]!r}")
+    for name in unknown:
+        meant = _meant(name)
+        if meant is not None:
+            raise _invalid(what, f"unknown field `{name}`; did you mean {meant!r}?")
+    try:
+        return decode_as(body, type=_TolerantRequest), tuple(unknown)
+    except msgspec.ValidationError as other:
+        _check_values(decode_as, fields, what)
+        raise _invalid(what, other) from None
+
+
+def _meant(name: str) -> str | None:
+    """The field that a misspelt or foreign name means, None for a name unlike any."""
+    if len(name) > _LONGEST_FIELD:
+        return None
+    found = _SYNONYMS.get(name.lower())
+    close = difflib.get_close_matches(name.lower(), _TARGETS, 1, _SIMILAR)
+    return found or (close[0] if close else None)
+
+
+def _check_values(decode_as: _Decode, fields: Mapping[str, msgspec.Raw], what: str) -> None:
+    """Raise RequestRejected for the first entity key or request input with wrong values."""
+    for field, kind, noun in (
+        ("entities", list[Scalar], "entity key"),
+        ("request", Scalar | list[Scalar], "request input"),
+    ):
+        try:
+            columns = decode_as(fields.get(field, b""), type=dict[str, msgspec.Raw])
+        except msgspec.DecodeError:
+            continue  # not an object: reported by the caller
+        for name, values in columns.items():
+            try:
+                decode_as(values, type=kind)
+            except msgspec.ValidationError as error:
+                raise _invalid(what, f"{noun} {name[:80]!r}: {error}") from None
+
+
+def _invalid(what: str, why: object) -> RequestRejected:
+    return RequestRejected(422, "invalid_request", f"the {what} body: {why}")
 
 
 def _keys_of(request: FeatureRequest) -> int:
@@ -130,7 +215,7 @@ def _keys_of(request: FeatureRequest) -> int:
     return count
 
 
-def _reject_repeated_keys(body: bytes) -> None:
+def _reject_repeated_keys(body: bytes | bytearray) -> None:
     """The exact check, for bodies where counting is not conclusive."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -142,7 +227,10 @@ def _reject_repeated_keys(body: bytes) -> None:
             )
         return found
 
-    json.loads(body, object_pairs_hook=unique, parse_int=len, parse_float=len)
+    try:
+        json.loads(body, object_pairs_hook=unique, parse_int=len, parse_float=len)
+    except RecursionError:
+        raise RequestRejected(400, "malformed", "the JSON body is nested too deeply") from None
 
 
 def _checked(parsed: ParsedRequest) -> ParsedRequest:
@@ -176,7 +264,7 @@ def _checked(parsed: ParsedRequest) -> ParsedRequest:
     return parsed
 
 
-def _arrow(body: bytes, query: bytes) -> ParsedRequest:
+def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
     columns, metadata = read_columns(body)
     fields = _fields(metadata, query)
     service = fields.get("feature_service")

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.http.admission import Admission
+from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.definition_set import DefinitionSet
+from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.messages import Request
 from paimon_features.serving.http.metrics import Counts
@@ -26,8 +28,18 @@ class ServerState:
     limits: Limits
     coalescer: Coalescer
     admission: Admission
+    buffers: BufferedBytes
     counts: Counts
     reload_error: str | None = field(default=None)
+
+    def is_operator(self, request: Request) -> bool:
+        """Whether the client has a token for everything, and so may read details of the host."""
+        if self.tokens is None or not request.authorization:
+            return False
+        try:
+            return self.tokens.rights(request.authorization).services is None
+        except RequestRejected:
+            return False
 
     def authorize(self, request: Request) -> Rights:
         """The rights of the client, whose name is noted in ``request`` for the access log.

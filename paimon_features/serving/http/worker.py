@@ -7,33 +7,37 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import os
 import signal
 import socket
 import sys
 from collections.abc import Coroutine
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.online import OnlineSettings, open_store
+from paimon_features.redaction import print_redacted
 from paimon_features.serving.http.app import FeatureApp
+from paimon_features.serving.http.connections import Connections, raise_file_limit
+from paimon_features.serving.http.hosts import LOCAL, Hosts
 from paimon_features.serving.http.logs import LOGGER, AccessLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
 from paimon_features.serving.http.no_pandas import forbid_pandas
+from paimon_features.serving.http.protocol import BoundedProtocol
 from paimon_features.serving.http.reload import Reloader
+from paimon_features.serving.http.supervisor import is_loopback
 from paimon_features.serving.request_log.log import open_request_log
 
-MAX_HEAD_BYTES = 32_768
 TICK_S = 0.5
 GRACE_S = 30
-KEEP_ALIVE_S = 75
 
 
 class WorkerSettings(msgspec.Struct):
@@ -53,66 +57,9 @@ class WorkerSettings(msgspec.Struct):
     overrides: dict[str, str | int | float | bool | None]
 
 
-class _OpenTransport:
-    """A transport that drops what is written after the client has disconnected.
-
-    uvloop's raises then, and uvicorn tracks the disconnect only for the last of the requests that
-    arrived in one piece. Every client that does not wait for its replies would cause a traceback
-    in the log.
-    """
-
-    __slots__ = ("_transport", "close", "get_extra_info", "is_closing", "set_protocol")
-
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
-        self.close = transport.close
-        self.get_extra_info = transport.get_extra_info
-        self.is_closing = transport.is_closing
-        self.set_protocol = transport.set_protocol
-
-    def write(self, data: bytes) -> None:
-        if not self.is_closing():
-            self._transport.write(data)
-
-    def pause_reading(self) -> None:
-        if not self.is_closing():
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if not self.is_closing():
-            self._transport.resume_reading()
-
-
-class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's protocol with a bound on the size of a request's head, which uvicorn lacks."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_OpenTransport(transport))  # type: ignore[arg-type]
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """A request to upgrade to WebSocket or HTTP/2 gets HTTP/1.1, without a warning."""
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._head_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        self._bound(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._bound(len(name) + len(value))
-        super().on_header(name, value)
-
-    def _bound(self, size: int) -> None:
-        self._head_bytes += size
-        if self._head_bytes > MAX_HEAD_BYTES:
-            # the parser answers with 400 and closes the connection
-            raise ValueError("the head of the request is too long")
-
-
 def main() -> None:
     """Run until SIGTERM, SIGINT, or the end of the supervisor."""
+    sys.excepthook = print_redacted
     settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
     status = os.fdopen(settings.status_fd, "w")
     try:
@@ -135,6 +82,10 @@ def main() -> None:
         sys.exit(1)
     counts_file = CountsFile(Path(settings.folder), settings.slot)
     log = AccessLog(serve.log_level, serve.log_sample)
+    listening = socket.socket(fileno=settings.listen_fd)
+    names = serve.hosts
+    if names is None and serve.tokens is None and is_loopback(listening):
+        names = LOCAL
     app = FeatureApp(
         definitions,
         serve,
@@ -142,11 +93,12 @@ def main() -> None:
         log=log,
         counts_file=counts_file,
         request_log=request_log,
+        hosts=Hosts(names),
     )
-    listening = socket.socket(fileno=settings.listen_fd)
+    connections = Connections(serve, app.state.buffers, app.counts, files=raise_file_limit())
     uvicorn_config = uvicorn.Config(
         app,
-        http=BoundedProtocol,
+        http=partial(BoundedProtocol, connections),  # type: ignore[arg-type]
         loop="uvloop" if sys.platform != "win32" else "asyncio",
         ws="none",
         lifespan="off",
@@ -154,7 +106,8 @@ def main() -> None:
         access_log=False,
         log_config=None,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_S,
+        proxy_headers=False,
+        timeout_keep_alive=math.ceil(connections.idle_timeout_s) + 1,  # ours ends it before
         timeout_graceful_shutdown=GRACE_S,
     )
     server = uvicorn.Server(uvicorn_config)
@@ -175,7 +128,7 @@ def main() -> None:
 
         loop.add_signal_handler(signal.SIGHUP, lambda: begin(reloader.reload(app)))
         loop.add_reader(settings.alive_fd, orphaned)
-        begin(_tick(app))
+        begin(_tick(app, connections))
         begin(_report_ready(server, status))
         if serve.reload:
             begin(reloader.watch(app))
@@ -195,9 +148,11 @@ def main() -> None:
         runner.run(run())
 
 
-async def _tick(app: FeatureApp) -> None:
+async def _tick(app: FeatureApp, connections: Connections) -> None:
+    loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(TICK_S)
+        connections.sweep(loop.time())
         app.tick()
 
 

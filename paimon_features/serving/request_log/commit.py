@@ -8,6 +8,9 @@ itself shows whether the commit exists. So after any failure the next pass knows
     files, n    n missing   clears the ledger, reads the files again
     files, n    n exists    moves the files to committed/, clears the ledger
 
+A ledger that does not exist (it was lost, or there was no pass yet) is replaced by the table, whose
+rows name their files.
+
 Committed files stay in ``committed/`` for a while, to detect a file that arrives again, for
 instance from a server's host that was copied twice.
 """
@@ -28,9 +31,9 @@ from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import TableError
 from paimon_features.serving.request_log.log_rows import SCHEMA
 from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
-from paimon_features.tables import Lake, append_arrow
+from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.files import read_json, write_json
-from paimon_features.tables.lease import Lease, acquire
+from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import SERVED_DAY, SPOOL_FILE, served_spec
 from paimon_features.tables.writer import committed_identifiers
 from paimon_features.windows import DAY_MS
@@ -106,10 +109,10 @@ class SpoolCommitter:
         OwnershipError
             If another process owns the table, because it commits or maintains it.
         """
-        with acquire(self.lake, self.table, purpose="commit request logs") as lease:
-            return self._run(lease)
+        with acquire(self.lake, self.table, purpose="commit request logs"):
+            return self._run()
 
-    def _run(self, lease: Lease) -> CommitStats:
+    def _run(self) -> CommitStats:
         done = CommitStats()
         self._finish_what_was_begun()
         for folder in self.folders:
@@ -117,18 +120,36 @@ class SpoolCommitter:
                 continue
             done.recovered += len(recover(folder))
             for files in _chunks(self._new_files(folder, done)):
-                self._commit(files, done, lease)
+                self._commit(files, done)
             self._remove_old(folder, done)
         return done
 
+    def _record(self, begun: dict[str, Any]) -> None:
+        """Write the ledger, unless another process owns the table by now: it is the owner's."""
+        with self.lake.committing(self.table, f"writing the ledger of {self.table!r}"):
+            write_json(self._ledger, begun)
+
     def _finish_what_was_begun(self) -> None:
-        begun = read_json(self._ledger) or {}
+        begun = read_json(self._ledger)
+        if begun is None:
+            _put_away(self._in_table())
+            self._record({})
         if not begun:
             return
         newest = committed_identifiers(self.lake, self.table, USER) or 0
         if newest >= begun["identifier"]:
             _put_away([Path(file) for file in begun["files"]])
-        write_json(self._ledger, {})
+        self._record({})
+
+    def _in_table(self) -> list[Path]:
+        """The waiting files that were committed."""
+        waiting = [path for folder in self.folders for path in folder.glob(f"*{COMPLETE}")]
+        if not waiting:
+            return []
+        names = [path.name for path in waiting]
+        rows = read_arrow(self.lake, self.table, columns=[SPOOL_FILE], where={SPOOL_FILE: names})
+        committed = set(pc.unique(rows.column(SPOOL_FILE)).to_pylist())
+        return [path for path in waiting if path.name in committed]
 
     def _new_files(self, folder: Path, done: CommitStats) -> list[Path]:
         files = []
@@ -141,7 +162,7 @@ class SpoolCommitter:
                 files.append(path)
         return files
 
-    def _commit(self, files: Sequence[Path], done: CommitStats, lease: Lease) -> None:
+    def _commit(self, files: Sequence[Path], done: CommitStats) -> None:
         own = CommitStats(commits=1)
         tables, good = [], []
         for path in files:
@@ -159,8 +180,7 @@ class SpoolCommitter:
         if not good:
             return
         identifier = (committed_identifiers(self.lake, self.table, USER) or 0) + 1
-        write_json(self._ledger, {"identifier": identifier, "files": list(map(str, good))})
-        lease.check()
+        self._record({"identifier": identifier, "files": list(map(str, good))})
         append_arrow(
             self.lake,
             self.table,
@@ -169,7 +189,7 @@ class SpoolCommitter:
             commit_identifier=identifier,
         )
         _put_away(good)
-        write_json(self._ledger, {})
+        self._record({})
         done.add(own)
 
     def _read(self, path: Path, own: CommitStats) -> pa.Table:

@@ -48,11 +48,11 @@ def _start(folder: Path, log: Path, *words: str, stdout: int | None = None) -> A
 
 
 class Server:
-    """``paimon-features serve`` with two workers."""
+    """``paimon-features serve``, with two workers by default."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int = 2) -> None:
         self.log = folder.parent / "server.log"
-        options = ("--workers", "2", "--port", "0", "--json", "--log-sample", "0")
+        options = ("--workers", str(workers), "--port", "0", "--json", "--log-sample", "0")
         self.process = _start(folder, self.log, "serve", *options, stdout=subprocess.PIPE)
         event = json.loads(self.process.stdout.readline())
         self.port = urlsplit(event["url"]).port

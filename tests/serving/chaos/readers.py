@@ -47,7 +47,7 @@ class Readers:
 
     def __init__(self, shop: Shop, port: int, seed: int, clients: int = 5) -> None:
         self.shop, self._port = shop, port
-        self.told: list[Told] = []
+        self.reported: list[Told] = []
         self.last: list[list[Told]] = [[] for _ in range(clients)]
         """The newest exchanges of each client."""
         self._stop = threading.Event()
@@ -80,10 +80,10 @@ class Readers:
             connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=15)
             with contextlib.closing(connection):
                 for _ in range(rng.choice((1, 20, 60))):
-                    told = self._exchange(connection, rng)
-                    self.told.append(told)
-                    self.last[number] = [*self.last[number][-4:], told]
-                    if told.status == 0 or self._stop.wait(rng.uniform(0, 0.02)):
+                    reported = self._exchange(connection, rng)
+                    self.reported.append(reported)
+                    self.last[number] = [*self.last[number][-4:], reported]
+                    if reported.status == 0 or self._stop.wait(rng.uniform(0, 0.02)):
                         break
 
     def _exchange(self, connection: http.client.HTTPConnection, rng: random.Random) -> Told:
@@ -120,41 +120,41 @@ class Judge:
         self.stale = self.behind = 0
         """How many replies said STALE, and how many were not of the newest snapshot."""
 
-    def wrong(self, told: Told, may_break: bool) -> str | None:
+    def wrong(self, reported: Told, may_break: bool) -> str | None:
         """What is wrong with it; ``may_break``: a worker was killed just then."""
-        if told.took_s > SLOWEST_S:
-            return f"took {told.took_s:.1f} s"
-        if told.status == 0:
-            return None if may_break else f"the connection broke: {told.reply}"
-        if told.status == 503:
-            if told.retry_after is None or told.reply["code"] not in REFUSALS:
-                return f"503 {told.reply}, retry-after {told.retry_after}"
+        if reported.took_s > SLOWEST_S:
+            return f"took {reported.took_s:.1f} s"
+        if reported.status == 0:
+            return None if may_break else f"the connection broke: {reported.reply}"
+        if reported.status == 503:
+            if reported.retry_after is None or reported.reply["code"] not in REFUSALS:
+                return f"503 {reported.reply}, retry-after {reported.retry_after}"
             return None
-        if told.status != 200:
-            return f"{told.status} {told.reply}"
-        return self._wrong_answer(told)
+        if reported.status != 200:
+            return f"{reported.status} {reported.reply}"
+        return self._wrong_answer(reported)
 
-    def _wrong_answer(self, told: Told) -> str | None:
-        meta = told.reply["metadata"]
-        columns = dict(zip(meta["feature_names"], told.reply["results"], strict=True))
+    def _wrong_answer(self, reported: Told) -> str | None:
+        meta = reported.reply["metadata"]
+        columns = dict(zip(meta["feature_names"], reported.reply["results"], strict=True))
         fresh, as_of_ms = meta["freshness"]["clicks"], meta["as_of_ms"]
-        if columns["user"]["values"] != told.users:
+        if columns["user"]["values"] != reported.users:
             return f"other users: {columns['user']['values']}"
-        if told.now_ms is not None and as_of_ms != told.now_ms:
+        if reported.now_ms is not None and as_of_ms != reported.now_ms:
             return f"of another time: {as_of_ms}"
         words = [word for word in columns["last_word_1d"]["values"] if word is not None]
         found = {int(word[1:-1]) for word in words}
         if len(found) != 1:
             return f"generations {found} in one reply"
         [generation] = found
-        last = told.committed.get(generation, 0)
+        last = reported.committed.get(generation, 0)
         first = max(
             fresh["applied_snapshot"], self._oracle.newest_before(generation, fresh["current_ms"])
         )
         self.behind += first < last
         if not 1 <= first <= last:
             return f"snapshot {first} of {last}"
-        for row, user in enumerate(told.users):
+        for row, user in enumerate(reported.users):
             values = {name: columns[name]["values"][row] for name in FEATURES}
             statuses = {columns[name]["statuses"][row] for name in FEATURES}
             times = [columns[name]["values"][row] for name in ("first_times", "second_times")]
@@ -171,20 +171,22 @@ class Judge:
             if not self._oracle.agrees(generation, user, as_of_ms, first, last, values):
                 expected = [self._oracle.at(generation, s, user, as_of_ms) for s in (first, last)]
                 return f"user {user}: {values} at {first} to {last}, expected {expected}"
-        return self._wrong_staleness(told, columns, fresh)
+        return self._wrong_staleness(reported, columns, fresh)
 
     def _wrong_staleness(
-        self, told: Told, columns: dict[str, Any], fresh: dict[str, Any]
+        self, reported: Told, columns: dict[str, Any], fresh: dict[str, Any]
     ) -> str | None:
         """The clock at the read was one between sending and getting."""
         detailed = columns["count"].get("detailed_statuses", [])
         is_stale = "STALE" in detailed
         self.stale += is_stale
-        if told.sent_ms - fresh["current_ms"] > MAX_STALENESS_MS and not fresh["stale"]:
+        if reported.sent_ms - fresh["current_ms"] > MAX_STALENESS_MS and not fresh["stale"]:
             return f"old and not stale: {fresh}"
-        if told.got_ms - fresh["current_ms"] <= MAX_STALENESS_MS and (is_stale or fresh["stale"]):
+        if reported.got_ms - fresh["current_ms"] <= MAX_STALENESS_MS and (
+            is_stale or fresh["stale"]
+        ):
             return f"stale and not old: {fresh} {detailed}"
-        known = [s for s, user in zip(detailed, told.users, strict=False) if user != NOBODY]
-        if fresh["stale"] and NOBODY not in told.users and "STALE" not in known:
+        known = [s for s, user in zip(detailed, reported.users, strict=False) if user != NOBODY]
+        if fresh["stale"] and NOBODY not in reported.users and "STALE" not in known:
             return f"stale, but of no user: {fresh} {detailed}"
         return None

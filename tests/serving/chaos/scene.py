@@ -116,9 +116,9 @@ class Scene:
             lambda: self.readers.all_answered_since(built_ms), "all clients have answers", REBUILT_S
         )
         refused = [
-            (told.got_ms - built_ms) / 1_000
-            for told in self.readers.told
-            if told.sent_ms >= built_ms and told.status != 200
+            (one.got_ms - built_ms) / 1_000
+            for one in self.readers.reported
+            if one.sent_ms >= built_ms and one.status != 200
         ]
         wait_for(
             lambda: self.look.holds(generation, newest, self.shop.fingerprint),
@@ -137,15 +137,17 @@ class Scene:
     def verdict(self) -> str:
         """Check every reply; returns what the run came to. AssertionError with what was wrong."""
         judge = Judge(self.shop)
-        told = list(self.readers.told)
+        replies = list(self.readers.reported)
         wrong = [
             f"{(one.sent_ms - self.shop.start_ms) / 1_000:.2f} s: {text}"
-            for one in told
+            for one in replies
             if (text := judge.wrong(one, self._may_break(one))) is not None
         ]
-        counts = {s: sum(one.status == s for one in told) for s in {one.status for one in told}}
+        counts = {
+            s: sum(one.status == s for one in replies) for s in {one.status for one in replies}
+        }
         lines = [
-            f"seed {self.seed}, {self.kind}: {len(told)} replies {counts}, {judge.stale} stale, "
+            f"seed {self.seed}, {self.kind}: {len(replies)} answers {counts}, {judge.stale} stale, "
             f"{judge.behind} with snapshots to come, generations {max(self.shop.commits)}, "
             f"commits {sum(self.shop.committed().values())}"
         ] + [
@@ -162,8 +164,8 @@ class Scene:
         assert not late, f"{report}\nlater than {BACK_S} s: {late}"
         return report
 
-    def _may_break(self, told: Told) -> bool:
-        return any(told.got_ms >= at and told.sent_ms <= at + BREAKS_MS for at in self._broken_ms)
+    def _may_break(self, one: Told) -> bool:
+        return any(one.got_ms >= at and one.sent_ms <= at + BREAKS_MS for at in self._broken_ms)
 
     def memory(self) -> dict[int, float]:
         """Resident MB of each worker."""

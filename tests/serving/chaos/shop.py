@@ -219,8 +219,11 @@ class Look:
 
     def holds(self, generation: int, snapshot: int, fingerprint: str) -> bool:
         """Whether all of a snapshot of this generation is there, by this definition."""
-        told, found = self.markers()
-        if told is None or (told.generation, told.online_fingerprint) != (generation, fingerprint):
+        reported, found = self.markers()
+        if reported is None or (reported.generation, reported.online_fingerprint) != (
+            generation,
+            fingerprint,
+        ):
             return False
         return bool(found) and min(marker.applied_snapshot for marker in found) >= snapshot
 

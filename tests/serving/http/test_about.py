@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,10 +14,15 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from paimon_features.aggregates import Count
+from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.clock import now_ms
 from paimon_features.definitions import Definitions, FeatureView
 from paimon_features.errors import OnlineStoreError
-from paimon_features.online import MemoryStore
+from paimon_features.online import Marker, MemoryStore, Write
+from paimon_features.online.store import Evictions
+from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE
 from paimon_features.serving.http.metrics import Counts, CountsFile, page
+from paimon_features.windows import DAY_MS, MINUTE_MS
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1, 99]}}
 
@@ -99,18 +105,121 @@ def test_a_store_without_a_view_is_not_ready_and_the_process_is_live(make_client
     assert client.get("/health").status == 503
 
 
+def test_a_store_that_evicts_or_has_evicted_is_not_ready(make_client: Any, filled: Any) -> None:
+    class Changed(MemoryStore):
+        said = Evictions("run", 0)
+
+        def evictions(self) -> list[Evictions]:
+            return [self.said]
+
+    store = Changed()
+    keys = [key for page in filled.store.scan(b"") for key in page]
+    for key, value in zip(keys, filled.store.get_many(keys), strict=True):
+        assert store.compare_and_set_many([Write(key, None, value)]) == [True]
+
+    def ready() -> Any:
+        return make_client(store=store).get("/health/ready")
+
+    answer = ready()
+    assert (answer.status, answer.json["reasons"]) == (200, [])
+    assert answer.json["store"] == {
+        "reachable": True, "maxmemory_policies": ["noeviction"], "evicted_keys": 0,
+    }  # fmt: skip
+    store.said = Evictions("run", 0, "allkeys-lru")
+    answer = ready()
+    assert answer.status == 503
+    assert ["maxmemory-policy 'allkeys-lru'" in one for one in answer.json["reasons"]] == [True]
+    store.said = Evictions("run", 7)
+    answer = ready()
+    assert answer.status == 503
+    assert all("has evicted 7 keys" in one for one in answer.json["reasons"])
+    store.said = Evictions("", 0, None)  # its user may not read it
+    answer = ready()
+    assert (answer.status, answer.json["store"]["maxmemory_policies"]) == (200, [None])
+
+
+def with_markers(filled: Any, change: Callable[[int, Marker], Marker]) -> MemoryStore:
+    """A copy of the store with other markers: ``change`` is given the bucket and the marker."""
+    store = MemoryStore()
+    keys = [key for page in filled.store.scan(b"") for key in page]
+    for key, value in zip(keys, filled.store.get_many(keys), strict=True):
+        bucket = re.search(rb":([0-9]+)}#marker$", key)
+        if bucket is not None:
+            value = change(int(bucket[1]), Marker.from_bytes(value)).to_bytes()
+        assert store.compare_and_set_many([Write(key, None, value)]) == [True]
+    return store
+
+
+def test_low_and_high_marks_are_those_of_all_buckets(make_client: Any, filled: Any) -> None:
+    def change(bucket: int, marker: Marker) -> Marker:
+        return replace(marker, high_ms=1_000_000 + bucket * 1_000)
+
+    client = make_client(store=with_markers(filled, change))
+    view = client.get("/health").json["views"]["clicks"]
+    assert (view["event_time_low_ms"], view["event_time_high_ms"]) == (1_000_000, 1_001_000)
+    got = samples(client.get("/metrics").body)
+    assert got["event_time_low_seconds view=clicks"] == 1_000
+    assert got["event_time_high_seconds view=clicks"] == 1_001
+
+    def without_events(bucket: int, marker: Marker) -> Marker:
+        return replace(marker, high_ms=1_000 if bucket else NEVER_MS)
+
+    client = make_client(store=with_markers(filled, without_events))
+    view = client.get("/health").json["views"]["clicks"]
+    assert (view["event_time_low_ms"], view["event_time_high_ms"]) == (None, 1_000)
+    got = samples(client.get("/metrics").body)
+    assert "event_time_low_seconds view=clicks" not in got
+    assert got["event_time_high_seconds view=clicks"] == 1
+
+
+def test_a_stopped_materializer_is_a_warning_without_max_staleness_and_an_idle_source_is_none(
+    make_client: Any, filled: Any
+) -> None:
+    undeclared = replace(filled.definitions.views["clicks"], max_staleness=None)
+    definitions = Definitions.of([undeclared])
+
+    def after(minutes: int, idle_days: int) -> Any:
+        def change(bucket: int, marker: Marker) -> Marker:
+            return replace(
+                marker,
+                current_ms=now_ms() - minutes * MINUTE_MS * (bucket == 1),
+                high_ms=now_ms() - idle_days * DAY_MS,
+            )
+
+        return make_client(store=with_markers(filled, change), definitions=definitions)
+
+    for minutes, idle_days, behind in (
+        (0, 0, False),
+        (4, 0, False),
+        (0, 300, False),
+        (20, 0, True),
+    ):
+        client = after(minutes, idle_days)
+        answer = client.get("/health")
+        view = answer.json["views"]["clicks"]
+        assert (answer.status, answer.json["status"]) == (200, "ready")
+        assert (view["stale"], view["behind"]) == (False, behind)
+        assert len(answer.json["warnings"]) == behind
+        # a read of the other bucket does not hide it
+        client.read({"features": ["clicks:sum_n_1h"], "entities": {"user": [1]}})
+        got = samples(client.get("/metrics").body)
+        assert got["behind view=clicks"] == behind
+        assert got["freshness_seconds view=clicks"] >= minutes * 60
+    assert "its materializer has stopped or is too slow" in answer.json["warnings"][0]
+
+
 def test_a_store_that_fails_is_not_ready_with_its_reason(make_client: Any) -> None:
     class Away(MemoryStore):
         def get_many(self, keys: Any) -> Any:
             raise OnlineStoreError("redis is away")
 
     answer = make_client(store=Away()).get("/health/ready")
-    assert (answer.status, answer.json["reasons"]) == (503, ["redis is away"])
+    assert (answer.status, answer.json["reasons"]) == (503, [STORE_UNAVAILABLE])
     assert answer.json["store"] == {"reachable": False}
 
 
-def test_a_store_that_hangs_is_told_within_the_bound(
-    make_client: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_store_that_hangs_is_reported_within_the_bound(
+    make_client: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     class Hangs(MemoryStore):
         def get_many(self, keys: Any) -> Any:
@@ -119,8 +228,8 @@ def test_a_store_that_hangs_is_told_within_the_bound(
 
     monkeypatch.setattr("paimon_features.serving.http.health.TIMEOUT_S", 0.05)
     client = make_client(store=Hangs())
-    answer = client.get("/health/ready")
-    assert answer.json["reasons"] == ["the online store has not responded within 0.05 s"]
+    assert client.get("/health/ready").json["reasons"] == [STORE_UNAVAILABLE]
+    assert "the online store has not responded within 0.05 s" in caplog.text
     # metrics come nevertheless
     assert client.get("/metrics").status == 200
 
@@ -166,7 +275,7 @@ def test_only_views_of_services_have_to_be_there(make_client: Any, filled: Any) 
 # -- metrics ---------------------------------------------------------------------------------
 
 
-def test_metrics_count_what_was_asked_and_answered(client: Any) -> None:
+def test_metrics_count_what_was_requested_and_answered(client: Any) -> None:
     for _ in range(3):
         client.read(READ)
     client.read({**READ, "now_ms": "x"})
@@ -253,7 +362,7 @@ def test_the_page_needs_nothing_from_elsewhere(client: Any) -> None:
     assert b"/get-online-features" in answer.body
 
 
-def test_paths_and_methods_that_are_not_there_are_told(client: Any) -> None:
+def test_paths_and_methods_that_are_not_there_are_reported(client: Any) -> None:
     status, code, detail = client.get("/get-online-feature").problem
     assert (status, code) == (404, "not_found")
     assert "/get-online-features" in detail

@@ -147,7 +147,7 @@ WRONG = [
 @pytest.mark.parametrize(
     ("what", "body", "query", "status", "text"), WRONG, ids=[w[0] for w in WRONG]
 )
-def test_a_wrong_stream_is_told_what_is_wrong(
+def test_a_wrong_stream_is_answered_with_what_is_wrong(
     client: Any, what: str, body: bytes, query: str, status: int, text: str
 ) -> None:
     got = send(client, body, query=query).problem
@@ -194,3 +194,11 @@ def test_broken_bytes_of_any_format_are_refused_or_answered(client: Any, seed: i
                 break
         answer = send(client, bytes(body), kind)
         assert answer.status < 500, (kind, bytes(body), answer.body)
+
+
+def test_long_headers_are_shortened_in_errors(client: Any) -> None:
+    """What a client sends is in the error, which is searched for secrets: a bounded part of it."""
+    for name in ("accept", "content-type", "content-encoding"):
+        answer = client.read({"entities": {}}, headers={name: "a" * 30_000})
+        assert answer.status in (406, 415)
+        assert len(answer.body) < 1_000, name

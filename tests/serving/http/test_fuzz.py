@@ -158,12 +158,12 @@ def test_whatever_is_sent_is_answered_or_refused_and_no_fault(client: Any, seed:
     document = client.get("/openapi.json").json
     statuses: dict[int, int] = {}
     for _ in range(REQUESTS):
-        asked = request_document(rng)
+        requested = request_document(rng)
         pack = rng.random() < 0.3
         try:
-            body = (msgspec.msgpack.encode if pack else msgspec.json.encode)(asked)
+            body = (msgspec.msgpack.encode if pack else msgspec.json.encode)(requested)
         except (OverflowError, UnicodeEncodeError):  # larger than MessagePack's integers
-            pack, body = False, json.dumps(asked).encode()
+            pack, body = False, json.dumps(requested).encode()
         if rng.random() < 0.4:
             body = mangled(rng, body)
         headers = {"content-type": PACK if pack else "application/json"}

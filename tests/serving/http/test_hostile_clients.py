@@ -16,7 +16,7 @@ import string
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ SLOW_S = 0.3
 """The pause within a slow request."""
 QUIET_S = 0.4
 """So long is an answer waited for before our side of the connection ends."""
-LAST = b"GET /health/live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+LAST = b"GET /health/live HTTP/1.1\r\nhost: [::1]\r\nconnection: close\r\n\r\n"
 DEFINITIONS = """
 from tests.serving.http.conftest import CLICK_VIEW, SERVICES, SHARE, VISIT_VIEW
 
@@ -67,7 +67,13 @@ METHODS = ("GET", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server over clicks and visits, with two workers."""
-    folder = tmp_path_factory.mktemp("hostile")
+    with served(tmp_path_factory.mktemp("hostile"), workers=2) as server:
+        yield server
+
+
+@contextmanager
+def served(folder: Path, workers: int, **settings: object) -> Iterator[Server]:
+    """A server over clicks and visits with these settings of ``[serve]``."""
     host = folder / "host"
     host.mkdir()
     with RedisServer() as redis:
@@ -81,9 +87,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         store.close()
         (host / "features.py").write_text(DEFINITIONS)
         (host / "paimon-features.toml").write_text(
-            f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{redis.url}"\n'
+            f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{redis.url}"\n[serve]\n'
+            + "\n".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
         )
-        server = Server(host)
+        server = Server(host, workers)
         try:
             yield server
         finally:
@@ -170,7 +177,7 @@ def request_bytes(rng: random.Random) -> bytes:
         path = rng.choice(("*", "http://x/y", "//", "/%00", "/" + "a" * 40_000, "/\xff", "/../.."))
     body, media = body_of(rng) if post or rng.random() < 0.1 else (b"", "")
     version = "HTTP/1.1" if rng.random() < 0.97 else rng.choice(("HTTP/1.0", "HTTP/9.9", "", "X"))
-    lines = [f"{method} {path} {version}".rstrip(), "host: x"]
+    lines = [f"{method} {path} {version}".rstrip(), "host: localhost"]
     if media:
         lines.append(f"content-type: {media}")
     lines += [head_line(rng) for _ in range(rng.choice((0, 0, 0, 1, 3)))]

@@ -14,7 +14,7 @@ import pytest
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online import MemoryStore
 from paimon_features.serving.http.admission import Admission
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE, RequestRejected
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1]}}
 
@@ -147,7 +147,7 @@ def test_over_the_bound_requests_are_refused_at_once_and_the_others_answered(
     assert client.read(READ).status == 200
 
 
-def test_the_wait_is_told_from_the_work_that_got_done() -> None:
+def test_the_wait_is_distinguished_from_the_work_that_got_done() -> None:
     admission = Admission(max_concurrent=100, max_wait_ms=55)
     now = 0.0
     for _ in range(200):  # one after the other, 10 ms each
@@ -208,7 +208,7 @@ def test_a_store_that_is_away_is_503_until_it_is_back(make_client: Any, filled: 
     store = BrokenStore(filled.store, OnlineStoreError("redis is away"))
     client = make_client(store=store)
     answer = client.read(READ)
-    assert answer.problem == (503, "store_unavailable", "redis is away")
+    assert answer.problem == (503, "store_unavailable", STORE_UNAVAILABLE)
     assert answer.headers["retry-after"] == "1"
     store.error = None
     assert client.read(READ).status == 200

@@ -51,8 +51,8 @@ def test_answers_are_logged_with_the_ids_that_clients_see(
     ]  # fmt: skip
     assert rows[-1]["request_id"] == listed.headers["x-request-id"]
     assert client.app.counts.logged["written"] == 7
-    told = page([client.app.counts], client.app.counts.written_s, 0, True).decode()
-    assert 'paimon_features_request_log_rows_total{result="written"} 7.0' in told
+    reported = page([client.app.counts], client.app.counts.written_s, 0, True).decode()
+    assert 'paimon_features_request_log_rows_total{result="written"} 7.0' in reported
 
 
 def test_a_log_that_cannot_be_written_changes_no_reply(
@@ -61,15 +61,15 @@ def test_a_log_that_cannot_be_written_changes_no_reply(
     client, other = make_client(), make_client()
     (tmp_path / "spool").write_text("in the way")
     client.app.reads.request_log = RequestLog(tmp_path / "spool", PROJECT, rate=1.0)
-    asked = {"feature_service": "reading_v1", "entities": {"user": [1, 2]}}
-    ours, theirs = client.read(asked), other.read(asked)
+    requested = {"feature_service": "reading_v1", "entities": {"user": [1, 2]}}
+    ours, theirs = client.read(requested), other.read(requested)
     assert ours.status == theirs.status == 200
     assert ours.json["results"] == theirs.json["results"]
     client.app.close()
     assert client.app.counts.logged["dropped_disk"] == 2
 
 
-def test_settings_name_a_folder_beside_the_file_and_hash_unless_told_otherwise(
+def test_settings_name_a_folder_beside_the_file_and_hash_unless_set_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "paimon-features.toml"

@@ -235,8 +235,8 @@ def test_sigterm_answers_what_is_under_way_and_ends(run: Any, folder: Path, redi
     # an idle connection may be closed as its next request is sent; none ends within a reply
     assert not [e for e in load.broken if isinstance(e, http.client.IncompleteRead)]
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-    told = sum(line.get("path") == "/get-online-features" for line in lines)
-    assert told == len(load.replies)
+    reported = sum(line.get("path") == "/get-online-features" for line in lines)
+    assert reported == len(load.replies)
 
 
 def test_sigint_twice_ends_at_once(run: Any) -> None:
@@ -272,7 +272,7 @@ def test_a_changed_file_is_read_and_a_broken_one_is_not(run: Any, folder: Path) 
     until(lambda: values(server.read()[1])[1] == 3)
     features.write_text("import paimon_features as pf\n1 / 0\n")
     until(lambda: json.loads(server.get("/health")[1])["definitions"]["error"])
-    assert "ZeroDivisionError" in json.loads(server.get("/health")[1])["definitions"]["error"]
+    assert "ZeroDivisionError" in server.log.read_text()
     assert values(server.read()[1])[1] == 3
     assert server.metric("definitions_ok") == 0
     features.write_text(FEATURES.format(factor=4))
@@ -318,10 +318,10 @@ def test_overload_is_refused_at_once_and_the_accepted_are_answered(
 def test_heads_that_are_too_long_or_no_http_are_400(run: Any) -> None:
     server = run()
     for head in (
-        b"GET /health/live HTTP/1.1\r\nhost: x\r\n" + b"x-a: " + b"a" * 40_000 + b"\r\n\r\n",
-        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /health/live HTTP/1.1\r\nhost: [::1]\r\n" + b"x-a: " + b"a" * 40_000 + b"\r\n\r\n",
+        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\nhost: [::1]\r\n\r\n",
         b"\x00\x01\x02\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nhost: [::1]\r\n\r\n",
     ):
         with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
             connection.sendall(head)
@@ -364,10 +364,12 @@ def test_the_log_says_why_reads_are_refused_and_that_they_are_answered_again(
         redis.request("RENAME", "aside", "pf:{shop:clicks}#state")
     until(lambda: server.read()[0] == 200 and "answered again" in server.log.read_text())
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
-    told = [line["message"] for line in lines if "message" in line]
-    assert len(told) == 2
-    assert told[0].startswith("requests are rejected (not_ready): feature view 'clicks' is not in")
-    assert told[1].startswith("requests are answered again; some were rejected for ")
+    reported = [line["message"] for line in lines if "message" in line]
+    assert len(reported) == 2
+    assert reported[0].startswith(
+        "requests are rejected (not_ready): feature view 'clicks' is not in"
+    )
+    assert reported[1].startswith("requests are answered again; some were rejected for ")
 
 
 PINNED = """

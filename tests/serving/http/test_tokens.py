@@ -109,7 +109,7 @@ def test_without_a_token_health_and_the_interface_tell_no_feature(
         (f"[[token]]\nname = 'a'\nsha256 = '{'0' * 64}'\nother = 1", "expected name"),
     ],
 )
-def test_a_broken_token_file_is_told(file: Path, text: str, message: str) -> None:
+def test_a_broken_token_file_is_reported(file: Path, text: str, message: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigurationError) as caught:
         Tokens(file)

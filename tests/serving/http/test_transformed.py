@@ -126,7 +126,7 @@ def test_the_version_of_a_service_follows_what_goes_into_a_transformer(
         return found
 
     before = version("amount / clicks:sum_n_1d")
-    assert version("amount / clicks:sum_n_1d", description="told") == before
+    assert version("amount / clicks:sum_n_1d", description="reported") == before
     assert version("2.0 * amount / clicks:sum_n_1d") != before
 
 

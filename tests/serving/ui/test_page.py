@@ -111,9 +111,11 @@ def test_fields_have_labels_and_the_page_a_language() -> None:
 
 
 def test_a_question_is_read_from_a_query() -> None:
-    asked = ExplainQuery.of("view=v&entity=user%3D-7&entity=shop%3Da%3Db%26c&now_ms=-5&feature=f")
-    assert (asked.view, asked.as_of_ms, asked.feature) == ("v", -5, "f")
-    assert asked.typed({"user": Int64, "shop": String}) == {"user": -7, "shop": "a=b&c"}
+    requested = ExplainQuery.of(
+        "view=v&entity=user%3D-7&entity=shop%3Da%3Db%26c&now_ms=-5&feature=f"
+    )
+    assert (requested.view, requested.as_of_ms, requested.feature) == ("v", -5, "f")
+    assert requested.typed({"user": Int64, "shop": String}) == {"user": -7, "shop": "a=b&c"}
     assert ExplainQuery.of("view=v&entity=b%3DTRUE").typed({"b": Bool}) == {"b": True}
     for query, message in (
         ("entity=a%3D1", "needs view"),
@@ -169,30 +171,30 @@ def test_the_server_explains_what_the_token_may_read(served: DefinitionSet, tmp_
         for name, services in (("part", ["part_v1"]), ("everything", ["*"]))
     )
     server = LiveServer(served, tokens)
-    asked = f"{server.url}/explain?view=clicks&entity=user%3D1&now_ms={NOW}"
+    requested = f"{server.url}/explain?view=clicks&entity=user%3D1&now_ms={NOW}"
     try:
         reply = httpx.get(f"{server.url}/ui", trust_env=False)
         assert (reply.content, reply.headers["content-type"]) == (
             page(), "text/html; charset=utf-8",
         )  # fmt: skip
         assert reply.headers["content-security-policy"] == content_security_policy()
-        assert got(asked)[0] == 401
-        status, told = got(asked, everything)
-        assert (status, told) == (200, explain(served.fetcher, "clicks", {"user": 1}, NOW))
-        status, told = got(asked, part)
-        assert [f["name"] for f in told["features"]] == ["count_7d"]
-        assert "<i>" not in str(told)
-        assert got(f"{asked}&feature=count_7d", part)[0] == 200
+        assert got(requested)[0] == 401
+        status, reported = got(requested, everything)
+        assert (status, reported) == (200, explain(served.fetcher, "clicks", {"user": 1}, NOW))
+        status, reported = got(requested, part)
+        assert [f["name"] for f in reported["features"]] == ["count_7d"]
+        assert "<i>" not in str(reported)
+        assert got(f"{requested}&feature=count_7d", part)[0] == 200
         for query, token, wanted in (
             ("&feature=sum_n_1h", part, (403, "forbidden")),
             ("&feature=nothing", everything, (404, "unknown_name")),
             ("&what=1", everything, (422, "invalid_request")),
         ):
-            status, told = got(f"{asked}{query}", token)
-            assert (status, told["code"]) == wanted
+            status, reported = got(f"{requested}{query}", token)
+            assert (status, reported["code"]) == wanted
         for token in (part, everything):
-            status, told = got(f"{server.url}/explain?view=x&entity=user%3D1", token)
-            assert (status, told["code"]) == (404, "unknown_name")
+            status, reported = got(f"{server.url}/explain?view=x&entity=user%3D1", token)
+            assert (status, reported["code"]) == (404, "unknown_name")
     finally:
         server.close()
 
@@ -256,8 +258,8 @@ def test_a_number_is_explained_on_the_page(
         f"sum_n_1d is {BIG + 2}, from 3 events in "
     )
     # what is drawn as part of the number is what the server says it is made of
-    told = explain(served.fetcher, "clicks", {"user": 1}, NOW)["features"]
-    [feature] = [f for f in told if f["name"] == "sum_n_1d"]
+    reported = explain(served.fetcher, "clicks", {"user": 1}, NOW)["features"]
+    [feature] = [f for f in reported if f["name"] == "sum_n_1d"]
     drawn = browser.run("[...document.querySelectorAll('svg .used')].map(r => +r.dataset.cell)")
     assert sorted(drawn) == sorted(share["cell"] for share in feature["cells"])
     together = browser.run("document.querySelector('tfoot').textContent")
@@ -282,11 +284,11 @@ def test_a_number_is_explained_on_the_page(
     assert "amount: int64" in about
     assert "ratio(amount, clicks:sum_n_1d, zero=0)" in about
     assert complaints(browser) == []
-    assert set(server.asked) == {"/ui", "/features", "/health", "/explain"}
+    assert set(server.requested) == {"/ui", "/features", "/health", "/explain"}
 
 
 @in_chromium
-def test_errors_unknown_entities_and_tokens_are_told(
+def test_errors_unknown_entities_and_tokens_are_reported(
     served: DefinitionSet, browser: Chromium, tmp_path: Path
 ) -> None:
     token = add_token(tmp_path / "tokens.toml", "web", ["part_v1"], "2026-01-01")

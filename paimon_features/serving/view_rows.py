@@ -18,7 +18,7 @@ from paimon_features.serving.response import ViewFreshness
 from paimon_features.serving.view_states import Epoch
 
 
-class EntityRows:
+class ViewRows:
     """The rows of one view, those of all queries in sequence.
 
     It first names the ``keys`` to read, and then takes their values (``fill``). For rows with a
@@ -105,7 +105,7 @@ class EntityRows:
                     return
             self._lost[bucket] = StoreNotReadyError(
                 f"feature view {self._name!r}: the online store has lost "
-                f"{key.decode()}; a running materializer builds the view anew"
+                f"{key.decode()}; a running materializer rebuilds the view"
             )
         except OnlineStoreError as error:
             self._lost[bucket] = error
@@ -198,12 +198,14 @@ class FreshnessLookup:
 
 def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int) -> ViewFreshness:
     """The worst of some buckets."""
-    high_ms = min((m.high_ms for m in markers), default=NEVER_MS)
+    highs = [m.high_ms for m in markers] or [NEVER_MS]
+    low_ms, high_ms = min(highs), max(highs)
     current_ms = min((m.current_ms for m in markers), default=0)
     limit_ms = view.max_staleness_ms
     return ViewFreshness(
         applied_snapshot=min((m.applied_snapshot for m in markers), default=0),
         commit_time_ms=min((m.commit_time_ms for m in markers), default=0),
+        event_time_low_ms=None if low_ms == NEVER_MS else low_ms,
         event_time_high_ms=None if high_ms == NEVER_MS else high_ms,
         current_ms=current_ms,
         stale=bool(markers) and limit_ms is not None and clock_ms - current_ms > limit_ms,
