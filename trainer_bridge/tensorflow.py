@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trainer_bridge.adapters.tensorflow.optimize import (
         TensorFlowPipelineOptimizer as TensorFlowPipelineOptimizer,
     )
-    from trainer_bridge.adapters.tensorflow.progress import Progress as Progress
+    from trainer_bridge.adapters.tensorflow.progress import TrainingProgress as TrainingProgress
     from trainer_bridge.adapters.tensorflow.strategies import (
         DistributedStrategy as DistributedStrategy,
     )
@@ -26,7 +26,7 @@ _HOMES = {
     "DatasetPipelineBuilder": "builder",
     "DistributedPaimonDatasetBuilder": "distribute",
     "DistributedStrategy": "strategies",
-    "Progress": "progress",
+    "TrainingProgress": "progress",
     "ProgressCallback": "keras",
     "TensorFlowPipelineOptimizer": "optimize",
     "dataset": "dataset",

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
@@ -17,6 +16,7 @@ from paimon_features.schema import Float32
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
+from paimon_features.testing.data_files import replace_file
 from trainer_bridge.inspection import Inspection, inspect
 from trainer_bridge.testing.sample_tables import make_samples
 
@@ -36,7 +36,7 @@ def numbers(lake: Lake, rows: int, row_group: int | None = None) -> str:
     append_arrow(lake, "numbers", pa.table(data))
     if row_group is not None:  # as another writer would cut the file
         (path,) = Path(lake.path("numbers")).glob("bucket-0/*.parquet")
-        pq.write_table(pq.read_table(path), path, row_group_size=row_group)
+        replace_file(path, row_group_size=row_group)
     return "numbers"
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from paimon_features.errors import MissingExtraError
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.snapshots import SnapshotRef
 from trainer_bridge.readers.scanning import TableScan
 
 try:
@@ -22,7 +23,7 @@ def relation(
     table: str,
     connection: duckdb.DuckDBPyConnection,
     *,
-    snapshot_id: int | None = None,
+    snapshot_id: SnapshotRef | None = None,
     tag: str | None = None,
     as_of_ms: int | None = None,
     columns: Collection[str] | None = None,

@@ -13,6 +13,7 @@ import pyarrow as pa
 from paimon_features.errors import MissingExtraError
 from paimon_features.schema import NAME
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.snapshots import SnapshotRef
 from trainer_bridge.readers.scanning import TableScan
 
 try:
@@ -28,7 +29,7 @@ def scan(
     lake: Lake,
     table: str,
     *,
-    snapshot_id: int | None = None,
+    snapshot_id: SnapshotRef | None = None,
     tag: str | None = None,
     as_of_ms: int | None = None,
     where: str | None = None,

@@ -8,7 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from paimon_features.errors import SnapshotExpiredError, TableError
+from paimon_features.errors import DamagedFileError, SnapshotExpiredError, TableError
 from paimon_features.tables.content import Content, ContentFile
 from trainer_bridge.blocks.data_files import DataFiles
 from trainer_bridge.blocks.row_selection import MergeUnit
@@ -24,9 +24,10 @@ def bad_files_error(
         "it is gone. If its snapshot has expired: read a newer one, or hold it by consumer=. "
         "If the file was lost: restore it"
         if missing
-        else " ".join(str(error).split())  # Arrow's messages have several lines
+        else _without_path(str(error), files)
     )
-    return (SnapshotExpiredError if missing else TableError)(
+    kind = DamagedFileError if isinstance(error, DamagedFileError) else TableError
+    return (SnapshotExpiredError if missing else kind)(
         f"table {content.table!r}, snapshot {content.snapshot_id}, {where}file {names}: {text}; "
         "or read without it by on_bad_file='skip'"
     )
@@ -58,11 +59,17 @@ def without_bad_files(
     return kept
 
 
+def _without_path(text: str, files: Sequence[ContentFile]) -> str:
+    for file in files:
+        text = text.removeprefix(f"file {file.path} is ") if len(files) == 1 else text
+    return " ".join(text.split())  # Arrow's messages have several lines
+
+
 def _defect(source: DataFiles, file: ContentFile) -> str | None:
     try:
         rows = source.metadata(file.path).num_rows
     except FileNotFoundError:
         return "it is not there"
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, DamagedFileError) as error:
         return f"it cannot be opened: {' '.join(str(error).split())}"
     return None if rows == file.rows else f"it has {rows} rows; its manifest says {file.rows}"

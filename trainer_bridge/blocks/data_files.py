@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paimon_features.errors import TableError
+from paimon_features.errors import DamagedFileError, TableError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.content import KEY_PREFIX, SEQUENCE_NUMBER, Content, ContentFile
 from paimon_features.tables.deltas import VALUE_KIND
@@ -57,7 +57,7 @@ class DataFiles:
 
     def open(self, path: str) -> pq.ParquetFile:
         """Open a data file; the caller closes it. All reads of rows and footers go through here."""
-        return self.lake.storage.open_parquet(path)
+        return self.lake.storage.open_parquet(path, self.files[path].size)
 
     def read(self, span: Span, schema: pa.Schema) -> pa.Table:
         """All stored rows of a span, with the columns and types of ``schema``.
@@ -71,8 +71,10 @@ class DataFiles:
         TableError
             If the file has another number of rows than its manifest says, lacks a column that
             its schema has, or has a value that does not fit today's type.
-        OSError, pyarrow.ArrowException
-            If it is not there or damaged.
+        DamagedFileError
+            If it is not the file that was written.
+        OSError
+            If it is not there, or its store fails.
         """
         with self.open(span.path) as file:
             return self._read(file, set(file.schema_arrow.names), span, schema)
@@ -91,7 +93,7 @@ class DataFiles:
             table = file.read_row_groups(groups, wanted, use_threads=False)
             rows = sum(file.metadata.row_group(group).num_rows for group in groups)
         if rows != span.stored_rows:
-            raise TableError(f"it has {rows} rows; its manifest says {span.stored_rows}")
+            raise DamagedFileError(f"it has {rows} rows; its manifest says {span.stored_rows}")
         columns = [
             pa.chunked_array([pa.nulls(rows, field.type)])
             if place is None

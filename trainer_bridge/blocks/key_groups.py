@@ -172,4 +172,4 @@ class KeyedFiles:
 
 def in_write_order(unit: Sequence[ContentFile]) -> list[ContentFile]:
     """Files by sequence number; of two with the same, the one at the deeper level is older."""
-    return sorted(unit, key=lambda file: (file.sequence, -file.level, file.path))
+    return sorted(unit, key=lambda file: (file.sequence, -file.level, file.place))

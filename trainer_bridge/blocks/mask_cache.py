@@ -22,7 +22,7 @@ import numpy as np
 from trainer_bridge.blocks.data_files import DataFiles
 from trainer_bridge.blocks.row_selection import RowSelection
 
-_VERSION = 2
+_VERSION = 3
 _PARTS = ("masks", "layers")
 _KEPT = 8
 """Files in the folder of a table; the least recently used are deleted first."""
@@ -34,12 +34,13 @@ def mask_key(source: DataFiles, condition: str | None) -> str:
     rules = source.content.rules
     head = (rules.engine, rules.keys, rules.sequence, rules.ascending, rules.ignore_delete)
     # a fold's rows depend on its functions only through a condition
-    parts = (head, sorted(rules.functions.items()), sorted(rules.delimiters.items()), condition)
-    digest.update(repr((_VERSION, parts)).encode())
+    read = (head, sorted(rules.functions.items()), sorted(rules.delimiters.items()), condition)
+    digest.update(repr((_VERSION, read)).encode())
     for path in sorted(source.files):
         file = source.files[path]
         vector = file.deletion and (file.deletion.dv_index_path, file.deletion.offset)
-        digest.update(repr((file.name, file.rows, file.size, vector, file.merges)).encode())
+        parts = (file.name, file.rows, file.size, vector, file.merges, file.place)
+        digest.update(repr(parts).encode())
     return digest.hexdigest()
 
 

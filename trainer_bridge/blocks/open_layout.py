@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -46,8 +46,8 @@ def read_layout(
     several files can contain, and the columns of ``where``, are read once; the resulting masks
     are stored in the folder ``cache``.
 
-    Files are ordered by partition, bucket and name (numbers in names as numbers), files that merge
-    together at the place of the first of them, so the row numbers of a snapshot never change.
+    Files are ordered by partition, bucket and commit (of one commit, as it lists them), files that
+    merge together at the place of the first of them; the row numbers of a snapshot never change.
 
     Raises
     ------
@@ -155,13 +155,16 @@ def _select_rows(
 
 
 def _reading_order(file: ContentFile) -> tuple[object, ...]:
-    # every value as (is text, number, text): null partitions and mixed types still compare
+    # every value as (kind, number, text): null partitions and mixed types still compare
     values = [
-        (1, 0, str(value)) if not isinstance(value, int) else (0, int(value), "")
+        (0, 0, "")
+        if value is None
+        else (1, value, "")
+        if isinstance(value, int | float | Decimal)
+        else (2, 0, str(value))
         for value in file.partition.values()
     ]
-    pieces = [(0, int(p), "") if p.isdigit() else (1, 0, p) for p in re.split(r"(\d+)", file.name)]
-    return (values, file.bucket, pieces, file.path)
+    return (values, file.bucket, file.place)
 
 
 def _in_threads(

@@ -9,6 +9,7 @@ from functools import partial
 import pyarrow as pa
 
 from paimon_features.array_types import Bools
+from paimon_features.errors import DamagedFileError
 from paimon_features.tables.content import ContentFile
 from trainer_bridge.blocks.bad_files import bad_files_error
 from trainer_bridge.blocks.data_files import DataFiles, Span
@@ -95,7 +96,7 @@ def _span(
 def _group_rows(source: DataFiles, file: ContentFile) -> list[int]:
     try:
         metadata = source.metadata(file.path)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, pa.ArrowException, DamagedFileError) as error:
         raise bad_files_error(source.content, [file], error) from error
     return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 

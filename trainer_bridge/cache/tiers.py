@@ -42,17 +42,17 @@ class CacheStats:
     damaged: int = 0
 
     @property
-    def asked(self) -> int:
+    def requested(self) -> int:
         return self.memory_hits + self.disk_hits + self.computed
 
     @property
     def hit_rate(self) -> float:
         """Fraction of blocks that were not computed; 0 before the first request."""
-        return (self.memory_hits + self.disk_hits) / self.asked if self.asked else 0.0
+        return (self.memory_hits + self.disk_hits) / self.requested if self.requested else 0.0
 
     def __str__(self) -> str:
         return (
-            f"{self.asked} blocks: {self.memory_hits} from memory, {self.disk_hits} from disk, "
+            f"{self.requested} blocks: {self.memory_hits} from memory, {self.disk_hits} from disk, "
             f"{self.computed} computed ({self.hit_rate:.0%} hits); memory "
             f"{self.memory_bytes:,} of {self.memory_limit:,} bytes, {self.memory_blocks} blocks"
         ).replace("%", " %")

@@ -11,6 +11,7 @@ import pyarrow.fs as pafs
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.snapshots import SnapshotRef
 from trainer_bridge.batches.ragged import Ragged
 from trainer_bridge.batches.tensor_columns import MASK_SUFFIX
 from trainer_bridge.batches.vocabulary import Vocabulary
@@ -25,8 +26,8 @@ from trainer_bridge.dataframe.batching import (
 )
 from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inverse_of
 from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
-from trainer_bridge.dataframe.reading import Decoding, Groups, Stored, num_rows
-from trainer_bridge.dataframe.sources import Files, ParquetSource, Source, TableSource
+from trainer_bridge.dataframe.reading import Decoding, DeduplicatedColumns, Stored, num_rows
+from trainer_bridge.dataframe.sources import Files, ParquetSource, SnapshotSource, Source
 
 
 class Dataset:
@@ -88,7 +89,7 @@ class Dataset:
         self._pieces = range(partition_index, len(source), partition_count)
         self._threads = num_parallel_reads or 1
         self._to_dense = to_dense
-        self._groups = Groups.of(key_idx_field_names, value_field_names)
+        self._groups = DeduplicatedColumns.of(key_idx_field_names, value_field_names)
         self._restore = restore
         if field_map_fn is not None:
             fields = field_map_fn(list(source.schema.names if fields is None else fields))
@@ -151,13 +152,13 @@ class Dataset:
         partition_index: int = 0,
         to_dense: Pad | Mapping[str, Pad] = False,
         *,
-        snapshot_id: int | None = None,
+        snapshot_id: SnapshotRef | None = None,
         tag: str | None = None,
         as_of_ms: int | None = None,
         where: str | None = None,
         **options: Any,
     ) -> Dataset:
-        """Read a table at a snapshot (the latest one by default), in the order of files and rows.
+        """Read a table at a snapshot (the latest one by default), in the order of commits and rows.
 
         The snapshot is pinned, and ``where`` filters (stored) rows, as in ``SnapshotReader``.
 
@@ -168,7 +169,7 @@ class Dataset:
         TableError, SnapshotExpiredError
             If the table or the snapshot cannot be read.
         """
-        source = TableSource(lake, table, snapshot_id, tag=tag, as_of_ms=as_of_ms, where=where)
+        source = SnapshotSource(lake, table, snapshot_id, tag=tag, as_of_ms=as_of_ms, where=where)
         return cls(source, fields, partition_count, partition_index, to_dense, **options)
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Batches:

@@ -31,7 +31,7 @@ Stored = dict[str, Rows | Blocks | Deduplicated]
 
 
 @dataclass(frozen=True)
-class Groups:
+class DeduplicatedColumns:
     """The deduplicated columns: one group of value columns per index column."""
 
     values: Mapping[str, tuple[str, ...]]
@@ -42,7 +42,7 @@ class Groups:
         cls,
         key_idx_field_names: Sequence[str] | None,
         value_field_names: Sequence[Sequence[str]] | None,
-    ) -> Groups:
+    ) -> DeduplicatedColumns:
         keys, values = list(key_idx_field_names or ()), list(value_field_names or ())
         if len(keys) != len(values) or len(set(keys)) != len(keys):
             raise ConfigurationError(
@@ -79,7 +79,7 @@ class Decoding:
         self,
         source: Source,
         fields: Iterable[Field | str] | None,
-        groups: Groups,
+        groups: DeduplicatedColumns,
         *,
         ignore_case: bool,
         fill: Mapping[str, Any],
@@ -91,23 +91,23 @@ class Decoding:
         self._source = source
         self._in_blocks = bool(groups.values)
         where = f"{source.name!r}"
-        asked = [field if isinstance(field, Field) else Field(field) for field in fields or ()]
+        requested = [field if isinstance(field, Field) else Field(field) for field in fields or ()]
         if fields is None:
-            asked = [Field(name) for name in source.schema.names]
-        names = [field.name for field in asked]
+            requested = [Field(name) for name in source.schema.names]
+        names = [field.name for field in requested]
         if not names or len(set(names)) < len(names):
             raise ConfigurationError(
                 f"fields {', '.join(names) or 'none'}: expected at least one, without duplicates"
             )
-        asked += [Field(name) for name in groups.columns if name not in names]
+        requested += [Field(name) for name in groups.columns if name not in names]
         for name in (*fill, *masks, *item_masks, *codes, *scaled):
-            if name not in [field.name for field in asked]:
+            if name not in [field.name for field in requested]:
                 raise ConfigurationError(
                     f"fill=, masks=, item_masks=, codes= or scaled= names {name!r}, which is not "
                     f"read; read are: "
-                    f"{', '.join(field.name for field in asked)}"
+                    f"{', '.join(field.name for field in requested)}"
                 )
-        defaults = {f.name: f.default_value for f in asked if f.default_value is not None}
+        defaults = {f.name: f.default_value for f in requested if f.default_value is not None}
         twice = defaults.keys() & fill.keys()
         if twice:
             raise ConfigurationError(
@@ -118,10 +118,10 @@ class Decoding:
         self._plans: dict[str, TensorColumn] = {}
         self._types: dict[str, pa.DataType] = {}
         self._item_masks: dict[str, list[ItemMask]] = {}
-        self._masks = [field.name for field in asked if field.name in masks]
+        self._masks = [field.name for field in requested if field.name in masks]
         self._names: dict[str, str] = {}  # the existing columns of those fields
         read = []
-        for field in asked:
+        for field in requested:
             found = matched(field.name, source.schema.names, ignore_case)
             if found is not None:
                 column = source.schema.field(found)

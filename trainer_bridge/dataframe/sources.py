@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from paimon_features.errors import ConfigurationError, TableError
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.snapshots import SnapshotRef
 from paimon_features.tables.storage.filesystems import SCHEMES, make_filesystem, settings
 from paimon_features.tables.storage.remote import place_in
 from paimon_features.tables.storage.retries import Retries
@@ -126,7 +127,7 @@ class ParquetSource:
         LOG.warning("%s is skipped: %s", where, error)
 
 
-class TableSource:
+class SnapshotSource:
     """The blocks of a table at one snapshot, the latest one by default.
 
     The snapshot is pinned, and ``where`` filters, as in ``SnapshotReader``.
@@ -136,19 +137,19 @@ class TableSource:
         self,
         lake: Lake,
         table: str,
-        snapshot_id: int | None = None,
+        snapshot_id: SnapshotRef | None = None,
         *,
         tag: str | None = None,
         as_of_ms: int | None = None,
         where: str | None = None,
         block_rows: int = 65_536,
     ) -> None:
-        snapshot_id = pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms)
+        pinned = pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms)
         self.name = table
         self.schema = pa.schema([field.with_nullable(True) for field in lake.schema(table)])
         cache = lake.merge_folder(table)
-        self._layout = read_layout(lake, table, snapshot_id, block_rows, where=where, cache=cache)
-        self.snapshot_id = snapshot_id
+        self._layout = read_layout(lake, table, pinned.id, block_rows, where=where, cache=cache)
+        self.snapshot_id = pinned.id
 
     def __len__(self) -> int:
         return len(self._layout.blocks)

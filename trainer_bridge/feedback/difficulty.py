@@ -11,10 +11,12 @@ import pyarrow as pa
 
 from paimon_features.aggregates import Count, DecayedMean, Last, Max, Mean, Sum, Variance
 from paimon_features.array_types import Floats
+from paimon_features.columns import one_array
 from paimon_features.definitions import Entity, FeatureView, FeedbackSource
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
 from paimon_features.offline.reading.pinning import AsOf, Pin
 from paimon_features.schema import DataType
+from paimon_features.times import conform
 from paimon_features.windows import parse_duration
 
 PRESENTATIONS = "presentations"
@@ -235,9 +237,15 @@ def scores_from_features(
     unseen = float(np.quantile(faded, unseen_quantile)) if len(faded) else 1.0
     scored = known.select(keys).append_column("__score", pa.array(faded))
     numbers = pa.array(np.arange(order_of_samples.num_rows))
-    wanted = order_of_samples.select(keys).append_column("__row", numbers)
-    wanted = wanted.cast(
-        pa.schema([*(scored.schema.field(key) for key in keys), ("__row", "int64")])
+    kinds = [scored.schema.field(key).type for key in keys]
+    wanted = pa.table(
+        {
+            **{
+                key: conform(one_array(order_of_samples.column(key)), kind, event_time=True)
+                for key, kind in zip(keys, kinds, strict=True)
+            },
+            "__row": numbers,
+        }
     )
     # Arrow's join does not preserve the order
     joined = wanted.join(scored, keys, join_type="left outer").sort_by("__row")

@@ -290,13 +290,15 @@ class FeedbackDrain:
 
     def _look(self) -> None:
         """Refresh the committed positions, at the start and after a commit of unknown outcome."""
-        record = read_json(self._record) or {"identifier": 0, "before": {}, "after": {}}
+        record = read_json(self._record)
         done = self._committed = _commits(self.lake, self.table)
-        if done == record["identifier"]:
+        if record is None:  # a first start, or it was lost
+            self._known, record = self._in_table(), {"identifier": done}
+        elif done == record["identifier"]:
             self._known = record["after"]
         elif done == record["identifier"] - 1:
             self._known = record["before"]
-        else:  # rolled back, or the record was lost
+        else:  # rolled back
             self._known = self._in_table()
         self._identifier = max(done, record["identifier"])
         self.queue.forget_notes()

@@ -13,12 +13,13 @@ import pyarrow as pa
 from paimon_features.array_types import Bools
 from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
+from paimon_features.times import conform
 from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.order.key_hashes import key_hashes
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class WriteCall:
     """One call of ``write``, with its own immutable arrays.
 
     ``finite`` marks the finite losses, None if all are; ``correct`` is None if it was not
@@ -106,10 +107,9 @@ def to_arrow(values: Any, kind: pa.DataType, name: str) -> pa.Array:
             values = pa.array(values)
         except (pa.ArrowException, OverflowError) as error:
             raise RequestError(f"feedback: {name!r}: expected {kind}: {error}") from error
-    if values.type == kind:
-        return values
     try:
-        return values.cast(kind)
+        # a key that is a time is the milliseconds by which readers find the sample
+        return conform(values, kind, event_time=True)
     except pa.ArrowException as error:
         raise RequestError(
             f"feedback: {name!r} is {values.type}, expected {kind}: {error}"
@@ -143,7 +143,7 @@ def finite_losses(losses: pa.Array) -> Bools | None:
 
 
 def rows_of(
-    calls: Sequence[Call],
+    calls: Sequence[WriteCall],
     sample_keys: Sequence[str],
     run_id: str,
     rank: int,
@@ -162,9 +162,9 @@ def rows_of(
     )
     forgot = np.zeros(len(correct), dtype=np.bool_)
     if correct.null_count < len(correct):
-        told = correct.is_valid().to_numpy(zero_copy_only=False)
+        reported = correct.is_valid().to_numpy(zero_copy_only=False)
         right = correct.fill_null(False).to_numpy(zero_copy_only=False)
-        forgot[told] = memory.update(key_hashes(keys)[told], right[told])
+        forgot[reported] = memory.update(key_hashes(keys)[reported], right[reported])
 
     def repeated(values: Sequence[int], kind: npt.DTypeLike = np.int64) -> pa.Array:
         return pa.array(np.repeat(np.array(values, dtype=kind), lengths))
@@ -189,7 +189,7 @@ def rows_of(
     return table if kept is None else table.filter(pa.array(kept))
 
 
-def _kept(calls: Sequence[Call], lengths: npt.NDArray[np.int64]) -> Bools | None:
+def _kept(calls: Sequence[WriteCall], lengths: npt.NDArray[np.int64]) -> Bools | None:
     """Return the mask of rows to commit; None if all are."""
     if all(call.finite is None and not call.done for call in calls):
         return None

@@ -38,7 +38,7 @@ from paimon_features.tables.specs import feedback_spec
 from paimon_features.tables.writer import append_arrow, committed_identifiers
 from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.feedback.queue import HandOver
-from trainer_bridge.feedback.rows import Call, columns_of, finite_losses, int64_of, rows_of
+from trainer_bridge.feedback.rows import WriteCall, columns_of, finite_losses, int64_of, rows_of
 from trainer_bridge.order.key_hashes import key_hashes
 
 _FIRST_RETRY_S = 0.1
@@ -170,7 +170,7 @@ class FeedbackWriter:
         self._seq = 0
         self._memory = LastCorrect()
         self._changed = threading.Condition()
-        self._waiting: deque[Call] = deque()
+        self._waiting: deque[WriteCall] = deque()
         self._waiting_rows = self._waiting_bytes = 0
         self._flush_wanted = False
         self._closing = False
@@ -224,7 +224,7 @@ class FeedbackWriter:
         columns, losses, right = columns_of(self.sample_keys, keys, loss, correct, who)
         finite = finite_losses(losses)
         at_ms = self._clock_ms() if event_time_ms is None else event_time_ms
-        call = Call(
+        call = WriteCall(
             seq=number,
             step=int64_of(step, "step", who),
             event_time_ms=int64_of(at_ms, "event_time_ms", who),

@@ -13,7 +13,10 @@ from typing import Any
 
 from paimon_features.errors import RequestError
 
-VERSION = 1
+VERSION = 2
+"""The version of the states of all readers: which rows a position counts."""
+_BY_NAME = 1
+"""The version of states of releases that read files in the order of their names."""
 
 _LEAST = {
     "snapshot_id": 1,
@@ -29,6 +32,40 @@ _LEAST = {
 def is_integer(value: Any) -> bool:
     """Whether a value is an integer, Python's or NumPy's."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def check_version(state: Mapping[str, Any], what: str, remedy: str) -> None:
+    """Raise RequestError for a state of another version.
+
+    ``remedy`` is what to do about one of a release that read files in another order.
+
+    >>> check_version({"version": 9}, "a reader state", "start the epoch again")
+    Traceback (most recent call last):
+    ...
+    paimon_features.errors.RequestError: a reader state of version 9; this release reads version 2
+    """
+    found = state.get("version")
+    if found == VERSION:
+        return
+    why = ""
+    if found == _BY_NAME:
+        why = (
+            f": it counts the rows by the names of files, version {VERSION} counts them in the "
+            f"order of commits, so its position is that of other rows; {remedy}"
+        )
+    raise RequestError(f"{what} of version {found!r}; this release reads version {VERSION}{why}")
+
+
+def other_seed(found: Any, own: Mapping[str, Any]) -> int | None:
+    """The seed of a sampler's identity that equals ``own`` but for its seed; else None.
+
+    >>> other_seed({"sampler": "weighted", "seed": 2}, {"sampler": "weighted", "seed": 1})
+    2
+    """
+    seed = found.get("seed") if isinstance(found, Mapping) else None
+    if not is_integer(seed) or "seed" not in own or {**own, "seed": seed} != found:
+        return None
+    return int(seed)  # type: ignore[arg-type]
 
 
 def check_numbers(state: Mapping[str, Any], least: Mapping[str, int | None], what: str) -> None:
@@ -77,7 +114,7 @@ class ReaderState:
     >>> ReaderState.from_dict({"version": 9})
     Traceback (most recent call last):
     ...
-    paimon_features.errors.RequestError: a reader state of version 9; this release reads version 1
+    paimon_features.errors.RequestError: a reader state of version 9; this release reads version 2
     """
 
     table: str
@@ -106,11 +143,8 @@ class ReaderState:
         RequestError
             For another version, or a field that is missing, unknown or invalid.
         """
-        if state.get("version") != VERSION:
-            raise RequestError(
-                f"a reader state of version {state.get('version')!r}; "
-                f"this release reads version {VERSION}"
-            )
+        again = f"start its epoch again: epoch={state.get('epoch')!r}"
+        check_version(state, "a reader state", again)
         names = {field.name for field in fields(cls)}
         state = {"where": None, **state}  # states of earlier releases have none
         got = set(state) - {"version"}

@@ -12,7 +12,7 @@ import pyarrow as pa
 from paimon_features.array_types import Array
 from paimon_features.errors import RequestError
 from trainer_bridge.batches.forms import Batch, Form, GatherSource
-from trainer_bridge.preprocess.rows import Numbers, RowBlock
+from trainer_bridge.preprocess.rows import ColumnConverter, RowBlock
 
 Spec = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 """The dtype and per-row shape of each column."""
@@ -32,7 +32,7 @@ class ArraysForm(Form):
 
     size_known = True
 
-    def __init__(self, spec: Spec, numbers: Numbers) -> None:
+    def __init__(self, spec: Spec, numbers: ColumnConverter) -> None:
         self.spec = dict(spec)
         self.numbers = numbers
         self.row_bytes = float(sum(d.itemsize * math.prod(s) for d, s in self.spec.values()))

@@ -12,13 +12,14 @@ import pyarrow as pa
 
 from paimon_features.errors import ConfigurationError, TableError
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.snapshots import Snapshot, SnapshotRef
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.cache.fingerprint import name_of
 from trainer_bridge.preprocess.conditions import Condition
 from trainer_bridge.preprocess.explain import explained
 from trainer_bridge.preprocess.form import Spec, spec_of
 from trainer_bridge.preprocess.plan import Plan, as_written, check_order, optimise, split
-from trainer_bridge.preprocess.rows import Numbers, RowBlock
+from trainer_bridge.preprocess.rows import ColumnConverter, RowBlock
 from trainer_bridge.preprocess.run import Preparation, PreparedBatches, run_batches, run_rows
 from trainer_bridge.preprocess.stages import (
     Augment,
@@ -85,7 +86,7 @@ class Pipeline:
 
     lake: Lake
     table: str
-    snapshot_id: int | None = None
+    snapshot_id: SnapshotRef | None = None
     fill: Mapping[str, float] = field(default_factory=dict)
     masks: Collection[str] = ()
     float_dtype: str | None = None
@@ -242,7 +243,7 @@ class Pipeline:
         opened = SnapshotReader(
             self.lake,
             self.table,
-            snapshot_id=checked.snapshot_id,
+            snapshot_id=checked.snapshot_ref,
             columns=prepared.schema.names,
             where=where,
             batch_size=plan.batch.size,
@@ -295,23 +296,26 @@ class _Checked:
 
     pipeline: Pipeline
     snapshot_id: int
+    snapshot_ref: str
     schema: pa.Schema
-    numbers: Numbers
+    numbers: ColumnConverter
     spec: Spec
     batch_spec: Spec
     writes: Mapping[int, set[str]]
     textual: Mapping[int, frozenset[str]]
 
     @classmethod
-    def of(cls, pipeline: Pipeline, snapshot_id: int) -> _Checked:
+    def of(cls, pipeline: Pipeline, snapshot: Snapshot) -> _Checked:
         lake, table = pipeline.lake, pipeline.table
         schema = pa.schema([column.with_nullable(True) for column in lake.schema(table)])
-        numbers = Numbers(schema, table, pipeline.fill, pipeline.masks, pipeline.float_dtype)
+        numbers = ColumnConverter(
+            schema, table, pipeline.fill, pipeline.masks, pipeline.float_dtype
+        )
         row_stages, batch_stages = split(pipeline.stages)
         layout = read_layout(
             lake,
             table,
-            snapshot_id,
+            snapshot.id,
             _PROBE_BLOCK_ROWS,
             where=_leading(row_stages, RowBlock.of_table(numbers, schema.empty_table())),
             cache=lake.merge_folder(table),
@@ -337,14 +341,15 @@ class _Checked:
         if rows is None or not rows.num_rows:
             filters = [str(stage) for stage in row_stages if isinstance(stage, Filter)]
             raise TableError(
-                f"table {table!r} has no rows at snapshot {snapshot_id}"
+                f"table {table!r} has no rows at snapshot {snapshot.id}"
                 + (f" that pass {'; '.join(filters)}" if filters else "")
             )
         columns = rows.part(0, min(rows.num_rows, _PROBE_ROWS)).arrays()
         batch = run_batches(batch_stages, {n: v.copy() for n, v in columns.items()}, (0,))
         return cls(
             pipeline,
-            snapshot_id,
+            snapshot.id,
+            snapshot.ref,
             schema,
             numbers,
             spec_of(columns),

@@ -51,7 +51,7 @@ class Plan:
     rows
         The row stages; ``vectorised`` is True if they run on complete blocks.
     batch, shuffle
-        Batching and shuffling; without a shuffle the order is by file and row.
+        Batching and shuffling; without a shuffle the order is by commit and row.
     batches
         The batch stages.
     prefetch

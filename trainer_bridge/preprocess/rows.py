@@ -20,7 +20,7 @@ from trainer_bridge.preprocess.stages import Rows, Values
 _SHAPE = b"paimon-features.shape"
 
 
-class Numbers:
+class ColumnConverter:
     """Conversion of table columns to NumPy arrays: one :class:`NumpyForm` per column."""
 
     def __init__(
@@ -71,7 +71,7 @@ class RowBlock(Rows):
 
     def __init__(
         self,
-        numbers: Numbers,
+        numbers: ColumnConverter,
         raw: Mapping[str, pa.Array],
         made: Mapping[str, Values],
         names: Sequence[str],
@@ -83,7 +83,7 @@ class RowBlock(Rows):
         self.num_rows = num_rows
 
     @classmethod
-    def of_table(cls, numbers: Numbers, table: pa.Table) -> RowBlock:
+    def of_table(cls, numbers: ColumnConverter, table: pa.Table) -> RowBlock:
         """Wrap the rows of a block as read."""
         raw = {name: one_array(table.column(name)) for name in table.column_names}
         names = [name for name, source in numbers.names.items() if source in raw]
@@ -208,7 +208,7 @@ class RowBlock(Rows):
         return pa.table({"": pa.nulls(self.num_rows)})
 
     @classmethod
-    def from_arrow(cls, numbers: Numbers, table: pa.Table) -> RowBlock:
+    def from_arrow(cls, numbers: ColumnConverter, table: pa.Table) -> RowBlock:
         """The inverse of :meth:`to_arrow`; arrays share the table's memory."""
         raw, made = {}, {}
         names = [name for name in table.column_names if name]

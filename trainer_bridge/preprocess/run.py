@@ -24,7 +24,7 @@ from trainer_bridge.preprocess.conditions import Condition
 from trainer_bridge.preprocess.form import ArraysForm, Spec
 from trainer_bridge.preprocess.plan import Plan
 from trainer_bridge.preprocess.prefetch import Ahead
-from trainer_bridge.preprocess.rows import Numbers, RowBlock, checked
+from trainer_bridge.preprocess.rows import ColumnConverter, RowBlock, checked
 from trainer_bridge.preprocess.stages import (
     Augment,
     Batch,
@@ -129,7 +129,7 @@ class Preparation:
     table: str
     schema: pa.Schema
     """Columns to read."""
-    numbers: Numbers
+    numbers: ColumnConverter
     options: Mapping[str, Any]
     """How columns are converted to NumPy: part of the cache key."""
     spec: Spec

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from paimon_features.errors import ConfigurationError, TableError, UnknownNameError
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.reader import latest_snapshot, snapshot_as_of
-from paimon_features.tables.snapshots import tagged
+from paimon_features.tables.snapshots import (
+    Snapshot,
+    SnapshotRef,
+    latest_snapshot,
+    pinned,
+    snapshot_as_of,
+    tagged,
+)
 
 
 def pinned_snapshot(
     lake: Lake,
     table: str,
-    snapshot_id: int | None = None,
+    snapshot_id: SnapshotRef | None = None,
     tag: str | None = None,
     as_of_ms: int | None = None,
-) -> int:
-    """The id of a snapshot: the given one, that of a tag, the newest at a time, or the newest.
-
-    Whether a given id exists is checked when it is opened.
+) -> Snapshot:
+    """The given snapshot, that of a tag, the newest at a time, or the newest.
 
     Raises
     ------
@@ -28,25 +32,26 @@ def pinned_snapshot(
     TableError
         If nothing had been committed by then.
     SnapshotExpiredError
-        If the snapshot of that time has expired.
+        If the given snapshot, or that of the time, is gone, or the number is ambiguous because
+        the table has used it before.
     """
     given = {"snapshot_id": snapshot_id, "tag": tag, "as_of_ms": as_of_ms}
     named = [f"{name}={value!r}" for name, value in given.items() if value is not None]
     if len(named) > 1:
         raise ConfigurationError(f"{' and '.join(named)}: expected one of them, or none")
     if snapshot_id is not None:
-        return snapshot_id
+        return pinned(lake, table, snapshot_id)
     if tag is not None:
         tags = tagged(lake, table)
         if tag not in tags:
             raise UnknownNameError.of(f"tag of table {table!r}", tag, tags)
-        return tags[tag].id
+        return tags[tag]
     if as_of_ms is not None:
         found = snapshot_as_of(lake, table, as_of_ms)
         if found is None:
             raise TableError(f"table {table!r} had no commit yet at {as_of_ms} ms (UTC)")
-        return found.id
+        return found
     newest = latest_snapshot(lake, table)
     if newest is None:
         raise TableError(f"table {table!r} has no rows yet: nothing was committed to it")
-    return newest.id
+    return newest

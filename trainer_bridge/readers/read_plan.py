@@ -12,6 +12,7 @@ import pyarrow as pa
 from paimon_features.errors import ConfigurationError, RequestError, TableError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import register_consumer
+from paimon_features.tables.snapshots import SnapshotRef
 from trainer_bridge.batches.forms import Form
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import Layout, OnBadFile, select_schema
@@ -37,7 +38,7 @@ class BlockPreparation(Protocol):
 class ReaderKeywords(TypedDict, total=False):
     """The keywords of :class:`trainer_bridge.SnapshotReader`; documented there."""
 
-    snapshot_id: int | None
+    snapshot_id: SnapshotRef | None
     tag: str | None
     as_of_ms: int | None
     columns: Collection[str] | None
@@ -97,7 +98,7 @@ class ReadPlan:
     lake: Lake
     table: str
     sharding: Sharding
-    snapshot_id: int | None = None
+    snapshot_id: SnapshotRef | None = None
     tag: str | None = None
     as_of_ms: int | None = None
     columns: Collection[str] | None = None
@@ -178,12 +179,14 @@ class ReadPlan:
             form = self._form(schema, {**vocabularies, **dict.fromkeys(collected, _NO_WORDS)})
         else:
             schema, form = previous.schema, previous.form
-        if state is None:
+        if layout is not None:
+            snapshot_id = layout.snapshot_id
+        elif state is not None:  # its files are compared below
+            snapshot_id = state.snapshot_id
+        else:
             snapshot_id = pinned_snapshot(
                 self.lake, self.table, self.snapshot_id, self.tag, self.as_of_ms
-            )
-        else:
-            snapshot_id = state.snapshot_id
+            ).id
         if self.reading.consumer is not None:
             register_consumer(self.lake, self.table, self.reading.consumer, snapshot_id)
         if layout is None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.snapshots import SnapshotRef, pinned
 from trainer_bridge.blocks.layout import Fold, Layout, select_schema
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.pins import pinned_snapshot
@@ -23,7 +24,8 @@ class TableScan:
 
     lake: Lake
     table: str
-    snapshot_id: int
+    snapshot_ref: str
+    """``number@commit``: what was pinned is read, or nothing."""
     schema: pa.Schema
     """All columns, each of them nullable."""
 
@@ -32,7 +34,7 @@ class TableScan:
         cls,
         lake: Lake,
         table: str,
-        snapshot_id: int | None = None,
+        snapshot_id: SnapshotRef | None = None,
         tag: str | None = None,
         as_of_ms: int | None = None,
     ) -> TableScan:
@@ -46,7 +48,8 @@ class TableScan:
             If the table, the tag or the snapshot does not exist.
         """
         schema = pa.schema([field.with_nullable(True) for field in lake.schema(table)])
-        return cls(lake, table, pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms), schema)
+        found = pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms)
+        return cls(lake, table, found.ref, schema)
 
     def select(self, columns: Collection[str] | None) -> pa.Schema:
         """The schema of some columns; raises UnknownNameError for an unknown one."""
@@ -93,6 +96,5 @@ class TableScan:
         # the mask is not worth caching: the next query has another condition
         block_rows = _BLOCK_ROWS if where is None else 1
         cache = self.lake.merge_folder(self.table) if where is None else None
-        return read_layout(
-            self.lake, self.table, self.snapshot_id, block_rows, where=where, cache=cache
-        )
+        number = pinned(self.lake, self.table, self.snapshot_ref).id
+        return read_layout(self.lake, self.table, number, block_rows, where=where, cache=cache)

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -16,6 +17,7 @@ from paimon_features.errors import ConfigurationError
 from paimon_features.offline.reading.pinning import Pin
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.files import read_json
+from paimon_features.tables.records import Record
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.feedback.difficulty import Difficulty, read_difficulty
 from trainer_bridge.readers.epoch_rows import RowSampler
@@ -38,7 +40,7 @@ class ScoreSchedule:
     samples
         The sample keys in the order of the row numbers (``reader.read_columns`` gives them).
     run_id
-        Name of the run; another name chooses anew.
+        Name of the run; another name chooses again.
     every, at
         The steps: every so many (from ``every`` on), or these.
     clock_ms
@@ -70,6 +72,7 @@ class ScoreSchedule:
         self._project, self._view, self._samples = project, view, samples
         self._every, self._at, self._clock_ms = every, frozenset(at), clock_ms
         lake: Lake = project.lake
+        self._lake = lake
         name = view if isinstance(view, str) else view.name
         folder = f"{lake.database}.{name}.{quote(run_id, safe='')}"
         self._folder = lake.side_folder / "scores" / folder
@@ -99,18 +102,23 @@ class ScoreSchedule:
         ------
         SnapshotExpiredError
             If the snapshots of an earlier choice are gone.
+        RecordLostError
+            If an earlier choice was lost.
         """
         due = self.last_due(step)
         if due is None:
             return None
-        chosen = read_json(self._path(due))
+        record = self._record(due)
+        chosen = record.read()
         if chosen is None:
             found = read_difficulty(self._project, self._view, self._samples, self._clock_ms())
-            if self._choose(due, found):
+            chose = self._choose(due, found)
+            record.mark()
+            if chose:
                 return found
             chosen = read_json(self._path(due))
             assert chosen is not None, "choices are never removed"
-        pins = [Pin(**pin) for pin in chosen["pins"]]
+        pins = [Pin.from_document(pin) for pin in chosen["pins"]]
         return read_difficulty(
             self._project, self._view, self._samples, chosen["as_of_ms"], as_of=pins
         )
@@ -122,8 +130,12 @@ class ScoreSchedule:
 
     # --- inside ---
 
-    def _path(self, step: int) -> Any:
-        return self._folder / f"{step}.json"
+    def _path(self, step: int) -> Path:
+        return self._record(step).path
+
+    def _record(self, step: int) -> Record:
+        run = self._folder.name
+        return Record(self._lake, "scores", f"{run}/{step}.json", f"{run}.{step}", None)
 
     def _choose(self, step: int, found: Difficulty) -> bool:
         """Write a choice down; False if somebody else did before."""
@@ -155,7 +167,7 @@ def scheduled_batches(
 
     Before the first declared step they are the reader's own, epoch after epoch; from each
     declared step on those that ``sampler(difficulty)`` draws. What comes at a step depends on
-    nothing but the step, the reader's seed and the choices of the schedule: a run that goes on
+    nothing but the step, the reader's seed and the choices of the schedule: a run that continues
     at ``start`` gets what it would have got. Every rank calls this with a reader of its own.
     """
     step = start

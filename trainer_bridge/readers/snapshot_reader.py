@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
-from typing import Any, Self, Unpack
+from typing import Any, Never, Self, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +23,10 @@ from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.order.global_order import GlobalOrder
 from trainer_bridge.order.quality import shuffle_quality
 from trainer_bridge.order.rank_shard import RankShard
-from trainer_bridge.order.reader_state import ReaderState, check_position
+from trainer_bridge.order.reader_state import ReaderState, check_position, other_seed
 from trainer_bridge.readers.autotune import Autotune, Choices, most_threads
 from trainer_bridge.readers.block_store import BlockStore
+from trainer_bridge.readers.by_index import refuse_index, refuse_random_split
 from trainer_bridge.readers.epoch_rows import EpochRows, OrderedRows, RowSampler, SampledRows
 from trainer_bridge.readers.opened_snapshot import OpenedSnapshot
 from trainer_bridge.readers.read_plan import ReaderKeywords, ReadPlan
@@ -64,7 +65,7 @@ class SnapshotReader:
     rank, world_size
         This process among those that train together; alone (0 of 1) by default.
     seed, epoch, shuffle
-        Key of the order. ``shuffle=False`` yields the rows by file and row.
+        Key of the order. ``shuffle=False`` yields the rows by partition, bucket, commit and row.
     drop_last, pad_last
         How the rows that do not fill a global batch are handled: dropped, filled up with
         the first rows of the epoch (``Batch.num_padding`` counts them), or by default a
@@ -319,7 +320,12 @@ class SnapshotReader:
 
     def __len__(self) -> int:
         """Batches of a complete epoch: the same on every rank."""
+        refuse_random_split("a reader")
         return self._shard(self.epoch).num_batches(0)
+
+    def __getitem__(self, index: object) -> Never:
+        """Raise ConfigurationError: a reader has no rows by index."""
+        refuse_index("a reader")
 
     def remaining(self) -> int:
         """Batches from here to the end of the epoch: the same on every rank."""
@@ -356,9 +362,9 @@ class SnapshotReader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go to where a state was taken: on any rank, for any world size and batch size.
 
-        Seed, epoch, snapshot, shuffle and streams are those of the state, whatever this
-        reader was made with. O(1) for the same snapshot, else its manifests are read; none
-        of the rows before the position is.
+        Seed (also the sampler's), epoch, snapshot, shuffle and streams are those of the state,
+        whatever this reader was made with. O(1) for the same snapshot, else its manifests are
+        read; none of the rows before the position is.
 
         Raises
         ------
@@ -371,7 +377,8 @@ class SnapshotReader:
             If the blocks that have to be open there exceed the budget.
         """
         found = ReaderState.from_dict(dict(state))
-        self._check_state(found)
+        sampler = self._sampler_of(found)
+        self._check_state(found, sampler)
         self._stop()
         mine, snapshot = self._origin, self._snapshot
         same = all(
@@ -380,7 +387,7 @@ class SnapshotReader:
         )
         if not same:
             self._use(self._plan.open(found, previous=snapshot))
-        self._state = found
+        self._sampler, self._state = sampler, found
         self._check()
 
     # --- derived readers ---
@@ -548,7 +555,19 @@ class SnapshotReader:
     def _checked_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         return ReaderState.from_dict(dict(state)).to_dict()
 
-    def _check_state(self, found: ReaderState) -> None:
+    def _sampler_of(self, found: ReaderState) -> RowSampler | None:
+        """The sampler with the seed of a state; itself if that is the same, or unknown."""
+        sampler = self._sampler
+        if sampler is None or not hasattr(sampler, "reseed"):
+            return sampler
+        seed = other_seed(found.sampler, own := sampler.identity())
+        if seed is None or seed == own["seed"]:
+            return sampler
+        other: RowSampler = copy.copy(sampler)
+        other.reseed(seed)  # type: ignore[attr-defined]
+        return other
+
+    def _check_state(self, found: ReaderState, sampler: RowSampler | None) -> None:
         """Raise RequestError for a state of something else than this reader reads."""
         if found.table != self.table:
             raise RequestError(
@@ -560,7 +579,6 @@ class SnapshotReader:
                 f"reader has {self.layout.where!r}: other rows, another order; make it with the "
                 "same condition, or start a new epoch"
             )
-        sampler = self._sampler
         expected = None if sampler is None else sampler.identity()
         if found.sampler != expected:
             raise RequestError(

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.order.permutation import derive_key, permute
+from trainer_bridge.order.wrappers import refuse_sharded_again
 from trainer_bridge.samplers.base import PIECE, AdvancedSampler
 from trainer_bridge.samplers.groups import group_rows
 from trainer_bridge.samplers.inputs import as_labels, checksum
@@ -125,6 +126,7 @@ class BalancedBatchSampler(AdvancedSampler):
 
     # A torch batch sampler yields lists, where a sampler yields integers.
     def __iter__(self) -> Iterator[list[int]]:  # type: ignore[override]
+        refuse_sharded_again("sampler", self.rank, self.world_size)
         epoch, world, size = self.epoch, self.world_size, self.batch_size
         each = max(PIECE // size, 1)
         while self.epoch == epoch and self._position < self.num_samples:

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError, RequestError
-from trainer_bridge.order.reader_state import check_numbers
+from trainer_bridge.order.reader_state import check_numbers, other_seed
+from trainer_bridge.order.wrappers import refuse_sharded_again
 
 PIECE = 65_536
 """Number of draws or rows processed at a time."""
@@ -92,6 +93,7 @@ class AdvancedSampler(ABC):
         return self.epoch_size(epoch)
 
     def __iter__(self) -> Iterator[int]:
+        refuse_sharded_again("sampler", self.rank, self.world_size)
         epoch, world = self.epoch, self.world_size
         size, end = self.epoch_size(epoch), self._end(epoch, self._position)
         while self.epoch == epoch and (first := self._position + self.rank) < end:
@@ -122,17 +124,25 @@ class AdvancedSampler(ABC):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a position saved on any rank of any world size.
+        """Restore a position saved on any rank of any world size; the seed is that of the state.
 
         Raises
         ------
         RequestError
             If it was saved by a sampler with other weights, scores or arguments.
         """
-        if state.get("version") != VERSION or state.get("identity") != self.identity():
+        seed = other_seed(state.get("identity"), self.identity())
+        if state.get("version") != VERSION or seed is None:
             raise RequestError(
                 f"the state does not fit this sampler: it is of version {state.get('version')!r}, "
                 f"{state.get('identity')}; expected version {VERSION}, {self.identity()}"
             )
         check_numbers(state, {"epoch": 0, "position": 0}, "a sampler's state")
+        if seed != self.seed:
+            self.reseed(seed)
         self.epoch, self._position = int(state["epoch"]), int(state["position"])
+
+    def reseed(self, seed: int) -> None:
+        """Take another seed, that of a state; a sampler that keeps what follows from the seed
+        computes it again."""
+        self.seed = seed

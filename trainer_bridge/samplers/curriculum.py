@@ -14,7 +14,7 @@ from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.order.permutation import derive_key, permute
 from trainer_bridge.samplers.base import AdvancedSampler
 from trainer_bridge.samplers.groups import split_by_score
-from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of
+from trainer_bridge.samplers.inputs import as_numbers, check_unchanged, checksum, snapshot_of
 from trainer_bridge.samplers.keys import keys_of
 
 
@@ -89,9 +89,8 @@ class CurriculumSampler(AdvancedSampler):
         # rounded down: a share of 0.1 is at most a tenth
         sizes = [max(ceil(share * rows - 1e-9 * rows), 1) for share in self.pace.values()]
         self._sizes = np.array(sizes, dtype=np.int64)
-        cuts = np.diff([0, *sizes, rows]).tolist()
-        # The easiest n rows are the first n: the groups are contiguous.
-        self._rows = split_by_score(array, cuts, derive_key(self.seed, 0xC44)).rows
+        self._scores, self._cuts = array, np.diff([0, *sizes, rows]).tolist()
+        self._rank_rows()
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
         drawn = epoch * self.num_samples + positions
@@ -109,6 +108,15 @@ class CurriculumSampler(AdvancedSampler):
                 f"{list(self.pace.values())[first]}), which no weights can correct"
             )
         return np.ones(len(indices), dtype=np.float64)
+
+    def reseed(self, seed: int) -> None:
+        check_unchanged(self._scores, self._checksum)
+        super().reseed(seed)
+        self._rank_rows()
+
+    def _rank_rows(self) -> None:
+        # The easiest n rows are the first n: the groups are contiguous.
+        self._rows = split_by_score(self._scores, self._cuts, derive_key(self.seed, 0xC44)).rows
 
     def identity(self) -> dict[str, Any]:
         return {

@@ -13,7 +13,7 @@ from paimon_features.errors import ConfigurationError
 from trainer_bridge.order.permutation import derive_key, permute
 from trainer_bridge.samplers.base import PIECE, AdvancedSampler
 from trainer_bridge.samplers.groups import Groups, split_by_score
-from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of
+from trainer_bridge.samplers.inputs import as_numbers, check_unchanged, checksum, snapshot_of
 
 DifficultyFn = Callable[[Any], Any]
 
@@ -149,6 +149,11 @@ class HardExampleMiningSampler(AdvancedSampler):
         result: npt.NDArray[np.float64] = weights[hard.astype(np.int64)]
         return result
 
+    def reseed(self, seed: int) -> None:
+        check_unchanged(self._scores, self._checksum)
+        super().reseed(seed)
+        self._rank_rows(self._scores)
+
     def identity(self) -> dict[str, Any]:
         return {
             "sampler": "hard",
@@ -161,6 +166,7 @@ class HardExampleMiningSampler(AdvancedSampler):
         }
 
     def _rank_rows(self, scores: npt.NDArray[Any] | None) -> None:
+        self._scores = scores
         hard = 0 if scores is None else round(self.hard_ratio * self.num_rows)
         self._num_hard = 0 if scores is None else round(self.hard_ratio * self.num_samples)
         self._checksum = None if scores is None else checksum(scores)

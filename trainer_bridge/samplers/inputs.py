@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.array_types import Array
-from paimon_features.errors import ConfigurationError
+from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.feedback.difficulty import Difficulty
 
 _PIECE = 1 << 17
@@ -113,6 +113,15 @@ def as_labels(values: Any, what: str = "labels") -> Labels:
 def checksum(array: npt.NDArray[Any]) -> int:
     """Return a fingerprint of an array, sensitive to the order of its values."""
     return zlib.crc32(np.ascontiguousarray(array).data)
+
+
+def check_unchanged(array: npt.NDArray[Any] | None, fingerprint: int | None) -> None:
+    """Raise RequestError if an array is not what it was when its checksum was taken."""
+    if array is not None and checksum(array) != fingerprint:
+        raise RequestError(
+            "a state of another seed needs the scores of the sampler again, and its array was "
+            "modified since; make the sampler with the seed of the state"
+        )
 
 
 def _to_arrays(values: Any) -> Any:

@@ -134,6 +134,10 @@ class PoissonSampler(AdvancedSampler):
             raise RequestError("rows of weight 0 are never drawn, which no weights can correct")
         return self.num_samples / self.num_rows / self.probabilities(indices)
 
+    def reseed(self, seed: int) -> None:
+        super().reseed(seed)
+        self._chosen = None
+
     def identity(self) -> dict[str, Any]:
         return {
             "sampler": "poisson",

@@ -105,6 +105,10 @@ class WeightedRandomSampler(AdvancedSampler):
         result: npt.NDArray[np.float64] = self.num_samples / self.num_rows / chances
         return result
 
+    def reseed(self, seed: int) -> None:
+        super().reseed(seed)
+        self._chosen = None
+
     def identity(self) -> dict[str, Any]:
         return {
             "sampler": "weighted",

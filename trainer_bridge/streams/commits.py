@@ -70,6 +70,6 @@ def commit_reader(
     It begins at ``position`` and continues the statistics and the tuning of ``previous``.
     """
     number = layout.snapshot_id
-    plan = ReadPlan.of(lake, table, snapshot_id=number, epoch=number, **options)
+    plan = ReadPlan.of(lake, table, epoch=number, **options)
     snapshot = plan.open(layout=layout)
     return SnapshotReader.of(plan, snapshot, position=position, previous=previous)

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Never
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from trainer_bridge.batches.forms import Batch
 from trainer_bridge.batches.tensor_columns import ColumnSpec
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.order.reader_state import check_position
+from trainer_bridge.readers.by_index import refuse_index
 from trainer_bridge.readers.read_stats import ReadStats
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.commits import added_rows, check_followed, commit_reader
@@ -172,6 +173,7 @@ class FollowingReader:
             canonical_streams=canonical_streams,
             open_bytes=open_bytes,
             block_rows=block_rows,
+            history=lake.history_mark(table),
         )
         self._hold(first)
         self._commit(first)  # an unknown id is reported now, not at the first batch
@@ -242,6 +244,19 @@ class FollowingReader:
             return reader.column_specs()
 
     # --- reading ---
+
+    def __getitem__(self, index: object) -> Never:
+        """Raise ConfigurationError: a reader has no rows by index."""
+        refuse_index("a reader")
+
+    def __len__(self) -> int:
+        """Raise TypeError: a stream has no end. What looks for a length goes on without one."""
+        raise TypeError(
+            "a stream has no length: with torch write DataLoader(loader(reader), batch_size=None)"
+        )
+
+    def __bool__(self) -> bool:
+        return True
 
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
@@ -344,6 +359,8 @@ class FollowingReader:
             found = self._commit(self.snapshot_id)
             if found is not None:
                 self._check_seen(self._state)
+                mark = self.lake.history_mark(self.table)
+                self._state = replace(self._state, history=mark)
                 return found
             left_s = self._poll_s if until_s is None else until_s - time.monotonic()
             if left_s <= 0:
@@ -393,6 +410,12 @@ class FollowingReader:
 
     def _check_seen(self, state: FollowState) -> None:
         """Raise RequestError if the snapshot that was read last is another one now."""
+        mark = state.history
+        if mark is not None and not self.lake.continues(self.table, mark, state.seen_id):
+            raise RequestError(
+                f"table {self.table!r}: snapshots up to {state.seen_id} were read, and it was "
+                "rolled back or created again since: these are other rows; start again: start="
+            )
         if state.seen_time_ms is None or state.seen_id not in snapshot_ids(self.lake, self.table):
             return
         found = next(snapshots(self.lake, self.table, state.seen_id))

@@ -7,9 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from paimon_features.errors import RequestError
-from trainer_bridge.order.reader_state import check_numbers
-
-VERSION = 1
+from trainer_bridge.order.reader_state import VERSION, check_numbers, check_version
 
 _LEAST = {
     "snapshot_id": 1,
@@ -37,6 +35,9 @@ class FollowState:
     seen_time_ms
         Commit time of the newest snapshot that was handed out, in part at least, or skipped, to
         check that the table was not rolled back. None before the first.
+    history
+        The mark of the table's history (``Lake.history_mark``), for the same check of a commit
+        that has expired. None in states of earlier releases.
     seed, shuffle, canonical_streams, open_bytes, block_rows
         Everything the order within a commit depends on in addition to its files.
 
@@ -48,7 +49,7 @@ class FollowState:
     Traceback (most recent call last):
     ...
     paimon_features.errors.RequestError: the state of a following reader of version 9; this
-    release reads version 1
+    release reads version 2
     """
 
     table: str
@@ -61,6 +62,7 @@ class FollowState:
     canonical_streams: int
     open_bytes: int
     block_rows: int
+    history: str | None = None
 
     @property
     def seen_id(self) -> int:
@@ -81,12 +83,10 @@ class FollowState:
             For another version, the state of a snapshot reader, or a field that is missing,
             unknown or invalid.
         """
-        if state.get("version") != VERSION:
-            raise RequestError(
-                f"the state of a following reader of version {state.get('version')!r}; "
-                f"this release reads version {VERSION}"
-            )
+        again = f"start with its commit again: start={state.get('snapshot_id')!r}"
+        check_version(state, "the state of a following reader", again)
         names = {field.name for field in fields(cls)}
+        state = {"history": None, **state}
         got = set(state) - {"version", "following"}
         if got != names or not state.get("following"):
             wrong = ", ".join(sorted(got ^ names)) or "following"

@@ -163,7 +163,7 @@ def test_what_a_checkpoint_has_was_committed_before(lake: Lake, tmp_path: Path) 
         ({"loss": None}, "say what the loss of a sample is"),
     ],
 )
-def test_models_whose_losses_cannot_be_told_apart_are_refused(
+def test_models_whose_losses_cannot_be_distinguished_are_refused(
     lake: Lake, model: dict[str, Any], message: str
 ) -> None:
     with make_writer(lake) as writer, pytest.raises(ConfigurationError, match=message):
@@ -235,7 +235,7 @@ def test_a_fit_restored_after_a_failure_loses_and_doubles_nothing(
     assert [(row["seq"], row["sample_id"]) for row in events(lake)] == expected_events(4)
 
 
-def test_steps_without_feedback_in_between_are_told(lake: Lake) -> None:
+def test_steps_without_feedback_in_between_are_reported(lake: Lake) -> None:
     model = make_model()
     data = tf.data.Dataset.from_tensor_slices((X, Y)).batch(BATCH)
     with make_writer(lake) as writer:

@@ -14,6 +14,7 @@ import pytest
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.tables import Lake, TableSpec, append_arrow
+from paimon_features.testing.data_files import replace_file
 from paimon_features.testing.sizes import seeds
 from trainer_bridge.readers.scanning import TableScan
 
@@ -56,7 +57,7 @@ def table(lake: Lake) -> str:
     for first in (0, 400):
         append_arrow(lake, "samples", rows(first, 400, seed=first))
     for path in data_files(lake):
-        pq.write_table(pq.read_table(path), path, row_group_size=100)
+        replace_file(path, row_group_size=100)
     return "samples"
 
 

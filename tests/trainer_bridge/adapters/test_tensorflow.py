@@ -140,14 +140,14 @@ def test_progress_gives_the_state_of_what_was_trained_at_every_batch(lake: Lake,
     options: dict[str, Any] = {"columns": ["x"], "batch_size": 10, "seed": 3}
     whole = x_of(SnapshotReader(lake, table, **options))
     reader = SnapshotReader(lake, table, **options)
-    progress = tb.Progress(reader)
+    progress = tb.TrainingProgress(reader)
     states = [progress.state_dict()]
     for _ in tb.dataset(reader, prefetch=3):
         progress.advance()
         states.append(progress.state_dict())
     assert states[-1]["epoch"] == 1
     other = SnapshotReader(lake, table, **options)
-    progress = tb.Progress(other)
+    progress = tb.TrainingProgress(other)
     for had, state in enumerate(states[:-1]):
         progress.load_state_dict(state)
         assert x_of(tb.dataset(other)) == whole[had:]
@@ -162,7 +162,7 @@ def test_a_dataset_is_for_the_epoch_length_it_was_made_for(lake: Lake, tb: Any, 
     reader = SnapshotReader(lake, table, columns=["x"], batch_size=10)
     data = tb.dataset(reader)
     reader.load_state_dict(reader.state_after(3))
-    with pytest.raises(tf.errors.InvalidArgumentError, match="make the dataset anew"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="create the dataset again"):
         list(data)
     rest = tb.dataset(reader)
     assert int(rest.cardinality()) == len(list(rest)) == len(reader) - 3
@@ -232,10 +232,16 @@ def test_stacks_features_labels_and_weights_make_what_keras_takes(
     assert [list(triple[0]), list(triple[1]), triple[2].dtype] == [["c"], ["label", "b"], "float32"]
     assert list(tb.dataset(reader, label="label").element_spec[0]) == ["a", "b", "c", "w"]
 
+    mixed = tb.dataset(reader, stack={"x": ["label", "a", "c"]}, stack_dtype="float64")
+    tensors = next(iter(mixed))
+    assert list(tensors) == ["b", "w", "x"]
+    assert (tensors["x"].dtype, mixed.element_spec["x"].shape[1]) == ("float64", 3)
+    assert tensors["x"].numpy().tolist() == [[k, 0, 2 * k] for k in range(4)]
+
     for wrong, error, words in [
         ({"stack": {"f": ["a", "z"]}}, UnknownNameError, "'z'"),
-        ({"stack": {"f": ["a", "label"]}}, ConfigurationError, "float32, int64 dtype; expected"),
-        ({"stack": {"f": []}}, ConfigurationError, "no dtype; expected one"),
+        ({"stack": {"f": ["a", "label"]}}, ConfigurationError, "stack_dtype='float32'"),
+        ({"stack": {"f": []}}, ConfigurationError, "stack 'f' has no columns"),
         ({"stack": {"label": ["a", "b"]}}, ConfigurationError, "called like another column"),
         ({"label": "z"}, UnknownNameError, "no tensor 'z'"),
         ({"weight": "w"}, ConfigurationError, "goes with a label"),
@@ -400,7 +406,7 @@ def test_keras_trains_for_epochs_in_their_own_order_and_validates(
     options: dict[str, Any] = {"stack": {"x": ["a", "b"]}, "features": "x", "label": "label"}
     reader = SnapshotReader(lake, "t", batch_size=64)
     held_out = SnapshotReader(lake, "t", batch_size=200, shuffle=False)
-    progress, begun = tb.Progress(reader), reader.state_dict()
+    progress, begun = tb.TrainingProgress(reader), reader.state_dict()
 
     keras.utils.set_random_seed(0)
     model = keras.Sequential([keras.layers.Dense(1, activation="sigmoid")])

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import ConfigurationError, UnknownNameError
-from paimon_features.schema import Float32, Int64
+from paimon_features.schema import Bool, Float32, Float64, Int32, Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
@@ -80,13 +80,67 @@ def test_stacked_columns_of_one_dtype_are_a_matrix_and_not_copied(adapter: Any, 
     assert np.shares_memory(tensors["features"].numpy(), batch.blocks["float32"])
     with pytest.raises(UnknownNameError, match="'z'"):
         adapter.loader(reader, stack={"features": ["a", "z"]})
-    with pytest.raises(ConfigurationError, match="float32, int64 dtype; expected one"):
+    with pytest.raises(ConfigurationError, match="float32 and int64.*stack_dtype='float32'"):
         adapter.loader(reader, stack={"features": ["a", "label"]})
+    with pytest.raises(ConfigurationError, match="stack_dtype='int32': expected 'float32' or"):
+        adapter.loader(reader, stack={"features": ["a", "label"]}, stack_dtype="int32")
     with pytest.raises(ConfigurationError, match="called like another column"):
         adapter.loader(reader, stack={"label": ["a", "b"]})
     arrow = SnapshotReader(lake, "t", batch_size=4, output="arrow")
     with pytest.raises(ConfigurationError, match="no NumPy columns"):
         adapter.loader(arrow)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_counts_and_means_are_one_matrix_where_a_dtype_is_declared(
+    adapter: Any, lake: Lake, dtype: str
+) -> None:
+    kinds = {
+        "n": Int64,
+        "mean": Float64,
+        "many": Int32,
+        "short": Float32,
+        "yes": Bool,
+        "key": Int64,
+    }
+    lake.create(TableSpec("t", kinds))
+    dice = np.random.default_rng(1)
+    rows = {
+        "n": [0, 2**24 + 1, -(2**53) - 1, 2**63 - 1],
+        "mean": [0.1, 1e300, -0.0, 5e-324],
+        "many": dice.integers(-9, 9, 4),
+        "short": dice.random(4),
+        "yes": [True, False, True, True],
+        "key": np.arange(4),
+    }
+    append_arrow(lake, "t", pa.table(rows).cast(lake.schema("t")))
+    reader = SnapshotReader(lake, "t", batch_size=3, shuffle=False)
+    stack = {"x": ["n", "mean", "many", "short", "yes"], "w": ["short"], "z": ["key", "n"]}
+    data = adapter.loader(reader, stack=stack, stack_dtype=dtype)
+    seen = list(data)
+    batch = next(iter(reader))
+    for name, columns in stack.items():
+        found = np.concatenate([b[name].numpy() for b in seen])
+        with np.errstate(over="ignore"):
+            wanted = np.stack(
+                [
+                    pa.table(rows).cast(lake.schema("t"))[c].to_numpy().astype(dtype)
+                    for c in columns
+                ],
+                axis=1,
+            )
+        assert found.dtype == dtype
+        assert np.array_equal(found, wanted)
+    moved = seen[0].to("cpu")
+    assert all(np.array_equal(moved[name], seen[0][name]) for name in stack)
+    # what was cast is not moved a second time
+    assert set(batch.blocks) - set(moved.blocks) == {
+        "int64",
+        "int32",
+        "bool",
+        "float32",
+        "float64",
+    } - {dtype}
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")  # more than there are cores

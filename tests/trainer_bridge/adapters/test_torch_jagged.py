@@ -154,7 +154,7 @@ def test_keyed_columns_that_do_not_go_together_are_refused(
         adapter.loader(reader, keyed={"x": ["tags"]})
     with pytest.raises(ConfigurationError, match="'nested' or 'parts'"):
         adapter.loader(reader, ragged="dense")
-    with pytest.raises(ConfigurationError, match="of plain numbers"):
+    with pytest.raises(ConfigurationError, match="'vector' of lists; expected plain numbers"):
         adapter.loader(reader, stack={"m": ["vector"]})
     with pytest.raises(RequestError, match="ragged='parts'"):
         adapter.Jagged.of(deep).nested()

@@ -172,7 +172,9 @@ def test_copies_of_a_loader_go_their_own_ways(lake: Lake, table: str, adapter: A
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_padding_is_told_with_the_batch(lake: Lake, table: str, adapter: Any, workers: int) -> None:
+def test_padding_is_reported_with_the_batch(
+    lake: Lake, table: str, adapter: Any, workers: int
+) -> None:
     from torch.utils.data import DataLoader
 
     reader = SnapshotReader(lake, table, **OPTIONS, pad_last=True)
@@ -190,8 +192,8 @@ def test_nothing_is_left_of_workers_when_a_loop_is_left(
     def children() -> set[int | None]:
         return {child.pid for child in multiprocessing.active_children()}
 
-    loader = adapter.loader(SnapshotReader(lake, table, **{**OPTIONS, "threads": 2}))
-    data = DataLoader(loader, batch_size=None, num_workers=2)
+    reader = SnapshotReader(lake, table, **{**OPTIONS, "threads": 2})
+    data = DataLoader(adapter.loader(reader, restart=True), batch_size=None, num_workers=2)
     before, memory = children(), shared_memory(os.getpid())
 
     def leave_a_loop() -> None:
@@ -255,3 +257,71 @@ def test_the_place_is_what_was_handed_out_while_a_thread_is_ahead(
     state = loader.state_dict()
     loader.load_state_dict(state)
     assert values(loader) == wanted[0][1:]
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loop_that_was_left_is_continued_by_the_next_one(
+    lake: Lake, table: str, adapter: Any, workers: int, persistent: bool
+) -> None:
+    wanted = epochs(lake, table, 2)
+    loader = adapter.loader(SnapshotReader(lake, table, **OPTIONS))
+    data = loader.in_workers(workers, persistent_workers=persistent and workers > 0)
+    states, seen = [], []
+    for batch in data:
+        seen.append(batch["x"].tolist())
+        states.append(data.state_dict())
+        if len(seen) == 3:
+            break
+    assert seen == wanted[0][:3]
+    assert [state["position"] for state in states] == [9, 18, 27]
+    assert data.state_dict() == states[-1]
+    iterator = iter(data)
+    assert next(iterator)["x"].tolist() == wanted[0][3]
+    # one that is still there, which the next one ends
+    assert values(data) == wanted[0][4:]
+    assert data.state_dict()["epoch"] == 1
+    assert values(data) == wanted[1]
+    data.load_state_dict(states[0])
+    assert values(data) == wanted[0][1:]
+    data.set_epoch(0)
+    assert values(data) == wanted[0]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_plain_data_loader_whose_loop_was_left_asks_where_to_continue(
+    lake: Lake, table: str, adapter: Any, persistent: bool
+) -> None:
+    from torch.utils.data import DataLoader
+
+    wanted = epochs(lake, table, 2)
+    loader = adapter.loader(SnapshotReader(lake, table, **OPTIONS))
+    data = DataLoader(loader, batch_size=None, num_workers=2, persistent_workers=persistent)
+    next(iter(data))
+    with pytest.raises(ConfigurationError, match=r"left early.*state_after\(batches\)"):
+        next(iter(data))
+    loader.load_state_dict(loader.state_after(1))
+    assert values(data) == wanted[0][1:]
+    assert values(data) == wanted[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_every_loop_of_a_loader_that_restarts_is_the_same_epoch(
+    lake: Lake, table: str, adapter: Any, workers: int, persistent: bool
+) -> None:
+    from torch.utils.data import DataLoader
+
+    wanted = epochs(lake, table, 3)
+    loader = adapter.loader(SnapshotReader(lake, table, **OPTIONS), restart=True)
+    plain = DataLoader(
+        loader, batch_size=None, num_workers=workers, persistent_workers=persistent and workers > 0
+    )
+    for data in (plain, loader.in_workers(workers)):
+        for epoch in (0, 2):
+            loader.set_epoch(epoch)
+            next(iter(data))
+            assert values(data) == wanted[epoch]
+            assert values(data) == wanted[epoch]
+        loader.set_epoch(0)
+    assert values(loader) == wanted[0]

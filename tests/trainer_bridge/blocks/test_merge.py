@@ -207,6 +207,12 @@ def test_a_second_opening_reads_no_keys_and_has_the_same_order(lake: Lake, tmp_p
     kept.write_bytes(b"damaged")
     with SnapshotReader(lake, "keyed", **options) as third:
         assert [batch["k"].tolist() for batch in third] == wanted
+    # the folder of a warehouse, lost as a whole
+    del options["cache"]
+    for _ in range(2):
+        with SnapshotReader(lake, "keyed", **options) as reader:
+            assert [batch["k"].tolist() for batch in reader] == wanted
+        shutil.rmtree(lake.side_folder / "merges")
 
 
 def test_a_reader_of_a_merged_table_stopped_before_any_batch_yields_the_rest(lake: Lake) -> None:

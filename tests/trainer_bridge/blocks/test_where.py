@@ -8,7 +8,6 @@ import random
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,6 +21,7 @@ from paimon_features.tables.content import Bounds
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
+from paimon_features.testing.data_files import replace_file
 from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
@@ -139,7 +139,7 @@ def test_each_condition_selects_the_rows_that_it_is_true_for(
         append_arrow(lake, "t", rows(dice, low, 30))
     if engine == "append":
         for path in paths(lake, "k"):
-            pq.write_table(pq.read_table(path, partitioning=None), path, row_group_size=4)
+            replace_file(path, row_group_size=4)
     whole = one_by_one(read_arrow(lake, "t", native=False))
     for condition in CONDITIONS:
         assert filtered(lake, condition) == naive(whole, condition), condition
@@ -156,7 +156,7 @@ def test_what_is_pruned_is_counted_and_not_opened(lake: Lake) -> None:
     for day in range(4):
         append_arrow(lake, "t", pa.table({"day": [day] * 64, "n": range(day * 64, day * 64 + 64)}))
     for path in paths(lake, "n"):
-        pq.write_table(pq.read_table(path, partitioning=None), path, row_group_size=16)
+        replace_file(path, row_group_size=16)
     options: dict[str, Any] = {"batch_size": 8, "block_rows": 16}
     with SnapshotReader(lake, "t", where="day >= 2 AND n > 200", **options) as reader:
         assert sorted(int(n) for batch in reader for n in batch["n"]) == list(range(201, 256))

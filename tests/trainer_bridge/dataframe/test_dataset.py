@@ -351,7 +351,7 @@ def test_fields_that_do_not_fit_are_refused(files: Path) -> None:
     assert Field("x", bool, 0) == DataFrame.Field("x", np.bool_, ragged_rank=0, shape=None)
 
 
-def test_columns_are_found_in_any_case_where_asked(files: Path) -> None:
+def test_columns_are_found_in_any_case_where_requested(files: Path) -> None:
     data = Dataset.from_parquet(
         files, ["a"], field_ignore_case=True, field_map_fn=lambda fields: [*fields, "WORD"]
     )

@@ -212,7 +212,7 @@ def test_what_cannot_be_deduplicated_is_refused() -> None:
         write_deduplicated_parquet([], "nowhere.parquet", 5, ["user"])
 
 
-def test_columns_that_do_not_belong_together_are_told(tmp_path: Path) -> None:
+def test_columns_that_do_not_belong_together_are_reported(tmp_path: Path) -> None:
     table = pa.table({"u": [[1, 2]], "i": [[0, 5]], "item": [[1, 2, 3]]})
     pq.write_table(table, tmp_path / "d.parquet")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.definitions import FeatureRef, FeedbackSource
-from paimon_features.errors import ConfigurationError
+from paimon_features.errors import ConfigurationError, RecordLostError, SnapshotExpiredError
 from paimon_features.offline.store import OfflineStore
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Float64, Int64
@@ -159,6 +161,22 @@ def test_what_was_pinned_is_read_again_to_the_bit(project: Project) -> None:
     assert newest.scores().tobytes() != first.scores().tobytes()
 
 
+def test_scores_of_tiles_that_were_emptied_since_are_an_error_and_not_others(
+    project: Project,
+) -> None:
+    schedule = project.schedule(every=10)
+    project.feed(np.linspace(0, 1, ROWS))
+    assert schedule.difficulty(10) is not None
+    tiles = project.tiles
+    tiles.lake.drop(tiles.record.table)
+    tiles.record = replace(tiles.record, generation=tiles.record.generation - 1)
+    tiles.new_generation(tiles.record.buckets)
+    project.feed(np.linspace(1, 0, ROWS))
+    with pytest.raises(SnapshotExpiredError, match=f"table '{tiles.record.table}': snapshot 1@"):
+        schedule.difficulty(10)
+    assert schedule.difficulty(20) is not None
+
+
 def test_weighted_losses_of_what_was_hard_have_the_mean_of_all(project: Project) -> None:
     # Horvitz and Thompson: the expectation of w_i * l_i under the draws is the plain mean
     rng = np.random.default_rng(6)
@@ -179,3 +197,12 @@ def test_weighted_losses_of_what_was_hard_have_the_mean_of_all(project: Project)
         sigma = values.std() / np.sqrt(len(values))
         # without the weights what is hard counts too often
         assert (abs(values.mean() - expected) < 4 * sigma) == unbiased
+
+
+def test_a_choice_that_was_lost_is_not_made_again(project: Project) -> None:
+    project.feed(np.zeros(ROWS))
+    assert project.schedule(every=10).difficulty(10) is not None
+    shutil.rmtree(project.lake.side_folder / "scores")
+    with pytest.raises(RecordLostError, match="a resumed run could read others"):
+        project.schedule(every=10).difficulty(10)
+    assert project.schedule("another run", every=10).difficulty(10) is not None

@@ -49,7 +49,7 @@ def test_with_a_sampler_most_frauds_are_caught_and_without_it_hardly_any(
     assert (tmp_path / "fraud.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_payments_are_the_same_for_a_seed_and_have_the_frauds_asked_for(
+def test_payments_are_the_same_for_a_seed_and_have_the_frauds_requested(
     example: ModuleType,
 ) -> None:
     first, again, other = (example.transactions(5_000, 7, seed) for seed in (1, 1, 2))

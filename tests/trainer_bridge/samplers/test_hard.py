@@ -143,7 +143,7 @@ def test_a_state_taken_after_the_last_draw_is_of_the_new_scores() -> None:
     assert sampler.epoch == 1
 
 
-def test_a_function_is_asked_again_for_new_scores() -> None:
+def test_a_function_is_called_again_for_new_scores() -> None:
     losses = np.arange(40.0)
     sampler = HardExampleMiningSampler(10, difficulty_fn=lambda i: losses[i], num_rows=40)
     losses = -losses

@@ -73,7 +73,7 @@ def test_loss_weights_are_one_over_the_chance_and_make_sums_unbiased() -> None:
     assert np.allclose(normalised.loss_weights(rows), share * sampler.loss_weights(rows))
 
 
-def test_the_chances_add_up_to_the_number_asked_for() -> None:
+def test_the_chances_add_up_to_the_number_requested() -> None:
     dice = np.random.default_rng(0)
     for num_samples in (1, 10, 400, 499, 500):
         weights = dice.pareto(0.5, 500) + 1e-9

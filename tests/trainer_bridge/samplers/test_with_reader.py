@@ -143,3 +143,34 @@ def test_a_reader_refuses_a_sampler_of_another_table_and_a_state_of_other_scores
     new = reader.with_sampler(DifficultyWeightedSampler(scores, score_snapshot_id=2))
     with pytest.raises(RequestError, match="'score_snapshot_id': 1.*'score_snapshot_id': 2"):
         new.load_state_dict(old.state_dict())
+
+
+@pytest.mark.parametrize("make", SAMPLERS.values(), ids=SAMPLERS)
+def test_a_reader_takes_the_seed_of_the_sampler_from_a_state(
+    lake: Lake, make: Callable[[], AdvancedSampler]
+) -> None:
+    table = make_samples(lake, (9, 3, 17, 30, 1, 26))
+    plain = SnapshotReader(lake, table, columns=["x"], batch_size=20, threads=0, seed=4)
+    other = make()
+    other.reseed(9)
+    with plain.with_sampler(other) as first, plain.with_sampler(make()) as resumed:
+        next(iter(first))
+        next(iter(resumed))
+        resumed.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        for _ in range(2):
+            assert [b["x"].tolist() for b in resumed] == [b["x"].tolist() for b in first]
+
+
+def test_scores_that_were_modified_cannot_be_ranked_by_another_seed() -> None:
+    for sampler_of in (
+        lambda scores, seed: HardExampleMiningSampler(4, scores, seed=seed),
+        lambda scores, seed: CurriculumSampler(scores, {0: 0.5, 4: 1.0}, seed=seed),
+    ):
+        scores = np.arange(8.0)
+        state = sampler_of(scores, 2).state_dict()
+        sampler = sampler_of(scores, 1)
+        before = list(sampler_of(scores, 1))
+        scores[0] = 7
+        with pytest.raises(RequestError, match="with the seed of the state"):
+            sampler.load_state_dict(state)
+        assert list(sampler) == before

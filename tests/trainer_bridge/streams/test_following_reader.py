@@ -222,6 +222,24 @@ def test_a_table_that_was_created_again_or_lost_its_commits_is_refused(lake: Lak
             other.load_state_dict(states[0])
 
 
+def test_a_table_created_again_is_refused_although_the_number_read_last_has_expired(
+    lake: Lake,
+) -> None:
+    table = make_samples(lake, [10, 10])
+    options = {**OPTIONS, "batch_size": 10, "until_snapshot": 2}
+    with FollowingReader(lake, table, start=1, **options) as reader:
+        assert len(taken(reader)) == 2
+        state = reader.state_dict()
+        lake.drop(table)
+        make_samples(lake, [10, 10, 10, 10])
+        for expired in (1, 2):
+            os.unlink(f"{lake.path(table)}/snapshot/snapshot-{expired}")
+        with pytest.raises(RequestError, match="up to 2 were read.* created again since"):
+            reader.load_state_dict(state)
+        earlier = {name: value for name, value in state.items() if name != "history"}
+        reader.load_state_dict(earlier)
+
+
 def test_commits_that_replace_rows_are_refused_and_those_that_drop_some_have_no_batches(
     lake: Lake,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -22,6 +22,7 @@ def dataset(
     label: str | Sequence[str] | None = None,
     weight: str | None = None,
     stack: Mapping[str, Sequence[str]] | None = None,
+    stack_dtype: Literal["float32", "float64"] | None = None,
     sparse: Collection[str] = (),
     to_dense: Mapping[str, Any] | None = None,
     texts: Collection[str] = (),
@@ -52,6 +53,9 @@ def dataset(
     stack
         Matrices to make, ``{name: columns}``: shape (rows, columns), in place of these columns.
         Columns of one dtype that are all that is read of it, in their order, are not copied.
+    stack_dtype
+        ``"float32"`` or ``"float64"``: the dtype that all columns of stacks are cast to, so that
+        counts and means can be one matrix; large integers are rounded.
     sparse, to_dense
         Columns of lists of any length, which are a ``RaggedTensor`` otherwise, as a
         ``SparseTensor`` or as a tensor padded to the longest list of the batch:
@@ -62,9 +66,9 @@ def dataset(
     row_numbers
         Adds ``row_number``, int64: each row's number in the snapshot.
     prefetch
-        How many batches TensorFlow has ready beyond what the reader has. 0: a batch is asked
-        for when it is needed, and ``reader.state_dict()`` is exactly what was had. Otherwise
-        keep a :class:`Progress`.
+        How many batches TensorFlow has ready beyond what the reader has. 0: a batch is requested
+        when it is needed, and ``reader.state_dict()`` is exactly what was had. Otherwise
+        keep a :class:`TrainingProgress`.
 
     Raises
     ------
@@ -79,7 +83,11 @@ def dataset(
     if prefetch < 0:
         raise ConfigurationError(f"prefetch={prefetch}: expected 0 or more")
     element = plan(
-        reader, stack or {}, ListForms(reader, sparse, to_dense or {}, texts), row_numbers
+        reader,
+        stack or {},
+        ListForms(reader, sparse, to_dense or {}, texts),
+        row_numbers,
+        stack_dtype,
     )
     roles = Roles.of(element.names, features, label, weight)
     length = reader.remaining()
@@ -99,7 +107,7 @@ def dataset(
 
 def _whole_passes(passes: Passes, element: Element, roles: Roles, prefetch: int) -> tf.data.Dataset:
     # with prefetch, a pass is all of its batches but the last, fetched ahead, and then the last:
-    # only when that one is asked for, the epoch is through
+    # only when that one is requested, the epoch has ended
     found, length = weakref.ref(passes), passes.length
     signature = element.signature
     dtypes = [spec.dtype for spec in signature]
@@ -125,7 +133,7 @@ def _whole_passes(passes: Passes, element: Element, roles: Roles, prefetch: int)
                 array.set_shape(spec.shape)
             return roles(element.tensors(arrays))
 
-        if not prefetch:  # one function instead of two, which every pass makes ready anew
+        if not prefetch:  # one function instead of two, which every pass prepares again
             return tf.data.Dataset.range(length).map(next_batch)
         ahead = tf.data.Dataset.range(length - 1).map(next_batch)
         last = tf.data.Dataset.range(1).map(next_batch)

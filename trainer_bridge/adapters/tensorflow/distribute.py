@@ -75,7 +75,7 @@ class DistributedPaimonDatasetBuilder:
         UnknownNameError
             For a column that is not there or not read.
         RequestError
-            For what the read builder asks and a reader cannot do.
+            For what the read builder requests and a reader cannot do.
         """
         strategy = self._strategy or tf.distribute.get_strategy()
         rank, workers = _place(strategy)

@@ -1,4 +1,4 @@
-"""What an element of the dataset is made of, and how.
+"""The parts of an element of the dataset, and how they are built.
 
 From Python to TensorFlow go few and large arrays: the reader's block of each dtype, whole.
 Columns and matrices are cut out of them by TensorFlow, without the interpreter lock: a
@@ -8,6 +8,7 @@ of them is the quickest.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ import tensorflow as tf
 from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from trainer_bridge.batches.forms import Batch
+from trainer_bridge.batches.stacks import cast_matrix, check_stacks
 from trainer_bridge.batches.tensor_columns import ColumnSpec, TensorColumn
 from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
 
@@ -237,6 +239,7 @@ def plan(
     stack: Mapping[str, Sequence[str]],
     forms: ListForms,
     row_numbers: bool,
+    stack_dtype: str | None = None,
 ) -> Element:
     """The element of a reader's batches, with every column that it reads.
 
@@ -251,7 +254,8 @@ def plan(
         name: spec.dtype for name, spec in specs.items() if not spec.ragged_rank and not spec.shape
     }
     stacks = {name: list(columns) for name, columns in stack.items()}
-    stacked = _check_stacks(stacks, plain, specs)
+    check_stacks(stacks, specs, stack_dtype)
+    stacked = {column for columns in stacks.values() for column in columns}
     element = Element(forms)
     if reader.output == "arrow":
         if stacks:
@@ -261,7 +265,11 @@ def plan(
         for column in _arrow_columns(reader):
             element.add_arrow(column, rows)
     else:
-        _add_blocks(element, plain, rows, stacks, stacked)
+        _add_blocks(element, plain, rows, stacks if stack_dtype is None else {}, stacked)
+        if stack_dtype is not None:
+            for name, columns in stacks.items():
+                cast = functools.partial(cast_matrix, columns=columns, dtype=stack_dtype)
+                element.add_column(name, stack_dtype, rows, cast, (len(columns),))
         for spec in specs.values():
             if spec.name not in plain:
                 element.add_lists(spec, rows)
@@ -287,7 +295,8 @@ def _add_blocks(
     for kind, columns in by_dtype.items():
         own = {name: wanted for name, wanted in stacks.items() if wanted[0] in columns}
         singles = [name for name in columns if name not in stacked]
-        element.add_block(kind, columns, rows, singles, own)
+        if singles or own:
+            element.add_block(kind, columns, rows, singles, own)
 
 
 def column_specs(reader: SnapshotReader) -> dict[str, ColumnSpec]:
@@ -313,24 +322,3 @@ def _arrow_columns(reader: SnapshotReader) -> list[TensorColumn]:
                 f"{column.where} holds lists, which need a reader with output='numpy'"
             )
     return columns
-
-
-def _check_stacks(
-    stacks: Mapping[str, Sequence[str]],
-    plain: Mapping[str, np.dtype[Any]],
-    names: Collection[str],
-) -> set[str]:
-    """The columns that go into stacks."""
-    for name, columns in stacks.items():
-        for column in columns:
-            if column not in plain:
-                raise UnknownNameError.of("column of plain numbers", column, plain)
-        found = sorted({plain[column].name for column in columns})
-        if len(found) != 1:
-            raise ConfigurationError(
-                f"stack {name!r} has columns of {', '.join(found) or 'no'} dtype; expected one: "
-                "cast floats by float_dtype=, or make several stacks"
-            )
-        if name in names and name not in columns:
-            raise ConfigurationError(f"stack {name!r} is called like another column")
-    return {column for columns in stacks.values() for column in columns}

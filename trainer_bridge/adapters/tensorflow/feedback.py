@@ -46,12 +46,12 @@ class FeedbackCallback(keras.callbacks.Callback):
         Losses per sample of ``(y, y_pred)``: values of shape ``(samples, ...)`` are averaged to
         one per sample. That of ``model.compile`` by default.
     correct
-        Whether each prediction was right, of ``(y, y_pred)``; not told by default.
+        Whether each prediction was right, of ``(y, y_pred)``; not recorded by default.
 
     Raises
     ------
     ConfigurationError
-        At the start of ``fit``, for what cannot be told apart by sample: several replicas,
+        At the start of ``fit``, for what cannot be distinguished by sample: several replicas,
         ``steps_per_execution`` above 1, a model without one loss; for keys of text under XLA.
     UnknownNameError, RequestError
         At the first step, for features without the keys.
@@ -136,7 +136,7 @@ class FeedbackCallback(keras.callbacks.Callback):
         if 0 < committed < before:
             warnings.warn(
                 f"the feedback of run {self.writer.run_id!r} ends at step {committed}, and the "
-                f"model goes on after step {before}: the steps between were trained without "
+                f"model continues after step {before}: the steps between were trained without "
                 "feedback, or the table was rolled back",
                 stacklevel=2,
             )

@@ -6,16 +6,16 @@ from typing import Any
 
 import keras
 
-from trainer_bridge.adapters.tensorflow.progress import Progress
+from trainer_bridge.adapters.tensorflow.progress import TrainingProgress
 
 
 class ProgressCallback(keras.callbacks.Callback):
-    """Keeps a :class:`Progress` in step with ``model.fit``, also with ``steps_per_execution``.
+    """Keeps a :class:`TrainingProgress` in step with ``model.fit`` and ``steps_per_execution``.
 
     One ``fit`` reads one dataset; with ``steps_per_epoch`` that is one pass for all its epochs.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: TrainingProgress) -> None:
         super().__init__()
         self.progress = progress
         self._had = 0

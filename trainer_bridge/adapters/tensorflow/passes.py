@@ -1,7 +1,7 @@
 """Passes of ``tf.data`` over a reader; nothing here knows TensorFlow.
 
 A ``tf.data.Dataset`` is iterated as often as one likes: Keras does so once an epoch, people
-look at the first batch, ``prefetch`` fetches what nobody takes. A reader goes on from where
+look at the first batch, ``prefetch`` fetches what nobody takes. A reader continues from where
 it stands. Here the two meet: a pass that handed out its last batch moves the reader to the
 next epoch, and one that was broken off puts it back to where the pass began.
 """
@@ -72,7 +72,7 @@ class Passes:
     Parameters
     ----------
     length
-        Batches that a pass has to have, because TensorFlow was told so.
+        Batches that a pass has to have, because TensorFlow was promised so.
     """
 
     def __init__(self, reader: SnapshotReader, length: int) -> None:
@@ -96,14 +96,14 @@ class Passes:
                 raise RequestError(
                     f"the dataset was made for snapshot {self._snapshot_id} of table "
                     f"{self._reader.table!r}, and the reader was moved to snapshot "
-                    f"{self._reader.snapshot_id}: make the dataset anew"
+                    f"{self._reader.snapshot_id}: create the dataset again"
                 )
             if self._reader.remaining() != self.length:
                 raise RequestError(
                     f"the dataset was made for {self.length} batches, and the reader of table "
                     f"{self._reader.table!r} stands {self._reader.remaining()} before the end of "
-                    f"its epoch: after load_state_dict, or for the epochs after a begun one, make "
-                    "the dataset anew"
+                    f"its epoch: after load_state_dict, or for the epochs after a begun one, "
+                    "create the dataset again"
                 )
             number = next(self._numbers)
             self._running[number] = Pass(self._reader)

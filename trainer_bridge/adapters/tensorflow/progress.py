@@ -8,10 +8,10 @@ from typing import Any
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 
-class Progress:
+class TrainingProgress:
     """Counts the batches that a training has had; its state is that of the reader then.
 
-    ``tf.data`` asks a reader for batches before they are needed, so the reader's own state is
+    ``tf.data`` requests batches before they are needed, so the reader's own state is
     ahead. A loop calls :meth:`advance` after each step, Keras calls
     ``trainer_bridge.tensorflow.ProgressCallback``; a checkpoint holds :meth:`state_dict`.
     Made while the reader stands where training begins.
@@ -22,7 +22,7 @@ class Progress:
     >>> with TemporaryDirectory() as folder:
     ...     lake = Lake.open(folder, "shop")
     ...     reader = SnapshotReader(lake, make_samples(lake, [10]), columns=["x"], batch_size=4)
-    ...     progress = Progress(reader)
+    ...     progress = TrainingProgress(reader)
     ...     for _ in range(4):  # an epoch has three batches
     ...         progress.advance()
     >>> state = progress.state_dict()

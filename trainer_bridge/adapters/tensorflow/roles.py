@@ -26,7 +26,7 @@ class Roles:
         label: str | Sequence[str] | None,
         weight: str | None,
     ) -> Roles:
-        """Check what was asked for against the tensors that there are.
+        """Check the requested roles against the tensors that there are.
 
         Raises
         ------

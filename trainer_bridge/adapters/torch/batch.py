@@ -18,7 +18,7 @@ class TensorBatch(dict[str, Any]):
 
     Most values are columns of a few contiguous blocks. What moves the batch (:meth:`to`,
     :meth:`pin_memory`, the way from a worker process to the trainer) moves each block once and
-    shows the columns anew, which for 200 columns is one copy instead of 200.
+    shows the columns again, which for 200 columns is one copy instead of 200.
 
     Attributes
     ----------

@@ -8,22 +8,32 @@ import os
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, overload
+from typing import Any, Never, overload
 
 import torch
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.adapters.torch.batch import TensorBatch
+from trainer_bridge.adapters.torch.misuse import refuse_batches_of_batches, refuse_late_rank
 from trainer_bridge.adapters.torch.place import MAX_WORKERS, SharedPlace, tag
 from trainer_bridge.adapters.torch.ranks import rank_and_world_size
 from trainer_bridge.adapters.torch.streams import StreamLoader
-from trainer_bridge.adapters.torch.tensors import RaggedAs, TensorForm
+from trainer_bridge.adapters.torch.tensors import RaggedAs, StackDtype, TensorForm
 from trainer_bridge.batches.forms import Batch
+from trainer_bridge.order.wrappers import refuse_sharded_again
+from trainer_bridge.readers.by_index import refuse_index, refuse_random_split
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.following_reader import FollowingReader
 
 _OF_WORKER = "worker"
+_LEFT_EARLY = (
+    "the last loop over epoch {} was left early, and the worker processes do not know how many of "
+    "their batches it had: say where to continue by "
+    "loader.load_state_dict(loader.state_after(batches)) or loader.set_epoch(epoch), use "
+    "loader.in_workers(n) in place of DataLoader, which counts, or loader(..., restart=True) for "
+    "loops that begin with the epoch"
+)
 
 
 @overload
@@ -31,10 +41,12 @@ def loader(
     reader: SnapshotReader,
     *,
     stack: Mapping[str, Sequence[str]] | None = None,
+    stack_dtype: StackDtype | None = None,
     keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None,
     ragged: RaggedAs = "nested",
     row_numbers: bool = False,
     pin_memory: bool = False,
+    restart: bool = False,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> TorchLoader: ...
@@ -43,6 +55,7 @@ def loader(
     reader: FollowingReader,
     *,
     stack: Mapping[str, Sequence[str]] | None = None,
+    stack_dtype: StackDtype | None = None,
     keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None,
     ragged: RaggedAs = "nested",
     row_numbers: bool = False,
@@ -51,10 +64,12 @@ def loader(
     reader: SnapshotReader | FollowingReader,
     *,
     stack: Mapping[str, Sequence[str]] | None = None,
+    stack_dtype: StackDtype | None = None,
     keyed: Mapping[str, Sequence[str] | Mapping[str, str]] | None = None,
     ragged: RaggedAs = "nested",
     row_numbers: bool = False,
     pin_memory: bool = False,
+    restart: bool = False,
     rank: int | None = None,
     world_size: int | None = None,
 ) -> TorchLoader | StreamLoader:
@@ -73,6 +88,9 @@ def loader(
     stack
         Matrices to make, ``{name: columns}``: shape (rows, columns), in place of these
         columns. Columns of one dtype that were read side by side are not copied.
+    stack_dtype
+        ``"float32"`` or ``"float64"``: the dtype that all columns of stacks are cast to, so that
+        counts and means can be one matrix; large integers are rounded.
     keyed
         :class:`~trainer_bridge.adapters.torch.KeyedJagged` to make, ``{name: columns}``, in
         place of these columns (lists, or numbers as lists of one); ``{name: {column:
@@ -87,6 +105,10 @@ def loader(
         Batches in pinned memory, made by a thread one batch ahead, so that
         ``batch.to("cuda", non_blocking=True)`` copies beside the computing. For a loader
         iterated over directly; a ``DataLoader`` has its own ``pin_memory=True``.
+    restart
+        Every loop reads the complete epoch from its start, and always the same one, however the
+        last loop ended: for validation. By default a loop continues where the last one was left,
+        and the one after the last batch is the next epoch.
     rank, world_size
         Whose share to load. By default the reader's own; where that was made without, those of
         ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE`` (``torchrun``). ``loader.reader``
@@ -103,20 +125,20 @@ def loader(
     if (rank is None) != (world_size is None):
         raise ConfigurationError("give rank and world_size together, or neither")
     if isinstance(reader, FollowingReader):
-        if pin_memory or rank is not None:
+        if pin_memory or restart or rank is not None:
             raise ConfigurationError(
-                "a stream takes rank and world_size where its FollowingReader is made, and is "
-                "pinned by DataLoader(..., pin_memory=True)"
+                "a stream takes rank and world_size where its FollowingReader is made, is "
+                "pinned by DataLoader(..., pin_memory=True), and has no epochs to restart"
             )
         return StreamLoader(
-            reader, TensorForm(reader, stack or {}, keyed or {}, ragged, row_numbers)
+            reader, TensorForm(reader, stack or {}, keyed or {}, ragged, row_numbers, stack_dtype)
         )
     if pin_memory and not torch.cuda.is_available():
         raise ConfigurationError(
             "pin_memory=True needs a CUDA device, and there is none: say "
             "pin_memory=torch.cuda.is_available()"
         )
-    form = TensorForm(reader, stack or {}, keyed or {}, ragged, row_numbers)
+    form = TensorForm(reader, stack or {}, keyed or {}, ragged, row_numbers, stack_dtype)
     place = (rank, world_size)
     if rank is None and not reader.has_rank:
         place = rank_and_world_size()
@@ -124,7 +146,14 @@ def loader(
     if place[0] is not None and place != (reader.rank, reader.world_size):
         assert place[1] is not None
         own = reader.with_rank(place[0], place[1])
-    return TorchLoader(own, form, pin_memory, lent=None if own is reader else reader)
+    return TorchLoader(
+        own,
+        form,
+        pin_memory,
+        lent=None if own is reader else reader,
+        own_rank=rank is not None or reader.has_rank,
+        restart=restart,
+    )
 
 
 class TorchLoader(IterableDataset[TensorBatch]):
@@ -133,7 +162,17 @@ class TorchLoader(IterableDataset[TensorBatch]):
     The place is that of :attr:`reader`. Worker processes have readers of their own that start
     from it; they hear of :meth:`set_epoch` and :meth:`load_state_dict`, also those that a
     ``DataLoader`` keeps from epoch to epoch, and go on with the next epoch after one is through.
-    One ``DataLoader`` at a time may read it; after leaving its loop early, say where to go on.
+    One ``DataLoader`` at a time may read it. A loop that is left early is continued by the next
+    one; where a plain ``DataLoader`` reads by worker processes, only the loop knows how far it
+    was, and the next one is an error unless :meth:`load_state_dict` or :meth:`set_epoch` said
+    where to continue: :meth:`in_workers` counts.
+
+    Attributes
+    ----------
+    own_rank
+        Whether rank and world size were given, not found.
+    restart
+        Whether every loop begins with the start of the epoch.
     """
 
     def __init__(
@@ -142,30 +181,39 @@ class TorchLoader(IterableDataset[TensorBatch]):
         form: Callable[[Batch], TensorBatch],
         pin_memory: bool = False,
         lent: SnapshotReader | None = None,
+        own_rank: bool = True,
+        restart: bool = False,
     ) -> None:
         super().__init__()
         self.reader = reader
         self.tensors = form
         self.pin_memory = pin_memory
         self._lent = lent
+        self.own_rank, self.restart = own_rank, restart
         self._running: Callable[[], Generator[TensorBatch, None, None] | None] = _nothing
         # of the iteration in this process: where it began, and how many batches were had
         self._start: str | None = None
         self._count = 0
+        # where a loop that counts began, and how many batches it has had
+        self._counted: tuple[dict[str, Any], int] | None = None
         self._known = self._text()
         self._place = SharedPlace(self._known)
-        # in a worker process: its own id, where its iteration began, what it was told last
+        self._version = self._place.version
+        # in a worker process: its own id, where its iteration began, the last command it received
         self._process = os.getpid()
-        self._base = self._told = ""
+        self._base = self._reported = ""
+        self._late = False
         self._resumed: tuple[str, int] | None = None
 
     def __len__(self) -> int:
         """Batches of a whole epoch on this rank: as many as on every other."""
+        refuse_random_split("a loader")
         return len(self.reader)
 
     def __iter__(self) -> Iterator[TensorBatch]:
         """The batches from where the loader stands to the end of the epoch."""
         info = get_worker_info()
+        self._refuse_misuse(in_worker=info is not None)
         if info is not None:
             return self._share(info.id, info.num_workers)
         self._go_back()
@@ -173,6 +221,18 @@ class TorchLoader(IterableDataset[TensorBatch]):
         batches = self._batches()
         self._running = weakref.ref(batches)
         return batches
+
+    def remaining(self) -> int:
+        """Batches of the next loop, the same on every rank; ends one that is running."""
+        self._go_back()
+        return self.reader.remaining()
+
+    def in_workers(self, num_workers: int, **options: Any) -> WorkerLoader:
+        """A ``DataLoader`` over this loader, with torch's options, whose loops count their batches.
+
+        So :meth:`state_dict` knows where they are, and a loop that was left is continued.
+        """
+        return WorkerLoader(self, num_workers, **options)
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; stays where it is if it is in that epoch already."""
@@ -185,7 +245,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
     def state_dict(self) -> dict[str, Any]:
         """What was handed out, as small JSON: see ``SnapshotReader.state_dict``.
 
-        In a worker process, where torchdata asks for it, the worker's own place.
+        In a worker process, where torchdata requests it, the worker's own place.
 
         Raises
         ------
@@ -195,11 +255,15 @@ class TorchLoader(IterableDataset[TensorBatch]):
         """
         if get_worker_info() is not None:
             return {"kind": _OF_WORKER, "base": self._start, "batches": self._count}
+        if self._counted is not None:
+            start, count = self._counted
+            return self.reader.state_after(count, start)
         if self._begun() is not None:
             raise RequestError(
                 "worker processes read this loader, so it does not know how many of their batches "
-                "the loop has had: use torchdata's StatefulDataLoader and its state_dict(), or "
-                "loader.state_after(batches), with the number of them since the loop began"
+                "the loop has had: use loader.in_workers(n) in place of DataLoader, or torchdata's "
+                "StatefulDataLoader and its state_dict(), or loader.state_after(batches), with the "
+                "number of them since the loop began"
             )
         if self.pin_memory and self._start is not None:
             return self.state_after(self._count)  # the reader is ahead
@@ -223,7 +287,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
         """Go to where a state was taken: see ``SnapshotReader.load_state_dict``."""
         info = get_worker_info()
         if info is not None:
-            # by torchdata: this worker goes on after the batches that it had handed out
+            # by torchdata: this worker continues after the batches that it had handed out
             self._resumed = str(state["base"]), int(state["batches"])
             self._place.resume(self._resumed[0], info.id)
             return
@@ -246,15 +310,49 @@ class TorchLoader(IterableDataset[TensorBatch]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def __getitem__(self, index: object) -> Never:
+        """Raise ConfigurationError: a loader has no rows by index."""
+        refuse_index("a loader")
+
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes: a place, and nothing of what is running here."""
-        return {**vars(self), "_running": _nothing, "_lent": None}
+        refuse_sharded_again("loader", self.reader.rank, self.reader.world_size)
+        return {**vars(self), "_running": _nothing, "_lent": None, "_counted": None}
+
+    def _refuse_misuse(self, in_worker: bool) -> None:
+        refuse_sharded_again("loader", self.reader.rank, self.reader.world_size)
+        refuse_batches_of_batches(self)
+        if not self.own_rank:
+            refuse_late_rank(self.reader.rank, self.reader.world_size, in_worker)
 
     def _batches(self) -> Generator[TensorBatch, None, None]:
         batches = map(self.tensors, self.reader)
         for batch in ahead(batches, TensorBatch.pin_memory) if self.pin_memory else batches:
             self._count += 1
             yield batch
+
+    def counted(self, batches: Iterator[TensorBatch]) -> Iterator[TensorBatch]:
+        """The batches of worker processes that start where the reader stands, counted.
+
+        However the loop ends, the loader stands behind what it has had.
+        """
+        counting = self._counting(batches, self.reader.state_dict())
+        self._running = weakref.ref(counting)
+        return counting
+
+    def _counting(
+        self, batches: Iterator[TensorBatch], start: dict[str, Any]
+    ) -> Generator[TensorBatch, None, None]:
+        self._counted = start, 0
+        try:
+            for count, batch in enumerate(batches, 1):
+                self._counted = start, count
+                yield batch
+        finally:
+            state, self._running, self._counted = self.state_dict(), _nothing, None
+            del batches  # the workers end before they receive their start
+            if not self.restart:
+                self.load_state_dict(state)
 
     def _stop(self) -> None:
         running, self._running = self._running(), _nothing
@@ -264,6 +362,9 @@ class TorchLoader(IterableDataset[TensorBatch]):
     def _go_back(self) -> None:
         """Stop, and let the reader stand where batches were handed out, here or by workers."""
         self._stop()
+        if self.restart:
+            self.reader.load_state_dict({**json.loads(self._known), "position": 0})
+            return
         begun = self._begun()
         if begun is not None:
             command = self._command()
@@ -278,6 +379,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
         self._start, self._count = None, 0
         self._known = self._text()
         self._place.write(self._known)
+        self._version = self._place.version
 
     def _command(self) -> str:
         """From where workers start that are made now."""
@@ -301,15 +403,20 @@ class TorchLoader(IterableDataset[TensorBatch]):
             )
         if workers > MAX_WORKERS:
             raise ConfigurationError(f"{workers} workers; expected at most {MAX_WORKERS}")
-        self._base, skip = self._told_to_start(), 0
+        self._base, skip = self._reported_to_start(), 0
         if self._resumed is not None:
             skip, self._resumed = self._resumed[1], None
         reader, start = self.reader, tag(self._base)
-        reader.load_state_dict(_state(self._base))
-        reader.set_epoch(max(reader.epoch, self._place.epoch(start, workers)))
+        state = _state(self._base)
+        reader.load_state_dict({**state, "position": 0} if self.restart else state)
+        if not self.restart:
+            reader.set_epoch(max(reader.epoch, self._place.epoch(start, workers)))
         epoch = reader.epoch
         self._start, self._count = self._text(), skip
-        self._place.begin(start, epoch, workers)
+        counts = not (self.restart or self._late)
+        if counts and not skip and self._place.was_left(start, worker, epoch):
+            return _failing(ConfigurationError(_LEFT_EARLY.format(epoch)))
+        self._place.begin(start, epoch, workers, worker if counts else None)
         left = len(range(worker, reader.remaining(), workers)) - skip
         if left <= 0:
             self._place.end(start, worker, epoch + 1)
@@ -322,18 +429,50 @@ class TorchLoader(IterableDataset[TensorBatch]):
 
         return share(reader.iterate(worker, workers, skip))
 
-    def _told_to_start(self) -> str:
-        """In a worker process: the newest of what it was made with and what it was told since."""
-        told = self._place.read()
+    def _reported_to_start(self) -> str:
+        """In a worker process: the newest of its initial state and the commands received since."""
+        reported = self._place.read()
         if self._process != os.getpid():
             self._process = os.getpid()
-            base = told if self._resumed is not None else self._command()
+            known = self._resumed is not None or self.restart
+            # perhaps of a loop that was left before this process was there, and is no trace of it
+            self._late = self._place.version != self._version
+            base = reported if known or self._late else self._command()
             # a fork copies locks that threads of the parent may hold: none of them is used
             self.reader = copy.copy(self.reader)
         else:
-            base = self._base if told == self._told else told
-        self._told = told
+            self._late = False
+            base = self._base if reported == self._reported else reported
+        self._reported = reported
         return base
+
+
+class WorkerLoader(DataLoader[TensorBatch]):
+    """What :meth:`TorchLoader.in_workers` returns: worker processes, and the place in the loop."""
+
+    dataset: TorchLoader
+
+    def __init__(self, loader: TorchLoader, num_workers: int, **options: Any) -> None:
+        super().__init__(loader, batch_size=None, num_workers=num_workers, **options)
+
+    def __iter__(self) -> Iterator[TensorBatch]:  # type: ignore[override]
+        """The batches from where the loader stands to the end of the epoch."""
+        if not self.num_workers:
+            return super().__iter__()
+        self.dataset.remaining()  # so that the reader is where the workers start
+        return self.dataset.counted(super().__iter__())
+
+    def set_epoch(self, epoch: int) -> None:
+        """See ``TorchLoader.set_epoch``."""
+        self.dataset.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """See ``TorchLoader.state_dict``."""
+        return self.dataset.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """See ``TorchLoader.load_state_dict``."""
+        self.dataset.load_state_dict(state)
 
 
 def ahead(
@@ -354,6 +493,12 @@ def ahead(
         while (batch := coming.result()) is not None:
             coming = pool.submit(fetch)
             yield batch
+
+
+def _failing(error: Exception) -> Iterator[TensorBatch]:
+    """Raise the error for the first batch: a worker that is kept does not survive one before."""
+    yield from ()
+    raise error
 
 
 def _nothing() -> None:

@@ -1,10 +1,10 @@
-"""Where a loader stands, told to its worker processes and back through shared memory.
+"""The position of a loader, passed to its worker processes and back through shared memory.
 
 A ``DataLoader`` copies its data set into worker processes, for each epoch or, persistent, once
 for all of them. Without more, ``set_epoch`` and ``load_state_dict`` of the main process would
 not reach persistent workers, and the end of an epoch in the workers would not reach the main
 process. One page of shared memory does both: the state from which to start, as JSON, and for
-each worker the epoch that it has come to.
+each worker the epoch that it has come to, and that it began.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ MAX_WORKERS = 256
 _ROOM = 1 << 16
 _LENGTH, _CHECKSUM, _VERSION, _BEGUN_TAG, _BEGUN_EPOCH, _BEGUN_WORKERS = range(6)
 _ENDED = 6
-_WORDS = _ENDED + 2 * MAX_WORKERS
+_LEFT = _ENDED + 2 * MAX_WORKERS
+_WORDS = _LEFT + 2 * MAX_WORKERS
 
 
 def tag(command: str) -> int:
-    """A number that tells apart what :meth:`SharedPlace.read` says; never 0."""
+    """A number that identifies the result of :meth:`SharedPlace.read`; never 0."""
     return zlib.crc32(command.encode()) + 1
 
 
@@ -52,16 +53,16 @@ class SharedPlace:
 
     def write(self, text: str) -> None:
         """Say from which state to start; what was begun and ended before counts no more."""
-        self._store(f"{self._version + 1} {text}")
+        self._store(f"{self.version + 1} {text}")
 
     def resume(self, text: str, worker: int) -> None:
         """A worker was resumed from a state, as all others are now."""
         self.end(0, worker, 0)
-        self._store(f"{self._version} {text}")
+        self._store(f"{self.version} {text}")
 
     def versioned(self, text: str) -> str:
         """What :meth:`read` would say of a state that was not written, but is the newest."""
-        return f"{self._version} {text}"
+        return f"{self.version} {text}"
 
     def read(self) -> str:
         """From which state to start: a version, a space, the state."""
@@ -71,17 +72,20 @@ class SharedPlace:
             if zlib.crc32(data) + 1 == checksum:
                 return data.decode()
             time.sleep(0.001)  # another process is writing
-        raise RequestError("a process ended while it wrote the place of the loader: make it anew")
+        raise RequestError(
+            "a process ended while it wrote the position of the loader: create the loader again"
+        )
 
     @property
-    def _version(self) -> int:
+    def version(self) -> int:
+        """How often it was said from which state to start."""
         return int(self._words[_VERSION])
 
     def _store(self, command: str) -> None:
         data = np.frombuffer(command.encode(), dtype=np.uint8)
         if len(data) > _ROOM:
             raise ConfigurationError(
-                f"a state of {len(data):,} bytes; workers can be told at most {_ROOM:,}"
+                f"a state of {len(data):,} bytes; workers can receive at most {_ROOM:,}"
             )
         words = self._words
         words[_VERSION] = int(command.split(" ", 1)[0])
@@ -89,8 +93,18 @@ class SharedPlace:
         self._bytes[: len(data)] = data
         words[_LENGTH], words[_CHECKSUM] = len(data), tag(command)
 
-    def begin(self, start: int, epoch: int, workers: int) -> None:
-        """A worker begins an epoch, of the state with the tag ``start``."""
+    def was_left(self, start: int, worker: int, epoch: int) -> bool:
+        """Whether this worker began that epoch before, and its loop did not come to the end."""
+        begun = self._words[_LEFT + 2 * worker : _LEFT + 2 * worker + 2]
+        return bool(begun[0] == start and begun[1] == epoch)
+
+    def begin(self, start: int, epoch: int, workers: int, worker: int | None) -> None:
+        """A worker begins an epoch, of the state with the tag ``start``.
+
+        ``worker`` is its number, if it is an error to begin the epoch again before its end.
+        """
+        if worker is not None:
+            self._words[_LEFT + 2 * worker : _LEFT + 2 * worker + 2] = start, epoch
         self._words[_BEGUN_EPOCH], self._words[_BEGUN_WORKERS] = epoch, workers
         self._words[_BEGUN_TAG] = start
 
@@ -102,6 +116,7 @@ class SharedPlace:
 
     def end(self, start: int, worker: int, epoch: int) -> None:
         """A worker has handed out its share, and stands at the beginning of ``epoch``."""
+        self._words[_LEFT + 2 * worker] = 0
         self._words[_ENDED + 2 * worker : _ENDED + 2 * worker + 2] = start, epoch
 
     def epoch(self, start: int, workers: int) -> int:

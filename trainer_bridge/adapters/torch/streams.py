@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Never
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.adapters.torch.batch import TensorBatch
+from trainer_bridge.adapters.torch.misuse import refuse_batches_of_batches
 from trainer_bridge.adapters.torch.tensors import TensorForm
+from trainer_bridge.order.wrappers import refuse_sharded_again
+from trainer_bridge.readers.by_index import refuse_index
 from trainer_bridge.streams.following_reader import FollowingReader
 
 
@@ -33,7 +36,13 @@ class StreamLoader(IterableDataset[TensorBatch]):
                 f"a stream in {info.num_workers} worker processes: expected none; say "
                 "DataLoader(..., num_workers=0), the reader's threads read ahead"
             )
+        refuse_sharded_again("loader", self.reader.rank, self.reader.world_size)
+        refuse_batches_of_batches(self)
         return map(self.tensors, self.reader)
+
+    def __getitem__(self, index: object) -> Never:
+        """Raise ConfigurationError: a loader has no rows by index."""
+        refuse_index("a loader")
 
     def state_dict(self) -> dict[str, Any]:
         """What was handed out, as small JSON: see ``FollowingReader.state_dict``."""

@@ -13,10 +13,12 @@ from trainer_bridge.adapters.torch.batch import TensorBatch
 from trainer_bridge.adapters.torch.jagged import Jagged, keyed_jagged
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.batches.ragged import Ragged
+from trainer_bridge.batches.stacks import cast_matrix, check_stacks
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.following_reader import FollowingReader
 
 RaggedAs = Literal["nested", "parts"]
+StackDtype = Literal["float32", "float64"]
 
 
 class TensorForm:
@@ -29,23 +31,15 @@ class TensorForm:
         keyed: Mapping[str, Sequence[str] | Mapping[str, str]],
         ragged: RaggedAs,
         row_numbers: bool,
+        stack_dtype: StackDtype | None = None,
     ) -> None:
         if ragged not in ("nested", "parts"):
             raise ConfigurationError(f"ragged={ragged!r}: expected 'nested' or 'parts'")
         self.stack = {name: list(columns) for name, columns in stack.items()}
         self.keyed = {name: _weights_by_key(columns) for name, columns in keyed.items()}
-        self.ragged, self.row_numbers = ragged, row_numbers
+        self.ragged, self.row_numbers, self.stack_dtype = ragged, row_numbers, stack_dtype
         specs = reader.column_specs()
-        for name, columns in self.stack.items():
-            found = {_known(column, specs).dtype.name for column in columns}
-            flat = all(not specs[c].ragged_rank and not specs[c].shape for c in columns)
-            if len(found) != 1 or not flat:
-                raise ConfigurationError(
-                    f"stack {name!r} has columns of {', '.join(sorted(found)) or 'no'} dtype; "
-                    "expected one, of plain numbers: cast floats by float_dtype=, or make "
-                    "several stacks"
-                )
-            _check_name(f"stack {name!r}", name, specs, columns)
+        check_stacks(self.stack, specs, stack_dtype)
         for name, weights in self.keyed.items():
             columns = [*weights, *(weight for weight in weights.values() if weight)]
             for column in columns:
@@ -68,15 +62,36 @@ class TensorForm:
             if name not in self._taken:
                 values[name] = self._lists(lists)
         for name, columns in self.stack.items():
-            values[name] = _matrix(batch, blocks, column, columns)
+            if self.stack_dtype is None:
+                values[name] = _matrix(batch, blocks, column, columns)
+            else:
+                values[name] = self._cast(batch, blocks, columns, self.stack_dtype)
         for name, weights in self.keyed.items():
             values[name] = keyed_jagged(
                 {key: batch[key] for key in weights},
                 {key: batch[w] for key, w in weights.items() if w} or None,
             )
+        if self.stack_dtype is not None:  # what was cast is moved as the matrix alone
+            shown = {
+                kind
+                for kind, names in batch.names.items()
+                if kind == self.stack_dtype or not self._taken.issuperset(names)
+            }
+            blocks = {k: block for k, block in blocks.items() if k in shown or k not in batch.names}
         if self.row_numbers:
             values["row_number"] = torch.from_numpy(batch.row_numbers)
         return TensorBatch(values, blocks, batch.num_padding)
+
+    def _cast(
+        self, batch: Batch, blocks: dict[str, torch.Tensor], columns: Sequence[str], dtype: str
+    ) -> torch.Tensor:
+        """The columns side by side as floats: a block of its own, unless it is one already."""
+        names = batch.names.get(dtype, ())
+        if all(column in names for column in columns):
+            return _matrix(batch, blocks, functools.partial(_column, batch, blocks, {}), columns)
+        matrix = torch.from_numpy(cast_matrix(batch, columns, dtype))
+        blocks[f"{dtype} stack {len(blocks)}"] = matrix  # so that it is moved as one
+        return matrix
 
     def _lists(self, lists: Ragged) -> Jagged | torch.Tensor:
         jagged = Jagged.of(lists)

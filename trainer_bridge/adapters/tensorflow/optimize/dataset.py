@@ -15,7 +15,7 @@ def dataset(batches: PreparedBatches) -> tf.data.Dataset:
 
     Going through it once is going through ``batches`` once: from where it stands to the end
     of the epoch, so the next time is the next epoch, in its own order. The pipeline prefetches
-    by itself; TensorFlow gets whole batches and is asked for nothing but to hand them on.
+    by itself; TensorFlow gets complete batches and only passes them on.
 
     >>> import tempfile
     >>> from paimon_features.tables import Lake
